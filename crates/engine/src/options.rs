@@ -1,0 +1,35 @@
+//! What an engine is opened with.
+
+/// What happens to a write when memory is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The least valuable items make room.
+    #[default]
+    Evict,
+    /// The write is refused.
+    Refuse,
+}
+
+/// The options of an engine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// RAM for data, index and connection buffers together, in bytes.
+    pub memory: u64,
+    /// The largest item (header, key and value), in bytes.
+    pub max_item_size: u64,
+    /// What happens to a write when memory is full.
+    pub when_full: WhenFull,
+    /// Seed of the key hash; random in a server, fixed in a simulation.
+    pub hash_seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            memory: 64 << 20,
+            max_item_size: 1 << 20,
+            when_full: WhenFull::Evict,
+            hash_seed: 0,
+        }
+    }
+}

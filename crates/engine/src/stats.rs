@@ -1,0 +1,120 @@
+//! What the engine counts. Every session has its own counters, written by its thread alone; a
+//! reader sums them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One session's counters. Only the session's thread writes.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
+
+        /// The sum of all sessions' counters since the start or the last reset.
+        #[derive(Clone, Debug, Default)]
+        pub struct Totals { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// Adds these counters to `totals`.
+            pub(crate) fn add_to(&self, totals: &mut Totals) {
+                $(totals.$name += self.$name.load(Relaxed);)*
+            }
+        }
+
+        impl Totals {
+            /// What was counted since `earlier`.
+            pub fn since(&self, earlier: &Totals) -> Totals {
+                Totals { $($name: self.$name.wrapping_sub(earlier.$name),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Keys looked up.
+    cmd_get,
+    /// Writes of whole values, refused ones too.
+    cmd_set,
+    /// Touches and gats.
+    cmd_touch,
+    /// Flushes.
+    cmd_flush,
+    /// Look-ups that found an item.
+    get_hits,
+    /// Look-ups that found none.
+    get_misses,
+    /// Look-ups that found an expired item (also in `get_misses`).
+    get_expired,
+    /// Touches that found an item.
+    touch_hits,
+    /// Touches that found none.
+    touch_misses,
+    /// Deletes that found an item.
+    delete_hits,
+    /// Deletes that found none.
+    delete_misses,
+    /// Increments that found an item.
+    incr_hits,
+    /// Increments that found none.
+    incr_misses,
+    /// Decrements that found an item.
+    decr_hits,
+    /// Decrements that found none.
+    decr_misses,
+    /// Compared writes that matched.
+    cas_hits,
+    /// Compared writes that found no item.
+    cas_misses,
+    /// Compared writes that met another cas id.
+    cas_badval,
+    /// Versions ever written by stores.
+    total_items,
+    /// Live items that made room for others.
+    evictions,
+    /// Evicted items that were never read.
+    evicted_unfetched,
+    /// Items removed because they had expired.
+    expired,
+    /// Expired items that were never read.
+    expired_unfetched,
+    /// Writes refused because memory was full.
+    store_no_memory,
+    /// Writes refused because the item was too large.
+    store_too_large,
+    /// Items moved by the cleaner to keep them.
+    moved_items,
+}
+
+/// Adds to a counter whose only writer is this thread.
+#[inline]
+pub(crate) fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+/// A snapshot of the engine.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// What happened since the start or the last reset.
+    pub totals: Totals,
+    /// Items in the index, expired ones that were not swept yet included.
+    pub items: u64,
+    /// Bytes of live records: headers, keys, values.
+    pub item_bytes: u64,
+    /// `--memory`: the limit of everything below together, in bytes.
+    pub memory_limit: u64,
+    /// What is charged against the limit, in bytes.
+    pub memory_used: u64,
+    /// Bytes of RAM of the index.
+    pub index_bytes: u64,
+    /// Slots of the index, used and free.
+    pub index_slots: u64,
+    /// Bytes of RAM of frames, jumbo ones included.
+    pub frame_bytes: u64,
+    /// Bytes of RAM of connection buffers.
+    pub buffer_bytes: u64,
+    /// Size of a segment, in bytes.
+    pub segment_size: u64,
+    /// Segments that hold items, jumbo ones included.
+    pub segments: u64,
+    /// Jumbo segments.
+    pub jumbos: u64,
+}

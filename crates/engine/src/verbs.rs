@@ -1,0 +1,220 @@
+//! What the verbs take and answer. The verbs themselves are methods of [`Session`](crate::Session),
+//! one file each.
+
+use crate::{Expiry, Item, LargeValue};
+
+/// How a read treats the item beside returning it. The default is memcached's plain `get`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Get {
+    /// Leave the item's frequency alone (meta `u`, `me`).
+    pub no_bump: bool,
+    /// Give the item this expiry (gat, touch, meta `T`). Its cas id does not change.
+    pub touch: Option<Expiry>,
+    /// Create an empty item on a miss (meta `N`); the caller is the winner who recaches.
+    pub vivify: Option<Vivify>,
+    /// If the item has fewer seconds to live than this, make one caller the winner (meta `R`).
+    pub recache_below: Option<u32>,
+}
+
+/// How to create an item that is missing.
+#[derive(Clone, Copy, Debug)]
+pub struct Vivify {
+    /// The expiry of the new item.
+    pub expiry: Expiry,
+    /// The explicit cas id of the new item (meta `E`).
+    pub cas: Option<u64>,
+}
+
+/// What a read found.
+#[derive(Debug)]
+pub struct Got<'a> {
+    /// The item as it is after the read.
+    pub item: Item<'a>,
+    /// The expiry before the read touched it.
+    pub old_expiry: Expiry,
+    /// The read created the item.
+    pub created: bool,
+    /// This caller should recache (meta `W`).
+    pub won: bool,
+    /// Somebody else has been told to recache before (meta `Z`).
+    pub won_before: bool,
+}
+
+/// Which items a store may meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum StoreMode {
+    /// Any.
+    #[default]
+    Set,
+    /// Only a missing one.
+    Add,
+    /// Only an existing one.
+    Replace,
+    /// An existing one, whose value grows at the end; flags and expiry stay.
+    Append,
+    /// An existing one, whose value grows at the front; flags and expiry stay.
+    Prepend,
+}
+
+/// The bytes of a value.
+#[derive(Debug)]
+pub enum Value<'a> {
+    /// A whole value in the caller's memory; it is copied.
+    Bytes(&'a [u8]),
+    /// A value that was filled in place, see [`Session::large_value`](crate::Session::large_value).
+    Large(&'a mut LargeValue),
+}
+
+impl Value<'_> {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Value::Bytes(bytes) => bytes.len(),
+            Value::Large(large) => large.len(),
+        }
+    }
+
+    /// Whether the value has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A write of a whole value.
+#[derive(Debug)]
+pub struct Store<'a> {
+    /// Which items the write may meet.
+    pub mode: StoreMode,
+    /// The value, or what is appended or prepended.
+    pub value: Value<'a>,
+    /// The client's flags.
+    pub flags: u32,
+    /// When the item dies.
+    pub expiry: Expiry,
+    /// Write only over the item with this cas id (cas, meta `C`).
+    pub compare: Option<u64>,
+    /// The explicit cas id of the new version (meta `E`).
+    pub cas: Option<u64>,
+    /// With `compare` lower than the item's cas id: store all the same, keep the old expiry and
+    /// mark the item stale (meta `I`).
+    pub invalidate: bool,
+    /// Append and prepend create a missing item with this expiry (meta `N`).
+    pub vivify: Option<Expiry>,
+}
+
+impl<'a> Store<'a> {
+    /// A plain set.
+    pub fn set(value: &'a [u8], flags: u32, expiry: Expiry) -> Self {
+        Store {
+            mode: StoreMode::Set,
+            value: Value::Bytes(value),
+            flags,
+            expiry,
+            compare: None,
+            cas: None,
+            invalidate: false,
+            vivify: None,
+        }
+    }
+}
+
+/// How a store ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// Written.
+    Stored {
+        /// The cas id of the new version.
+        cas: u64,
+        /// The length of the whole value, in bytes.
+        size: usize,
+    },
+    /// The mode forbids it: add met an item; replace, append or prepend met none.
+    NotStored,
+    /// The item has another cas id than `compare`.
+    Exists,
+    /// `compare` was given and there is no item.
+    NotFound,
+    /// The item would be larger than the largest item; nothing changed.
+    TooLarge,
+    /// Memory is full and may not be reclaimed (`--when-full refuse`); nothing changed.
+    OutOfMemory,
+}
+
+/// A delete, or one of its meta variants.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Delete {
+    /// Delete only the item with this cas id.
+    pub compare: Option<u64>,
+    /// Keep the item, mark it stale and give it a new cas id (meta `I`).
+    pub invalidate: bool,
+    /// The new expiry of an item that is kept (meta `T`; only with `invalidate` or `clear_value`).
+    pub expiry: Option<Expiry>,
+    /// Keep the item with an empty value, flags 0 and (unless `expiry` says otherwise) no expiry
+    /// (meta `x`).
+    pub clear_value: bool,
+    /// The explicit cas id of an item that is kept (meta `E`).
+    pub cas: Option<u64>,
+}
+
+/// How a delete ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// Deleted, or changed as asked.
+    Deleted,
+    /// No such item.
+    NotFound,
+    /// The item has another cas id than `compare`.
+    Exists,
+    /// Memory is full and may not be reclaimed; nothing changed.
+    OutOfMemory,
+}
+
+/// An increment or decrement of a decimal number.
+#[derive(Clone, Copy, Debug)]
+pub struct Arith {
+    /// Subtract and stop at 0 instead of adding modulo 2^64.
+    pub decrement: bool,
+    /// By how much.
+    pub delta: u64,
+    /// Only on the item with this cas id.
+    pub compare: Option<u64>,
+    /// The explicit cas id of the new version (meta `E`).
+    pub cas: Option<u64>,
+    /// The new expiry of an existing item (meta `T`).
+    pub expiry: Option<Expiry>,
+    /// Create a missing counter with this value; the delta is not applied then.
+    pub create: Option<Create>,
+}
+
+/// How to create a missing counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Create {
+    /// The value of the new counter.
+    pub initial: u64,
+    /// The expiry of the new counter.
+    pub expiry: Expiry,
+}
+
+/// How an increment ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Counted, or created.
+    Value {
+        /// The number after the change.
+        value: u64,
+        /// The cas id of the new version.
+        cas: u64,
+        /// The expiry of the new version.
+        expiry: Expiry,
+        /// The counter was created with its initial value.
+        created: bool,
+    },
+    /// No such item.
+    NotFound,
+    /// The item's value is not a number.
+    NonNumeric,
+    /// The item has another cas id than `compare`.
+    Exists,
+    /// Memory is full and may not be reclaimed; nothing changed.
+    OutOfMemory,
+}

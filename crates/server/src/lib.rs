@@ -1,0 +1,3 @@
+//! The server: sockets, connections and commands over an embedded engine.
+
+pub mod net;
