@@ -1,0 +1,69 @@
+//! What can go wrong between a caller and a server.
+
+use std::fmt;
+use std::io;
+
+/// Why a call gave no answer. After [`Error::Io`] and [`Error::Protocol`] the connection is out of
+/// step and must be dropped; after the others it can go on being used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The connection could not be made, or broke.
+    Io {
+        /// What was being done, with the address.
+        doing: String,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The server closed the connection.
+    Closed,
+    /// `SERVER_ERROR`: the text behind it.
+    Server(String),
+    /// `CLIENT_ERROR`: the text behind it.
+    Client(String),
+    /// A bare `ERROR`: the server does not know the command.
+    UnknownCommand,
+    /// An answer that does not belong to the request.
+    Protocol(String),
+    /// The caller asked for something that cannot be sent.
+    Usage(String),
+}
+
+impl Error {
+    /// Whether the connection may be used again.
+    pub fn is_recoverable(&self) -> bool {
+        !matches!(self, Error::Io { .. } | Error::Closed | Error::Protocol(_))
+    }
+
+    pub(crate) fn io(doing: impl Into<String>, source: io::Error) -> Error {
+        Error::Io { doing: doing.into(), source }
+    }
+
+    pub(crate) fn unexpected(request: &str, line: &[u8]) -> Error {
+        let line = String::from_utf8_lossy(line);
+        Error::Protocol(format!("{request} was answered with {line:?}"))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io { doing, source } => write!(f, "{doing}: {source}"),
+            Error::Closed => f.write_str("the server closed the connection"),
+            Error::Server(text) => write!(f, "the server reports: {text}"),
+            Error::Client(text) => write!(f, "the server refused the request: {text}"),
+            Error::UnknownCommand => f.write_str("the server does not know this command"),
+            Error::Protocol(text) => write!(f, "the answer makes no sense: {text}"),
+            Error::Usage(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

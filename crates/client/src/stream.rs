@@ -1,0 +1,135 @@
+//! One type for the two kinds of socket.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::{Address, Error, Result};
+
+/// A connected socket. Reads and writes take `&self`, as those of the standard library's sockets.
+#[derive(Debug)]
+pub enum Stream {
+    /// A TCP connection with `TCP_NODELAY` set.
+    Tcp(TcpStream),
+    /// A connection to a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Connects, trying each address that the host name resolves to.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with the last address's failure.
+    pub fn connect(address: &Address, timeout: Option<Duration>) -> Result<Stream> {
+        let doing = || format!("cannot connect to {address}");
+        match address {
+            Address::Unix(path) => {
+                UnixStream::connect(path).map(Stream::Unix).map_err(|e| Error::io(doing(), e))
+            }
+            Address::Tcp(endpoint) => {
+                connect_tcp(endpoint, timeout).map(Stream::Tcp).map_err(|e| Error::io(doing(), e))
+            }
+        }
+    }
+
+    /// Limits how long one read or write may block; `None` is forever.
+    ///
+    /// # Errors
+    /// What the operating system answers, for a zero duration too.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(tcp) => {
+                tcp.set_read_timeout(timeout)?;
+                tcp.set_write_timeout(timeout)
+            }
+            Stream::Unix(unix) => {
+                unix.set_read_timeout(timeout)?;
+                unix.set_write_timeout(timeout)
+            }
+        }
+    }
+
+    /// Makes reads and writes answer `WouldBlock` instead of waiting.
+    ///
+    /// # Errors
+    /// What the operating system answers.
+    pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+        match self {
+            Stream::Tcp(tcp) => tcp.set_nonblocking(on),
+            Stream::Unix(unix) => unix.set_nonblocking(on),
+        }
+    }
+
+    /// Reads what is there, at most the buffer; 0 is the end of the connection.
+    ///
+    /// # Errors
+    /// What the operating system answers.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(tcp) => (&mut &*tcp).read(buffer),
+            Stream::Unix(unix) => (&mut &*unix).read(buffer),
+        }
+    }
+
+    /// Writes as much as the socket takes.
+    ///
+    /// # Errors
+    /// What the operating system answers.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(tcp) => (&mut &*tcp).write(bytes),
+            Stream::Unix(unix) => (&mut &*unix).write(bytes),
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.receive(buffer)
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(tcp) => tcp.as_fd(),
+            Stream::Unix(unix) => unix.as_fd(),
+        }
+    }
+}
+
+fn connect_tcp(endpoint: &str, timeout: Option<Duration>) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in endpoint.to_socket_addrs()? {
+        let attempt = match timeout {
+            Some(timeout) => TcpStream::connect_timeout(&address, timeout),
+            None => TcpStream::connect(address),
+        };
+        match attempt {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
