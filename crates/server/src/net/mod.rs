@@ -2,6 +2,11 @@
 //! [`Service`]'s business, so the same loops carry the server and the responder of the lab that
 //! only answers.
 
+mod buffer;
+
+pub use buffer::{InputBuffer, OutputBuffer, OutputMemory};
+
+use std::fmt;
 use std::net::SocketAddr;
 
 /// Who is at the other end of a connection.
@@ -11,6 +16,28 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// A client of the Unix socket.
     Unix,
+}
+
+/// A connection's number; never given twice in the life of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(u64);
+
+impl ConnectionId {
+    /// For tests and for services that are driven without a loop.
+    pub fn new(number: u64) -> Self {
+        ConnectionId(number)
+    }
+
+    /// The number itself.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 /// What a connection does next.
@@ -27,15 +54,6 @@ pub enum Flow {
     Close,
 }
 
-/// The unconsumed bytes of a connection, for the length of one [`Service::process`] call. What is
-/// left unconsumed is kept and comes again, with more behind it.
-pub trait Input {
-    /// All unconsumed bytes.
-    fn bytes(&self) -> &[u8];
-    /// Forgets the first `n` bytes.
-    fn consume(&mut self, n: usize);
-}
-
 /// What the loops call. One service per worker, on the worker's thread.
 pub trait Service {
     /// State of one connection.
@@ -43,18 +61,37 @@ pub trait Service {
 
     /// A turn of the loop begins: the wait for events has ended.
     fn turn(&mut self);
+
     /// The loop is about to block in the kernel.
     fn sleep(&mut self);
+
     /// A client has connected.
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;
+
     /// New input has arrived, the output has drained after [`Flow::Drain`], or the waker was woken
     /// after [`Flow::Park`].
+    ///
+    /// `output` is always empty at the beginning: a client that does not read its replies is not
+    /// processed. `input` may be empty when the call is a resumption. With [`Flow::Read`] less
+    /// than [`MAX_INPUT_HELD`] bytes may be left unconsumed; a connection that leaves more is
+    /// closed, for it could never go on.
     fn process(
         &mut self,
         connection: &mut Self::Connection,
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Flow;
+
+    /// Whether the connection stands between two commands as far as the service knows: nothing is
+    /// half received or waited for. A graceful shutdown closes such connections at once and gives
+    /// the others time.
+    fn is_idle(&self, _connection: &Self::Connection) -> bool {
+        true
+    }
+
     /// The connection has ended, whatever the reason.
     fn disconnect(&mut self, connection: Self::Connection);
 }
+
+/// The most unconsumed bytes a connection may keep while it waits for more input.
+pub const MAX_INPUT_HELD: usize = 64 << 10;
