@@ -1,0 +1,170 @@
+"""The suites of real clients: each starts a server and lets a client's own package work against it."""
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+
+import dropin
+import raw
+import throttle
+from harness import HOST, ROOT, SCRATCH, Server, check, forward, link_named_memcached, run
+
+CLIENTS = ROOT / "tests" / "clients"
+
+
+def memccapable(report, binary):
+    """libmemcached's conformance test, text and binary, whole."""
+    for protocol, flag, cases in (("text", "-a", 27), ("binary", "-b", 27)):
+        with Server(binary, name=f"memccapable-{protocol}") as server:
+            done = subprocess.run(
+                ["memccapable", "-h", HOST, "-p", str(server.port), "-t", "10", flag],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        lines = re.findall(r"^(\w.*?)\s+\[(\w+)\]$", done.stdout, re.MULTILINE)
+        for name, result in lines:
+            if result == "pass":
+                report.ok(name)
+            else:
+                report.fail(name, result)
+        with report.case(f"all {cases} cases of {protocol} ran"):
+            check(len(lines) >= cases and done.returncode == 0, done.stdout[-300:])
+
+
+def python_environment():
+    """A virtual environment with the pinned packages; made again when the pins change."""
+    home = SCRATCH / "python"
+    pins = (CLIENTS / "python" / "requirements.txt").read_text()
+    made_from = home / "made-from.txt"
+    if not made_from.exists() or made_from.read_text() != pins:
+        shutil.rmtree(home, ignore_errors=True)
+        run(["python3", "-m", "venv", home])
+        requirements = CLIENTS / "python" / "requirements.txt"
+        run([home / "bin" / "pip", "install", "--quiet", "-r", requirements])
+        # The wheel has no tests: they come from the source package of the same version.
+        version = re.search(r"^pymemcache==(\S+)", pins, re.MULTILINE).group(1)
+        source = ["--no-deps", "--no-binary", ":all:", "-d", home, f"pymemcache=={version}"]
+        run([home / "bin" / "pip", "download", "--quiet", *source])
+        with tarfile.open(next(home.glob("pymemcache-*.tar.gz"))) as archive:
+            archive.extractall(home)
+        made_from.write_text(pins)
+    return home
+
+
+def pymemcache(report, binary):
+    """pymemcache's own integration tests, from its source package."""
+    home = python_environment()
+    tests = next(home.glob("pymemcache-*/pymemcache/test"))
+    with Server(binary, name="pymemcache") as server:
+        # `addopts` is emptied: the package's own asks for a coverage plug-in and for unit tests.
+        command = [home / "bin" / "python", "-m", "pytest", "-m", "integration", "-o", "addopts="]
+        command += ["--server", HOST, "--port", server.port, "-p", "no:cacheprovider", "-rA", "-q"]
+        output = home / "pytest.txt"
+        with open(output, "w", encoding="utf-8") as out:
+            subprocess.run(
+                [str(part) for part in (*command, "test_integration.py")],
+                cwd=tests,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                timeout=300,
+                check=False,
+            )
+    text = output.read_text(encoding="utf-8", errors="replace")
+    outcomes = re.findall(r"^(PASSED|FAILED|ERROR) \S*?::(.*)$", text, re.MULTILINE)
+    for outcome, name in outcomes:
+        if outcome == "PASSED":
+            report.ok(name)
+        else:
+            report.fail(name, outcome)
+    with report.case("the whole suite ran"):
+        check(len(outcomes) >= 90, f"{len(outcomes)} tests: {text[-400:]}")
+    report.note("skipped by the package itself: test_tls")
+
+
+def dalli(report, binary):
+    """Dalli over TCP, and over the Unix socket of a server started as `memcached`."""
+    script = ["ruby", CLIENTS / "ruby" / "dalli.rb"]
+    with Server(binary, name="dalli-tcp") as server:
+        forward(report, [*script, f"{HOST}:{server.port}"])
+    with link_named_memcached(binary) as link:
+        socket = link.parent / "memcached.sock"
+        with Server(link, "-m", "64", "-c", "256", name="dalli-unix", unix=socket):
+            forward(report, [*script, socket])
+
+
+def memjs(report, binary):
+    """memjs from npm (binary protocol)."""
+    home = SCRATCH / "node"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json", "memjs_work.js"):
+        shutil.copy(CLIENTS / "node" / name, home)
+    run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=home)
+    with Server(binary, name="memjs") as server:
+        forward(report, ["node", "memjs_work.js", f"{HOST}:{server.port}"], cwd=home)
+
+
+def gomemcache(report, binary):
+    """gomemcache: real work, then its own test suite out of the module."""
+    home = CLIENTS / "go"
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    with Server(binary, name="gomemcache") as server:
+        work = SCRATCH / "gomemcache-work"
+        run(["go", "build", "-o", work, "."], cwd=home)
+        forward(report, [work, f"{HOST}:{server.port}"])
+
+        # Its tests speak to localhost:11211, which may be taken here: a copy of the published module
+        # differs from it in that one constant.
+        module = run(["go", "list", "-m", "-f", "{{.Dir}}", "github.com/bradfitz/gomemcache"], cwd=home)
+        copy = SCRATCH / "gomemcache"
+        run(["rm", "-rf", copy])
+        run(["cp", "-r", "--no-preserve=mode", module.strip(), copy])
+        tests = copy / "memcache" / "memcache_test.go"
+        text = tests.read_text(encoding="utf-8")
+        check(text.count('"localhost:11211"') == 1, "gomemcache's test names its address otherwise")
+        tests.write_text(text.replace('"localhost:11211"', f'"{HOST}:{server.port}"'))
+        # Another test starts `memcached` from the path, and one more only if that binary has TLS.
+        with link_named_memcached(binary) as link:
+            path = f"{link.parent}{os.pathsep}{os.environ['PATH']}"
+            done = subprocess.run(
+                ["go", "test", "-count=1", "-v", "./memcache"],
+                cwd=copy,
+                env={**os.environ, "PATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+    lines = re.findall(r"^--- (\w+): (\S+) ", done.stdout, re.MULTILINE)
+    results = {name: result for result, name in lines}
+    for name, result in results.items():
+        if result == "FAIL":
+            report.fail(f"own suite {name}", done.stdout[-400:].replace("\n", " | "))
+        elif result == "PASS":
+            report.ok(f"own suite {name}")
+        else:
+            report.note(f"own suite skipped {name}")
+    with report.case("own suite reached the server over TCP and as a memcached of its own"):
+        check(done.returncode == 0, done.stdout[-400:])
+        for name in ("TestLocalhost", "TestUnixSocket"):
+            check(results.get(name) == "PASS", f"{name}: {results.get(name)}")
+
+
+SUITES = {
+    "memccapable": memccapable,
+    "pymemcache": pymemcache,
+    "dalli": dalli,
+    "memjs": memjs,
+    "gomemcache": gomemcache,
+    "rack-attack": throttle.rack_attack,
+    "raw": raw.raw,
+    "drop-in": dropin.dropin,
+}
