@@ -5,18 +5,30 @@
 //! its loop. Between two ticks every [`Item`] that the session returned stays readable; memory is
 //! reused only after every session has ticked.
 
+mod cleaner;
+mod engine;
 mod expiry;
+mod ghost;
+mod index;
 mod item;
+mod key;
+mod large;
 mod options;
 mod outcome;
 mod session;
 mod stats;
 mod verbs;
+mod wins;
+mod write;
 
+pub use cleaner::ManualCleaner;
+pub use engine::{Engine, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, OpenError};
 pub use expiry::{Expiry, UnixSeconds};
 pub use item::{Item, ItemHandle};
+pub use key::Key;
+pub use large::LargeValue;
 pub use options::{Options, WhenFull};
 pub use outcome::{CommitPoint, Outcome};
-pub use session::{Engine, Key, LargeValue, OpenError, ScanCursor, Session};
+pub use session::Session;
 pub use stats::{Stats, Totals};
 pub use verbs::*;

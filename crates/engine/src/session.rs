@@ -1,163 +1,181 @@
-//! PROVISIONAL signatures.
-#![allow(missing_docs, clippy::unimplemented)]
-use crate::*;
+//! A session: one thread's way into the engine, with its counters, its clock and its part in the
+//! quiescent period.
+
+use crate::engine::Engine;
+use crate::index::slot::{MAX_FREQUENCY, Slot};
+use crate::item::{Item, ItemHandle};
+use crate::key::Key;
+use crate::large::LargeValue;
+use crate::stats::{Counters, bump};
+use crate::{Outcome, UnixSeconds, WhenFull};
+use larder_log::sync::atomic::{AtomicU64, Ordering};
+use larder_log::{Participant, Record, State};
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// A key and its hash.
-#[derive(Clone, Copy, Debug)]
-pub struct Key<'a> {
-    bytes: &'a [u8],
-}
-impl<'a> Key<'a> {
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
-}
-
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// `memory` cannot hold the smallest engine; holds the minimum in bytes.
-    MemoryTooSmall { minimum: u64 },
-    /// `max_item_size` is out of range for this memory; holds the maximum.
-    MaxItemSize { minimum: u64, maximum: u64 },
-    /// The operating system gave no memory.
-    Map(std::io::Error),
-}
-
-/// One engine, shared by all threads.
-#[derive(Debug)]
-pub struct Engine {}
-impl Engine {
-    /// Opens an engine and starts its background cleaner thread.
-    pub fn open(_options: Options) -> Result<Arc<Engine>, OpenError> {
-        unimplemented!()
-    }
-    /// A session for the calling thread; `waker` is woken (from any thread) when a call that
-    /// answered `NeedsSpace` may be repeated.
-    pub fn session(self: &Arc<Self>, _waker: Waker) -> Session {
-        unimplemented!()
-    }
-    pub fn stats(&self) -> Stats {
-        unimplemented!()
-    }
-    /// Sets the counters to zero (`stats reset`); gauges stay.
-    pub fn reset_stats(&self) {
-        unimplemented!()
-    }
-    pub fn options(&self) -> &Options {
-        unimplemented!()
-    }
-    /// Changes the memory limit while running (`cache_memlimit`), in bytes.
-    pub fn set_memory_limit(&self, _bytes: u64) -> Result<(), OpenError> {
-        unimplemented!()
-    }
-    /// Charges connection buffers against the memory limit; false when they may not grow further.
-    pub fn charge_buffers(&self, _bytes: usize) -> bool {
-        unimplemented!()
-    }
-    /// Gives back what was charged.
-    pub fn release_buffers(&self, _bytes: usize) {
-        unimplemented!()
-    }
-    /// The largest value that fits an item with this key length.
-    pub fn max_value_len(&self, _key_len: usize) -> usize {
-        unimplemented!()
-    }
-    /// Values longer than this are filled in place: see `Session::large_value`.
-    pub fn large_value_threshold(&self) -> usize {
-        unimplemented!()
-    }
-}
-
-/// Memory of a large value while its bytes arrive. Write through `bytes_mut`.
-#[derive(Debug)]
-pub struct LargeValue {}
-impl LargeValue {
-    pub fn len(&self) -> usize {
-        unimplemented!()
-    }
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        unimplemented!()
-    }
-}
-
-/// Where a scan of all items stands. `ScanCursor::default()` is the beginning.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ScanCursor {
-    _stripe: u32,
-}
-
-/// One thread's way into the engine. Send, but not Sync.
+/// One thread's way into the engine: `Send`, but not `Sync`.
 pub struct Session {
-    _not_sync: std::cell::Cell<()>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) counters: Arc<Counters>,
+    participant: Participant,
+    waker: Waker,
+    now: UnixSeconds,
+    /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
+    _not_sync: PhantomData<Cell<()>>,
 }
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
 impl Session {
+    pub(crate) fn new(engine: Arc<Engine>, counters: Arc<Counters>, waker: Waker) -> Self {
+        let mut participant = engine.epochs.join();
+        participant.tick();
+        let now = engine.now.load(Ordering::Relaxed);
+        Session { engine, counters, participant, waker, now, _not_sync: PhantomData }
+    }
+
+    /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
-        unimplemented!()
+        &self.engine
     }
-    /// Once per turn of the thread's loop: no item of an earlier turn is used any more, and this
-    /// is the time.
-    pub fn tick(&mut self, _now: UnixSeconds) {
-        unimplemented!()
+
+    /// Once per turn of the thread's loop: no item of an earlier turn is used any more, and this is
+    /// the time.
+    #[inline]
+    pub fn tick(&mut self, now: UnixSeconds) {
+        self.participant.tick();
+        if now != self.now {
+            self.new_second(now);
+        }
     }
+
+    #[cold]
+    fn new_second(&mut self, now: UnixSeconds) {
+        self.now = now;
+        if self.engine.advance_clock(now) {
+            self.engine.kick_cleaner();
+        }
+        self.engine.flush_if_due(now);
+    }
+
     /// The thread is about to block in the kernel: it holds no items. The next `tick` ends this.
+    #[inline]
     pub fn sleep(&mut self) {
-        unimplemented!()
+        self.participant.sleep();
     }
+
     /// The time of the last tick.
+    #[inline]
     pub fn now(&self) -> UnixSeconds {
-        unimplemented!()
+        self.now
     }
+
     /// Hashes a key of 1 to 250 bytes.
-    pub fn key<'k>(&self, _bytes: &'k [u8]) -> Key<'k> {
-        unimplemented!()
+    #[inline]
+    pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        debug_assert!((1..=larder_log::record::MAX_KEY).contains(&bytes.len()));
+        Key::new(bytes, self.engine.options.hash_seed)
     }
+
     /// First stage of a batch: brings the key's buckets into the processor's cache.
-    pub fn prefetch_buckets(&self, _key: &Key<'_>) {
-        unimplemented!()
+    #[inline]
+    pub fn prefetch_buckets(&self, key: &Key<'_>) {
+        // SAFETY: a session is awake between `tick` and `sleep`, when its calls are made.
+        unsafe { self.engine.index.prefetch(key) };
     }
+
     /// Second stage of a batch: brings the key's record into the processor's cache.
-    pub fn prefetch_record(&self, _key: &Key<'_>) {
-        unimplemented!()
+    #[inline]
+    pub fn prefetch_record(&self, key: &Key<'_>) {
+        let fetch = |slot: Slot| {
+            self.engine.log.prefetch(slot.address());
+            Some(())
+        };
+        // SAFETY: as above; only an address is used.
+        unsafe { self.engine.index.find(key, fetch) };
     }
-    /// Plain get, the hot path: counts, bumps.
-    pub fn get(&self, _key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
-        unimplemented!()
+
+    /// The key's record as readers see it: expired or not.
+    #[inline]
+    pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
+        // SAFETY: a session is awake while its calls are made; the record's lifetime is that of the
+        // borrow of `self`, which `tick` ends.
+        unsafe { self.engine.index.find(key, |slot| self.matching(key, slot)) }
     }
-    /// Get with options.
-    pub fn get_with(&self, _key: &Key<'_>, _get: &Get) -> Outcome<Option<Got<'_>>> {
-        unimplemented!()
+
+    /// The slot's record if it is this key's.
+    ///
+    /// # Safety
+    /// The slot was read since the last tick.
+    #[inline]
+    pub(crate) unsafe fn matching(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
+        // SAFETY: by the caller's promise.
+        let record = unsafe { self.engine.log.record(slot.address()) }?;
+        (record.key() == key.bytes()).then_some(record)
     }
-    /// Finds the version that `handle` names, or `None` when its memory has been reclaimed.
-    pub fn reopen(&self, _handle: ItemHandle) -> Option<Item<'_>> {
-        unimplemented!()
+
+    #[inline]
+    pub(crate) fn item<'a>(&'a self, slot: Slot, record: Record<'a>) -> Item<'a> {
+        Item::new(record, slot, &self.engine.log)
     }
-    pub fn store(&self, _key: &Key<'_>, _store: Store<'_>) -> Outcome<Stored> {
-        unimplemented!()
+
+    /// Counts a read in the slot. A lost race loses one count.
+    #[inline]
+    pub(crate) fn bump_frequency(place: &AtomicU64, slot: Slot) {
+        if slot.frequency() < MAX_FREQUENCY {
+            let bumped = slot.with_frequency(slot.frequency() + 1);
+            let _ = place.compare_exchange(slot.0, bumped.0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
-    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it can never
-    /// fit.
-    pub fn large_value(&self, _len: usize) -> Outcome<Option<LargeValue>> {
-        unimplemented!()
+
+    /// Finds the version that `handle` names, or `None` when its memory is being reclaimed.
+    pub fn reopen(&self, handle: ItemHandle) -> Option<Item<'_>> {
+        let segment = self.engine.log.segment(handle.address.segment());
+        let reusable = |state| matches!(state, State::Free | State::Quarantine);
+        if reusable(segment.state()) || segment.generation() != handle.generation {
+            return None;
+        }
+        // SAFETY: the segment was not in quarantine after this session's last tick, so its frame
+        // is reused only after the next one; the generation says that it is still the same use.
+        let record = unsafe { self.engine.log.record(handle.address) }?;
+        Some(self.item(Slot::new(0, 0, handle.address), record))
     }
-    pub fn delete(&self, _key: &Key<'_>, _delete: &Delete) -> Outcome<Deleted> {
-        unimplemented!()
+
+    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it can never fit.
+    pub fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
+        if len as u64 > self.engine.options.max_item_size {
+            return Outcome::Ready(None);
+        }
+        match self.engine.map_large(len) {
+            Some(large) => Outcome::Ready(Some(large)),
+            None => self.no_space(|| None),
+        }
     }
-    pub fn arith(&self, _key: &Key<'_>, _arith: &Arith) -> Outcome<Counted> {
-        unimplemented!()
+
+    /// What a call answers that found no space: wait for the cleaner, or `refused`.
+    pub(crate) fn no_space<T>(&self, refused: impl FnOnce() -> T) -> Outcome<T> {
+        if self.engine.full.load(Ordering::Relaxed) {
+            if self.engine.options.when_full == WhenFull::Evict {
+                self.engine.kick_cleaner();
+            }
+            bump(&self.counters.store_no_memory, 1);
+            self.engine.budget.unwant();
+            return Outcome::Ready(refused());
+        }
+        self.engine.wait_for_space(&self.waker);
+        Outcome::NeedsSpace
     }
-    /// Forgets every item written before now, or at `at` every item written before then.
-    pub fn flush_all(&self, _at: Option<UnixSeconds>) -> Outcome<()> {
-        unimplemented!()
-    }
-    /// Calls `visit` for some live items and moves the cursor on; false when the scan has ended.
-    /// Every item that exists during the whole scan is visited at least once.
-    pub fn scan(&self, _cursor: &mut ScanCursor, _visit: &mut dyn FnMut(Item<'_>)) -> bool {
-        unimplemented!()
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.engine.end_counters(&self.counters);
     }
 }

@@ -1,1 +1,24 @@
-//! 
+//! The one log: fixed-size segments of records in RAM frames.
+//!
+//! This crate knows records, segments, streams and addresses; it does not know what a key means.
+//! A record is appended to the open segment of a stream and never changes afterwards, so readers
+//! need no lock: they follow an address into a frame and copy out. What keeps that frame from being
+//! reused under them is the quiescent period of [`epoch`].
+
+pub mod address;
+pub mod budget;
+pub mod epoch;
+mod frames;
+pub mod log;
+pub mod memory;
+pub mod record;
+pub mod segment;
+pub mod sync;
+
+pub use address::{Address, MAX_SEGMENT_SIZE, SegmentNumber};
+pub use budget::Budget;
+pub use epoch::{Epochs, Participant};
+pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};
+pub use memory::{Mapping, Region};
+pub use record::{Fields, Kind, Layout, Record};
+pub use segment::{Segment, State};

@@ -1,6 +1,15 @@
 //! What the verbs take and answer. The verbs themselves are methods of [`Session`](crate::Session),
 //! one file each.
 
+mod arith;
+mod delete;
+mod flush;
+mod get;
+mod scan;
+mod store;
+
+pub use scan::ScanCursor;
+
 use crate::{Expiry, Item, LargeValue};
 
 /// How a read treats the item beside returning it. The default is memcached's plain `get`.

@@ -1,0 +1,465 @@
+//! The cleaner: makes room before writers need it.
+//!
+//! In this order: segments with nothing alive, segments that have expired whole, segments that are
+//! mostly dead (what is alive in them moves on: hot overwrites do not push other items out), and
+//! only then eviction by S3-FIFO over segments. Probation segments are the oldest writes: what was
+//! read at least twice moves to the survivors, the rest goes and leaves a ghost. A survivor that was
+//! read since goes round once more.
+//!
+//! The cleaner takes one stripe's lock at a time and never waits while it holds one.
+//! Source of the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP
+//! 2023; of the choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and
+//! implementation of a log-structured file system", 1992.
+
+use crate::engine::Engine;
+use crate::index::Place;
+use crate::index::slot::Slot;
+use crate::key::Key;
+use crate::stats::{Counters, bump};
+use crate::{UnixSeconds, WhenFull};
+use larder_log::record::Kind;
+use larder_log::{Address, Claim, Participant, Record, Sealed, SegmentNumber, Stream};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// Probation may hold one in so many bytes before its oldest segment is looked at.
+const PROBATION_SHARE: u64 = 10;
+/// Reads that lift an item from probation to the survivors.
+const PROMOTE_AT: u8 = 2;
+/// Frames that writers should find ready.
+const READY_FRAMES: usize = 2;
+/// A segment is cleaned instead of another being evicted when it is alive up to this share.
+const CLEAN_BELOW: f64 = 0.6;
+/// In refuse mode nothing is evicted, so segments that are alive up to this share are cleaned.
+const CLEAN_BELOW_WHEN_REFUSING: f64 = 0.95;
+/// All memory is swept for expired items about once in this many seconds.
+const SWEEP_SECONDS: u32 = 60;
+/// Records whose buckets are fetched together.
+const BATCH: usize = 32;
+/// How often the quiescent period is asked for while somebody waits for it.
+const POLL: Duration = Duration::from_micros(50);
+/// How often otherwise: an old table or frame that is given back late hurts nobody.
+const IDLE_POLL: Duration = Duration::from_millis(5);
+/// A reservation for a large value that nobody came back for is dropped after so many idle polls.
+const WANTED_POLLS: u32 = 40;
+
+/// What one step of cleaning achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A segment went into quarantine.
+    Freed,
+    /// Something can be freed when the last appenders of a segment are done.
+    Later,
+    /// Nothing can be freed.
+    Nothing,
+}
+
+/// What is done with the live records of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// All move on in the same stream.
+    Keep,
+    /// S3-FIFO decides.
+    Evict,
+    /// Only expired ones go; the segment stays.
+    Sweep,
+}
+
+/// The cleaner's own state.
+#[derive(Debug)]
+pub(crate) struct Cleaner {
+    counters: Arc<Counters>,
+    participant: Participant,
+    /// The segment at which the sweep goes on, and the second of the last sweep.
+    sweep_at: SegmentNumber,
+    swept: UnixSeconds,
+    idle_polls: u32,
+}
+
+/// Starts the cleaner's thread. It holds no handle of the engine while it waits, so that the engine
+/// ends with its last user.
+pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
+    let weak = Arc::downgrade(engine);
+    let cleaner = Cleaner::new(engine);
+    let builder = thread::Builder::new().name("cleaner".into());
+    let handle = builder.spawn(move || run(&weak, cleaner))?;
+    engine.set_cleaner(handle.thread().clone());
+    Ok(())
+}
+
+fn run(weak: &Weak<Engine>, mut cleaner: Cleaner) {
+    loop {
+        let Some(engine) = weak.upgrade() else { return };
+        let wait = cleaner.turn(&engine);
+        drop(engine);
+        match wait {
+            Some(time) => thread::park_timeout(time),
+            None => thread::park(),
+        }
+    }
+}
+
+impl Engine {
+    /// One turn of the cleaner, for engines without a cleaner thread. The answer is whether it wants
+    /// another turn soon.
+    pub fn clean(&self, state: &mut ManualCleaner) -> bool {
+        let cleaner = state.0.get_or_insert_with(|| Cleaner::new(self));
+        cleaner.turn(self).is_some()
+    }
+}
+
+/// The state of [`Engine::clean`].
+#[derive(Debug, Default)]
+pub struct ManualCleaner(Option<Cleaner>);
+
+impl Cleaner {
+    fn new(engine: &Engine) -> Self {
+        Cleaner {
+            counters: engine.new_counters(),
+            participant: engine.epochs.join(),
+            sweep_at: 1,
+            swept: 0,
+            idle_polls: 0,
+        }
+    }
+
+    /// Does what is to be done now; the answer is how long to wait before the next turn, `None` for
+    /// until somebody asks.
+    fn turn(&mut self, engine: &Engine) -> Option<Duration> {
+        self.reap(engine);
+        self.sweep(engine);
+        let mut last = Step::Freed;
+        while last == Step::Freed && self.must_free(engine) {
+            last = self.step(engine);
+            self.reap(engine);
+        }
+        let short = self.must_free(engine);
+        let full = short && last == Step::Nothing && engine.log.quarantined() == 0;
+        engine.full.store(full, Ordering::Relaxed);
+        engine.log.shrink();
+        let pending = engine.log.quarantined() > 0 || last == Step::Later;
+        let room = engine.log.available_frames() > 0 && engine.budget.excess() == 0;
+        if room || full {
+            engine.wake_waiting();
+        }
+        if engine.has_waiting() || (pending && short) {
+            return Some(POLL);
+        }
+        if engine.budget.wanted() > 0 {
+            self.idle_polls += 1;
+            if self.idle_polls > WANTED_POLLS {
+                engine.budget.unwant();
+            }
+            return Some(IDLE_POLL);
+        }
+        self.idle_polls = 0;
+        (pending || engine.index.has_retired()).then_some(IDLE_POLL)
+    }
+
+    fn reap(&mut self, engine: &Engine) {
+        engine.log.reap();
+        engine.index.reap();
+    }
+
+    /// Whether there is too little room for the writers, counting what is on its way.
+    fn must_free(&self, engine: &Engine) -> bool {
+        let coming = engine.log.quarantined();
+        let excess = engine.budget.excess().div_ceil(engine.log.segment_size() as u64) as usize;
+        engine.log.available_frames() + coming < READY_FRAMES + excess
+    }
+
+    /// Frees one segment, the cheapest first.
+    fn step(&mut self, engine: &Engine) -> Step {
+        let now = engine.now.load(Ordering::Relaxed);
+        let streams = [Stream::Hot, Stream::Survivors];
+        let settled = engine.log.settled();
+        let mut unsettled = false;
+        let mut best: Option<(f64, Stream, SegmentNumber)> = None;
+        let mut oldest: [Option<Sealed>; 2] = [None; 2];
+        let mut live = [0u64; 2];
+        for stream in streams {
+            for sealed in engine.log.sealed(stream) {
+                let segment = engine.log.segment(sealed.segment);
+                if sealed.sealed > settled {
+                    unsettled = true;
+                    continue;
+                }
+                if segment.live() == 0 {
+                    return self.free_dead(engine, stream, sealed.segment);
+                }
+                if segment.expired_whole(now) {
+                    return self.clean(engine, stream, sealed.segment, Fate::Evict);
+                }
+                oldest[stream as usize].get_or_insert(sealed);
+                live[stream as usize] += u64::from(segment.live());
+                if let Some(benefit) = self.benefit(engine, sealed.segment, now) {
+                    if best.is_none_or(|(most, ..)| benefit > most) {
+                        best = Some((benefit, stream, sealed.segment));
+                    }
+                }
+            }
+        }
+        if let Some((_, stream, number)) = best {
+            return self.clean(engine, stream, number, Fate::Keep);
+        }
+        if engine.options.when_full == WhenFull::Refuse {
+            return if unsettled { Step::Later } else { Step::Nothing };
+        }
+        let probation = live[0] * PROBATION_SHARE > live[0] + live[1];
+        let order = if probation { [0, 1] } else { [1, 0] };
+        for queue in order {
+            if let Some(sealed) = oldest[queue] {
+                return self.clean(engine, streams[queue], sealed.segment, Fate::Evict);
+            }
+        }
+        if unsettled { Step::Later } else { Step::Nothing }
+    }
+
+    /// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u; `None`
+    /// if too much of it is alive.
+    fn benefit(&self, engine: &Engine, number: SegmentNumber, now: UnixSeconds) -> Option<f64> {
+        let segment = engine.log.segment(number);
+        if segment.is_jumbo() {
+            return None;
+        }
+        let share = f64::from(segment.live()) / engine.log.segment_size() as f64;
+        let below = match engine.options.when_full {
+            WhenFull::Evict => CLEAN_BELOW,
+            WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,
+        };
+        let age = f64::from(now.saturating_sub(segment.born())) + 1.0;
+        (share <= below).then(|| (1.0 - share) * age / (1.0 + share))
+    }
+
+    /// A segment without a live record needs no look at the index.
+    fn free_dead(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber) -> Step {
+        if engine.log.begin_cleaning(stream, number) {
+            engine.log.quarantine(number);
+        }
+        Step::Freed
+    }
+
+    /// Takes every record of a sealed segment out of the index or somewhere else, and the segment
+    /// into quarantine.
+    fn clean(
+        &mut self,
+        engine: &Engine,
+        stream: Stream,
+        number: SegmentNumber,
+        fate: Fate,
+    ) -> Step {
+        if fate == Fate::Evict && self.promote_jumbo(engine, stream, number) {
+            return Step::Freed;
+        }
+        if !engine.log.begin_cleaning(stream, number) {
+            return Step::Freed;
+        }
+        if self.walk(engine, stream, number, fate) {
+            engine.log.quarantine(number);
+            Step::Freed
+        } else {
+            engine.log.abandon_cleaning(stream, number);
+            Step::Nothing
+        }
+    }
+
+    /// A jumbo that S3-FIFO would keep stays where it is and changes the queue.
+    fn promote_jumbo(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber) -> bool {
+        if !engine.log.segment(number).is_jumbo() {
+            return false;
+        }
+        self.participant.tick();
+        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
+        let head = unsafe { engine.log.records(number) }.next();
+        let kept = head.is_some_and(|(address, record)| {
+            let key = Key::new(record.key(), engine.options.hash_seed);
+            let guard = engine.index.lock(&key);
+            let Some((place, slot, ())) = guard.find(&key, at(address)) else { return false };
+            let now = engine.now.load(Ordering::Relaxed);
+            let keep = keeps(slot, stream) && !expired(record, now);
+            if keep {
+                guard.replace(place, slot.with_frequency(frequency_after(slot, stream)));
+            }
+            keep
+        });
+        self.participant.sleep();
+        if kept {
+            engine.log.promote(stream, number);
+        }
+        kept
+    }
+
+    /// Expires items one by one in a part of memory every second.
+    fn sweep(&mut self, engine: &Engine) {
+        let now = engine.now.load(Ordering::Relaxed);
+        if now == self.swept {
+            return;
+        }
+        self.swept = now;
+        let numbers = engine.log.numbers();
+        let share = (numbers.len() as u32).div_ceil(SWEEP_SECONDS);
+        for _ in 0..share {
+            self.sweep_at = if self.sweep_at + 1 < numbers.end { self.sweep_at + 1 } else { 1 };
+            let segment = engine.log.segment(self.sweep_at);
+            let due = segment.min_expiry() != 0 && segment.min_expiry() <= now;
+            if due && let Some(stream) = self.settled_stream(engine, self.sweep_at) {
+                let fate = if segment.expired_whole(now) { Fate::Evict } else { Fate::Sweep };
+                if fate == Fate::Evict {
+                    self.clean(engine, stream, self.sweep_at, fate);
+                } else {
+                    self.walk(engine, stream, self.sweep_at, fate);
+                }
+            }
+        }
+    }
+
+    /// The stream of a sealed segment whose appenders are done.
+    fn settled_stream(&self, engine: &Engine, number: SegmentNumber) -> Option<Stream> {
+        let settled = engine.log.settled();
+        [Stream::Hot, Stream::Survivors].into_iter().find(|&stream| {
+            let is_it = |entry: &Sealed| entry.segment == number && entry.sealed <= settled;
+            engine.log.sealed(stream).iter().any(is_it)
+        })
+    }
+
+    /// Decides about every record of a segment; false if one could not be moved.
+    fn walk(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber, fate: Fate) -> bool {
+        self.participant.tick();
+        let mut earliest = 0;
+        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
+        let mut records = unsafe { engine.log.records(number) };
+        let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(BATCH);
+        let mut complete = true;
+        while complete {
+            batch.clear();
+            for (address, record) in records.by_ref().take(BATCH) {
+                if record.kind() == Kind::Item {
+                    let key = Key::new(record.key(), engine.options.hash_seed);
+                    // SAFETY: the cleaner is awake.
+                    unsafe { engine.index.prefetch(&key) };
+                    batch.push((address, record, key));
+                }
+            }
+            if batch.is_empty() {
+                break;
+            }
+            for (address, record, key) in &batch {
+                complete &= self.decide(engine, stream, fate, *address, *record, key);
+                let expiry = record.expiry();
+                if expiry > self.swept && (earliest == 0 || expiry < earliest) {
+                    earliest = expiry;
+                }
+            }
+        }
+        if fate == Fate::Sweep {
+            engine.log.segment(number).set_min_expiry(earliest);
+        }
+        self.participant.sleep();
+        complete
+    }
+
+    /// Decides about one record. False: it should have moved, and there was no space.
+    fn decide(
+        &self,
+        engine: &Engine,
+        stream: Stream,
+        fate: Fate,
+        address: Address,
+        record: Record<'_>,
+        key: &Key<'_>,
+    ) -> bool {
+        let guard = engine.index.lock(key);
+        let Some((place, slot, ())) = guard.find(key, at(address)) else { return true };
+        let remove = |place: Place<'_>| {
+            guard.remove(place);
+            engine.kill(address.segment(), record.size());
+        };
+        if expired(record, engine.now.load(Ordering::Relaxed)) {
+            remove(place);
+            bump(&self.counters.expired, 1);
+            if slot.frequency() == 0 {
+                bump(&self.counters.expired_unfetched, 1);
+            }
+            return true;
+        }
+        let (to, frequency) = match fate {
+            Fate::Sweep => return true,
+            Fate::Keep => (stream, slot.frequency()),
+            Fate::Evict if keeps(slot, stream) => {
+                (Stream::Survivors, frequency_after(slot, stream))
+            }
+            Fate::Evict => {
+                self.evict(engine, stream, slot, key);
+                remove(place);
+                return true;
+            }
+        };
+        match copy(engine, record, to) {
+            Some(copied) => {
+                guard.replace(place, Slot::new(key.tag(), frequency, copied));
+                engine.kill(address.segment(), record.size());
+                bump(&self.counters.moved_items, 1);
+                true
+            }
+            None if fate == Fate::Evict => {
+                self.evict(engine, stream, slot, key);
+                remove(place);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn evict(&self, engine: &Engine, stream: Stream, slot: Slot, key: &Key<'_>) {
+        bump(&self.counters.evictions, 1);
+        if slot.frequency() == 0 && stream == Stream::Hot {
+            bump(&self.counters.evicted_unfetched, 1);
+        }
+        if stream == Stream::Hot {
+            engine.evicts.store(true, Ordering::Relaxed);
+            engine.ghost.remember(key);
+        }
+    }
+}
+
+/// Accepts only the slot that leads to this very record.
+fn at(address: Address) -> impl FnMut(Slot) -> Option<()> {
+    move |slot| (slot.address() == address).then_some(())
+}
+
+fn expired(record: Record<'_>, now: UnixSeconds) -> bool {
+    record.expiry() != 0 && record.expiry() <= now
+}
+
+/// Whether S3-FIFO keeps an item that has come to the end of its queue.
+fn keeps(slot: Slot, stream: Stream) -> bool {
+    match stream {
+        Stream::Hot => slot.frequency() >= PROMOTE_AT,
+        Stream::Survivors => slot.frequency() > 0,
+    }
+}
+
+/// The frequency that a kept item goes on with: promoted ones prove themselves anew.
+fn frequency_after(slot: Slot, stream: Stream) -> u8 {
+    match stream {
+        Stream::Hot => 0,
+        Stream::Survivors => slot.frequency() - 1,
+    }
+}
+
+/// Copies a record, seq and all, to the end of a stream. The caller holds the stripe's lock.
+fn copy(engine: &Engine, record: Record<'_>, to: Stream) -> Option<Address> {
+    let size = record.size();
+    if size > engine.log.largest_record() {
+        return None;
+    }
+    let now = engine.now.load(Ordering::Relaxed);
+    let reserved = engine.log.reserve(to, size, now, Claim::Clean)?;
+    // SAFETY: the reservation is `size` bytes of this thread's own, and the record is that long.
+    unsafe { reserved.memory.copy_from_nonoverlapping(record.pointer(), size) };
+    engine.log.segment(reserved.address.segment()).note_expiry(record.expiry());
+    Some(reserved.address)
+}

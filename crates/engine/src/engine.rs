@@ -1,0 +1,348 @@
+//! The engine: everything that is shared by the sessions and the cleaner.
+
+use crate::ghost::Ghost;
+use crate::index::Index;
+use crate::large::LargeValue;
+use crate::stats::{Counters, Stats, Totals};
+use crate::wins::Wins;
+use crate::{Options, Session, UnixSeconds, WhenFull};
+use larder_log::{Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, State};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread::Thread;
+
+/// The least memory that an engine works with, in bytes.
+pub const MIN_MEMORY: u64 = 8 << 20;
+/// The smallest largest item, in bytes.
+pub const MIN_ITEM_SIZE: u64 = 1024;
+/// The greatest largest item, in bytes.
+pub const MAX_ITEM_SIZE: u64 = 1 << 30;
+/// `set_memory_limit` may raise the limit to this many times what the engine was opened with.
+const GROWTH: u64 = 4;
+/// Frames that memory is divided into, about: the more, the finer the eviction.
+const FRAMES: u64 = 128;
+
+/// Why an engine could not be opened, or its memory not be changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The memory cannot hold the smallest engine.
+    MemoryTooSmall {
+        /// The least that would do, in bytes.
+        minimum: u64,
+    },
+    /// A running engine cannot have that much.
+    MemoryTooLarge {
+        /// The most that it can have, in bytes.
+        maximum: u64,
+    },
+    /// The largest item is out of range for this memory.
+    MaxItemSize {
+        /// The least, in bytes.
+        minimum: u64,
+        /// The most, in bytes.
+        maximum: u64,
+    },
+    /// The operating system gave no memory.
+    Map(std::io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::MemoryTooSmall { minimum } => {
+                write!(f, "memory is too small: give at least {minimum} bytes")
+            }
+            OpenError::MemoryTooLarge { maximum } => {
+                write!(f, "memory can be raised to at most {maximum} bytes without a restart")
+            }
+            OpenError::MaxItemSize { minimum, maximum } => write!(
+                f,
+                "the largest item must be between {minimum} and {maximum} bytes (half of memory, \
+                 at most 1 GiB)"
+            ),
+            OpenError::Map(error) => {
+                write!(f, "the operating system gave no memory ({error}): ask for less")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// One engine, shared by all threads.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) options: Options,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) epochs: Arc<Epochs>,
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    pub(crate) ghost: Ghost,
+    pub(crate) wins: Wins,
+    /// The latest time that any session ticked with.
+    pub(crate) now: AtomicU32,
+    /// When a delayed flush_all is due; 0 for none.
+    pub(crate) flush_at: AtomicU32,
+    /// Nothing can be reclaimed: writes that need space are refused until something dies.
+    pub(crate) full: AtomicBool,
+    /// Items have been evicted: the ghost queue is worth a look.
+    pub(crate) evicts: AtomicBool,
+    counters: Mutex<Ledger>,
+    waiting: Mutex<Vec<Waker>>,
+    cleaner: Mutex<Option<Thread>>,
+}
+
+/// The counters of all sessions.
+#[derive(Debug, Default)]
+struct Ledger {
+    sessions: Vec<Arc<Counters>>,
+    /// What ended sessions counted.
+    ended: Totals,
+    /// What was counted before the last reset.
+    reset: Totals,
+}
+
+impl Ledger {
+    fn sum(&self) -> Totals {
+        let mut totals = self.ended.clone();
+        self.sessions.iter().for_each(|counters| counters.add_to(&mut totals));
+        totals
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Opens an engine and starts its cleaner thread, which ends when the last handle is dropped.
+    ///
+    /// # Errors
+    /// If the options do not fit each other, or there is no memory.
+    pub fn open(options: Options) -> Result<Arc<Engine>, OpenError> {
+        let engine = Self::open_without_cleaner(options)?;
+        crate::cleaner::spawn(&engine).map_err(OpenError::Map)?;
+        Ok(engine)
+    }
+
+    /// Opens an engine whose owner calls [`Engine::clean`] itself: for simulations that decide
+    /// themselves what happens when.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_without_cleaner(options: Options) -> Result<Arc<Engine>, OpenError> {
+        let memory = options.memory;
+        if memory < MIN_MEMORY {
+            return Err(OpenError::MemoryTooSmall { minimum: MIN_MEMORY });
+        }
+        let maximum = MAX_ITEM_SIZE.min(memory / 2);
+        if !(MIN_ITEM_SIZE..=maximum).contains(&options.max_item_size) {
+            return Err(OpenError::MaxItemSize { minimum: MIN_ITEM_SIZE, maximum });
+        }
+        let budget = Arc::new(Budget::new(memory));
+        let epochs = Arc::new(Epochs::default());
+        let config =
+            Config { segment_size: segment_size(memory), max_frame_bytes: memory * GROWTH };
+        let log = Log::new(config, Arc::clone(&budget), Arc::clone(&epochs));
+        let strict = options.when_full == WhenFull::Refuse;
+        let index = Index::new(memory, memory * GROWTH, strict, &budget, &epochs);
+        let ghost = Ghost::new(memory);
+        budget.charge(ghost.bytes());
+        Ok(Arc::new(Engine {
+            log: log.map_err(OpenError::Map)?,
+            index: index.map_err(OpenError::Map)?,
+            ghost,
+            wins: Wins::default(),
+            now: AtomicU32::new(0),
+            flush_at: AtomicU32::new(0),
+            full: AtomicBool::new(false),
+            evicts: AtomicBool::new(false),
+            counters: Mutex::default(),
+            waiting: Mutex::default(),
+            cleaner: Mutex::default(),
+            options,
+            budget,
+            epochs,
+        }))
+    }
+
+    /// A session for the calling thread. `waker` is woken (from any thread) when a call that
+    /// answered [`NeedsSpace`](crate::Outcome::NeedsSpace) may be repeated.
+    pub fn session(self: &Arc<Self>, waker: Waker) -> Session {
+        let counters = self.new_counters();
+        Session::new(Arc::clone(self), counters, waker)
+    }
+
+    pub(crate) fn new_counters(&self) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        lock(&self.counters).sessions.push(Arc::clone(&counters));
+        counters
+    }
+
+    pub(crate) fn end_counters(&self, counters: &Arc<Counters>) {
+        let mut ledger = lock(&self.counters);
+        counters.add_to(&mut ledger.ended);
+        ledger.sessions.retain(|other| !Arc::ptr_eq(other, counters));
+    }
+
+    /// A snapshot of what the engine holds and has counted.
+    pub fn stats(&self) -> Stats {
+        let totals = {
+            let ledger = lock(&self.counters);
+            ledger.sum().since(&ledger.reset)
+        };
+        let mut stats = Stats {
+            totals,
+            items: self.index.items(),
+            memory_limit: self.budget.limit(),
+            memory_used: self.budget.used(),
+            index_bytes: self.index.bytes(),
+            index_slots: self.index.slots(),
+            frame_bytes: self.log.frame_bytes(),
+            buffer_bytes: self.budget.buffers(),
+            segment_size: self.log.segment_size() as u64,
+            ..Stats::default()
+        };
+        for number in self.log.numbers() {
+            let segment = self.log.segment(number);
+            if matches!(segment.state(), State::Free | State::Quarantine) {
+                continue;
+            }
+            stats.segments += 1;
+            stats.item_bytes += u64::from(segment.live());
+            if segment.is_jumbo() {
+                stats.jumbos += 1;
+                stats.frame_bytes += segment.jumbo_mapping() as u64;
+            }
+        }
+        stats
+    }
+
+    /// Sets the counters to zero (`stats reset`); gauges stay.
+    pub fn reset_stats(&self) {
+        let mut ledger = lock(&self.counters);
+        ledger.reset = ledger.sum();
+    }
+
+    /// What the engine was opened with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Changes the memory limit while running (`cache_memlimit`), in bytes. What is over it is
+    /// evicted in the background.
+    ///
+    /// # Errors
+    /// If the limit is too small for the largest item, or more than four times what the engine was
+    /// opened with.
+    pub fn set_memory_limit(&self, bytes: u64) -> Result<(), OpenError> {
+        let minimum = MIN_MEMORY.max(self.options.max_item_size * 2);
+        if bytes < minimum {
+            return Err(OpenError::MemoryTooSmall { minimum });
+        }
+        let maximum = self.options.memory * GROWTH;
+        if bytes > maximum {
+            return Err(OpenError::MemoryTooLarge { maximum });
+        }
+        self.budget.set_limit(bytes);
+        self.full.store(false, Ordering::Relaxed);
+        self.kick_cleaner();
+        Ok(())
+    }
+
+    /// Charges connection buffers against the memory limit; false when they may not grow further.
+    pub fn charge_buffers(&self, bytes: usize) -> bool {
+        let charged = self.budget.charge_buffers(bytes as u64);
+        if charged && self.budget.excess() > 0 {
+            self.kick_cleaner();
+        }
+        charged
+    }
+
+    /// Gives back what [`Engine::charge_buffers`] charged.
+    pub fn release_buffers(&self, bytes: usize) {
+        self.budget.release_buffers(bytes as u64);
+    }
+
+    /// The largest value that fits an item with this key length, in bytes, if it has client flags
+    /// and an expiry.
+    pub fn max_value_len(&self, key_len: usize) -> usize {
+        let head = larder_log::record::HEADER + 8 + key_len;
+        (self.options.max_item_size as usize).saturating_sub(head)
+    }
+
+    /// Values longer than this are filled in place: see
+    /// [`Session::large_value`](crate::Session::large_value).
+    pub fn large_value_threshold(&self) -> usize {
+        self.log.largest_record() - larder_log::record::MAX_KEY - 64
+    }
+
+    /// A call was answered `NeedsSpace`: the cleaner must work, and `waker` hear of it.
+    pub(crate) fn wait_for_space(&self, waker: &Waker) {
+        lock(&self.waiting).push(waker.clone());
+        self.kick_cleaner();
+    }
+
+    /// Lets those who wait try again; false if nobody waited.
+    pub(crate) fn wake_waiting(&self) -> bool {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        let any = !waiting.is_empty();
+        waiting.into_iter().for_each(Waker::wake);
+        any
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        !lock(&self.waiting).is_empty()
+    }
+
+    pub(crate) fn set_cleaner(&self, thread: Thread) {
+        *lock(&self.cleaner) = Some(thread);
+    }
+
+    /// Has the cleaner look whether there is something to do.
+    pub(crate) fn kick_cleaner(&self) {
+        if let Some(thread) = &*lock(&self.cleaner) {
+            thread.unpark();
+        }
+    }
+
+    /// A record of `bytes` in `segment` is dead.
+    pub(crate) fn kill(&self, segment: u32, bytes: usize) {
+        let segment = self.log.segment(segment);
+        segment.kill(bytes);
+        if segment.is_jumbo() || self.full.load(Ordering::Relaxed) {
+            self.full.store(false, Ordering::Relaxed);
+            self.kick_cleaner();
+        }
+    }
+
+    /// The memory for a large value, if the budget has it.
+    pub(crate) fn map_large(&self, len: usize) -> Option<LargeValue> {
+        let bytes = LargeValue::footprint(len);
+        if !self.budget.try_charge_wanted(bytes) {
+            self.budget.want(bytes);
+            return None;
+        }
+        LargeValue::map(len, &self.budget)
+    }
+
+    /// Raises the engine's clock; the answer is whether a new second has begun.
+    pub(crate) fn advance_clock(&self, now: UnixSeconds) -> bool {
+        self.now.fetch_max(now, Ordering::Relaxed) < now
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // The cleaner holds no handle while it waits: it looks, finds none, and ends.
+        self.kick_cleaner();
+    }
+}
+
+fn segment_size(memory: u64) -> usize {
+    let target = (memory / FRAMES).max(1);
+    (1usize << target.ilog2()).clamp(64 << 10, MAX_SEGMENT_SIZE / 4)
+}

@@ -1,0 +1,217 @@
+//! Buckets: one cache line of eight slots, two candidates per key, one hop of displacement.
+//!
+//! The alternate of a bucket is computed from the bucket and the tag alone, in either direction:
+//! `alternate(b) = (mix(tag) - b) mod n`, so an item can be moved to its other bucket without a look
+//! at its key. Load reached in simulation: 0.74 without displacement, 0.91 with it.
+
+use super::slot::Slot;
+use larder_log::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Slots in a bucket.
+pub(crate) const SLOTS: usize = 8;
+
+/// Eight slots in a cache line.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+pub(crate) struct Bucket(pub(crate) [AtomicU64; SLOTS]);
+
+/// The two candidate buckets of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidates {
+    pub(crate) first: usize,
+    pub(crate) second: usize,
+}
+
+impl Candidates {
+    /// The candidates of a key with this position (a uniform 32-bit hash) and tag among `buckets`.
+    #[inline]
+    pub(crate) fn of(position: u32, tag: u32, buckets: usize) -> Self {
+        let first = (u64::from(position) * buckets as u64 >> 32) as usize;
+        Candidates { first, second: alternate(first, tag, buckets) }
+    }
+}
+
+/// The other candidate of an item with `tag` that lies in `bucket`.
+#[inline]
+pub(crate) fn alternate(bucket: usize, tag: u32, buckets: usize) -> usize {
+    let sum = (u64::from(tag.wrapping_mul(0x9E37_79B1)) * buckets as u64 >> 32) as usize;
+    if sum >= bucket { sum - bucket } else { sum + buckets - bucket }
+}
+
+/// The first slot with `tag` in the candidates that `matches` accepts. Takes no lock: a slot that is
+/// displaced meanwhile may be missed, see [`Version`].
+#[inline]
+pub(crate) fn find<T>(
+    buckets: &[Bucket],
+    at: Candidates,
+    tag: u32,
+    mut matches: impl FnMut(Slot) -> Option<T>,
+) -> Option<(&AtomicU64, Slot, T)> {
+    for bucket in [at.first, at.second] {
+        for place in &buckets[bucket].0 {
+            let slot = Slot(place.load(Ordering::Acquire));
+            if slot.tag() == tag && !slot.is_empty() {
+                if let Some(found) = matches(slot) {
+                    return Some((place, slot, found));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Lets readers notice that slots were displaced while they looked. Odd while a displacement is
+/// under way.
+#[derive(Debug, Default)]
+pub(crate) struct Version(AtomicU32);
+
+impl Version {
+    /// Before a look.
+    #[inline]
+    pub(crate) fn begin(&self) -> u32 {
+        let mut turn = 0;
+        loop {
+            let version = self.0.load(Ordering::Acquire);
+            if version.is_multiple_of(2) {
+                return version;
+            }
+            larder_log::sync::spin(&mut turn);
+        }
+    }
+
+    /// After a look that found nothing: whether nothing was displaced since `begin`.
+    #[inline]
+    pub(crate) fn unchanged(&self, begun: u32) -> bool {
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) == begun
+    }
+
+    /// Moves `slot` from one place to an empty one. The caller holds the stripe's lock.
+    fn displace(&self, slot: &AtomicU64, to: &AtomicU64) {
+        let version = self.0.load(Ordering::Relaxed);
+        self.0.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        to.store(slot.load(Ordering::Relaxed), Ordering::Release);
+        slot.store(0, Ordering::Release);
+        self.0.store(version.wrapping_add(2), Ordering::Release);
+    }
+}
+
+/// An empty place for a key with these candidates, made by moving one resident to its other bucket
+/// if need be; `None` when the table must grow. The caller holds the stripe's lock.
+pub(crate) fn vacate<'a>(
+    buckets: &'a [Bucket],
+    at: Candidates,
+    version: &Version,
+) -> Option<&'a AtomicU64> {
+    let empties = |bucket: usize| {
+        buckets[bucket].0.iter().filter(|place| place.load(Ordering::Relaxed) == 0).count()
+    };
+    let (first, second) = (empties(at.first), empties(at.second));
+    if first + second > 0 {
+        return empty_place(&buckets[if first >= second { at.first } else { at.second }]);
+    }
+    for bucket in [at.first, at.second] {
+        for place in &buckets[bucket].0 {
+            let slot = Slot(place.load(Ordering::Relaxed));
+            let other = alternate(bucket, slot.tag(), buckets.len());
+            if other == bucket {
+                continue;
+            }
+            if let Some(free) = empty_place(&buckets[other]) {
+                version.displace(place, free);
+                return Some(place);
+            }
+        }
+    }
+    None
+}
+
+fn empty_place(bucket: &Bucket) -> Option<&AtomicU64> {
+    bucket.0.iter().find(|place| place.load(Ordering::Relaxed) == 0)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use larder_log::Address;
+
+    #[test]
+    fn alternate_is_its_own_inverse() {
+        for buckets in [64usize, 72, 320, 4160] {
+            for tag in (0..1 << 17).step_by(97) {
+                for bucket in (0..buckets).step_by(7) {
+                    let other = alternate(bucket, tag, buckets);
+                    assert!(other < buckets);
+                    assert_eq!(alternate(other, tag, buckets), bucket);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_hop_of_displacement_fills_nine_tenths() {
+        let buckets: Vec<Bucket> = (0..1024).map(|_| Bucket::default()).collect();
+        let version = Version::default();
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state ^ state >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd)
+        };
+        let mut filled = 0;
+        loop {
+            let hash = random();
+            let (position, tag) = ((hash >> 32) as u32, hash as u32 & 0x1FFFF);
+            let at = Candidates::of(position, tag, buckets.len());
+            let Some(place) = vacate(&buckets, at, &version) else { break };
+            place.store(Slot::new(tag, 0, Address::new(1, 8 * filled)).0, Ordering::Relaxed);
+            filled += 1;
+        }
+        let load = filled as f64 / (buckets.len() * SLOTS) as f64;
+        assert!(load > 0.88, "first insertion failed at load {load}");
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test -p larder-engine --release loom`
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use larder_log::Address;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// A reader looks an item up while a writer displaces it to its other bucket: it must be found.
+    #[test]
+    fn loom_displacement_never_hides_an_item() {
+        for backwards in [false, true] {
+            loom::model(move || {
+                let tag = 5;
+                let buckets: Arc<Vec<Bucket>> =
+                    Arc::new((0..4).map(|_| Bucket::default()).collect());
+                let from = 0;
+                let to = alternate(from, tag, 4);
+                assert_ne!(from, to);
+                let slot = Slot::new(tag, 0, Address::new(1, 8));
+                buckets[from].0[0].store(slot.0, Ordering::Relaxed);
+                let version = Arc::new(Version::default());
+                let reader = {
+                    let (buckets, version) = (Arc::clone(&buckets), Arc::clone(&version));
+                    let (first, second) = if backwards { (to, from) } else { (from, to) };
+                    thread::spawn(move || {
+                        loop {
+                            let begun = version.begin();
+                            let at = Candidates { first, second };
+                            if let Some((_, found, ())) = find(&buckets, at, tag, |_| Some(())) {
+                                assert_eq!(found.address(), slot.address());
+                                return;
+                            }
+                            assert!(!version.unchanged(begun), "a present item was not found");
+                        }
+                    })
+                };
+                version.displace(&buckets[from].0[0], &buckets[to].0[0]);
+                reader.join().unwrap();
+            });
+        }
+    }
+}

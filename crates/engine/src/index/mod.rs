@@ -1,0 +1,380 @@
+//! The index: from a key's hash to the address of its record, 8 bytes a slot.
+//!
+//! Keys are spread over *stripes*. A stripe has its own table of buckets, which grows by an eighth
+//! when it is full, without a pause for the others; its own lock for writers; and its own counter
+//! of versions (`seq`). Readers take no lock: they load the table, look at two buckets, and look
+//! again only if they found nothing while a slot was being displaced.
+//!
+//! Invariant: at most one slot leads to a record of a given key.
+
+pub(crate) mod bucket;
+pub(crate) mod slot;
+pub(crate) mod table;
+
+use crate::key::Key;
+use bucket::{Bucket, Candidates, Version};
+use larder_log::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use larder_log::{Address, Budget, Epochs};
+use slot::Slot;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use table::{Pages, Table};
+
+/// Memory per stripe: small enough that growing one is short, large enough that a table is many
+/// pages when memory is full of small items.
+const MEMORY_PER_STRIPE: u64 = 1 << 20;
+const MIN_STRIPES: u64 = 64;
+const MAX_STRIPES: u64 = 1 << 18;
+
+/// One stripe. A cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe {
+    /// 1 while a writer is in it.
+    lock: AtomicU32,
+    version: Version,
+    /// [`Table`], packed.
+    table: AtomicU64,
+    /// The last version given out. Written under the lock.
+    seq: AtomicU64,
+    /// Slots in use. Written under the lock.
+    items: AtomicU32,
+}
+
+/// The index.
+#[derive(Debug)]
+pub(crate) struct Index {
+    stripes: Box<[Stripe]>,
+    shift: u32,
+    pages: Pages,
+    epochs: Arc<Epochs>,
+    /// Replaced tables and the epoch that must have passed before they are reused.
+    retired: Mutex<VecDeque<(u64, Table)>>,
+    /// Whether tables may grow only within the budget.
+    strict: bool,
+}
+
+impl Index {
+    /// An empty index. `max_memory` is the most memory that data and index may ever have.
+    pub(crate) fn new(
+        memory: u64,
+        max_memory: u64,
+        strict: bool,
+        budget: &Arc<Budget>,
+        epochs: &Arc<Epochs>,
+    ) -> io::Result<Self> {
+        let stripes = (memory / MEMORY_PER_STRIPE).next_power_of_two();
+        let stripes = stripes.clamp(MIN_STRIPES, MAX_STRIPES);
+        budget.charge(stripes * size_of::<Stripe>() as u64);
+        Ok(Index {
+            stripes: (0..stripes).map(|_| Stripe::default()).collect(),
+            shift: 64 - stripes.trailing_zeros(),
+            pages: Pages::reserve(max_memory + (256 << 20), Arc::clone(budget))?,
+            epochs: Arc::clone(epochs),
+            retired: Mutex::default(),
+            strict,
+        })
+    }
+
+    #[inline]
+    fn stripe(&self, key: &Key<'_>) -> &Stripe {
+        &self.stripes[(key.lo >> self.shift) as usize]
+    }
+
+    /// Looks a key up without a lock: the first slot with its tag that `matches` accepts.
+    ///
+    /// # Safety
+    /// The thread is awake in the epochs, and uses the answer before its next quiescent point.
+    #[inline]
+    pub(crate) unsafe fn find<T>(
+        &self,
+        key: &Key<'_>,
+        mut matches: impl FnMut(Slot) -> Option<T>,
+    ) -> Option<(&AtomicU64, Slot, T)> {
+        let stripe = self.stripe(key);
+        loop {
+            let begun = stripe.version.begin();
+            // SAFETY: a replaced table is reused only after this thread's next quiescent point.
+            let buckets = unsafe { stripe.table().buckets() };
+            if buckets.is_empty() {
+                return None;
+            }
+            let at = Candidates::of(key.position(), key.tag(), buckets.len());
+            let found = bucket::find(buckets, at, key.tag(), &mut matches);
+            if found.is_some() || stripe.version.unchanged(begun) {
+                return found;
+            }
+        }
+    }
+
+    /// Asks the processor to fetch the key's buckets.
+    ///
+    /// # Safety
+    /// As [`Index::find`].
+    #[inline]
+    pub(crate) unsafe fn prefetch(&self, key: &Key<'_>) {
+        // SAFETY: as in `find`.
+        let buckets = unsafe { self.stripe(key).table().buckets() };
+        if buckets.is_empty() {
+            return;
+        }
+        let at = Candidates::of(key.position(), key.tag(), buckets.len());
+        larder_log::log::prefetch((&raw const buckets[at.first]).cast());
+        larder_log::log::prefetch((&raw const buckets[at.second]).cast());
+    }
+
+    /// Locks the key's stripe for writing.
+    #[inline]
+    pub(crate) fn lock(&self, key: &Key<'_>) -> Guard<'_> {
+        let stripe = self.stripe(key);
+        stripe.acquire();
+        Guard { index: self, stripe }
+    }
+
+    /// Locks every stripe, makes the index empty and gives every later version a number above
+    /// every earlier one: the fence of flush_all. `while_locked` runs before anybody can write.
+    pub(crate) fn clear(&self, while_locked: impl FnOnce()) {
+        for stripe in &self.stripes {
+            stripe.acquire();
+        }
+        let newest = self.stripes.iter().map(|s| s.seq.load(Ordering::Relaxed)).max();
+        let fence = newest.unwrap_or(0) + 1;
+        while_locked();
+        let mut tables = Vec::with_capacity(self.stripes.len());
+        for stripe in &self.stripes {
+            stripe.seq.store(fence, Ordering::Relaxed);
+            stripe.items.store(0, Ordering::Relaxed);
+            tables.push(Table::from_bits(stripe.table.swap(0, Ordering::AcqRel)));
+            stripe.release();
+        }
+        let epoch = self.epochs.advance();
+        self.lock_retired().extend(tables.into_iter().map(|table| (epoch, table)));
+    }
+
+    fn lock_retired(&self) -> std::sync::MutexGuard<'_, VecDeque<(u64, Table)>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives tables back that nobody can read any more.
+    pub(crate) fn reap(&self) {
+        let mut retired = self.lock_retired();
+        while let Some(&(epoch, table)) = retired.front() {
+            if !self.epochs.passed(epoch) {
+                return;
+            }
+            retired.pop_front();
+            // SAFETY: the table was replaced before `epoch`, which has passed.
+            unsafe { self.pages.give_back(table) };
+        }
+    }
+
+    /// Whether replaced tables wait to be given back.
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.lock_retired().is_empty()
+    }
+
+    /// Stripes.
+    pub(crate) fn stripe_count(&self) -> usize {
+        self.stripes.len()
+    }
+
+    /// Calls `visit` for every slot of a stripe, under its lock.
+    pub(crate) fn visit_stripe(&self, number: usize, mut visit: impl FnMut(Slot)) {
+        let stripe = &self.stripes[number];
+        stripe.acquire();
+        // SAFETY: the lock keeps the table from being replaced.
+        for place in unsafe { stripe.table().buckets() }.iter().flat_map(|bucket| &bucket.0) {
+            let slot = Slot(place.load(Ordering::Relaxed));
+            if !slot.is_empty() {
+                visit(slot);
+            }
+        }
+        stripe.release();
+    }
+
+    /// Slots in use.
+    pub(crate) fn items(&self) -> u64 {
+        self.stripes.iter().map(|s| u64::from(s.items.load(Ordering::Relaxed))).sum()
+    }
+
+    /// Bytes of RAM of stripes and tables.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pages.used_bytes() + (self.stripes.len() * size_of::<Stripe>()) as u64
+    }
+
+    /// Slots, used and free.
+    pub(crate) fn slots(&self) -> u64 {
+        self.pages.used_bytes() / size_of::<u64>() as u64
+    }
+}
+
+impl Stripe {
+    #[inline]
+    fn acquire(&self) {
+        let mut turn = 0;
+        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            larder_log::sync::spin(&mut turn);
+        }
+    }
+
+    #[inline]
+    fn release(&self) {
+        self.lock.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    fn table(&self) -> Table {
+        Table::from_bits(self.table.load(Ordering::Acquire))
+    }
+}
+
+/// A locked stripe. What a writer finds stays found until it lets go.
+#[derive(Debug)]
+pub(crate) struct Guard<'a> {
+    index: &'a Index,
+    stripe: &'a Stripe,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.stripe.release();
+    }
+}
+
+/// A slot found under the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    place: &'a AtomicU64,
+}
+
+impl Place<'_> {
+    /// What it holds now; readers may have raised the frequency meanwhile.
+    pub(crate) fn slot(&self) -> Slot {
+        Slot(self.place.load(Ordering::Relaxed))
+    }
+}
+
+impl<'a> Guard<'a> {
+    fn buckets(&self) -> &'a [Bucket] {
+        // SAFETY: the lock keeps the table from being replaced while the guard lives, and places do
+        // not outlive the epoch in which they were found.
+        unsafe { self.stripe.table().buckets() }
+    }
+
+    /// The key's slot, if `matches` accepts one.
+    #[inline]
+    pub(crate) fn find<T>(
+        &self,
+        key: &Key<'_>,
+        matches: impl FnMut(Slot) -> Option<T>,
+    ) -> Option<(Place<'a>, Slot, T)> {
+        let buckets = self.buckets();
+        if buckets.is_empty() {
+            return None;
+        }
+        let at = Candidates::of(key.position(), key.tag(), buckets.len());
+        let (place, slot, found) = bucket::find(buckets, at, key.tag(), matches)?;
+        Some((Place { place }, slot, found))
+    }
+
+    /// The next version.
+    #[inline]
+    pub(crate) fn next_seq(&self) -> u64 {
+        let seq = self.stripe.seq.load(Ordering::Relaxed) + 1;
+        self.stripe.seq.store(seq, Ordering::Relaxed);
+        seq
+    }
+
+    /// Publishes a new slot in a place that is in use.
+    #[inline]
+    pub(crate) fn replace(&self, place: Place<'_>, slot: Slot) {
+        place.place.store(slot.0, Ordering::Release);
+    }
+
+    /// Publishes a slot in a place that [`Guard::vacate`] gave.
+    #[inline]
+    pub(crate) fn fill(&self, place: Place<'_>, slot: Slot) {
+        place.place.store(slot.0, Ordering::Release);
+        self.count(1);
+    }
+
+    /// Empties a place.
+    pub(crate) fn remove(&self, place: Place<'_>) {
+        place.place.store(Slot::EMPTY.0, Ordering::Release);
+        self.count(-1);
+    }
+
+    fn count(&self, by: i32) {
+        let items = self.stripe.items.load(Ordering::Relaxed);
+        self.stripe.items.store(items.wrapping_add_signed(by), Ordering::Relaxed);
+    }
+
+    /// An empty place for the key; the table grows if it must. `locate` finds the position of a
+    /// resident's key, `fetch` prepares that. `None`: no memory for a larger table.
+    #[inline]
+    pub(crate) fn vacate(
+        &self,
+        key: &Key<'_>,
+        fetch: impl Fn(Address),
+        locate: impl Fn(Address) -> u32,
+    ) -> Option<Place<'a>> {
+        loop {
+            let buckets = self.buckets();
+            if !buckets.is_empty() {
+                let at = Candidates::of(key.position(), key.tag(), buckets.len());
+                if let Some(place) = bucket::vacate(buckets, at, &self.stripe.version) {
+                    return Some(Place { place });
+                }
+            }
+            self.grow(&fetch, &locate)?;
+        }
+    }
+
+    /// Replaces the table by one that is an eighth larger.
+    #[cold]
+    fn grow(&self, fetch: &impl Fn(Address), locate: &impl Fn(Address) -> u32) -> Option<()> {
+        let old = self.stripe.table();
+        let mut pages = old.pages();
+        loop {
+            pages += (pages / 8).max(1);
+            let new = self.index.pages.take(pages, self.index.strict)?;
+            if self.copy_to(new, fetch, locate) {
+                self.stripe.table.store(new.bits(), Ordering::Release);
+                let epoch = self.index.epochs.advance();
+                if old != Table::NONE {
+                    self.index.lock_retired().push_back((epoch, old));
+                }
+                return Some(());
+            }
+            // SAFETY: the table was never published.
+            unsafe { self.index.pages.give_back(new) };
+        }
+    }
+
+    /// Copies every slot to its bucket in an unpublished table; false if one does not fit.
+    fn copy_to(
+        &self,
+        new: Table,
+        fetch: &impl Fn(Address),
+        locate: &impl Fn(Address) -> u32,
+    ) -> bool {
+        // SAFETY: the table is this thread's own until it is published.
+        let target = unsafe { new.buckets() };
+        let unpublished = Version::default();
+        let source = self.buckets();
+        let slots =
+            |bucket: &'a Bucket| bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed)));
+        for (number, bucket) in source.iter().enumerate() {
+            if let Some(ahead) = source.get(number + 2) {
+                slots(ahead).filter(|slot| !slot.is_empty()).for_each(|s| fetch(s.address()));
+            }
+            for slot in slots(bucket).filter(|slot| !slot.is_empty()) {
+                let at = Candidates::of(locate(slot.address()), slot.tag(), target.len());
+                let Some(place) = bucket::vacate(target, at, &unpublished) else { return false };
+                place.store(slot.0, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,45 @@
+//! A key and its hash. The hash is computed once, before anything is looked up, so that a batch can
+//! fetch the memory of all its keys ahead.
+
+use crate::index::slot::TAG_BITS;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// A key of 1 to 250 bytes and its seeded 128-bit hash (XXH3: a frozen algorithm, because a store
+/// will keep hashes on disk).
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    bytes: &'a [u8],
+    /// Stripe (from the top) and position in the stripe's table (from the bottom).
+    pub(crate) lo: u64,
+    /// Tag (from the bottom); the rest is for fingerprints.
+    pub(crate) hi: u64,
+}
+
+impl<'a> Key<'a> {
+    #[inline]
+    pub(crate) fn new(bytes: &'a [u8], seed: u64) -> Self {
+        let hash = xxh3_128_with_seed(bytes, seed);
+        Key { bytes, lo: hash as u64, hi: (hash >> 64) as u64 }
+    }
+
+    /// The key as the client wrote it.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    #[inline]
+    pub(crate) fn position(&self) -> u32 {
+        self.lo as u32
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self) -> u32 {
+        self.hi as u32 & ((1 << TAG_BITS) - 1)
+    }
+
+    /// A number that tells this key from others with high probability, together with `version`.
+    pub(crate) fn fingerprint(&self, version: u64) -> u64 {
+        (self.lo ^ self.hi.rotate_left(32) ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1
+    }
+}

@@ -1,0 +1,66 @@
+//! Large values: filled in a mapping of their own while they arrive, then adopted by the log without
+//! a copy.
+
+use larder_log::memory::pages;
+use larder_log::record::{HEADER, MAX_KEY};
+use larder_log::{Budget, Mapping};
+use std::sync::Arc;
+
+/// Room in front of the value for the longest header and key.
+const HEADROOM: usize = (HEADER + 16 + MAX_KEY).next_multiple_of(64);
+
+/// Memory of a large value while its bytes arrive, charged to the budget.
+#[derive(Debug)]
+pub struct LargeValue {
+    mapping: Option<Mapping>,
+    len: usize,
+    budget: Arc<Budget>,
+}
+
+impl LargeValue {
+    /// Bytes that a value of `len` bytes charges.
+    pub(crate) fn footprint(len: usize) -> u64 {
+        pages(len + HEADROOM) as u64
+    }
+
+    /// Maps memory whose footprint is charged already; `None` (and the charge given back) if the
+    /// operating system has none.
+    pub(crate) fn map(len: usize, budget: &Arc<Budget>) -> Option<Self> {
+        let mapping = Mapping::new(len + HEADROOM);
+        if mapping.is_err() {
+            budget.release(Self::footprint(len));
+        }
+        Some(LargeValue { mapping: Some(mapping.ok()?), len, budget: Arc::clone(budget) })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the value has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The value's bytes, to be filled.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let Some(mapping) = &self.mapping else { return &mut [] };
+        // SAFETY: the mapping is owned, longer than headroom and value, and zeroed by the kernel.
+        unsafe { std::slice::from_raw_parts_mut(mapping.base().add(HEADROOM), self.len) }
+    }
+
+    /// Hands the mapping out, and where a record whose value begins `head` bytes in must begin.
+    pub(crate) fn into_record(&mut self, head: usize) -> Option<(Mapping, usize)> {
+        debug_assert!(head <= HEADROOM);
+        Some((self.mapping.take()?, HEADROOM - head))
+    }
+}
+
+impl Drop for LargeValue {
+    fn drop(&mut self) {
+        if let Some(mapping) = self.mapping.take() {
+            self.budget.release(mapping.len() as u64);
+        }
+    }
+}

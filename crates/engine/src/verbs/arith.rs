@@ -1,0 +1,156 @@
+//! Increment and decrement of decimal numbers, with memcached's rules: incr wraps at 2^64, decr
+//! stops at 0, and a result that is shorter than the stored text is padded with spaces.
+
+use crate::stats::bump;
+use crate::write::{Body, Existing, Refused};
+use crate::{Arith, Counted, Expiry, Key, Outcome, Session};
+use larder_log::Fields;
+
+impl Session {
+    /// Counts up or down. Exact under any number of callers: each sees a number of its own.
+    pub fn arith(&self, key: &Key<'_>, arith: &Arith) -> Outcome<Counted> {
+        let (hits, misses) = if arith.decrement {
+            (&self.counters.decr_hits, &self.counters.decr_misses)
+        } else {
+            (&self.counters.incr_hits, &self.counters.incr_misses)
+        };
+        let counted = {
+            let guard = self.engine.index.lock(key);
+            let existing = self.existing(&guard, key);
+            match existing.filter(|old| !old.expired) {
+                Some(old) => {
+                    let counted = self.count(&guard, key, &old, arith);
+                    if matches!(counted, Ok(Counted::Value { .. })) {
+                        bump(hits, 1);
+                    }
+                    counted
+                }
+                None => {
+                    bump(misses, 1);
+                    self.create_counter(&guard, key, existing.as_ref(), arith)
+                }
+            }
+        };
+        match counted {
+            Ok(counted) => Outcome::Ready(counted),
+            Err(_) => self.no_space(|| Counted::OutOfMemory),
+        }
+    }
+
+    fn count<'a>(
+        &'a self,
+        guard: &crate::index::Guard<'a>,
+        key: &Key<'_>,
+        old: &Existing<'a>,
+        arith: &Arith,
+    ) -> Result<Counted, Refused> {
+        if !self.same_version(old, arith.compare) {
+            return Ok(Counted::Exists);
+        }
+        let text = old.record.value();
+        let Some(number) = parse_number(text) else { return Ok(Counted::NonNumeric) };
+        let value = if arith.decrement {
+            number.saturating_sub(arith.delta)
+        } else {
+            number.wrapping_add(arith.delta)
+        };
+        let mut digits = [b' '; DIGITS];
+        let digits = format_number(value, &mut digits);
+        let padding = &SPACES[..text.len().saturating_sub(digits.len()).min(SPACES.len())];
+        let kept = old.record.fields();
+        let expiry = arith.expiry.map_or(kept.expiry, Expiry::raw);
+        let fields = Fields { cas: arith.cas, expiry, ..kept };
+        let item = self.write(guard, key, Some(old), fields, Body::Pieces(digits, padding))?;
+        let (cas, expiry) = (item.cas(), item.expiry());
+        Ok(Counted::Value { value, cas, expiry, created: false })
+    }
+
+    fn create_counter<'a>(
+        &'a self,
+        guard: &crate::index::Guard<'a>,
+        key: &Key<'_>,
+        expired: Option<&Existing<'a>>,
+        arith: &Arith,
+    ) -> Result<Counted, Refused> {
+        let Some(create) = arith.create else { return Ok(Counted::NotFound) };
+        let mut digits = [b' '; DIGITS];
+        let digits = format_number(create.initial, &mut digits);
+        let fields = Fields { cas: arith.cas, expiry: create.expiry.raw(), ..Fields::default() };
+        let item = self.write(guard, key, expired, fields, Body::Pieces(digits, &[]))?;
+        bump(&self.counters.total_items, 1);
+        Ok(Counted::Value {
+            value: create.initial,
+            cas: item.cas(),
+            expiry: create.expiry,
+            created: true,
+        })
+    }
+}
+
+/// The longest u64 in decimal.
+const DIGITS: usize = 20;
+/// A number's text is padded at most this far; longer texts lose the rest of their spaces.
+static SPACES: [u8; 4096] = [b' '; 4096];
+
+/// The number at the beginning of `text`, by the rules of C's `strtoull` as memcached applies them:
+/// white space before it, a plus sign, and white space or a NUL behind it with anything after that.
+fn parse_number(text: &[u8]) -> Option<u64> {
+    let is_space = |b: u8| b == b' ' || (b'\t'..=b'\r').contains(&b);
+    let start = text.iter().position(|&b| !is_space(b))?;
+    let text = &text[start..];
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let end = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
+    if end == 0 || text.get(end).is_some_and(|&b| b != 0 && !is_space(b)) {
+        return None;
+    }
+    text[..end].iter().try_fold(0u64, |number, digit| {
+        number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    })
+}
+
+fn format_number(mut value: u64, digits: &mut [u8; DIGITS]) -> &[u8] {
+    let mut at = DIGITS;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_what_memcached_takes_for_numbers() {
+        let good: &[(&[u8], u64)] = &[
+            (b"0", 0),
+            (b"18446744073709551615", u64::MAX),
+            (b"007", 7),
+            (b"  12", 12),
+            (b"\t+5", 5),
+            (b"12 34", 12),
+            (b"9   ", 9),
+            (b"7\nabc", 7),
+            (b"7\0abc", 7),
+        ];
+        for &(text, number) in good {
+            assert_eq!(parse_number(text), Some(number), "{text:?}");
+        }
+        let bad: &[&[u8]] =
+            &[b"", b" ", b"+", b"abc", b"12abc", b"-5", b"18446744073709551616", b"1e3", b"++1"];
+        for &text in bad {
+            assert_eq!(parse_number(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_without_padding() {
+        for value in [0, 9, 10, 12345, u64::MAX] {
+            assert_eq!(format_number(value, &mut [0; DIGITS]), value.to_string().as_bytes());
+        }
+    }
+}

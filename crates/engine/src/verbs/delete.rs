@@ -1,0 +1,49 @@
+//! Delete and meta delete.
+
+use crate::stats::bump;
+use crate::write::Body;
+use crate::{Delete, Deleted, Key, Outcome, Session};
+use larder_log::Fields;
+
+impl Session {
+    /// Deletes an item, or marks it stale, or empties it.
+    pub fn delete(&self, key: &Key<'_>, delete: &Delete) -> Outcome<Deleted> {
+        let guard = self.engine.index.lock(key);
+        let existing = self.existing(&guard, key);
+        let Some(old) = existing.filter(|old| !old.expired) else {
+            bump(&self.counters.delete_misses, 1);
+            return Outcome::Ready(Deleted::NotFound);
+        };
+        if !self.same_version(&old, delete.compare) {
+            return Outcome::Ready(Deleted::Exists);
+        }
+        if !delete.invalidate && !delete.clear_value {
+            self.unpublish(&guard, &old);
+            bump(&self.counters.delete_hits, 1);
+            return Outcome::Ready(Deleted::Deleted);
+        }
+        let kept = old.record.fields();
+        let (flags, old_expiry, value) = if delete.clear_value {
+            (0, 0, &[][..])
+        } else {
+            (kept.flags, kept.expiry, old.record.value())
+        };
+        let fields = Fields {
+            seq: 0,
+            cas: delete.cas,
+            expiry: delete.expiry.map_or(old_expiry, |expiry| expiry.raw()),
+            flags,
+            stale: delete.invalidate || kept.stale,
+        };
+        match self.write(&guard, key, Some(&old), fields, Body::Pieces(value, &[])) {
+            Ok(_) => {
+                bump(&self.counters.delete_hits, 1);
+                Outcome::Ready(Deleted::Deleted)
+            }
+            Err(_) => {
+                drop(guard);
+                self.no_space(|| Deleted::OutOfMemory)
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Reads: get, gat, touch, meta get.
+
+use crate::stats::bump;
+use crate::write::{Body, Existing, Refused};
+use crate::{Expiry, Get, Got, Item, Key, Outcome, Session, Vivify};
+use larder_log::Fields;
+
+impl Session {
+    /// Plain get, the hot path: counts, bumps.
+    #[inline]
+    pub fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
+        bump(&self.counters.cmd_get, 1);
+        let Some((place, slot, record)) = self.find(key) else {
+            bump(&self.counters.get_misses, 1);
+            return Outcome::Ready(None);
+        };
+        if Expiry::from_raw(record.expiry()).is_past(self.now()) {
+            bump(&self.counters.get_misses, 1);
+            bump(&self.counters.get_expired, 1);
+            return Outcome::Ready(None);
+        }
+        bump(&self.counters.get_hits, 1);
+        Self::bump_frequency(place, slot);
+        Outcome::Ready(Some(self.item(slot, record)))
+    }
+
+    /// Get with options.
+    pub fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
+        bump(&self.counters.cmd_get, 1);
+        if get.touch.is_some() {
+            bump(&self.counters.cmd_touch, 1);
+        }
+        let found = match get.touch {
+            Some(expiry) => self.touch(key, expiry),
+            None => Ok(self.look(key)),
+        };
+        let found = match (found, &get.vivify) {
+            (Ok(None), Some(vivify)) => {
+                self.count_miss(get);
+                return self.vivify(key, vivify);
+            }
+            (found, _) => found,
+        };
+        match found {
+            Ok(Some((item, old_expiry))) => {
+                self.count_hit(get);
+                if !get.no_bump {
+                    self.bump(key);
+                }
+                Outcome::Ready(Some(self.found(key, get, item, old_expiry)))
+            }
+            Ok(None) => {
+                self.count_miss(get);
+                Outcome::Ready(None)
+            }
+            Err(_) => self.no_space(|| None),
+        }
+    }
+
+    fn count_hit(&self, get: &Get) {
+        bump(&self.counters.get_hits, 1);
+        if get.touch.is_some() {
+            bump(&self.counters.touch_hits, 1);
+        }
+    }
+
+    fn count_miss(&self, get: &Get) {
+        bump(&self.counters.get_misses, 1);
+        if get.touch.is_some() {
+            bump(&self.counters.touch_misses, 1);
+        }
+    }
+
+    fn bump(&self, key: &Key<'_>) {
+        if let Some((place, slot, _)) = self.find(key) {
+            Self::bump_frequency(place, slot);
+        }
+    }
+
+    /// The live item, and its expiry.
+    fn look(&self, key: &Key<'_>) -> Option<(Item<'_>, Expiry)> {
+        let (_, slot, record) = self.find(key)?;
+        let item = self.item(slot, record);
+        if item.expiry().is_past(self.now()) {
+            bump(&self.counters.get_expired, 1);
+            return None;
+        }
+        Some((item, item.expiry()))
+    }
+
+    /// Gives the live item another expiry: a new version with the old cas id. The answer is the new
+    /// version and the old expiry.
+    fn touch(&self, key: &Key<'_>, expiry: Expiry) -> Result<Option<(Item<'_>, Expiry)>, Refused> {
+        let guard = self.engine.index.lock(key);
+        let Some(existing) = self.existing(&guard, key).filter(|old| !old.expired) else {
+            return Ok(None);
+        };
+        let old = existing.record;
+        let old_expiry = Expiry::from_raw(old.expiry());
+        if old_expiry == expiry {
+            let item = self.item(existing.place.slot(), old);
+            return Ok(Some((item, old_expiry)));
+        }
+        let fields = Fields { expiry: expiry.raw(), cas: Some(old.cas()), ..old.fields() };
+        let hit_before = existing.place.slot();
+        let item = self.write(&guard, key, Some(&existing), fields, Body::Pieces(old.value(), &[]));
+        debug_assert!(item.is_err() || item.as_ref().is_ok_and(|new| new.cas() == old.cas()));
+        item.map(|item| Some((item.with_frequency_of(hit_before), old_expiry)))
+    }
+
+    /// Creates an empty item unless somebody else was faster.
+    fn vivify(&self, key: &Key<'_>, vivify: &Vivify) -> Outcome<Option<Got<'_>>> {
+        let guard = self.engine.index.lock(key);
+        let existing = self.existing(&guard, key);
+        if let Some(Existing { place, record, expired: false }) = existing {
+            let item = self.item(place.slot(), record);
+            let old_expiry = item.expiry();
+            return Outcome::Ready(Some(self.found(key, &Get::default(), item, old_expiry)));
+        }
+        let fields = Fields { cas: vivify.cas, expiry: vivify.expiry.raw(), ..Fields::default() };
+        match self.write(&guard, key, existing.as_ref(), fields, Body::Pieces(&[], &[])) {
+            Ok(item) => {
+                self.engine.wins.claim(key, item.cas());
+                bump(&self.counters.total_items, 1);
+                Outcome::Ready(Some(Got {
+                    item,
+                    old_expiry: vivify.expiry,
+                    created: true,
+                    won: true,
+                    won_before: false,
+                }))
+            }
+            Err(_) => {
+                drop(guard);
+                self.no_space(|| None)
+            }
+        }
+    }
+
+    /// Decides who recaches: the first reader of a stale item, or of one that expires soon.
+    fn found<'a>(&self, key: &Key<'_>, get: &Get, item: Item<'a>, old_expiry: Expiry) -> Got<'a> {
+        let soon = |limit: u32| old_expiry.remaining(self.now()).is_some_and(|left| left < limit);
+        let wanted = item.is_stale() || get.recache_below.is_some_and(soon);
+        let before = self.engine.wins.claimed(key, item.cas());
+        let won = wanted && !before && self.engine.wins.claim(key, item.cas());
+        Got { item, old_expiry, created: false, won, won_before: !won && (before || wanted) }
+    }
+}

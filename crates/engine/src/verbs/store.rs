@@ -1,0 +1,158 @@
+//! Writes of whole values: set, add, replace, append, prepend, cas and meta set.
+
+use crate::stats::bump;
+use crate::write::{Body, Existing, Refused};
+use crate::{Key, Outcome, Session, Store, StoreMode, Stored, Value};
+use larder_log::Fields;
+
+/// How the item that a store meets compares with what the client compares to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    NotAsked,
+    Match,
+    /// Lower than the item's, and the client allows that.
+    Stale,
+    Mismatch,
+}
+
+impl Session {
+    /// Writes a value.
+    pub fn store(&self, key: &Key<'_>, store: Store<'_>) -> Outcome<Stored> {
+        bump(&self.counters.cmd_set, 1);
+        let stored = {
+            let guard = self.engine.index.lock(key);
+            let existing = self.existing(&guard, key);
+            let live = existing.filter(|old| !old.expired);
+            match store.mode {
+                StoreMode::Append | StoreMode::Prepend => match &live {
+                    Some(old) => self.extend(&guard, key, old, store),
+                    None => match store.vivify {
+                        Some(expiry) => {
+                            let store = Store { expiry, compare: None, ..store };
+                            self.put(&guard, key, existing.as_ref(), None, store)
+                        }
+                        None => Ok(Stored::NotStored),
+                    },
+                },
+                _ => self.put(&guard, key, existing.as_ref(), live.as_ref(), store),
+            }
+        };
+        match stored {
+            Ok(stored) => {
+                if matches!(stored, Stored::Stored { .. }) {
+                    bump(&self.counters.total_items, 1);
+                }
+                Outcome::Ready(stored)
+            }
+            Err(Refused::TooLarge) => {
+                bump(&self.counters.store_too_large, 1);
+                Outcome::Ready(Stored::TooLarge)
+            }
+            Err(Refused::OutOfMemory) => Outcome::Ready(Stored::OutOfMemory),
+            Err(Refused::NoSpace) => self.no_space(|| Stored::OutOfMemory),
+        }
+    }
+
+    /// Set, add, replace, each with or without a comparison.
+    #[inline]
+    fn put<'a>(
+        &'a self,
+        guard: &crate::index::Guard<'a>,
+        key: &Key<'_>,
+        existing: Option<&Existing<'a>>,
+        live: Option<&Existing<'a>>,
+        store: Store<'_>,
+    ) -> Result<Stored, Refused> {
+        let compare = if store.mode == StoreMode::Add { None } else { store.compare };
+        let comparison = match (live, compare) {
+            (Some(old), Some(wanted)) => self.compare(old, wanted, store.invalidate),
+            (None, Some(_)) => {
+                bump(&self.counters.cas_misses, 1);
+                return Ok(Stored::NotFound);
+            }
+            (_, None) => Comparison::NotAsked,
+        };
+        match (store.mode, live) {
+            (StoreMode::Add, Some(old)) => {
+                if let Some((place, slot, _)) = self.find(key) {
+                    debug_assert_eq!(slot.address(), old.place.slot().address());
+                    Self::bump_frequency(place, slot);
+                }
+                return Ok(Stored::NotStored);
+            }
+            (StoreMode::Replace, None) => return Ok(Stored::NotStored),
+            _ => {}
+        }
+        let mut fields = Fields {
+            cas: store.cas,
+            expiry: store.expiry.raw(),
+            flags: store.flags,
+            ..Fields::default()
+        };
+        match comparison {
+            Comparison::Mismatch => return Ok(Stored::Exists),
+            Comparison::Stale => {
+                fields.stale = true;
+                fields.expiry = live.map_or(0, |old| old.record.expiry());
+            }
+            Comparison::NotAsked | Comparison::Match => {}
+        }
+        let size = store.value.len();
+        let body = match store.value {
+            Value::Bytes(bytes) => Body::Pieces(bytes, &[]),
+            Value::Large(large) => Body::Large(large),
+        };
+        let item = self.write(guard, key, existing, fields, body)?;
+        if let (Comparison::Stale, Some(old)) = (comparison, live) {
+            if self.engine.wins.claimed(key, old.record.cas()) {
+                self.engine.wins.claim(key, item.cas());
+            }
+        }
+        Ok(Stored::Stored { cas: item.cas(), size })
+    }
+
+    /// Append and prepend to a live item: flags and expiry stay.
+    fn extend<'a>(
+        &'a self,
+        guard: &crate::index::Guard<'a>,
+        key: &Key<'_>,
+        old: &Existing<'a>,
+        store: Store<'_>,
+    ) -> Result<Stored, Refused> {
+        if let Some(wanted) = store.compare {
+            if self.compare(old, wanted, false) == Comparison::Mismatch {
+                return Ok(Stored::Exists);
+            }
+        }
+        let fields = Fields { cas: store.cas, ..old.record.fields() };
+        let more: &[u8] = match store.value {
+            Value::Bytes(bytes) => bytes,
+            Value::Large(large) => large.bytes_mut(),
+        };
+        let size = old.record.value().len() + more.len();
+        let body = match store.mode {
+            StoreMode::Prepend => Body::Pieces(more, old.record.value()),
+            _ => Body::Pieces(old.record.value(), more),
+        };
+        let item = self.write(guard, key, Some(old), fields, body)?;
+        Ok(Stored::Stored { cas: item.cas(), size })
+    }
+
+    fn compare(&self, old: &Existing<'_>, wanted: u64, stale_allowed: bool) -> Comparison {
+        let cas = old.record.cas();
+        let (counter, comparison) = if cas == wanted {
+            (&self.counters.cas_hits, Comparison::Match)
+        } else if stale_allowed && wanted < cas {
+            (&self.counters.cas_hits, Comparison::Stale)
+        } else {
+            (&self.counters.cas_badval, Comparison::Mismatch)
+        };
+        bump(counter, 1);
+        comparison
+    }
+
+    /// Whether a comparison matches, where only that is asked.
+    pub(crate) fn same_version(&self, old: &Existing<'_>, compare: Option<u64>) -> bool {
+        compare.is_none_or(|wanted| self.compare(old, wanted, false) == Comparison::Match)
+    }
+}

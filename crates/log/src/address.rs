@@ -1,0 +1,54 @@
+//! Where a record is: a segment and an offset in it. An address never changes when a frame goes.
+
+/// Number of a segment; 0 is never used, so that an all-zero slot is empty.
+pub type SegmentNumber = u32;
+
+const OFFSET_BITS: u32 = 20;
+const SEGMENT_BITS: u32 = 24;
+/// Records begin at multiples of this many bytes.
+pub const GRANULE: usize = 8;
+/// The largest segment, in bytes: 8 MiB.
+pub const MAX_SEGMENT_SIZE: usize = GRANULE << OFFSET_BITS;
+/// The greatest segment number.
+pub const MAX_SEGMENT: SegmentNumber = (1 << SEGMENT_BITS) - 1;
+
+/// The address of a record: 24 bits of segment, 20 bits of offset in units of 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address(u64);
+
+impl Address {
+    /// Bits of the packed form.
+    pub const BITS: u32 = SEGMENT_BITS + OFFSET_BITS;
+
+    /// The address of the record at `offset` bytes in `segment`.
+    #[inline]
+    pub fn new(segment: SegmentNumber, offset: usize) -> Self {
+        debug_assert!(segment != 0 && segment <= MAX_SEGMENT);
+        debug_assert!(offset.is_multiple_of(GRANULE) && offset < MAX_SEGMENT_SIZE);
+        Address(u64::from(segment) << OFFSET_BITS | (offset / GRANULE) as u64)
+    }
+
+    /// From the packed form.
+    #[inline]
+    pub fn from_bits(bits: u64) -> Self {
+        Address(bits & ((1 << Self::BITS) - 1))
+    }
+
+    /// The packed form.
+    #[inline]
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The segment.
+    #[inline]
+    pub fn segment(self) -> SegmentNumber {
+        (self.0 >> OFFSET_BITS) as SegmentNumber
+    }
+
+    /// The offset of the record in its segment, in bytes.
+    #[inline]
+    pub fn offset(self) -> usize {
+        (self.0 as usize & ((1 << OFFSET_BITS) - 1)) * GRANULE
+    }
+}

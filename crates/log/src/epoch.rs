@@ -1,0 +1,168 @@
+//! Quiescent-state-based reclamation: memory is reused only after every participant has passed a
+//! quiescent point, at which it holds no reference from before. Readers pay one store per turn of
+//! their loop and nothing per read.
+//!
+//! A participant that is about to block is *asleep*: it holds nothing, and nobody waits for it.
+//! Source of the scheme: T. Hart et al., "Performance of memory reclamation for lockless
+//! synchronization", 2007.
+
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const ASLEEP: u64 = u64::MAX;
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Seen(AtomicU64);
+
+/// The epochs of all participants.
+#[derive(Debug)]
+pub struct Epochs {
+    current: AtomicU64,
+    seen: Mutex<Vec<Arc<Seen>>>,
+}
+
+impl Default for Epochs {
+    fn default() -> Self {
+        Epochs { current: AtomicU64::new(1), seen: Mutex::new(Vec::new()) }
+    }
+}
+
+impl Epochs {
+    /// A new participant, asleep.
+    pub fn join(self: &Arc<Self>) -> Participant {
+        let seen = Arc::new(Seen(AtomicU64::new(ASLEEP)));
+        self.lock().push(Arc::clone(&seen));
+        Participant { epochs: Arc::clone(self), seen }
+    }
+
+    /// Ends the epoch in which something was unlinked. The answer is the epoch that every
+    /// participant must have reached before what was unlinked may be reused.
+    pub fn advance(&self) -> u64 {
+        // Pairs with the fence in `tick`: either this thread sees the participant awake, or the
+        // participant sees what was unlinked before.
+        fence(Ordering::SeqCst);
+        self.current.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Whether every participant has passed a quiescent point since `advance` answered `epoch`.
+    pub fn passed(&self, epoch: u64) -> bool {
+        self.horizon() >= epoch
+    }
+
+    /// The greatest epoch that has passed.
+    pub fn horizon(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.lock().iter().map(|seen| seen.0.load(Ordering::Acquire)).min().unwrap_or(ASLEEP)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Seen>>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One thread's part in the epochs.
+#[derive(Debug)]
+pub struct Participant {
+    epochs: Arc<Epochs>,
+    seen: Arc<Seen>,
+}
+
+impl Participant {
+    /// A quiescent point: no reference from before is held. The participant is awake afterwards.
+    #[inline]
+    pub fn tick(&mut self) {
+        let was_asleep = self.seen.0.load(Ordering::Relaxed) == ASLEEP;
+        let current = self.epochs.current.load(Ordering::Acquire);
+        self.seen.0.store(current, Ordering::Release);
+        if was_asleep {
+            // What is read from here on must not be older than what `passed` relied on while it
+            // saw this participant asleep.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Holds nothing until the next `tick`.
+    #[inline]
+    pub fn sleep(&mut self) {
+        self.seen.0.store(ASLEEP, Ordering::Release);
+    }
+}
+
+impl Drop for Participant {
+    fn drop(&mut self) {
+        let mut all = self.epochs.lock();
+        all.retain(|seen| !Arc::ptr_eq(seen, &self.seen));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_awake_participant_holds_an_epoch_back_and_a_sleeping_one_does_not() {
+        let epochs = Arc::new(Epochs::default());
+        let (mut a, mut b) = (epochs.join(), epochs.join());
+        a.tick();
+        let epoch = epochs.advance();
+        assert!(!epochs.passed(epoch));
+        b.tick();
+        assert!(!epochs.passed(epoch));
+        a.tick();
+        assert!(epochs.passed(epoch));
+        let epoch = epochs.advance();
+        a.sleep();
+        assert!(!epochs.passed(epoch));
+        drop(b);
+        assert!(epochs.passed(epoch));
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::atomic::AtomicUsize;
+    use loom::thread;
+
+    /// A reader follows a link to a frame; the reclaimer unlinks it, waits for the epoch to pass
+    /// and reuses the frame. The reader must never see the reuse through the old link.
+    fn reader_and_reclaimer(starts_asleep: bool) {
+        loom::model(move || {
+            let epochs = Arc::new(Epochs::default());
+            let link = Arc::new(AtomicUsize::new(1));
+            let frame = Arc::new(AtomicUsize::new(7));
+            let mut reader = epochs.join();
+            if !starts_asleep {
+                reader.tick();
+            }
+            let worker = {
+                let (link, frame) = (Arc::clone(&link), Arc::clone(&frame));
+                thread::spawn(move || {
+                    reader.tick();
+                    if link.load(Ordering::Acquire) == 1 {
+                        assert_eq!(frame.load(Ordering::Relaxed), 7);
+                    }
+                    reader.sleep();
+                })
+            };
+            link.store(0, Ordering::Release);
+            let epoch = epochs.advance();
+            if epochs.passed(epoch) {
+                frame.store(0, Ordering::Relaxed);
+            }
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_frame_reuse_waits_for_an_awake_reader() {
+        reader_and_reclaimer(false);
+    }
+
+    #[test]
+    fn loom_frame_reuse_waits_for_a_waking_reader() {
+        reader_and_reclaimer(true);
+    }
+}

@@ -1,0 +1,118 @@
+//! The frames: equal pieces of one reserved region. A frame is charged to the budget from the
+//! moment it is first taken until it is given back to the operating system.
+
+use crate::{Budget, Region};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug)]
+pub(crate) struct Frames {
+    region: Region,
+    size: usize,
+    pool: Mutex<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    /// Frames that are resident, charged and unused.
+    ready: Vec<u32>,
+    /// Frames that were given back.
+    absent: Vec<u32>,
+    /// Frames below this number have been taken at least once.
+    fresh: u32,
+    /// Frames in use.
+    used: u32,
+}
+
+/// Frames that only the cleaner may take, so that it always has somewhere to move survivors to.
+pub(crate) const CLEANER_RESERVE: usize = 2;
+
+impl Frames {
+    pub(crate) fn reserve(bytes: u64, size: usize) -> io::Result<Self> {
+        let count = (bytes as usize).div_ceil(size).max(8);
+        let region = Region::reserve(count * size, size.max(2 << 20))?;
+        region.advise_huge();
+        Ok(Frames { region, size, pool: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self) -> u32 {
+        (self.region.len() / self.size) as u32
+    }
+
+    /// Takes a frame: a ready one, or a new one if the budget has room. The last ones that could be
+    /// had are the cleaner's.
+    pub(crate) fn take(&self, budget: &Budget, for_cleaner: bool) -> Option<*mut u8> {
+        let mut pool = self.lock();
+        let kept = if for_cleaner { 0 } else { CLEANER_RESERVE };
+        if self.in_reach(&pool, budget) <= kept {
+            return None;
+        }
+        let frame = match pool.ready.pop() {
+            Some(frame) => frame,
+            None => {
+                if !budget.try_charge(self.size as u64) {
+                    return None;
+                }
+                pool.absent.pop().unwrap_or_else(|| {
+                    pool.fresh += 1;
+                    pool.fresh - 1
+                })
+            }
+        };
+        pool.used += 1;
+        Some(self.region.at(frame as usize * self.size))
+    }
+
+    /// Frames that could be taken without reclaiming: ready ones, and what the budget has room for.
+    fn in_reach(&self, pool: &Pool, budget: &Budget) -> usize {
+        let untaken = (self.count() - pool.fresh) as usize + pool.absent.len();
+        let room = budget.limit().saturating_sub(budget.used() + budget.wanted());
+        pool.ready.len() + untaken.min((room / self.size as u64) as usize)
+    }
+
+    /// Puts an unused frame back: ready for the next, or to the operating system if the budget is
+    /// exceeded.
+    ///
+    /// # Safety
+    /// Nobody may use the frame any more.
+    pub(crate) unsafe fn put(&self, frame: *mut u8, budget: &Budget) {
+        let offset = frame as usize - self.region.at(0) as usize;
+        let mut pool = self.lock();
+        pool.used -= 1;
+        if budget.excess() > 0 {
+            // SAFETY: the caller says that the frame is unused.
+            unsafe { self.region.discard(offset, self.size) };
+            budget.release(self.size as u64);
+            pool.absent.push((offset / self.size) as u32);
+        } else {
+            pool.ready.push((offset / self.size) as u32);
+        }
+    }
+
+    /// Gives ready frames back to the operating system while the budget is exceeded.
+    pub(crate) fn shrink(&self, budget: &Budget) {
+        let mut pool = self.lock();
+        while budget.excess() > 0 && pool.ready.len() > CLEANER_RESERVE {
+            let Some(frame) = pool.ready.pop() else { break };
+            // SAFETY: ready frames are unused, and the lock is held.
+            unsafe { self.region.discard(frame as usize * self.size, self.size) };
+            budget.release(self.size as u64);
+            pool.absent.push(frame);
+        }
+    }
+
+    /// Frames that writers could take without reclaiming.
+    pub(crate) fn available(&self, budget: &Budget) -> usize {
+        self.in_reach(&self.lock(), budget).saturating_sub(CLEANER_RESERVE)
+    }
+
+    /// Bytes of frames in use and ready.
+    pub(crate) fn resident(&self) -> u64 {
+        let pool = self.lock();
+        (pool.used as u64 + pool.ready.len() as u64) * self.size as u64
+    }
+}

@@ -1,0 +1,165 @@
+//! Memory from the operating system: a large reserved region for frames and index pages, and
+//! mappings of their own for jumbo segments.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// The unit in which the kernel gives and takes memory.
+pub const PAGE: usize = 4096;
+
+/// Rounds up to whole pages.
+pub fn pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE)
+}
+
+fn map(bytes: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory
+    // that exists.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap answered null"))
+}
+
+/// A reserved range of addresses whose pages become resident when they are touched.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a region is an address range; who may touch which part of it is the owner's business.
+unsafe impl Send for Region {}
+// SAFETY: as above; the methods only do arithmetic or call the kernel.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Reserves `bytes`, aligned to `align` (a power of two, at least a page).
+    pub fn reserve(bytes: usize, align: usize) -> io::Result<Self> {
+        let total = bytes + align;
+        let start = map(total)?;
+        let pad = start.as_ptr().align_offset(align);
+        // SAFETY: `pad < align`, so the aligned range of `bytes` lies inside of the mapping; the
+        // two ends that are unmapped are unused.
+        unsafe {
+            let base = start.add(pad);
+            if pad > 0 {
+                libc::munmap(start.as_ptr().cast(), pad);
+            }
+            libc::munmap(base.add(bytes).as_ptr().cast(), total - bytes - pad);
+            Ok(Region { base, bytes })
+        }
+    }
+
+    /// Asks for huge pages: fewer misses of the processor's address cache on random reads.
+    pub fn advise_huge(&self) {
+        // SAFETY: the range is this region's own; the call is a hint and changes no contents.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_HUGEPAGE) };
+    }
+
+    /// The pointer `offset` bytes into the region.
+    ///
+    /// # Panics
+    /// If `offset` lies outside.
+    #[inline]
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.bytes);
+        // SAFETY: inside of the region, as just checked.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the region has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Gives the pages of a range back; they read as zeroes afterwards.
+    ///
+    /// # Safety
+    /// Nobody may use the contents of the range.
+    pub unsafe fn discard(&self, offset: usize, bytes: usize) {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: inside of the region; the caller says that the contents are unused.
+        unsafe { libc::madvise(self.base.add(offset).as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this region's own and ends with it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// A mapping of its own, page-rounded.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is owned memory, like a boxed slice.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; shared access goes through raw pointers with their own reasons.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps at least `bytes`, all zero.
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        let bytes = pages(bytes);
+        Ok(Mapping { base: map(bytes)?, bytes })
+    }
+
+    /// Length in bytes, whole pages.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the mapping has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The first byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Hands the memory over to somebody who will rebuild it with [`Mapping::from_raw`].
+    pub fn into_raw(self) -> (*mut u8, usize) {
+        let raw = (self.base.as_ptr(), self.bytes);
+        std::mem::forget(self);
+        raw
+    }
+
+    /// Takes memory back.
+    ///
+    /// # Safety
+    /// The parts must come from [`Mapping::into_raw`], once.
+    pub unsafe fn from_raw(base: *mut u8, bytes: usize) -> Self {
+        // SAFETY: `into_raw` gave a non-null pointer.
+        Mapping { base: unsafe { NonNull::new_unchecked(base) }, bytes }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned and nobody else unmaps it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,337 @@
+//! A record: one item's bytes in the log. Byte by byte:
+//!
+//! ```text
+//!  0..6   seq         48 bits, little-endian: the version of the key
+//!  6      key length  1..=250
+//!  7..10  value length, 24 bits; 0xFFFFFF: a jumbo, its length stands in the segment
+//! 10      kind (bits 0-1), has cas (2), has expiry (3), has flags (4), stale (5)
+//! 11..15  checksum    0 until the record's segment goes to a device
+//! 15..    cas (8) expiry (4) client flags (4), each only if its bit is set
+//!  ..     key, value, padding to a multiple of 8
+//! ```
+//!
+//! A record is written once, before its address is published, and never changes afterwards.
+
+use std::marker::PhantomData;
+
+/// Bytes of the fixed part of the header.
+pub const HEADER: usize = 15;
+/// The longest key, in bytes.
+pub const MAX_KEY: usize = 250;
+/// A value length in the header that means: a jumbo.
+pub const JUMBO_LENGTH: usize = 0xFF_FFFF;
+/// The greatest seq.
+pub const MAX_SEQ: u64 = (1 << 48) - 1;
+
+const KIND_MASK: u8 = 0b11;
+const HAS_CAS: u8 = 1 << 2;
+const HAS_EXPIRY: u8 = 1 << 3;
+const HAS_FLAGS: u8 = 1 << 4;
+const STALE: u8 = 1 << 5;
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A stored item.
+    Item = 0,
+    /// The key was deleted.
+    Tombstone = 1,
+    /// Space that means nothing.
+    Filler = 2,
+    /// Reserved for the committer's headers.
+    Commit = 3,
+}
+
+/// The fields of an item record beside its key and value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// The version of the key.
+    pub seq: u64,
+    /// An explicit cas id; without one the seq is the cas id.
+    pub cas: Option<u64>,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+    /// The client's flags.
+    pub flags: u32,
+    /// Marked stale.
+    pub stale: bool,
+}
+
+/// The lengths that place a record's parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Bytes before the key.
+    pub header: usize,
+    /// Bytes of the key.
+    pub key: usize,
+    /// Bytes of the value.
+    pub value: usize,
+}
+
+impl Layout {
+    /// The layout of a record with these fields.
+    #[inline]
+    pub fn of(fields: &Fields, key: usize, value: usize) -> Self {
+        debug_assert!(key <= MAX_KEY);
+        let header = HEADER
+            + if fields.cas.is_some() { 8 } else { 0 }
+            + if fields.expiry != 0 { 4 } else { 0 }
+            + if fields.flags != 0 { 4 } else { 0 };
+        Layout { header, key, value }
+    }
+
+    /// Bytes that the record takes in the log.
+    #[inline]
+    pub fn size(&self) -> usize {
+        (self.header + self.key + self.value).next_multiple_of(8)
+    }
+
+    /// Where the value begins.
+    #[inline]
+    pub fn value_offset(&self) -> usize {
+        self.header + self.key
+    }
+}
+
+/// Writes everything but the value at `at`.
+///
+/// # Safety
+/// `at` must be valid for writes of `layout.size()` bytes that nobody reads yet.
+#[inline]
+pub unsafe fn write_head(at: *mut u8, layout: &Layout, fields: &Fields, key: &[u8]) {
+    debug_assert!(fields.seq <= MAX_SEQ && key.len() == layout.key);
+    let mut meta = Kind::Item as u8;
+    if fields.stale {
+        meta |= STALE;
+    }
+    let value = layout.value.min(JUMBO_LENGTH) as u64;
+    let mut next = HEADER;
+    // SAFETY: all writes lie inside of `layout.size()` bytes: the two words cover the first 16, and
+    // a record is at least 16 bytes long; the optional fields are counted in `layout.header`.
+    unsafe {
+        at.cast::<u64>().write_unaligned(fields.seq | (layout.key as u64) << 48 | value << 56);
+        at.add(8).cast::<u64>().write_unaligned(value >> 8);
+        if let Some(cas) = fields.cas {
+            meta |= HAS_CAS;
+            at.add(next).cast::<u64>().write_unaligned(cas);
+            next += 8;
+        }
+        if fields.expiry != 0 {
+            meta |= HAS_EXPIRY;
+            at.add(next).cast::<u32>().write_unaligned(fields.expiry);
+            next += 4;
+        }
+        if fields.flags != 0 {
+            meta |= HAS_FLAGS;
+            at.add(next).cast::<u32>().write_unaligned(fields.flags);
+            next += 4;
+        }
+        at.add(10).write(meta);
+        debug_assert_eq!(next, layout.header);
+        at.add(next).copy_from_nonoverlapping(key.as_ptr(), key.len());
+    }
+}
+
+/// A record in RAM. Valid as long as `'a`: until its reader's next quiescent point.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    at: *const u8,
+    value_len: usize,
+    _frame: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Record<'a> {
+    /// The record at `at`. `jumbo_len` is asked for only if the header says that it is a jumbo.
+    ///
+    /// # Safety
+    /// `at` must point to a whole record, published to this thread, whose memory stays unchanged for
+    /// `'a`.
+    #[inline]
+    pub unsafe fn at(at: *const u8, jumbo_len: impl FnOnce() -> usize) -> Self {
+        // SAFETY: the caller gives a whole record, so both words of the header are readable.
+        let (word0, word1) = unsafe {
+            (at.cast::<u64>().read_unaligned(), at.add(8).cast::<u64>().read_unaligned())
+        };
+        let mut value_len = (word0 >> 56) as usize | ((word1 & 0xFFFF) as usize) << 8;
+        if value_len == JUMBO_LENGTH {
+            value_len = jumbo_len();
+        }
+        Record { at, value_len, _frame: PhantomData }
+    }
+
+    #[inline]
+    fn word0(&self) -> u64 {
+        // SAFETY: a `Record` is a whole record, readable for `'a`.
+        unsafe { self.at.cast::<u64>().read_unaligned() }
+    }
+
+    #[inline]
+    fn meta(&self) -> u8 {
+        // SAFETY: a `Record` is a whole record, readable for `'a`.
+        unsafe { *self.at.add(10) }
+    }
+
+    /// What the record is.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        match self.meta() & KIND_MASK {
+            0 => Kind::Item,
+            1 => Kind::Tombstone,
+            2 => Kind::Filler,
+            _ => Kind::Commit,
+        }
+    }
+
+    /// The version of the key.
+    #[inline]
+    pub fn seq(&self) -> u64 {
+        self.word0() & MAX_SEQ
+    }
+
+    /// Where the record begins.
+    #[inline]
+    pub fn pointer(&self) -> *const u8 {
+        self.at
+    }
+
+    #[inline]
+    fn header_len(&self) -> usize {
+        let meta = self.meta();
+        HEADER
+            + if meta & HAS_CAS != 0 { 8 } else { 0 }
+            + if meta & HAS_EXPIRY != 0 { 4 } else { 0 }
+            + if meta & HAS_FLAGS != 0 { 4 } else { 0 }
+    }
+
+    /// The lengths of the record's parts.
+    #[inline]
+    pub fn layout(&self) -> Layout {
+        Layout {
+            header: self.header_len(),
+            key: (self.word0() >> 48) as u8 as usize,
+            value: self.value_len,
+        }
+    }
+
+    /// Bytes that the record takes in the log.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.layout().size()
+    }
+
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> &'a [u8] {
+        let layout = self.layout();
+        // SAFETY: the key lies inside of the record, which is readable and unchanged for `'a`.
+        unsafe { std::slice::from_raw_parts(self.at.add(layout.header), layout.key) }
+    }
+
+    /// The value.
+    #[inline]
+    pub fn value(&self) -> &'a [u8] {
+        let layout = self.layout();
+        // SAFETY: the value lies inside of the record, which is readable and unchanged for `'a`.
+        unsafe { std::slice::from_raw_parts(self.at.add(layout.value_offset()), layout.value) }
+    }
+
+    #[inline]
+    fn optional<T: Copy>(&self, bit: u8, before: usize) -> Option<T> {
+        // SAFETY: if its bit is set, the field lies in the header behind those counted in `before`.
+        (self.meta() & bit != 0)
+            .then(|| unsafe { self.at.add(HEADER + before).cast::<T>().read_unaligned() })
+    }
+
+    #[inline]
+    fn len_if(&self, bit: u8, len: usize) -> usize {
+        if self.meta() & bit != 0 { len } else { 0 }
+    }
+
+    /// The explicit cas id, if there is one.
+    #[inline]
+    pub fn explicit_cas(&self) -> Option<u64> {
+        self.optional(HAS_CAS, 0)
+    }
+
+    /// The cas id: the explicit one, or the seq.
+    #[inline]
+    pub fn cas(&self) -> u64 {
+        self.explicit_cas().unwrap_or_else(|| self.seq())
+    }
+
+    /// Unix seconds at which the item dies; 0 is never.
+    #[inline]
+    pub fn expiry(&self) -> u32 {
+        self.optional(HAS_EXPIRY, self.len_if(HAS_CAS, 8)).unwrap_or(0)
+    }
+
+    /// The client's flags.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        let before = self.len_if(HAS_CAS, 8) + self.len_if(HAS_EXPIRY, 4);
+        self.optional(HAS_FLAGS, before).unwrap_or(0)
+    }
+
+    /// Marked stale.
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        self.meta() & STALE != 0
+    }
+
+    /// All fields beside key and value.
+    pub fn fields(&self) -> Fields {
+        Fields {
+            seq: self.seq(),
+            cas: self.explicit_cas(),
+            expiry: self.expiry(),
+            flags: self.flags(),
+            stale: self.is_stale(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(fields: Fields, key: &[u8], value: &[u8]) {
+        let layout = Layout::of(&fields, key.len(), value.len());
+        let mut memory = vec![0xAAAA_AAAA_AAAA_AAAAu64; layout.size() / 8];
+        let at = memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: the vector is aligned, as long as the layout says, and this test's own.
+        let record = unsafe {
+            write_head(at, &layout, &fields, key);
+            at.add(layout.value_offset()).copy_from_nonoverlapping(value.as_ptr(), value.len());
+            Record::at(at, || unreachable!())
+        };
+        assert_eq!(record.kind(), Kind::Item);
+        assert_eq!(record.fields(), fields);
+        assert_eq!(record.key(), key);
+        assert_eq!(record.value(), value);
+        assert_eq!(record.size(), layout.size());
+        assert_eq!(record.cas(), fields.cas.unwrap_or(fields.seq));
+    }
+
+    #[test]
+    fn every_combination_of_optional_fields_reads_back() {
+        for bits in 0..16u32 {
+            let fields = Fields {
+                seq: MAX_SEQ - u64::from(bits),
+                cas: (bits & 1 != 0).then_some(u64::MAX - 5),
+                expiry: if bits & 2 != 0 { u32::MAX } else { 0 },
+                flags: if bits & 4 != 0 { 0xDEAD_BEEF } else { 0 },
+                stale: bits & 8 != 0,
+            };
+            for key in [1usize, 2, 15, 249, 250] {
+                for value in [0usize, 1, 50, 255, 256, 65_536, 70_001] {
+                    round_trip(fields, &vec![b'k'; key], &vec![b'v'; value]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_item_is_eighty_bytes() {
+        assert_eq!(Layout::of(&Fields::default(), 15, 50).size(), 80);
+    }
+}

@@ -1,0 +1,266 @@
+//! The segment table's entries.
+
+use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// What a segment is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Unused; its number may be taken.
+    Free = 0,
+    /// Being appended to.
+    Open = 1,
+    /// Complete.
+    Sealed = 2,
+    /// The cleaner is taking its records out of the index.
+    Cleaning = 3,
+    /// Out of the index; its frame waits for the quiescent period.
+    Quarantine = 4,
+}
+
+/// The tail's flag: no more appends.
+const CLOSED: u32 = 1 << 31;
+
+/// One segment. Everything is atomic because any worker may look; who may write what stands at each
+/// field.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Segment {
+    /// The RAM copy; null without one. Written by whoever opens or frees the segment.
+    frame: AtomicPtr<u8>,
+    /// Bytes reserved so far, with `CLOSED` on top. Moved by appenders.
+    tail: AtomicU32,
+    /// Bytes of records that were superseded or removed.
+    dead: AtomicU32,
+    state: AtomicU8,
+    /// The stream it was written by.
+    stream: AtomicU8,
+    /// Whether some record in it never expires.
+    immortal: AtomicU8,
+    /// Counts the uses of this number, so that an old handle is recognised.
+    generation: AtomicU32,
+    /// The least and the greatest expiry of its records; 0 while none has one.
+    min_expiry: AtomicU32,
+    max_expiry: AtomicU32,
+    /// Unix seconds at which it was opened.
+    born: AtomicU32,
+    /// A jumbo's value length in bytes; 0 for a normal segment.
+    jumbo_value: AtomicU64,
+    /// A jumbo's mapping length in bytes.
+    jumbo_mapping: AtomicU64,
+}
+
+impl Default for Segment {
+    fn default() -> Self {
+        Segment {
+            frame: AtomicPtr::new(std::ptr::null_mut()),
+            tail: AtomicU32::new(CLOSED),
+            dead: AtomicU32::new(0),
+            state: AtomicU8::new(State::Free as u8),
+            stream: AtomicU8::new(0),
+            immortal: AtomicU8::new(0),
+            generation: AtomicU32::new(0),
+            min_expiry: AtomicU32::new(0),
+            max_expiry: AtomicU32::new(0),
+            born: AtomicU32::new(0),
+            jumbo_value: AtomicU64::new(0),
+            jumbo_mapping: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Segment {
+    /// Opens the segment on `frame`.
+    pub(crate) fn open(&self, frame: *mut u8, stream: u8, now: u32) {
+        debug_assert_eq!(self.state(), State::Free);
+        self.dead.store(0, Ordering::Relaxed);
+        self.stream.store(stream, Ordering::Relaxed);
+        self.immortal.store(0, Ordering::Relaxed);
+        self.min_expiry.store(0, Ordering::Relaxed);
+        self.max_expiry.store(0, Ordering::Relaxed);
+        self.born.store(now, Ordering::Relaxed);
+        self.jumbo_value.store(0, Ordering::Relaxed);
+        self.jumbo_mapping.store(0, Ordering::Relaxed);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.frame.store(frame, Ordering::Release);
+        self.set_state(State::Open);
+        self.tail.store(0, Ordering::Release);
+    }
+
+    /// Makes the open segment a sealed jumbo of one record of `size` bytes.
+    pub(crate) fn make_jumbo(&self, size: usize, value: usize, mapping: usize) {
+        self.jumbo_value.store(value as u64, Ordering::Relaxed);
+        self.jumbo_mapping.store(mapping as u64, Ordering::Relaxed);
+        self.tail.store(size as u32 | CLOSED, Ordering::Release);
+        self.set_state(State::Sealed);
+    }
+
+    /// Reserves `bytes` if the segment is open and has the room; the answer is their offset.
+    #[inline]
+    pub(crate) fn reserve(&self, bytes: u32, capacity: u32) -> Option<u32> {
+        let mut tail = self.tail.load(Ordering::Acquire);
+        loop {
+            if tail & CLOSED != 0 || tail + bytes > capacity {
+                return None;
+            }
+            match self.tail.compare_exchange_weak(
+                tail,
+                tail + bytes,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(tail),
+                Err(seen) => tail = seen,
+            }
+        }
+    }
+
+    /// No more appends. Those that have reserved finish before their next quiescent point.
+    pub(crate) fn close(&self) {
+        self.tail.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+
+    /// Takes the frame out of the table; the number is free afterwards.
+    pub(crate) fn free(&self) -> *mut u8 {
+        let frame = self.frame.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        self.set_state(State::Free);
+        frame
+    }
+
+    /// The RAM copy; null without one.
+    #[inline]
+    pub fn frame(&self) -> *mut u8 {
+        self.frame.load(Ordering::Acquire)
+    }
+
+    /// Bytes of records in the segment, dead ones included.
+    #[inline]
+    pub fn filled(&self) -> u32 {
+        self.tail.load(Ordering::Acquire) & !CLOSED
+    }
+
+    /// Bytes of its records that are dead.
+    pub fn dead(&self) -> u32 {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of its records that are alive.
+    pub fn live(&self) -> u32 {
+        self.filled().saturating_sub(self.dead())
+    }
+
+    /// A record of `bytes` was superseded or removed.
+    #[inline]
+    pub fn kill(&self, bytes: usize) {
+        self.dead.fetch_add(bytes as u32, Ordering::Relaxed);
+    }
+
+    /// A record with this expiry (0: never) was written.
+    #[inline]
+    pub fn note_expiry(&self, expiry: u32) {
+        if expiry == 0 {
+            if self.immortal.load(Ordering::Relaxed) == 0 {
+                self.immortal.store(1, Ordering::Relaxed);
+            }
+            return;
+        }
+        if self.max_expiry.load(Ordering::Relaxed) < expiry {
+            self.max_expiry.fetch_max(expiry, Ordering::Relaxed);
+        }
+        let earlier = |min: u32| (min == 0 || expiry < min).then_some(expiry);
+        if earlier(self.min_expiry.load(Ordering::Relaxed)).is_some() {
+            let _ = self.min_expiry.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earlier);
+        }
+    }
+
+    /// The earliest expiry of its records; 0 if none expires.
+    pub fn min_expiry(&self) -> u32 {
+        self.min_expiry.load(Ordering::Relaxed)
+    }
+
+    /// After a sweep: the earliest expiry of the records that are left.
+    pub fn set_min_expiry(&self, expiry: u32) {
+        self.min_expiry.store(expiry, Ordering::Relaxed);
+    }
+
+    /// Whether every record in it has expired at `now`.
+    pub fn expired_whole(&self, now: u32) -> bool {
+        let max = self.max_expiry.load(Ordering::Relaxed);
+        max != 0 && max <= now && self.immortal.load(Ordering::Relaxed) == 0
+    }
+
+    /// Unix seconds at which it was opened.
+    pub fn born(&self) -> u32 {
+        self.born.load(Ordering::Relaxed)
+    }
+
+    /// Counts the uses of this number.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// A jumbo's value length; 0 for a normal segment.
+    #[inline]
+    pub fn jumbo_value(&self) -> usize {
+        self.jumbo_value.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether the segment is one item with a mapping of its own.
+    pub fn is_jumbo(&self) -> bool {
+        self.jumbo_mapping() != 0
+    }
+
+    /// A jumbo's mapping length in bytes; 0 for a normal segment.
+    pub fn jumbo_mapping(&self) -> usize {
+        self.jumbo_mapping.load(Ordering::Relaxed) as usize
+    }
+
+    /// What the segment is doing.
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            0 => State::Free,
+            1 => State::Open,
+            2 => State::Sealed,
+            3 => State::Cleaning,
+            _ => State::Quarantine,
+        }
+    }
+
+    /// Changes what the segment is doing.
+    pub fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+}
+
+const _: () = assert!(size_of::<Segment>() == 64);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_segment_takes_no_more() {
+        let segment = Segment::default();
+        assert_eq!(segment.reserve(8, 64), None);
+        segment.open(std::ptr::dangling_mut(), 0, 5);
+        assert_eq!(segment.reserve(40, 64), Some(0));
+        assert_eq!(segment.reserve(32, 64), None);
+        assert_eq!(segment.reserve(24, 64), Some(40));
+        segment.close();
+        assert_eq!(segment.reserve(0, 64), None);
+        assert_eq!(segment.filled(), 64);
+    }
+
+    #[test]
+    fn a_segment_expires_whole_only_if_nothing_in_it_is_immortal() {
+        let segment = Segment::default();
+        segment.open(std::ptr::dangling_mut(), 0, 5);
+        segment.note_expiry(10);
+        segment.note_expiry(20);
+        assert!(!segment.expired_whole(19));
+        assert!(segment.expired_whole(20));
+        assert_eq!(segment.min_expiry(), 10);
+        segment.note_expiry(0);
+        assert!(!segment.expired_whole(20));
+    }
+}
