@@ -3,8 +3,25 @@
 //! only answers.
 
 mod buffer;
+mod connection;
+mod control;
+mod counters;
+mod epoll;
+mod held;
+mod listener;
+mod options;
+mod slab;
+mod transport;
+mod uring;
+mod wake;
+mod worker;
 
 pub use buffer::{InputBuffer, OutputBuffer, OutputMemory};
+pub use control::Control;
+pub use counters::{Counter, Counters};
+pub use listener::{BindError, Endpoint, Listener};
+pub use options::{BackendChoice, Budget, Options, Unlimited};
+pub use worker::{Backend, BackendKind, Worker, open};
 
 use std::fmt;
 use std::net::SocketAddr;

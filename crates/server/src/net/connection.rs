@@ -1,0 +1,407 @@
+//! What both loops have in common: connections, running the service for one of them, placing new
+//! ones, time. A loop adds how bytes move and what it waits for.
+//!
+//! Life of a connection: *served* while it has a service state; then it *lingers*, its output
+//! ended, until the client has ended its own side or a short time has passed (closing a socket
+//! that has unread input makes the kernel reset the connection, and the reset may overtake
+//! replies that are still on their way); then it is gone.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::control::{Order, Shared};
+use super::counters::Counters;
+use super::held::{Held, Refused};
+use super::slab::Slab;
+use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service, transport};
+
+/// What a client above the connection limit is told.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+/// How long a closed connection may linger.
+const LINGER_MS: u64 = 2_000;
+/// How many rejected clients may linger at a time; more are closed at once.
+const MAX_LINGERING_REJECTED: usize = 64;
+/// How long accepting stops when it fails for want of descriptors or memory.
+const ACCEPT_PAUSE_MS: u64 = 100;
+/// The most input the service sees at a time. More than it may leave, so that every call makes
+/// progress or ends the connection.
+pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
+
+/// One connection; `I` is what the loop needs to know about it.
+#[derive(Debug)]
+pub(super) struct Connection<C, I> {
+    pub(super) socket: OwnedFd,
+    /// The service's state; `None` when it lingers.
+    pub(super) service: Option<C>,
+    /// Input that was not consumed.
+    pub(super) input: Held,
+    /// Output that the socket did not take.
+    pub(super) output: Held,
+    pub(super) flow: Flow,
+    /// The client sends nothing more.
+    pub(super) ended: bool,
+    /// `input` holds bytes that the service has not seen.
+    pub(super) unseen: bool,
+    /// Whether it is in the ready list.
+    queued: bool,
+    /// When it last moved a byte, or when it began to linger; in coarse milliseconds.
+    pub(super) stamp: u64,
+    pub(super) io: I,
+}
+
+/// Where an accepted socket goes.
+pub(super) enum Admission {
+    /// This worker serves it.
+    Own(OwnedFd),
+    /// Another worker does, and has it already.
+    Elsewhere,
+    /// It was told that there are too many; it should linger.
+    Rejected(OwnedFd),
+}
+
+/// The part of a worker that does not depend on the kernel interface.
+pub(super) struct Core<S: Service, I> {
+    pub(super) service: S,
+    pub(super) connections: Slab<Connection<S::Connection, I>>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) index: usize,
+    /// The order that this worker follows already.
+    pub(super) order: Order,
+    /// Accepting failed and waits until then.
+    pub(super) accept_again: Option<u64>,
+    parked: Vec<u32>,
+    ready: Vec<u32>,
+    lingering: usize,
+    now: u64,
+    next_tick: u64,
+}
+
+impl<S: Service, I> Core<S, I> {
+    pub(super) fn new(shared: Arc<Shared>, index: usize, service: S) -> Self {
+        let counters = Arc::clone(&shared.desks[index].counters);
+        Core {
+            service,
+            connections: Slab::new(),
+            shared,
+            counters,
+            index,
+            order: Order::Serve,
+            accept_again: None,
+            parked: Vec::new(),
+            ready: Vec::new(),
+            lingering: 0,
+            now: coarse_ms(),
+            next_tick: 0,
+        }
+    }
+
+    /// Runs the service for a connection that is served, over `whole` (what it held included, at
+    /// the front), or over what it holds. Replies are appended to `replies`, which is empty.
+    #[inline]
+    pub(super) fn execute(
+        &mut self,
+        key: u32,
+        whole: Option<&[u8]>,
+        replies: &mut OutputMemory,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let Some(state) = &mut connection.service else { return false };
+        let budget = &*self.shared.options.budget;
+        let all = whole.unwrap_or(connection.input.bytes());
+        let seen = all.len().min(INPUT_WINDOW);
+        let mut input = InputBuffer::new(&all[..seen]);
+        let mut output = replies.buffer(self.shared.options.output_limit);
+        let flow = self.service.process(state, &mut input, &mut output);
+        let consumed = input.consumed();
+        self.counters.processed.add(1);
+        connection.flow = flow;
+        connection.stamp = self.now;
+        connection.unseen = seen < all.len();
+        if whole.is_none() && connection.input.is_empty() {
+            // Nothing held, nothing seen, nothing left.
+        } else {
+            let before = connection.input.capacity();
+            let kept = match whole {
+                Some(all) => connection.input.replace(&all[consumed..], budget),
+                None => {
+                    connection.input.consume(consumed, budget);
+                    Ok(())
+                }
+            };
+            self.counters.buffer_bytes.adjust(before, connection.input.capacity());
+            if kept == Err(Refused) {
+                self.counters.refused_buffers.add(1);
+                connection.flow = Flow::Close;
+            } else if flow == Flow::Read && seen - consumed >= MAX_INPUT_HELD {
+                self.counters.input_overflows.add(1);
+                connection.flow = Flow::Close;
+            }
+        }
+        if connection.flow == Flow::Park {
+            self.parked.push(key);
+        }
+        true
+    }
+
+    /// Keeps input that cannot be processed now.
+    pub(super) fn hold_input(&mut self, key: u32, bytes: &[u8]) -> Result<(), Refused> {
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
+        let before = connection.input.capacity();
+        let kept = connection.input.append(bytes, &*self.shared.options.budget);
+        self.counters.buffer_bytes.adjust(before, connection.input.capacity());
+        connection.unseen = true;
+        if kept.is_err() {
+            self.counters.refused_buffers.add(1);
+        }
+        kept
+    }
+
+    /// Keeps output that the socket did not take; there was none before.
+    pub(super) fn hold_output(&mut self, key: u32, bytes: &[u8]) -> Result<(), Refused> {
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
+        let kept = connection.output.replace(bytes, &*self.shared.options.budget);
+        self.counters.buffer_bytes.adjust(0, connection.output.capacity());
+        self.counters.output_stalls.add(1);
+        if kept.is_err() {
+            self.counters.refused_buffers.add(1);
+        }
+        kept
+    }
+
+    /// The socket took the first `n` bytes of the output held.
+    pub(super) fn sent_held(&mut self, key: u32, n: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let before = connection.output.capacity();
+        connection.output.consume(n, &*self.shared.options.budget);
+        connection.stamp = self.now;
+        self.counters.buffer_bytes.adjust(before, connection.output.capacity());
+        self.sent(n);
+    }
+
+    /// Counts bytes that a socket took.
+    #[inline]
+    pub(super) fn sent(&self, n: usize) {
+        self.counters.writes.add(1);
+        self.counters.bytes_written.add(n as u64);
+    }
+
+    /// Counts bytes that a socket gave.
+    #[inline]
+    pub(super) fn received(&self, n: usize) {
+        self.counters.reads.add(1);
+        self.counters.bytes_read.add(n as u64);
+    }
+
+    /// Decides who serves a new socket.
+    pub(super) fn admit(&mut self, socket: OwnedFd) -> Admission {
+        match self.shared.place(self.index) {
+            Some(worker) if worker == self.index => Admission::Own(socket),
+            Some(worker) => {
+                self.shared.hand_over(worker, socket);
+                Admission::Elsewhere
+            }
+            None => {
+                self.counters.rejected_connections.add(1);
+                // A fresh socket takes this much, or is broken.
+                let _ = transport::send(&socket, TOO_MANY);
+                transport::end_output(&socket);
+                Admission::Rejected(socket)
+            }
+        }
+    }
+
+    /// Whether a rejected client may linger.
+    pub(super) fn may_linger(&self) -> bool {
+        self.lingering < MAX_LINGERING_REJECTED
+    }
+
+    /// Takes a socket placed here; `served` unless it was rejected.
+    pub(super) fn insert(&mut self, socket: OwnedFd, served: bool, io: I) -> u32 {
+        let service = served.then(|| {
+            self.counters.total_connections.add(1);
+            self.counters.current_connections.add(1);
+            self.service.connect(transport::peer_of(&socket), self.shared.next_id())
+        });
+        if !served {
+            self.lingering += 1;
+        }
+        self.now = coarse_ms();
+        self.connections.insert(Connection {
+            socket,
+            service,
+            input: Held::default(),
+            output: Held::default(),
+            flow: Flow::Read,
+            ended: false,
+            unseen: false,
+            queued: false,
+            stamp: self.now,
+            io,
+        })
+    }
+
+    /// Ends the service of a connection; from now on it lingers.
+    pub(super) fn detach(&mut self, key: u32) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(state) = connection.service.take() else { return };
+        let budget = &*self.shared.options.budget;
+        for held in [&mut connection.input, &mut connection.output] {
+            self.counters.buffer_bytes.adjust(held.capacity(), 0);
+            held.clear(budget);
+        }
+        connection.unseen = false;
+        self.now = coarse_ms();
+        connection.stamp = self.now;
+        self.lingering += 1;
+        self.counters.current_connections.sub(1);
+        self.shared.displace(self.index);
+        self.service.disconnect(state);
+    }
+
+    /// Forgets a connection and closes its socket.
+    pub(super) fn remove(&mut self, key: u32) {
+        self.detach(key);
+        if self.connections.remove(key).is_some() {
+            self.lingering -= 1;
+        }
+    }
+
+    /// Puts a connection on the list of those that go on in the next turn without any event.
+    pub(super) fn queue(&mut self, key: u32) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.counters.yields.add(1);
+            self.ready.push(key);
+        }
+    }
+
+    /// Whether connections go on without any event.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes the list of those that go on; `spare` becomes the new one.
+    pub(super) fn take_ready(&mut self, spare: Vec<u32>) -> Vec<u32> {
+        debug_assert!(spare.is_empty());
+        let batch = std::mem::replace(&mut self.ready, spare);
+        for key in &batch {
+            if let Some(connection) = self.connections.get_mut(*key) {
+                connection.queued = false;
+            }
+        }
+        batch
+    }
+
+    /// The connections that were parked; each may now go on as if it had drained.
+    pub(super) fn take_parked(&mut self) -> Vec<u32> {
+        let mut batch = std::mem::take(&mut self.parked);
+        batch.retain(|key| match self.connections.get_mut(*key) {
+            // A key may have been reused or be listed twice.
+            Some(connection) if connection.flow == Flow::Park => {
+                connection.flow = Flow::Drain;
+                true
+            }
+            _ => false,
+        });
+        batch
+    }
+
+    /// Whether nothing is in flight on a connection that waits for input.
+    pub(super) fn is_quiet(&mut self, key: u32) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return true };
+        connection.flow == Flow::Read
+            && connection.input.is_empty()
+            && connection.output.is_empty()
+            && connection.service.as_ref().is_none_or(|state| self.service.is_idle(state))
+    }
+
+    /// Counts a failed accept and stops accepting for a while.
+    pub(super) fn accept_failed(&mut self) {
+        self.counters.accept_errors.add(1);
+        self.now = coarse_ms();
+        self.accept_again = Some(self.now + ACCEPT_PAUSE_MS);
+    }
+
+    /// A turn begins.
+    pub(super) fn begin_turn(&mut self) {
+        self.counters.turns.add(1);
+        if self.tick_interval().is_some() {
+            self.now = coarse_ms();
+        }
+        self.service.turn();
+    }
+
+    /// How often time matters now; `None` while nothing depends on it.
+    fn tick_interval(&self) -> Option<u64> {
+        if self.order == Order::Stop || self.lingering > 0 || self.accept_again.is_some() {
+            return Some(ACCEPT_PAUSE_MS / 2);
+        }
+        let timeout = self.shared.options.idle_timeout?;
+        Some((timeout.as_millis() as u64 / 8).clamp(10, 1_000))
+    }
+
+    /// How long the kernel may be waited for until the next tick.
+    pub(super) fn wait_limit(&mut self) -> Option<Duration> {
+        let interval = self.tick_interval()?;
+        if self.next_tick <= self.now || self.next_tick > self.now + interval {
+            self.next_tick = self.now + interval;
+        }
+        Some(Duration::from_millis(self.next_tick - self.now))
+    }
+
+    /// When the next tick is due, in coarse milliseconds.
+    pub(super) fn next_tick(&self) -> u64 {
+        self.next_tick
+    }
+
+    /// Whether time has come for [`tick`](Self::tick).
+    pub(super) fn tick_due(&self) -> bool {
+        self.next_tick != 0 && self.now >= self.next_tick
+    }
+
+    /// Looks after what depends on time: the connections that have to go now.
+    pub(super) fn tick(&mut self) -> Vec<u32> {
+        self.next_tick = 0;
+        let mut gone = Vec::new();
+        let idle = self.shared.options.idle_timeout.map(|timeout| timeout.as_millis() as u64);
+        for key in 0..self.connections.bound() {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            let age = self.now.saturating_sub(connection.stamp);
+            if connection.service.is_none() {
+                if age >= LINGER_MS {
+                    gone.push(key);
+                }
+            } else if idle.is_some_and(|idle| age >= idle) && connection.flow != Flow::Park {
+                self.counters.idle_closed.add(1);
+                gone.push(key);
+            }
+        }
+        gone
+    }
+
+    /// Whether accepting may be tried again after a failure.
+    pub(super) fn accept_due(&mut self) -> bool {
+        let due = self.accept_again.is_some_and(|at| self.now >= at);
+        if due {
+            self.accept_again = None;
+        }
+        due
+    }
+
+    /// Whether the grace of a shutdown has passed.
+    pub(super) fn out_of_grace(&self) -> bool {
+        self.shared.deadline().is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+/// Milliseconds on a clock that never goes back and costs no system call.
+fn coarse_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a timespec to be filled.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
+    time.tv_sec as u64 * 1_000 + time.tv_nsec as u64 / 1_000_000
+}

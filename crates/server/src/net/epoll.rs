@@ -1,0 +1,434 @@
+//! The loop over epoll. Connections are registered once, edge-triggered: the kernel does not look
+//! at a socket again that it has reported, and nothing has to be registered anew when reading
+//! stops because a client does not read. In return the loop remembers what it has not read yet
+//! (`readable`), and a connection that has more to do goes on in the next turn, after the others.
+//!
+//! A request that comes alone costs one wait shared with all others, one receive, one send.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use super::connection::{Admission, Core, INPUT_WINDOW};
+use super::control::{Order, Shared};
+use super::transport::{self, Moved};
+use super::{Flow, MAX_INPUT_HELD, OutputMemory, Service};
+
+/// The most bytes of one receive. Larger ones save system calls on pipelines, smaller ones let
+/// others have their turn sooner.
+const READ_SIZE: usize = 32 << 10;
+const EVENTS: usize = 256;
+/// Sockets accepted per listener and turn.
+const ACCEPTS: usize = 64;
+/// Output memory that grew beyond this for one reply is given back.
+const REPLIES_KEPT: usize = 256 << 10;
+
+const ALARM: u64 = u64::MAX;
+/// Listeners count from here; connections lie below.
+const LISTENERS: u64 = 1 << 32;
+
+const INTEREST: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+const OUTPUT: u32 = libc::EPOLLOUT as u32;
+const HANGUP: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+
+/// What this loop knows about a connection.
+#[derive(Debug, Default)]
+struct Readiness {
+    /// Reported readable, and not yet read until it would block.
+    readable: bool,
+    /// The end or an error was reported: a short read does not mean that all was read.
+    hangup: bool,
+    /// The socket takes no output now.
+    blocked: bool,
+    /// Registered for output.
+    waits_for_output: bool,
+}
+
+struct Epoll<S: Service> {
+    core: Core<S, Readiness>,
+    poll: OwnedFd,
+    input: Box<[u8]>,
+    replies: OutputMemory,
+}
+
+/// Serves until the workers are told to stop.
+pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> io::Result<()> {
+    // SAFETY: takes no pointers; a non-negative result is a descriptor nobody else owns.
+    let poll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if poll < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above, `poll` is open and ours.
+    let poll = unsafe { OwnedFd::from_raw_fd(poll) };
+    let replies = OutputMemory::with_capacity(shared.options.output_limit + (16 << 10));
+    let mut epoll = Epoll {
+        core: Core::new(shared, index, service),
+        poll,
+        input: vec![0; INPUT_WINDOW.max(MAX_INPUT_HELD + READ_SIZE)].into(),
+        replies,
+    };
+    epoll.listen()?;
+    let alarm = epoll.core.shared.desks[index].alarm.fd();
+    epoll.register(libc::EPOLL_CTL_ADD, alarm, libc::EPOLLIN as u32, ALARM)?;
+    let result = epoll.turns();
+    epoll.remove_all();
+    result
+}
+
+impl<S: Service> Epoll<S> {
+    fn turns(&mut self) -> io::Result<()> {
+        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let mut spare = Vec::new();
+        loop {
+            let wait_ms = if self.core.has_ready() {
+                0
+            } else {
+                self.core.service.sleep();
+                // Rounded up: waking a moment too early would be turning for nothing.
+                self.core.wait_limit().map_or(-1, |wait| wait.as_millis() as i32 + 1)
+            };
+            // SAFETY: the kernel fills at most as many events as the slice has.
+            let n = unsafe {
+                libc::epoll_wait(
+                    self.poll.as_raw_fd(),
+                    events.as_mut_ptr(),
+                    events.len() as i32,
+                    wait_ms,
+                )
+            };
+            if n < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return Err(io::Error::last_os_error());
+            }
+            self.core.begin_turn();
+            let mut ready = self.core.take_ready(spare);
+            for event in &events[..n.max(0) as usize] {
+                self.event(event.u64, event.events);
+            }
+            for key in ready.drain(..) {
+                self.step(key);
+            }
+            spare = ready;
+            if self.core.tick_due() {
+                self.tick();
+            }
+            if self.core.order == Order::Stop
+                && (self.core.connections.len() == 0 || self.core.out_of_grace())
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline]
+    fn event(&mut self, token: u64, events: u32) {
+        if token < LISTENERS {
+            let key = token as u32;
+            let Some(connection) = self.core.connections.get_mut(key) else { return };
+            let io = &mut connection.io;
+            io.hangup |= events & HANGUP != 0;
+            io.readable |= events & !OUTPUT != 0;
+            if events & (OUTPUT | HANGUP) != 0 {
+                io.blocked = false;
+            }
+            self.step(key);
+        } else if token == ALARM {
+            self.alarmed();
+        } else {
+            self.accept((token - LISTENERS) as usize);
+        }
+    }
+
+    /// Does for a connection what can be done now.
+    #[inline]
+    fn step(&mut self, key: u32) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        if connection.service.is_none() {
+            return self.linger(key);
+        }
+        if !connection.output.is_empty() && !self.flush(key) {
+            return;
+        }
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        let executed = match connection.flow {
+            Flow::Close => return self.finish(key),
+            Flow::Park => return,
+            Flow::Drain => self.core.execute(key, None, &mut self.replies),
+            Flow::Read if connection.io.readable => self.read(key),
+            Flow::Read => return self.settle(key),
+        };
+        if executed {
+            self.transmit(key);
+        }
+    }
+
+    /// Receives once and has the service look at it. False when nothing came.
+    #[inline]
+    fn read(&mut self, key: u32) -> bool {
+        let Some(connection) = self.core.connections.get_mut(key) else { return false };
+        let kept = connection.input.len();
+        self.input[..kept].copy_from_slice(connection.input.bytes());
+        match transport::receive(&connection.socket, &mut self.input[kept..kept + READ_SIZE]) {
+            Moved::Bytes(n) => {
+                connection.io.readable = n == READ_SIZE || connection.io.hangup;
+                self.core.received(n);
+                self.core.execute(key, Some(&self.input[..kept + n]), &mut self.replies)
+            }
+            Moved::Blocked => {
+                connection.io.readable = false;
+                self.settle(key);
+                false
+            }
+            Moved::End => {
+                connection.ended = true;
+                connection.io.readable = false;
+                self.settle(key);
+                false
+            }
+            Moved::Broken => {
+                self.core.remove(key);
+                false
+            }
+        }
+    }
+
+    /// Sends the replies and goes on as the service has said.
+    #[inline]
+    fn transmit(&mut self, key: u32) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        let bytes = self.replies.bytes();
+        if !bytes.is_empty() {
+            let sent = match transport::send(&connection.socket, bytes) {
+                Moved::Bytes(n) => n,
+                Moved::Blocked => 0,
+                Moved::End | Moved::Broken => {
+                    self.replies.clear();
+                    return self.core.remove(key);
+                }
+            };
+            self.core.sent(sent);
+            if sent < bytes.len() {
+                let held = self.core.hold_output(key, &bytes[sent..]);
+                self.clear_replies();
+                return match held {
+                    Ok(()) => self.wait_for_output(key, true),
+                    Err(_) => self.core.remove(key),
+                };
+            }
+            self.clear_replies();
+        }
+        match connection_flow(&mut self.core, key) {
+            Some((Flow::Close, _)) => self.finish(key),
+            Some((Flow::Drain, _) | (Flow::Read, true)) => self.core.queue(key),
+            Some((Flow::Read, false)) => self.settle(key),
+            Some((Flow::Park, _)) | None => {}
+        }
+    }
+
+    fn clear_replies(&mut self) {
+        self.replies.clear();
+        if self.replies.capacity() > REPLIES_KEPT.max(2 * self.core.shared.options.output_limit) {
+            let capacity = self.core.shared.options.output_limit + (16 << 10);
+            self.replies = OutputMemory::with_capacity(capacity);
+        }
+    }
+
+    /// Sends output held from an earlier turn. True when all is sent.
+    fn flush(&mut self, key: u32) -> bool {
+        let Some(connection) = self.core.connections.get_mut(key) else { return false };
+        if connection.io.blocked {
+            return false;
+        }
+        match transport::send(&connection.socket, connection.output.bytes()) {
+            Moved::Bytes(n) => {
+                let all = n == connection.output.len();
+                self.core.sent_held(key, n);
+                self.wait_for_output(key, !all);
+                all
+            }
+            Moved::Blocked => {
+                self.wait_for_output(key, true);
+                false
+            }
+            Moved::End | Moved::Broken => {
+                self.core.remove(key);
+                false
+            }
+        }
+    }
+
+    fn wait_for_output(&mut self, key: u32, wait: bool) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        connection.io.blocked = wait;
+        if connection.io.waits_for_output == wait {
+            return;
+        }
+        connection.io.waits_for_output = wait;
+        let fd = connection.socket.as_raw_fd();
+        let interest = if wait { INTEREST | OUTPUT } else { INTEREST };
+        // Registering anew reports what is ready already, so no edge is lost.
+        if self.register(libc::EPOLL_CTL_MOD, fd, interest, key.into()).is_err() {
+            self.core.remove(key);
+        }
+    }
+
+    /// Everything received is processed and answered: is there a reason to wait for more?
+    fn settle(&mut self, key: u32) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        let ended = connection.ended;
+        if ended || (self.core.order == Order::Stop && self.core.is_quiet(key)) {
+            self.core.remove(key);
+        }
+    }
+
+    /// The service wants it closed, and all its replies are sent.
+    fn finish(&mut self, key: u32) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        if connection.ended {
+            return self.core.remove(key);
+        }
+        transport::end_output(&connection.socket);
+        connection.io.readable = true;
+        self.core.detach(key);
+        self.linger(key);
+    }
+
+    /// Throws away what a lingering client sends.
+    fn linger(&mut self, key: u32) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        match transport::receive(&connection.socket, &mut self.input) {
+            Moved::Bytes(_) => self.core.queue(key),
+            Moved::Blocked if self.core.order < Order::Stop => {}
+            Moved::Blocked | Moved::End | Moved::Broken => self.core.remove(key),
+        }
+    }
+
+    fn register(&self, operation: i32, fd: i32, events: u32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
+        // SAFETY: `event` lives through the call, and the kernel copies it.
+        let result = unsafe { libc::epoll_ctl(self.poll.as_raw_fd(), operation, fd, &mut event) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn listen(&self) -> io::Result<()> {
+        for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
+            // Exclusive: one new client wakes one worker.
+            let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
+            self.register(libc::EPOLL_CTL_ADD, listener.fd(), events, LISTENERS + index as u64)?;
+        }
+        Ok(())
+    }
+
+    fn stop_listening(&self) {
+        for listener in &self.core.shared.options.listeners {
+            // Fails when it is not registered, and that is what is wanted.
+            let _ = self.register(libc::EPOLL_CTL_DEL, listener.fd(), 0, 0);
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        for _ in 0..ACCEPTS {
+            let listener = self.core.shared.options.listeners[index].fd();
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            // SAFETY: no address is asked for; a non-negative result is a descriptor nobody else
+            // owns.
+            let fd = unsafe {
+                libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags)
+            };
+            if fd >= 0 {
+                // SAFETY: as above.
+                let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+                match self.core.admit(socket) {
+                    Admission::Own(socket) => self.attach(socket, true),
+                    Admission::Rejected(socket) => self.attach(socket, false),
+                    Admission::Elsewhere => {}
+                }
+                continue;
+            }
+            match io::Error::last_os_error().raw_os_error() {
+                // Nobody waits, or the listener was closed for good.
+                Some(libc::EAGAIN | libc::EINVAL) => return,
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                    self.core.accept_failed();
+                    return self.stop_listening();
+                }
+                // This client is gone already; the next one may be there.
+                _ => {}
+            }
+        }
+    }
+
+    fn attach(&mut self, socket: OwnedFd, served: bool) {
+        if !served && !self.core.may_linger() {
+            return self.discard(socket);
+        }
+        let fd = socket.as_raw_fd();
+        let key = self.core.insert(socket, served, Readiness::default());
+        if self.register(libc::EPOLL_CTL_ADD, fd, INTEREST, key.into()).is_err() {
+            return self.core.remove(key);
+        }
+        if self.core.order == Order::Stop {
+            self.wind_up(key);
+        }
+    }
+
+    /// Closes a rejected client at once, reading what it has sent so that it is not reset.
+    fn discard(&mut self, socket: OwnedFd) {
+        let _ = transport::receive(&socket, &mut self.input);
+    }
+
+    fn alarmed(&mut self) {
+        self.core.counters.wakeups.add(1);
+        self.core.shared.desks[self.core.index].alarm.clear();
+        for socket in self.core.shared.take_over(self.core.index) {
+            self.attach(socket, true);
+        }
+        for key in self.core.take_parked() {
+            self.step(key);
+        }
+        let order = self.core.shared.order();
+        if order > self.core.order {
+            self.core.order = order;
+            self.core.accept_again = None;
+            self.stop_listening();
+            if order == Order::Stop {
+                self.stop();
+            }
+        }
+    }
+
+    /// Closes what is quiet; the rest closes when it becomes so.
+    fn stop(&mut self) {
+        for key in 0..self.core.connections.bound() {
+            self.wind_up(key);
+        }
+    }
+
+    fn wind_up(&mut self, key: u32) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        // A request may lie in the socket whose event has not come yet.
+        connection.io.readable = true;
+        self.step(key);
+    }
+
+    fn tick(&mut self) {
+        for key in self.core.tick() {
+            self.core.remove(key);
+        }
+        if self.core.accept_due() && self.listen().is_err() {
+            self.core.accept_failed();
+        }
+    }
+
+    fn remove_all(&mut self) {
+        for key in 0..self.core.connections.bound() {
+            self.core.remove(key);
+        }
+    }
+}
+
+/// The flow of a connection, and whether it has more to read.
+#[inline]
+fn connection_flow<S: Service>(core: &mut Core<S, Readiness>, key: u32) -> Option<(Flow, bool)> {
+    let connection = core.connections.get_mut(key)?;
+    Some((connection.flow, connection.io.readable))
+}

@@ -1,0 +1,244 @@
+//! Sockets that clients connect to. Binding happens before any worker starts, so that a port that
+//! is taken is an error message and an exit code, not a server without a door.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+/// Connections that may wait to be accepted; the kernel lowers it to its own limit.
+const BACKLOG: i32 = 4096;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A TCP address; port 0 lets the kernel choose one.
+    Tcp(SocketAddr),
+    /// A Unix socket with the permission bits of its file.
+    Unix {
+        /// The file.
+        path: PathBuf,
+        /// Permission bits, as in chmod.
+        mode: u32,
+    },
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp(address) => address.fmt(f),
+            Endpoint::Unix { path, .. } => path.display().fmt(f),
+        }
+    }
+}
+
+/// Why a listener could not be made. The message says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Somebody else listens there.
+    InUse(Endpoint),
+    /// Not allowed to listen there.
+    PermissionDenied(Endpoint),
+    /// The address does not belong to this machine.
+    NoSuchAddress(Endpoint),
+    /// Something that is not a socket has the path.
+    NotASocket(PathBuf),
+    /// Anything else.
+    Other(Endpoint, io::Error),
+}
+
+impl BindError {
+    fn new(endpoint: &Endpoint, error: io::Error) -> Self {
+        let endpoint = endpoint.clone();
+        match error.kind() {
+            io::ErrorKind::AddrInUse => BindError::InUse(endpoint),
+            io::ErrorKind::PermissionDenied => BindError::PermissionDenied(endpoint),
+            io::ErrorKind::AddrNotAvailable => BindError::NoSuchAddress(endpoint),
+            _ => BindError::Other(endpoint, error),
+        }
+    }
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BindError::InUse(at @ Endpoint::Tcp(_)) => {
+                write!(f, "{at} is taken by another process: stop it or choose another port")
+            }
+            BindError::InUse(at) => {
+                write!(f, "another process listens on {at}: stop it or choose another path")
+            }
+            BindError::PermissionDenied(at @ Endpoint::Tcp(_)) => write!(
+                f,
+                "no permission to listen on {at}: choose a port above 1023 or grant \
+                 CAP_NET_BIND_SERVICE"
+            ),
+            BindError::PermissionDenied(at) => {
+                write!(f, "no permission to create {at}: its directory must be writable")
+            }
+            BindError::NoSuchAddress(at) => {
+                write!(f, "{at} is not an address of this machine: see `ip address`")
+            }
+            BindError::NotASocket(path) => write!(
+                f,
+                "{} exists and is not a socket: remove it or choose another path",
+                path.display()
+            ),
+            BindError::Other(at, error) => write!(f, "cannot listen on {at}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for BindError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            BindError::Other(_, error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// A bound, listening socket, shared by all workers; it closes with its last clone.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    socket: Socket,
+    /// As bound: port 0 is replaced by the port the kernel chose.
+    endpoint: Endpoint,
+    /// Device and inode of a Unix socket's file: only our own is removed at the end.
+    file: Option<(u64, u64)>,
+}
+
+impl Listener {
+    /// Binds and listens.
+    ///
+    /// The file of a Unix socket that nobody listens on any more is replaced.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
+        match endpoint {
+            Endpoint::Tcp(address) => Self::bind_tcp(*address),
+            Endpoint::Unix { path, mode } => {
+                remove_stale(path, endpoint)?;
+                Self::bind_unix(path, *mode)
+            }
+        }
+        .map(|inner| Listener { inner: Arc::new(inner) })
+        .map_err(|error| match error {
+            Failure::Bind(error) => error,
+            Failure::Io(error) => BindError::new(endpoint, error),
+        })
+    }
+
+    fn bind_tcp(address: SocketAddr) -> Result<Inner, Failure> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() {
+            // The IPv4 address may be listed beside it.
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_address(true)?;
+        // Accepted sockets inherit both: no system call per connection.
+        socket.set_tcp_nodelay(true)?;
+        socket.set_keepalive(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        let bound = socket.local_addr()?.as_socket().unwrap_or(address);
+        Ok(Inner { socket, endpoint: Endpoint::Tcp(bound), file: None })
+    }
+
+    fn bind_unix(path: &Path, mode: u32) -> Result<Inner, Failure> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        // Before listening: nobody can connect through a mode that is too open.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        socket.listen(BACKLOG)?;
+        let file = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+        let endpoint = Endpoint::Unix { path: path.to_owned(), mode };
+        Ok(Inner { socket, endpoint, file })
+    }
+
+    /// Where it listens, with the port that the kernel chose for port 0.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.inner.endpoint
+    }
+
+    /// The TCP address, if it is one.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self.inner.endpoint {
+            Endpoint::Tcp(address) => Some(address),
+            Endpoint::Unix { .. } => None,
+        }
+    }
+
+    pub(super) fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.inner.socket.set_nonblocking(nonblocking)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.inner.socket.as_raw_fd()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Endpoint::Unix { path, .. } = &self.endpoint else { return };
+        let now = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+        if now.is_some() && now == self.file {
+            // Nothing is lost if it stays: the next start finds that nobody listens on it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+enum Failure {
+    Bind(BindError),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Io(error)
+    }
+}
+
+impl From<BindError> for Failure {
+    fn from(error: BindError) -> Self {
+        Failure::Bind(error)
+    }
+}
+
+/// Removes the file of a Unix socket that nobody listens on.
+fn remove_stale(path: &Path, endpoint: &Endpoint) -> Result<(), BindError> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(BindError::new(endpoint, error)),
+        Ok(meta) if !meta.file_type().is_socket() => {
+            return Err(BindError::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| BindError::new(endpoint, error))
+        }
+        // Somebody is there, or it cannot be told.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(BindError::PermissionDenied(endpoint.clone()))
+        }
+        _ => Err(BindError::InUse(endpoint.clone())),
+    }
+}

@@ -1,0 +1,92 @@
+//! The one place where bytes of clients enter and leave a socket by system call. The io_uring
+//! loop has the kernel do the same two operations and hands the bytes over at the same points of
+//! [`Connection`](super::connection), so a transport that changes bytes on the way (TLS) has one
+//! seam to sit in: between these calls and the service.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use super::Peer;
+
+/// What a try to receive or send came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// This many bytes; never 0.
+    Bytes(usize),
+    /// The socket would have to wait.
+    Blocked,
+    /// The client will send nothing more. Never the result of sending.
+    End,
+    /// The connection is broken.
+    Broken,
+}
+
+/// Receives into `buffer` without waiting.
+#[inline]
+pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Moved {
+    // SAFETY: pointer and length are those of one mutable slice.
+    let n = unsafe {
+        libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
+    };
+    match n {
+        0 => Moved::End,
+        n if n > 0 => Moved::Bytes(n as usize),
+        _ => failed(),
+    }
+}
+
+/// Sends as much of `bytes` as the socket takes without waiting. `bytes` is not empty.
+#[inline]
+pub(super) fn send(socket: &OwnedFd, bytes: &[u8]) -> Moved {
+    debug_assert!(!bytes.is_empty());
+    // SAFETY: pointer and length are those of one slice.
+    let n = unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    if n > 0 { Moved::Bytes(n as usize) } else { failed() }
+}
+
+#[cold]
+fn failed() -> Moved {
+    match io::Error::last_os_error().raw_os_error() {
+        // EINTR cannot happen to a call that does not wait, but trying later is right for it too.
+        Some(libc::EAGAIN | libc::EINTR) => Moved::Blocked,
+        _ => Moved::Broken,
+    }
+}
+
+/// Tells the client that nothing more comes.
+pub(super) fn end_output(socket: &OwnedFd) {
+    // SAFETY: takes no pointers. A failure means that the connection is broken already.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
+}
+
+/// Ends both directions: whatever waits for the socket in the kernel comes back.
+pub(super) fn abort(socket: &OwnedFd) {
+    // SAFETY: as in `end_output`.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Refuses whoever wants to connect from now on.
+pub(super) fn stop_listening(listener: RawFd) {
+    // SAFETY: as in `end_output`. Linux ends the listening state of TCP and Unix sockets by it.
+    unsafe { libc::shutdown(listener, libc::SHUT_RD) };
+}
+
+/// Who is at the other end.
+pub(super) fn peer_of(socket: &OwnedFd) -> Peer {
+    match socket2::SockRef::from(socket).peer_addr() {
+        Ok(address) => match address.as_socket() {
+            Some(address) => Peer::Tcp(address),
+            None => Peer::Unix,
+        },
+        // Gone before it was looked at; the first read will tell.
+        Err(_) => Peer::Tcp(SocketAddr::from(([0, 0, 0, 0], 0))),
+    }
+}

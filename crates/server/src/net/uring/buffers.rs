@@ -1,0 +1,111 @@
+//! Buffers that the kernel picks from when bytes arrive: shared by all connections of a worker,
+//! so a connection that waits for input owns none. Invariant: a buffer belongs to the kernel from
+//! the moment its entry is published by the tail until a completion names it.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::IoUring;
+use io_uring::types::BufRingEntry;
+
+/// A registered ring of equal buffers. Must outlive the ring it is registered with, or rather the
+/// receives in it.
+pub(super) struct BufferRing {
+    memory: NonNull<u8>,
+    mapped: usize,
+    entries: u16,
+    size: usize,
+    tail: u16,
+}
+
+impl BufferRing {
+    /// The number by which receives name it.
+    pub(super) const GROUP: u16 = 0;
+
+    /// Makes and registers `entries` (a power of two) buffers of `size` bytes.
+    pub(super) fn new(ring: &IoUring, entries: u16, size: usize) -> io::Result<BufferRing> {
+        assert!(entries.is_power_of_two());
+        let table = usize::from(entries) * size_of::<BufRingEntry>();
+        let mapped = table + usize::from(entries) * size;
+        // SAFETY: a fresh anonymous mapping, wherever the kernel likes.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let memory = NonNull::new(memory.cast::<u8>()).expect("a mapping is never at address 0");
+        let mut buffers = BufferRing { memory, mapped, entries, size, tail: 0 };
+        // SAFETY: the table begins at a page, is large enough, and lives until the mapping goes,
+        // which is after the ring was dropped.
+        unsafe {
+            let table = memory.as_ptr() as u64;
+            ring.submitter().register_buf_ring_with_flags(table, entries, Self::GROUP, 0)?;
+        }
+        for buffer in 0..entries {
+            buffers.put(buffer);
+        }
+        buffers.publish();
+        Ok(buffers)
+    }
+
+    fn address(&self, buffer: u16) -> *mut u8 {
+        debug_assert!(buffer < self.entries);
+        let table = usize::from(self.entries) * size_of::<BufRingEntry>();
+        // SAFETY: `buffer` is below `entries`, so this stays within the mapping.
+        unsafe { self.memory.as_ptr().add(table + usize::from(buffer) * self.size) }
+    }
+
+    /// The first `len` bytes of a buffer that a completion has named.
+    #[inline]
+    pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
+        assert!(buffer < self.entries && len <= self.size);
+        // SAFETY: within the mapping, as asserted; initialised (by the kernel or as zero pages);
+        // the kernel does not write to it until `give_back`, which needs `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.address(buffer), len) }
+    }
+
+    fn put(&mut self, buffer: u16) {
+        let index = usize::from(self.tail & (self.entries - 1));
+        let address = self.address(buffer);
+        // SAFETY: `index` is below `entries`. The entry at the tail is not the kernel's. Fields
+        // are set one by one: the tail itself lies in the unused bytes of the first entry.
+        let entry = unsafe { &mut *self.memory.as_ptr().cast::<BufRingEntry>().add(index) };
+        entry.set_addr(address as u64);
+        entry.set_len(self.size as u32);
+        entry.set_bid(buffer);
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    fn publish(&mut self) {
+        // SAFETY: the tail lies within the mapping, is aligned, and is shared with the kernel
+        // only as an atomic.
+        let tail = unsafe {
+            let tail = BufRingEntry::tail(self.memory.as_ptr().cast());
+            AtomicU16::from_ptr(tail.cast_mut())
+        };
+        tail.store(self.tail, Ordering::Release);
+    }
+
+    /// Gives a buffer back to the kernel.
+    #[inline]
+    pub(super) fn give_back(&mut self, buffer: u16) {
+        self.put(buffer);
+        self.publish();
+    }
+}
+
+impl Drop for BufferRing {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; its owner has ended all receives before.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.mapped) };
+    }
+}

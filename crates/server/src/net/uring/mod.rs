@@ -1,0 +1,573 @@
+//! The loop over io_uring. Every connection has one receive that repeats by itself and picks
+//! buffers that all connections share; replies are queued and submitted with the next wait, so a
+//! turn is one system call, whatever the number of connections it serves.
+//!
+//! Sends do not wait: they complete while they are submitted. What the socket did not take is
+//! kept by the connection and sent when the socket is reported writable, exactly as in the epoll
+//! loop. So no memory of a connection is ever in the kernel's hands across a wait.
+//!
+//! Invariant: a connection's number is reused, and its socket closed, only when no operation of
+//! it is in the ring any more (`operations` is 0).
+
+mod buffers;
+mod ring;
+mod staging;
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use io_uring::types::Timespec;
+
+use self::buffers::BufferRing;
+pub(super) use self::ring::probe;
+use self::ring::{Completion, Op, Ring};
+use self::staging::{STAGED_MAX, Staged, Staging};
+use super::connection::{Admission, Core};
+use super::control::{Order, Shared};
+use super::transport::{self, Moved};
+use super::{Flow, MAX_INPUT_HELD, OutputMemory, Service};
+
+/// Shared receive buffers per worker.
+const BUFFERS: u16 = 64;
+const BUFFER_SIZE: usize = 8 << 10;
+/// A connection that holds this much input is not received from.
+const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
+/// Output memory that grew beyond this for one reply is given back.
+const REPLIES_KEPT: usize = 256 << 10;
+/// How long the end waits for the kernel to give up the last operations.
+const REAP: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Receiving {
+    #[default]
+    No,
+    Yes,
+    /// Given up; the kernel has not confirmed it.
+    Cancelled,
+}
+
+/// What this loop knows about a connection.
+#[derive(Debug, Default)]
+struct InFlight {
+    receiving: Receiving,
+    sending: Option<Staged>,
+    /// Waits for the socket to become writable.
+    polling: bool,
+    /// Goes as soon as nothing is in flight.
+    gone: bool,
+    operations: u8,
+}
+
+struct Uring<S: Service> {
+    // Before the memory that it uses, so that it is dropped first.
+    ring: Ring,
+    buffers: BufferRing,
+    staging: Staging,
+    core: Core<S, InFlight>,
+    /// Where input that was held meets input that arrived.
+    input: Box<[u8]>,
+    replies: OutputMemory,
+    /// Listeners with an accept in the ring.
+    accepting: Vec<bool>,
+    /// When the earliest tick in the ring is due; `u64::MAX` without one.
+    tick_at: u64,
+    tick_time: Box<Timespec>,
+}
+
+/// Serves until the workers are told to stop.
+pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> io::Result<()> {
+    let ring = Ring::new()?;
+    let buffers = BufferRing::new(ring.raw(), BUFFERS, BUFFER_SIZE)?;
+    let replies = OutputMemory::with_capacity(shared.options.output_limit + (16 << 10));
+    let mut uring = Uring {
+        ring,
+        buffers,
+        staging: Staging::new(),
+        accepting: vec![false; shared.options.listeners.len()],
+        core: Core::new(shared, index, service),
+        input: vec![0; MAX_INPUT_HELD + BUFFER_SIZE].into(),
+        replies,
+        tick_at: u64::MAX,
+        tick_time: Box::new(Timespec::new()),
+    };
+    uring.watch()?;
+    uring.listen()?;
+    let result = uring.turns();
+    uring.close()?;
+    result
+}
+
+impl<S: Service> Uring<S> {
+    fn turns(&mut self) -> io::Result<()> {
+        let mut completions = Vec::new();
+        let mut spare = Vec::new();
+        loop {
+            let mut ready = self.turn(&mut completions, spare)?;
+            for key in ready.drain(..) {
+                self.step(key)?;
+            }
+            spare = ready;
+            if self.core.tick_due() {
+                self.tick()?;
+            }
+            if self.core.order == Order::Stop
+                && (self.core.connections.len() == 0 || self.core.out_of_grace())
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for completions and looks at each; what else goes on in this turn is returned.
+    fn turn(&mut self, completions: &mut Vec<Completion>, spare: Vec<u32>) -> io::Result<Vec<u32>> {
+        let wait = !self.core.has_ready();
+        if wait {
+            self.core.service.sleep();
+            self.arm_tick()?;
+        }
+        self.ring.enter(wait.into())?;
+        self.core.begin_turn();
+        let ready = self.core.take_ready(spare);
+        self.ring.harvest(completions);
+        for completion in completions.drain(..) {
+            self.completed(completion)?;
+        }
+        Ok(ready)
+    }
+
+    #[inline]
+    fn completed(&mut self, completion: Completion) -> io::Result<()> {
+        match completion.op {
+            Op::Receive => self.received(completion),
+            Op::Send => self.sent(completion),
+            Op::WaitForOutput => self.writable(completion.key),
+            Op::Cancel => Ok(()),
+            Op::Accept => self.accepted(completion),
+            Op::Alarm => {
+                if !completion.more() {
+                    self.watch()?;
+                }
+                self.alarmed()
+            }
+            Op::Tick => {
+                self.tick_at = u64::MAX;
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn received(&mut self, completion: Completion) -> io::Result<()> {
+        let key = completion.key;
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        if !completion.more() {
+            connection.io.receiving = Receiving::No;
+            connection.io.operations -= 1;
+        }
+        match completion.result {
+            0 => connection.ended = true,
+            n if n > 0 => {
+                self.core.received(n as usize);
+                if let Some(buffer) = completion.buffer() {
+                    let executed = self.take_input(key, buffer, n as usize)?;
+                    self.buffers.give_back(buffer);
+                    return if executed { self.transmit(key) } else { self.step(key) };
+                }
+            }
+            error => {
+                // Out of buffers or given up: the next step receives again if that is wanted.
+                let passing = [libc::ENOBUFS, libc::ECANCELED, libc::EAGAIN, libc::EINTR];
+                if !passing.contains(&-error) {
+                    return self.drop_connection(key);
+                }
+            }
+        }
+        if let Some(buffer) = completion.buffer() {
+            self.buffers.give_back(buffer);
+        }
+        self.step(key)
+    }
+
+    /// Has the service look at input that arrived, or keeps it for later. Whether the service
+    /// looked.
+    #[inline]
+    fn take_input(&mut self, key: u32, buffer: u16, len: usize) -> io::Result<bool> {
+        let bytes = self.buffers.bytes(buffer, len);
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(false) };
+        if connection.service.is_none() {
+            return Ok(false);
+        }
+        let kept = connection.input.len();
+        let waits = connection.io.sending.is_some()
+            || !connection.output.is_empty()
+            || connection.unseen
+            || connection.flow != Flow::Read;
+        if !waits && kept == 0 {
+            return Ok(self.core.execute(key, Some(bytes), &mut self.replies));
+        }
+        if !waits && kept + len <= self.input.len() {
+            self.input[..kept].copy_from_slice(connection.input.bytes());
+            self.input[kept..kept + len].copy_from_slice(bytes);
+            let whole = &self.input[..kept + len];
+            return Ok(self.core.execute(key, Some(whole), &mut self.replies));
+        }
+        let pause = kept + len > PAUSE_ABOVE && connection.io.receiving == Receiving::Yes;
+        if pause {
+            connection.io.receiving = Receiving::Cancelled;
+        }
+        if self.core.hold_input(key, bytes).is_err() {
+            self.drop_connection(key)?;
+        } else if pause {
+            self.ring.cancel(Op::Receive, key)?;
+        }
+        Ok(false)
+    }
+
+    /// Sends the replies, or goes on if there are none.
+    #[inline]
+    fn transmit(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        let bytes = self.replies.bytes();
+        if bytes.is_empty() {
+            return self.proceed(key);
+        }
+        if bytes.len() <= STAGED_MAX {
+            let staged = self.staging.stage(bytes);
+            self.replies.clear();
+            connection.io.sending = Some(staged);
+            connection.io.operations += 1;
+            let bytes = self.staging.bytes(staged);
+            let (socket, bytes) =
+                (connection.socket.as_raw_fd(), (bytes.as_ptr(), bytes.len() as u32));
+            // SAFETY: staged bytes stay until they are released, which the completion does.
+            return unsafe { self.ring.send(socket, bytes, key) };
+        }
+        let sent = match transport::send(&connection.socket, bytes) {
+            Moved::Bytes(n) => n,
+            Moved::Blocked => 0,
+            Moved::End | Moved::Broken => {
+                self.replies.clear();
+                return self.drop_connection(key);
+            }
+        };
+        self.core.sent(sent);
+        if sent < bytes.len() {
+            let held = self.core.hold_output(key, &bytes[sent..]);
+            self.clear_replies();
+            return match held {
+                Ok(()) => self.wait_for_output(key),
+                Err(_) => self.drop_connection(key),
+            };
+        }
+        self.clear_replies();
+        self.proceed(key)
+    }
+
+    fn clear_replies(&mut self) {
+        self.replies.clear();
+        if self.replies.capacity() > REPLIES_KEPT.max(2 * self.core.shared.options.output_limit) {
+            let capacity = self.core.shared.options.output_limit + (16 << 10);
+            self.replies = OutputMemory::with_capacity(capacity);
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, completion: Completion) -> io::Result<()> {
+        let key = completion.key;
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        let Some(staged) = connection.io.sending.take() else { return Ok(()) };
+        connection.io.operations -= 1;
+        let gone = connection.service.is_none();
+        let sent = match completion.result {
+            n if n >= 0 => n as usize,
+            error if -error == libc::EAGAIN || -error == libc::EINTR => 0,
+            _ => {
+                self.staging.release(staged);
+                return self.drop_connection(key);
+            }
+        };
+        self.core.sent(sent);
+        if sent < staged.len() && !gone {
+            let held = self.core.hold_output(key, &self.staging.bytes(staged)[sent..]);
+            self.staging.release(staged);
+            return match held {
+                Ok(()) => self.wait_for_output(key),
+                Err(_) => self.drop_connection(key),
+            };
+        }
+        self.staging.release(staged);
+        self.step(key)
+    }
+
+    fn writable(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        connection.io.polling = false;
+        connection.io.operations -= 1;
+        self.step(key)
+    }
+
+    fn wait_for_output(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        connection.io.polling = true;
+        connection.io.operations += 1;
+        self.ring.wait_for_output(connection.socket.as_raw_fd(), key)
+    }
+
+    /// Does for a connection what can be done now.
+    #[inline]
+    fn step(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        let io = &connection.io;
+        if connection.service.is_none() {
+            return self.linger(key);
+        }
+        if io.sending.is_some() || io.polling {
+            return Ok(());
+        }
+        if !connection.output.is_empty() && !self.flush(key)? {
+            return Ok(());
+        }
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        let executed = match connection.flow {
+            Flow::Close => return self.finish(key),
+            Flow::Park => return Ok(()),
+            Flow::Drain => self.core.execute(key, None, &mut self.replies),
+            Flow::Read if connection.unseen => self.core.execute(key, None, &mut self.replies),
+            Flow::Read => return self.settle(key),
+        };
+        if executed { self.transmit(key) } else { Ok(()) }
+    }
+
+    /// Goes on after a call of the service whose replies, if any, are all sent.
+    fn proceed(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        match connection.flow {
+            Flow::Close => self.finish(key)?,
+            Flow::Read if !connection.unseen => self.settle(key)?,
+            Flow::Drain | Flow::Read => self.core.queue(key),
+            Flow::Park => {}
+        }
+        Ok(())
+    }
+
+    /// Sends output held from an earlier turn. True when all is sent.
+    fn flush(&mut self, key: u32) -> io::Result<bool> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(false) };
+        let all = connection.output.len();
+        match transport::send(&connection.socket, connection.output.bytes()) {
+            Moved::Bytes(n) => {
+                self.core.sent_held(key, n);
+                if n < all {
+                    self.wait_for_output(key)?;
+                }
+                return Ok(n == all);
+            }
+            Moved::Blocked => self.wait_for_output(key)?,
+            Moved::End | Moved::Broken => self.drop_connection(key)?,
+        }
+        Ok(false)
+    }
+
+    /// Everything received is processed and answered: wait for more, if there is a reason to.
+    #[inline]
+    fn settle(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        if connection.ended {
+            return self.drop_connection(key);
+        }
+        let receiving = connection.io.receiving;
+        if self.core.order == Order::Stop && self.core.is_quiet(key) {
+            return match receiving {
+                Receiving::No => self.drop_connection(key),
+                // What the kernel has taken already is still delivered.
+                Receiving::Yes => self.stop_receiving(key),
+                Receiving::Cancelled => Ok(()),
+            };
+        }
+        if receiving == Receiving::No { self.receive(key) } else { Ok(()) }
+    }
+
+    fn receive(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        connection.io.receiving = Receiving::Yes;
+        connection.io.operations += 1;
+        self.ring.receive(connection.socket.as_raw_fd(), key)
+    }
+
+    fn stop_receiving(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        connection.io.receiving = Receiving::Cancelled;
+        self.ring.cancel(Op::Receive, key)
+    }
+
+    /// The service wants it closed, and all its replies are sent.
+    fn finish(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        if connection.ended || self.core.order == Order::Stop {
+            return self.drop_connection(key);
+        }
+        transport::end_output(&connection.socket);
+        self.core.detach(key);
+        self.linger(key)
+    }
+
+    /// A lingering connection receives (and what comes is thrown away) until its client ends.
+    fn linger(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        if connection.io.gone {
+            if connection.io.operations == 0 {
+                self.core.remove(key);
+            }
+        } else if connection.ended {
+            return self.drop_connection(key);
+        } else if connection.io.receiving == Receiving::No {
+            return self.receive(key);
+        }
+        Ok(())
+    }
+
+    /// Ends a connection now; it is forgotten when nothing of it is in flight.
+    fn drop_connection(&mut self, key: u32) -> io::Result<()> {
+        self.core.detach(key);
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        if connection.io.operations > 0 {
+            connection.io.gone = true;
+            // Whatever waits for the socket completes by this.
+            transport::abort(&connection.socket);
+        } else {
+            self.core.remove(key);
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
+        let alarm = self.core.shared.desks[self.core.index].alarm.fd();
+        self.ring.watch(alarm)
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
+            if !self.accepting[index] {
+                self.accepting[index] = true;
+                self.ring.accept(listener.fd(), index as u32)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn accepted(&mut self, completion: Completion) -> io::Result<()> {
+        if !completion.more() {
+            self.accepting[completion.key as usize] = false;
+        }
+        if completion.result >= 0 {
+            // SAFETY: the kernel has just made this descriptor for us.
+            let socket = unsafe { OwnedFd::from_raw_fd(completion.result) };
+            match self.core.admit(socket) {
+                Admission::Own(socket) => self.attach(socket, true)?,
+                Admission::Rejected(socket) => self.attach(socket, false)?,
+                Admission::Elsewhere => {}
+            }
+            if self.core.order == Order::Serve && self.core.accept_again.is_none() {
+                self.listen()?;
+            }
+        } else if self.core.shared.order() == Order::Serve {
+            self.core.accept_failed();
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, socket: OwnedFd, served: bool) -> io::Result<()> {
+        if !served && !self.core.may_linger() {
+            // Closed at once; what it has sent is read, so that it is not reset.
+            let _ = transport::receive(&socket, &mut self.input);
+            return Ok(());
+        }
+        let key = self.core.insert(socket, served, InFlight::default());
+        self.step(key)
+    }
+
+    fn alarmed(&mut self) -> io::Result<()> {
+        self.core.counters.wakeups.add(1);
+        self.core.shared.desks[self.core.index].alarm.clear();
+        for socket in self.core.shared.take_over(self.core.index) {
+            self.attach(socket, true)?;
+        }
+        for key in self.core.take_parked() {
+            self.step(key)?;
+        }
+        let order = self.core.shared.order();
+        if order > self.core.order {
+            self.core.order = order;
+            self.core.accept_again = None;
+            if order == Order::Stop {
+                self.stop()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes what is quiet or lingers; the rest closes when it becomes quiet.
+    fn stop(&mut self) -> io::Result<()> {
+        for key in 0..self.core.connections.bound() {
+            let Some(connection) = self.core.connections.get_mut(key) else { continue };
+            if connection.service.is_none() {
+                self.drop_connection(key)?;
+            } else {
+                self.step(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn arm_tick(&mut self) -> io::Result<()> {
+        let Some(wait) = self.core.wait_limit() else { return Ok(()) };
+        if self.core.next_tick() < self.tick_at {
+            self.tick_at = self.core.next_tick();
+            // The timer is finer than the clock it is for.
+            *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
+            // SAFETY: boxed, and not changed before the next turn submits it.
+            unsafe { self.ring.tick(&raw const *self.tick_time)? };
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        for key in self.core.tick() {
+            self.drop_connection(key)?;
+        }
+        if self.core.accept_due() {
+            self.listen()?;
+        }
+        Ok(())
+    }
+
+    /// Drops all connections and waits until the kernel has let go of them.
+    fn close(mut self) -> io::Result<()> {
+        for key in 0..self.core.connections.bound() {
+            self.drop_connection(key)?;
+        }
+        let deadline = Instant::now() + REAP;
+        let mut completions = Vec::new();
+        while self.core.connections.len() > 0 && Instant::now() < deadline {
+            // The timer ends the wait if nothing else does.
+            *self.tick_time = Timespec::from(REAP / 10);
+            // SAFETY: boxed, and not changed before it is submitted by the next call.
+            unsafe { self.ring.tick(&raw const *self.tick_time)? };
+            self.ring.enter(1)?;
+            self.ring.harvest(&mut completions);
+            for completion in completions.drain(..) {
+                if completion.op != Op::Alarm && completion.op != Op::Accept {
+                    self.completed(completion)?;
+                }
+            }
+        }
+        if self.core.connections.len() > 0 {
+            // The kernel may still write to the buffers; better lost than overwritten.
+            std::mem::forget(self.buffers);
+            std::mem::forget(self.staging);
+        }
+        Ok(())
+    }
+}

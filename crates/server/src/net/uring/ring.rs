@@ -1,0 +1,267 @@
+//! The ring itself: making one with what the kernel offers, finding out whether that is enough,
+//! putting operations in and getting completions out.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use io_uring::types::Fd;
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use super::buffers::BufferRing;
+
+const ENTRIES: u32 = 512;
+/// Completions may come in bursts: a receive that runs dry reports many buffers at once.
+const COMPLETIONS: u32 = 8 << 10;
+/// `IORING_ENTER_GETEVENTS`: work that the kernel has deferred is done in this call.
+const GET_EVENTS: u32 = 1;
+
+/// What an operation was for. It travels through the kernel in the low byte of the user data;
+/// the key of the connection stands above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Op {
+    Receive,
+    Send,
+    WaitForOutput,
+    Cancel,
+    Accept,
+    Alarm,
+    Tick,
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) op: Op,
+    pub(super) key: u32,
+    pub(super) result: i32,
+    pub(super) flags: u32,
+}
+
+impl Completion {
+    /// Whether the operation goes on and will complete again.
+    pub(super) fn more(&self) -> bool {
+        cqueue::more(self.flags)
+    }
+
+    /// The provided buffer that the kernel has filled.
+    pub(super) fn buffer(&self) -> Option<u16> {
+        cqueue::buffer_select(self.flags)
+    }
+}
+
+fn user_data(op: Op, key: u32) -> u64 {
+    u64::from(key) << 8 | op as u64
+}
+
+/// One thread's ring.
+pub(super) struct Ring {
+    ring: IoUring,
+}
+
+impl Ring {
+    /// Makes a ring for the calling thread, the best that the kernel offers.
+    pub(super) fn new() -> io::Result<Ring> {
+        let base = || {
+            let mut builder = IoUring::builder();
+            builder.setup_clamp().setup_cqsize(COMPLETIONS);
+            builder
+        };
+        // Deferred work (Linux 6.1) runs when this thread asks for completions, in one batch; no
+        // interrupts of its user code, no locking against other submitters.
+        let deferred = || {
+            let mut builder = base();
+            builder.setup_single_issuer().setup_defer_taskrun();
+            builder
+        };
+        let ring = deferred()
+            .setup_no_sqarray()
+            .build(ENTRIES)
+            .or_else(|_| deferred().build(ENTRIES))
+            .or_else(|_| base().setup_coop_taskrun().build(ENTRIES))?;
+        Ok(Ring { ring })
+    }
+
+    pub(super) fn raw(&self) -> &IoUring {
+        &self.ring
+    }
+
+    /// Hands queued operations to the kernel and waits for `want` completions.
+    pub(super) fn enter(&mut self, want: u32) -> io::Result<()> {
+        let queued = self.ring.submission().len() as u32;
+        // SAFETY: no argument is passed; whatever the queued operations point to is alive, as
+        // `push` demands.
+        let result = unsafe {
+            self.ring.submitter().enter::<libc::sigset_t>(queued, want, GET_EVENTS, None)
+        };
+        match result {
+            Ok(_) => Ok(()),
+            // Interrupted, or completions must be taken first: the caller does that next.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves all completions into `into`.
+    pub(super) fn harvest(&mut self, into: &mut Vec<Completion>) {
+        into.extend(self.ring.completion().map(|entry| {
+            let data = entry.user_data();
+            Completion {
+                op: op_of(data),
+                key: (data >> 8) as u32,
+                result: entry.result(),
+                flags: entry.flags(),
+            }
+        }));
+    }
+
+    /// Queues an operation.
+    ///
+    /// # Safety
+    /// What the operation points to must live until its (last) completion.
+    unsafe fn push(&mut self, entry: squeue::Entry, op: Op, key: u32) -> io::Result<()> {
+        let entry = entry.user_data(user_data(op, key));
+        loop {
+            // SAFETY: handed on to the caller.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return Ok(());
+            }
+            self.enter(0)?;
+        }
+    }
+
+    pub(super) fn receive(&mut self, socket: RawFd, key: u32) -> io::Result<()> {
+        let entry = opcode::RecvMulti::new(Fd(socket), BufferRing::GROUP).build();
+        // SAFETY: points to nothing; the buffers are those of the group, registered for as long
+        // as the ring lives.
+        unsafe { self.push(entry, Op::Receive, key) }
+    }
+
+    /// Sends without waiting: the operation completes while it is submitted.
+    ///
+    /// # Safety
+    /// `bytes` must stay where they are until the completion.
+    pub(super) unsafe fn send(
+        &mut self,
+        socket: RawFd,
+        bytes: (*const u8, u32),
+        key: u32,
+    ) -> io::Result<()> {
+        let entry = opcode::Send::new(Fd(socket), bytes.0, bytes.1)
+            .flags(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+            .build();
+        // SAFETY: handed on to the caller.
+        unsafe { self.push(entry, Op::Send, key) }
+    }
+
+    pub(super) fn wait_for_output(&mut self, socket: RawFd, key: u32) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(socket), libc::POLLOUT as u32).build();
+        // SAFETY: points to nothing.
+        unsafe { self.push(entry, Op::WaitForOutput, key) }
+    }
+
+    /// Asks the kernel to give up an operation; it completes all the same.
+    pub(super) fn cancel(&mut self, op: Op, key: u32) -> io::Result<()> {
+        let entry = opcode::AsyncCancel::new(user_data(op, key)).build();
+        // SAFETY: points to nothing.
+        unsafe { self.push(entry, Op::Cancel, key) }
+    }
+
+    pub(super) fn accept(&mut self, listener: RawFd, index: u32) -> io::Result<()> {
+        let entry = opcode::AcceptMulti::new(Fd(listener)).flags(libc::SOCK_CLOEXEC).build();
+        // SAFETY: points to nothing.
+        unsafe { self.push(entry, Op::Accept, index) }
+    }
+
+    /// Completes whenever `event` becomes readable.
+    pub(super) fn watch(&mut self, event: RawFd) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(event), libc::POLLIN as u32).multi(true).build();
+        // SAFETY: points to nothing.
+        unsafe { self.push(entry, Op::Alarm, 0) }
+    }
+
+    /// Completes when the time has passed.
+    ///
+    /// # Safety
+    /// `time` must stay where it is until the operation was submitted.
+    pub(super) unsafe fn tick(&mut self, time: *const io_uring::types::Timespec) -> io::Result<()> {
+        let entry = opcode::Timeout::new(time).build();
+        // SAFETY: handed on to the caller; the kernel copies the time when it takes the
+        // operation.
+        unsafe { self.push(entry, Op::Tick, 0) }
+    }
+}
+
+fn op_of(data: u64) -> Op {
+    match data as u8 {
+        0 => Op::Receive,
+        1 => Op::Send,
+        2 => Op::WaitForOutput,
+        4 => Op::Accept,
+        5 => Op::Alarm,
+        6 => Op::Tick,
+        _ => Op::Cancel,
+    }
+}
+
+/// Tries out what the loop needs, on a socket pair. The error says what the kernel refused.
+pub(in crate::net) fn probe() -> Result<(), String> {
+    let refused = |what: &str, error: io::Error| format!("{what}: {error}");
+    let mut ring = Ring::new().map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            format!("the system or a container profile forbids it ({error})")
+        }
+        Some(libc::ENOSYS) => "the kernel has none".to_owned(),
+        _ => refused("setting up a ring", error),
+    })?;
+    let mut buffers =
+        BufferRing::new(ring.raw(), 2, 64).map_err(|e| refused("registering a buffer ring", e))?;
+    let (ours, theirs) = UnixStream::pair().map_err(|e| refused("making a socket pair", e))?;
+    ring.receive(ours.as_raw_fd(), 0).map_err(|e| refused("queueing a receive", e))?;
+    let mut completions = Vec::new();
+    for byte in [b'a', b'b'] {
+        io::Write::write_all(&mut &theirs, &[byte]).map_err(|e| refused("writing", e))?;
+        completions.clear();
+        ring.enter(1).map_err(|e| refused("waiting for a receive", e))?;
+        ring.harvest(&mut completions);
+        // The second byte shows that the receive goes on by itself (Linux 6.0).
+        let Some((1, true, Some(buffer))) =
+            completions.first().map(|c| (c.result, c.more(), c.buffer()))
+        else {
+            return Err("receives that repeat into provided buffers do not work".to_owned());
+        };
+        if buffers.bytes(buffer, 1) != [byte] {
+            return Err("a provided buffer holds something else than was sent".to_owned());
+        }
+        buffers.give_back(buffer);
+    }
+    // The receive ends before its buffers go.
+    drop(theirs);
+    ring.enter(1).map_err(|e| refused("waiting for the end", e))?;
+    drop(ring);
+    drop(buffers);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_data_survives_the_round_trip() {
+        for op in
+            [Op::Receive, Op::Send, Op::WaitForOutput, Op::Cancel, Op::Accept, Op::Alarm, Op::Tick]
+        {
+            let data = user_data(op, 0xfedc_ba98);
+            assert_eq!((op_of(data), (data >> 8) as u32), (op, 0xfedc_ba98));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Small replies on their way to the kernel. Sends are queued during a turn and submitted
+//! together with the next wait; until their completions are taken the bytes must stay where they
+//! are. So they are copied, one behind the other, into chunks that are reused when the last of
+//! their sends has completed.
+
+/// Replies longer than this are sent by a call of their own: a copy would cost more than the call.
+pub(super) const STAGED_MAX: usize = 4 << 10;
+const CHUNK: usize = 64 << 10;
+
+/// Where staged bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Staged {
+    chunk: u32,
+    start: u32,
+    len: u32,
+}
+
+impl Staged {
+    pub(super) fn len(self) -> usize {
+        self.len as usize
+    }
+}
+
+#[derive(Debug)]
+struct Chunk {
+    memory: Box<[u8]>,
+    filled: usize,
+    /// Sends that have not completed.
+    in_flight: usize,
+}
+
+/// Memory of sends that have not completed. Invariant: the bytes of a chunk neither move nor
+/// change while `in_flight` is not 0.
+#[derive(Debug)]
+pub(super) struct Staging {
+    chunks: Vec<Chunk>,
+    current: usize,
+}
+
+impl Staging {
+    pub(super) fn new() -> Self {
+        Staging { chunks: vec![Chunk::new()], current: 0 }
+    }
+
+    /// Copies `bytes`, at most [`STAGED_MAX`] of them, to where they stay until
+    /// [`release`](Self::release).
+    #[inline]
+    pub(super) fn stage(&mut self, bytes: &[u8]) -> Staged {
+        assert!(bytes.len() <= STAGED_MAX);
+        if self.chunks[self.current].filled + bytes.len() > CHUNK {
+            self.advance();
+        }
+        let chunk = &mut self.chunks[self.current];
+        let start = chunk.filled;
+        chunk.memory[start..start + bytes.len()].copy_from_slice(bytes);
+        chunk.filled += bytes.len();
+        chunk.in_flight += 1;
+        Staged { chunk: self.current as u32, start: start as u32, len: bytes.len() as u32 }
+    }
+
+    #[cold]
+    fn advance(&mut self) {
+        self.current = match self.chunks.iter().position(|chunk| chunk.in_flight == 0) {
+            Some(free) => free,
+            None => {
+                self.chunks.push(Chunk::new());
+                self.chunks.len() - 1
+            }
+        };
+        self.chunks[self.current].filled = 0;
+    }
+
+    pub(super) fn bytes(&self, staged: Staged) -> &[u8] {
+        &self.chunks[staged.chunk as usize].memory[staged.start as usize..][..staged.len()]
+    }
+
+    /// The send has completed.
+    #[inline]
+    pub(super) fn release(&mut self, staged: Staged) {
+        let chunk = &mut self.chunks[staged.chunk as usize];
+        chunk.in_flight -= 1;
+        if chunk.in_flight == 0 {
+            chunk.filled = 0;
+        }
+    }
+}
+
+impl Chunk {
+    fn new() -> Self {
+        Chunk { memory: vec![0; CHUNK].into(), filled: 0, in_flight: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staged_bytes_stay_until_released() {
+        let mut staging = Staging::new();
+        let staged: Vec<(Staged, Vec<u8>, *const u8)> = (0..100u8)
+            .map(|n| {
+                let bytes = vec![n; 1 + usize::from(n) * 40];
+                let staged = staging.stage(&bytes);
+                (staged, bytes, staging.bytes(staged).as_ptr())
+            })
+            .collect();
+        let chunks = staging.chunks.len();
+        assert!(chunks > 1);
+        for (at, bytes, address) in &staged {
+            assert_eq!(staging.bytes(*at), bytes);
+            assert_eq!(staging.bytes(*at).as_ptr(), *address);
+        }
+        for (at, ..) in staged {
+            staging.release(at);
+        }
+        for _ in 0..1000 {
+            let at = staging.stage(&[7; STAGED_MAX]);
+            staging.release(at);
+        }
+        assert_eq!(staging.chunks.len(), chunks);
+    }
+}

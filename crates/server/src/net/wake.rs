@@ -1,0 +1,90 @@
+//! Waking a worker from another thread. Invariant: whoever sets `woken` from false to true writes
+//! to the eventfd, and the worker clears `woken` before it looks for what it was woken for; so a
+//! wake-up is never lost, and many wake-ups before the worker looks cost one system call.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+/// The part of a worker that other threads can touch to wake it.
+#[derive(Debug)]
+pub(super) struct Alarm {
+    event: OwnedFd,
+    woken: AtomicBool,
+}
+
+impl Alarm {
+    pub(super) fn new() -> io::Result<Arc<Alarm>> {
+        // SAFETY: takes no pointers; a non-negative result is a descriptor nobody else owns.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: as above, `fd` is open and ours.
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Arc::new(Alarm { event, woken: AtomicBool::new(false) }))
+    }
+
+    /// The descriptor that becomes readable.
+    pub(super) fn fd(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    pub(super) fn ring(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            let one = 1u64.to_ne_bytes();
+            // SAFETY: the buffer is 8 bytes long, as an eventfd wants. The write can only fail
+            // when the count would overflow, and then the descriptor is readable anyway.
+            unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+        }
+    }
+
+    /// Makes the descriptor unreadable again and allows the next [`ring`](Self::ring); what was
+    /// rung for must be looked for after this.
+    pub(super) fn clear(&self) {
+        let mut count = [0u8; 8];
+        // SAFETY: the buffer is 8 bytes long, as an eventfd wants; it does not block, and a
+        // failure means that it was not readable.
+        unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
+        self.woken.swap(false, Ordering::AcqRel);
+    }
+
+    pub(super) fn waker(self: &Arc<Self>) -> Waker {
+        Waker::from(Arc::clone(self))
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readable(alarm: &Alarm) -> bool {
+        let mut poll = libc::pollfd { fd: alarm.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, as the count says; no waiting.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn rings_until_cleared() {
+        let alarm = Alarm::new().unwrap();
+        assert!(!readable(&alarm));
+        alarm.waker().wake_by_ref();
+        alarm.waker().wake();
+        assert!(readable(&alarm));
+        alarm.clear();
+        assert!(!readable(&alarm));
+        alarm.ring();
+        assert!(readable(&alarm));
+    }
+}
