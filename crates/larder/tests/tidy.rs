@@ -1,0 +1,245 @@
+//! What is never right in this tree, checked over its text: see STYLE.md for the reasons.
+//!
+//! Sizes are a smell to look at and not a gate: `cargo test --test tidy -- --nocapture sizes` lists them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Directories that hold nothing of ours.
+const SKIPPED: [&str; 5] = [".git", "target", "node_modules", "__pycache__", "corpus"];
+
+/// Crates in which `unsafe` has no business: they neither share memory nor call the kernel.
+const SAFE_CRATES: [&str; 3] = ["client", "protocol", "sim"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("workspace root")
+}
+
+/// Every file under `directory`, in order.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_path_buf()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).expect("readable directory") {
+            let path = entry.expect("directory entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if SKIPPED.contains(&name.as_str()) || path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() { open.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The text files of the project with their names relative to its root.
+fn texts() -> Vec<(String, String)> {
+    let root = root();
+    files(&root)
+        .into_iter()
+        .filter_map(|path| {
+            let name = path.strip_prefix(&root).expect("under root").display().to_string();
+            fs::read_to_string(&path).ok().map(|text| (name, text))
+        })
+        .collect()
+}
+
+/// The Rust sources that go into a build for use: no test file, and of each file the part before its
+/// inline tests.
+fn shipped_sources() -> Vec<(String, String)> {
+    let is_test = |name: &str| {
+        name.ends_with("/tests.rs") || name.contains("/tests/") || name.contains("/benches/")
+    };
+    texts()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("crates/") && name.ends_with(".rs") && !is_test(name))
+        .map(|(name, text)| {
+            let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+            (name, text[..end].to_owned())
+        })
+        .collect()
+}
+
+/// Lines of `sources` that contain one of `words`, as `file:line: text`; comments count too.
+fn lines_with(sources: &[(String, String)], words: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, text) in sources {
+        for (number, line) in text.lines().enumerate() {
+            if words.iter().any(|word| line.contains(word.as_str())) {
+                found.push(format!("{name}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    found
+}
+
+/// The names under one header of a `Cargo.toml`.
+fn dependencies(manifest: &str, header: &str) -> BTreeSet<String> {
+    let mut inside = false;
+    let mut names = BTreeSet::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            inside = line.trim() == header;
+        } else if inside
+            && !line.starts_with('#')
+            && let Some((name, _)) = line.split_once(['.', '=', ' '])
+        {
+            names.insert(name.to_owned());
+        }
+    }
+    names
+}
+
+/// Crate name to manifest text.
+fn manifests() -> BTreeMap<String, String> {
+    texts()
+        .into_iter()
+        .filter_map(|(name, text)| {
+            let name = name.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?.to_owned();
+            (!name.contains('/')).then_some((name, text))
+        })
+        .collect()
+}
+
+/// The rows of the table under `heading` in ARCHITECTURE.md: first cell to second cell.
+fn architecture_table(heading: &str) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let section = text.split(&format!("\n## {heading}\n")).nth(1).expect("section of the table");
+    let section = section.split("\n## ").next().unwrap_or(section);
+    section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|line| line.split_once("` |"))
+        .map(|(first, rest)| (first.to_owned(), rest.trim().trim_end_matches('|').to_owned()))
+        .collect()
+}
+
+#[test]
+fn crates_depend_on_each_other_as_the_architecture_says() {
+    let edges = architecture_table("Crate edges");
+    for (name, manifest) in manifests() {
+        let allowed = edges.get(&name).unwrap_or_else(|| panic!("{name} has no row"));
+        for dependency in dependencies(&manifest, "[dependencies]") {
+            if let Some(other) = dependency.strip_prefix("larder-") {
+                assert!(
+                    allowed.contains(&format!("`{other}`")),
+                    "{name} uses {other}, an edge that ARCHITECTURE.md does not list: {allowed}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_dependency_has_a_reason() {
+    let reasons = architecture_table("Dependencies");
+    for (name, manifest) in manifests() {
+        for header in
+            ["[dependencies]", "[dev-dependencies]", "[target.\"cfg(loom)\".dependencies]"]
+        {
+            for dependency in dependencies(&manifest, header) {
+                assert!(
+                    dependency.starts_with("larder-") || reasons.contains_key(&dependency),
+                    "{name} uses {dependency}, which ARCHITECTURE.md gives no reason for"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_unfinished_is_left_outside_tests() {
+    let words = ["todo!(", "dbg!(", "unimplemented!(", "FIXME", "XXX"].map(str::to_owned);
+    let found = lines_with(&shipped_sources(), &words);
+    assert!(found.is_empty(), "left over:\n{}", found.join("\n"));
+}
+
+#[test]
+fn every_source_file_says_why_it_exists() {
+    let silent: Vec<String> = shipped_sources()
+        .into_iter()
+        .filter(|(_, text)| !text.starts_with("//!"))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(silent.is_empty(), "no head comment in:\n{}", silent.join("\n"));
+}
+
+#[test]
+fn unsafe_stays_where_memory_is_shared_or_the_kernel_called() {
+    let sources: Vec<_> = shipped_sources()
+        .into_iter()
+        .filter(|(name, _)| {
+            SAFE_CRATES.iter().any(|safe| name.starts_with(&format!("crates/{safe}/")))
+        })
+        .collect();
+    let words = ["unsafe {", "unsafe fn", "unsafe impl"].map(str::to_owned);
+    let found = lines_with(&sources, &words);
+    assert!(found.is_empty(), "unsafe code in a safe crate:\n{}", found.join("\n"));
+}
+
+#[test]
+fn no_path_of_somebodys_machine() {
+    let places = ["work", "root", "home", "Users"].map(|name| format!(" /{name}/"));
+    let quoted = ["work", "root", "home", "Users"].map(|name| format!("\"/{name}/"));
+    let found = lines_with(&texts(), &[places, quoted].concat());
+    assert!(found.is_empty(), "machine paths:\n{}", found.join("\n"));
+}
+
+#[test]
+fn every_flag_of_serve_is_documented() {
+    let help = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(["serve", "--help"])
+        .output()
+        .expect("larder runs");
+    let help = String::from_utf8(help.stdout).expect("help is text");
+    let documented = fs::read_to_string(root().join("docs/settings.md")).expect("docs/settings.md");
+    let flags: BTreeSet<&str> = help
+        .split(|byte: char| !byte.is_ascii_alphanumeric() && byte != '-')
+        .filter(|word| word.starts_with("--") && word.len() > 2)
+        .collect();
+    assert!(flags.contains("--memory"), "no flags in the help: {help}");
+    for flag in flags {
+        assert!(
+            documented.contains(&format!("`{flag}")),
+            "{flag} is in `larder serve --help` and not in docs/settings.md"
+        );
+    }
+}
+
+#[test]
+fn sizes() {
+    for (name, text) in shipped_sources() {
+        let lines = text.lines().count();
+        if lines > 500 {
+            println!("{name}: {lines} lines before its tests");
+        }
+        for (function, length) in functions(&text) {
+            if length > 70 {
+                println!("{name}: {function}: {length} lines");
+            }
+        }
+    }
+}
+
+/// The functions of a formatted source with their lengths in lines: from `fn` to the closing brace in
+/// the same column.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let Some(at) = line.find("fn ").filter(|_| line.trim_end().ends_with(['{', '('])) else {
+            continue;
+        };
+        let name: String =
+            line[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        let close = format!("{}}}", " ".repeat(indent));
+        if let Some(length) = lines[start..].iter().position(|line| *line == close) {
+            found.push((name, length + 1));
+        }
+    }
+    found
+}

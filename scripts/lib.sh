@@ -1,0 +1,82 @@
+# Set-up that the scripts share: sourced, not run. Everything here does nothing when it is already done.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/go/bin"
+export DEBIAN_FRONTEND=noninteractive
+
+say() { printf '\n== %s\n' "$*"; }
+
+die() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo --preserve-env=DEBIAN_FRONTEND "$@"
+    else
+        die "this needs root, and sudo is missing: $*"
+    fi
+}
+
+# The package lists of a fresh machine may be empty or old: refreshed only when the first try fails.
+apt_install() {
+    command -v apt-get >/dev/null || die "please install: $* (this is not Debian or Ubuntu)"
+    say "installing $*"
+    as_root apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null 2>&1 ||
+        { as_root apt-get update -qq </dev/null &&
+            as_root apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null; } ||
+        die "apt-get could not install: $*"
+}
+
+# A C compiler (the linker, and the allocator's C source) and Rust; rust-toolchain.toml names the version.
+need_rust() {
+    local packages=()
+    command -v cc >/dev/null || packages+=(gcc libc6-dev)
+    if ! command -v cargo >/dev/null; then
+        command -v curl >/dev/null || packages+=(curl ca-certificates)
+    fi
+    [ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
+    if ! command -v cargo >/dev/null; then
+        say "installing Rust with rustup, for this user"
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+            sh -s -- -y -q --profile minimal --default-toolchain none --no-modify-path
+    fi
+    # With rustup the first call installs the pinned toolchain and its components.
+    cargo --version >/dev/null || die "cargo does not run here"
+}
+
+# Ruby's libraries have no command to look for.
+ruby_has() { command -v ruby >/dev/null && ruby -e "$1" >/dev/null 2>&1; }
+
+# The clients that the tests run. Their libraries from PyPI, npm and the Go proxy are fetched by the
+# suites themselves, in the versions that their lock files name.
+need_clients() {
+    local packages=()
+    command -v memccapable >/dev/null || packages+=(libmemcached-tools)
+    command -v puma >/dev/null || packages+=(puma)
+    ruby_has 'require "dalli"' || packages+=(ruby ruby-dalli)
+    ruby_has 'require "rack/attack"' || packages+=(ruby-rack ruby-rack-attack)
+    ruby_has 'require "connection_pool"' || packages+=(ruby-connection-pool)
+    command -v go >/dev/null || packages+=(golang-go)
+    command -v node >/dev/null || packages+=(nodejs)
+    command -v npm >/dev/null || packages+=(npm)
+    python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+    [ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
+}
+
+# libFuzzer is C++.
+need_cxx() { command -v c++ >/dev/null || apt_install g++; }
+
+# Sanitizers are flags of nightly compilers. Where there is none, the pinned compiler is told to take them.
+allow_unstable() {
+    if command -v rustup >/dev/null && rustup toolchain list | grep -q '^nightly'; then
+        export RUSTUP_TOOLCHAIN=nightly
+    else
+        export RUSTC_BOOTSTRAP=1
+    fi
+}
+
+host_target() { rustc -vV | sed -n 's/^host: //p'; }
