@@ -10,6 +10,7 @@ mod epoll;
 mod held;
 mod listener;
 mod options;
+pub mod responder;
 mod slab;
 mod transport;
 mod uring;
@@ -112,3 +113,6 @@ pub trait Service {
 
 /// The most unconsumed bytes a connection may keep while it waits for more input.
 pub const MAX_INPUT_HELD: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests;

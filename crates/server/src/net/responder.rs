@@ -1,0 +1,298 @@
+//! A server that only answers: it parses just enough of the text and meta protocols to send as
+//! many reply bytes as a server that has every key would, and stores nothing. What it costs is
+//! what sockets and kernel cost, the physical limit that the lab measures servers against.
+
+use std::io;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{ConnectionId, Control, Flow, InputBuffer, Options, OutputBuffer, Peer, Service, open};
+
+/// The service; one per worker.
+#[derive(Debug)]
+pub struct Responder {
+    value: Vec<u8>,
+    /// ` 0 <size>\r\n<value>\r\n`: what stands behind `VALUE <key>`.
+    text_value: Vec<u8>,
+    /// The same behind `gets`, with a cas id.
+    text_value_cas: Vec<u8>,
+    /// `VA <size>`.
+    meta_value: Vec<u8>,
+}
+
+/// Where a connection stands in its input.
+#[derive(Clone, Copy, Debug, Default)]
+enum Place {
+    /// Before a command.
+    #[default]
+    Command,
+    /// Among the keys of a get.
+    Keys { cas: bool },
+    /// In the body of a set, this many bytes before its end.
+    Body { left: usize, reply: &'static [u8] },
+}
+
+/// State of a connection.
+#[derive(Debug, Default)]
+pub struct Progress(Place);
+
+impl Responder {
+    /// Answers gets with values of `value_size` bytes.
+    pub fn new(value_size: usize) -> Self {
+        let value = vec![b'x'; value_size];
+        let text = |cas: &str| {
+            let mut text = format!(" 0 {value_size}{cas}\r\n").into_bytes();
+            text.extend_from_slice(&value);
+            text.extend_from_slice(b"\r\n");
+            text
+        };
+        Responder {
+            text_value: text(""),
+            text_value_cas: text(" 1"),
+            meta_value: format!("VA {value_size}").into_bytes(),
+            value,
+        }
+    }
+
+    /// Answers keys until the line ends, the output is full or input is missing.
+    fn keys(&self, cas: bool, input: &mut InputBuffer<'_>, out: &mut OutputBuffer<'_>) -> Keys {
+        loop {
+            if out.is_full() {
+                return Keys::Full;
+            }
+            let bytes = input.bytes();
+            let Some(end) = bytes.iter().position(|b| matches!(b, b' ' | b'\n')) else {
+                return Keys::Missing;
+            };
+            let word = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+            if !word.is_empty() {
+                out.extend(b"VALUE ");
+                out.extend(word);
+                out.extend(if cas { &self.text_value_cas } else { &self.text_value });
+            }
+            let last = bytes[end] == b'\n';
+            input.consume(end + 1);
+            if last {
+                out.extend(b"END\r\n");
+                return Keys::Ended;
+            }
+        }
+    }
+
+    fn meta_get(&self, wants_value: bool, out: &mut OutputBuffer<'_>) {
+        if wants_value {
+            out.extend(&self.meta_value);
+            out.extend(b"\r\n");
+            out.extend(&self.value);
+            out.extend(b"\r\n");
+        } else {
+            out.extend(b"HD\r\n");
+        }
+    }
+
+    /// Starts a command whose line is complete, unless it is a get.
+    fn command(&self, line: &[u8], out: &mut OutputBuffer<'_>) -> Option<Place> {
+        let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        let quiet = line.ends_with(b" noreply");
+        let mut body = |position: usize, reply: &'static [u8]| {
+            let size = words.nth(position).and_then(|word| std::str::from_utf8(word).ok());
+            let size = size.and_then(|word| word.parse::<usize>().ok()).unwrap_or(0);
+            Place::Body { left: size + 2, reply: if quiet { b"" } else { reply } }
+        };
+        let verb = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let reply: &[u8] = match verb {
+            b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
+                return Some(body(4, b"STORED\r\n"));
+            }
+            b"ms" => return Some(body(2, b"HD\r\n")),
+            b"mg" => {
+                self.meta_get(words.skip(2).any(|word| word == b"v"), out);
+                b""
+            }
+            b"incr" | b"decr" => b"1\r\n",
+            b"delete" => b"DELETED\r\n",
+            b"touch" => b"TOUCHED\r\n",
+            b"md" | b"ma" => b"HD\r\n",
+            b"mn" => b"MN\r\n",
+            b"version" => b"VERSION 0\r\n",
+            b"stats" => b"END\r\n",
+            b"flush_all" | b"verbosity" => b"OK\r\n",
+            b"quit" => return None,
+            _ => b"ERROR\r\n",
+        };
+        if !quiet {
+            out.extend(reply);
+        }
+        Some(Place::Command)
+    }
+}
+
+enum Keys {
+    Ended,
+    Full,
+    Missing,
+}
+
+impl Service for Responder {
+    type Connection = Progress;
+
+    fn turn(&mut self) {}
+    fn sleep(&mut self) {}
+
+    fn connect(&mut self, _peer: Peer, _id: ConnectionId) -> Progress {
+        Progress::default()
+    }
+
+    fn process(
+        &mut self,
+        connection: &mut Progress,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Flow {
+        loop {
+            match connection.0 {
+                Place::Keys { cas } => match self.keys(cas, input, output) {
+                    Keys::Ended => connection.0 = Place::Command,
+                    Keys::Full => return Flow::Drain,
+                    Keys::Missing => return Flow::Read,
+                },
+                Place::Body { left, reply } => {
+                    let here = left.min(input.bytes().len());
+                    input.consume(here);
+                    if here < left {
+                        connection.0 = Place::Body { left: left - here, reply };
+                        return Flow::Read;
+                    }
+                    output.extend(reply);
+                    connection.0 = Place::Command;
+                }
+                Place::Command => {
+                    if output.is_full() {
+                        return Flow::Drain;
+                    }
+                    let bytes = input.bytes();
+                    if bytes.starts_with(b"get ") {
+                        input.consume(4);
+                        connection.0 = Place::Keys { cas: false };
+                        continue;
+                    }
+                    if bytes.starts_with(b"gets ") {
+                        input.consume(5);
+                        connection.0 = Place::Keys { cas: true };
+                        continue;
+                    }
+                    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+                        return Flow::Read;
+                    };
+                    let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+                    input.consume(end + 1);
+                    match self.command(line, output) {
+                        Some(place) => connection.0 = place,
+                        None => return Flow::Close,
+                    }
+                }
+            }
+        }
+    }
+
+    fn disconnect(&mut self, _connection: Progress) {}
+}
+
+/// A responder that runs on threads of its own, until it is dropped.
+#[derive(Debug)]
+pub struct Running {
+    control: Control,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+/// Starts a responder with `workers` threads and values of `value_size` bytes. The threads inherit
+/// the caller's processor affinity.
+///
+/// # Errors
+/// As [`open`](super::open), or when the system gives no thread.
+pub fn start(options: Options, workers: usize, value_size: usize) -> io::Result<Running> {
+    let (control, workers) = open(options, workers)?;
+    let mut running = Running { control, threads: Vec::new() };
+    for worker in workers {
+        let name = format!("responder-{}", worker.index());
+        let run = move || worker.run(Responder::new(value_size));
+        running.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+    }
+    Ok(running)
+}
+
+impl Running {
+    /// Steers it; its counters, its back-end, its addresses.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Stops it.
+    ///
+    /// # Errors
+    /// What a worker failed with.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.control.shut_down(Duration::ZERO);
+        self.threads.drain(..).try_for_each(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(_) => Err(io::Error::other("a responder thread panicked")),
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nobody is left to be told.
+        let _ = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::OutputMemory;
+
+    /// Feeds `bytes` in pieces of `step`, as a loop would.
+    fn answer(bytes: &[u8], step: usize, limit: usize) -> (Vec<u8>, Flow) {
+        let mut responder = Responder::new(3);
+        let mut progress = Progress::default();
+        let mut memory = OutputMemory::default();
+        let (mut held, mut all, mut flow) = (Vec::new(), Vec::new(), Flow::Read);
+        for piece in bytes.chunks(step) {
+            held.extend_from_slice(piece);
+            loop {
+                let mut input = InputBuffer::new(&held);
+                flow = responder.process(&mut progress, &mut input, &mut memory.buffer(limit));
+                let consumed = input.consumed();
+                held.drain(..consumed);
+                all.extend_from_slice(memory.bytes());
+                memory.clear();
+                if flow != Flow::Drain {
+                    break;
+                }
+            }
+        }
+        (all, flow)
+    }
+
+    #[test]
+    fn answers_with_the_right_number_of_bytes() {
+        let asked = b"get a\r\nget a bb  c\r\ngets d\r\nset k 0 0 5\r\n12\r\n5\r\nincr n 1\r\n\
+            set q 0 0 1 noreply\r\nx\r\nmg k v\r\nmg k t\r\nms k 2\r\nab\r\nmn\r\nnonsense\r\nquit\r\n";
+        let expected = b"VALUE a 0 3\r\nxxx\r\nEND\r\n\
+            VALUE a 0 3\r\nxxx\r\nVALUE bb 0 3\r\nxxx\r\nVALUE c 0 3\r\nxxx\r\nEND\r\n\
+            VALUE d 0 3 1\r\nxxx\r\nEND\r\nSTORED\r\n1\r\n\
+            VA 3\r\nxxx\r\nHD\r\nHD\r\nMN\r\nERROR\r\n";
+        for step in [1, 2, 3, 7, 1000] {
+            for limit in [1, 20, 1000] {
+                let (got, flow) = answer(asked, step, limit);
+                assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(expected));
+                assert_eq!(flow, Flow::Close);
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Bytes in, bytes out.
+
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+#[test]
+fn echoes_alone_and_in_pipelines() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        for n in 0..100 {
+            ping(&mut client, &format!("line {n}\n"));
+        }
+        let pipeline: String = (0..1000).map(|n| format!("echo {n}\n")).collect();
+        ping(&mut client, &pipeline);
+        assert_eq!(server.sum(|c| &c.current_connections), 1);
+        drop(client);
+        until("the client is gone", || server.sum(|c| &c.current_connections) == 0);
+        assert!(server.sum(|c| &c.bytes_read) > 1000);
+        assert_eq!(server.sum(|c| &c.bytes_read), server.sum(|c| &c.bytes_written));
+        server.stop();
+    });
+}
+
+#[test]
+fn an_exchange_costs_one_read_and_one_write() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        ping(&mut client, "warm\n");
+        let before = (server.sum(|c| &c.reads), server.sum(|c| &c.processed));
+        for _ in 0..50 {
+            ping(&mut client, "one\n");
+        }
+        assert_eq!(server.sum(|c| &c.reads) - before.0, 50);
+        assert_eq!(server.sum(|c| &c.processed) - before.1, 50);
+        // The last write may be counted after the client has read it.
+        until("the writes are counted", || server.sum(|c| &c.writes) == before.0 + 50);
+        assert_eq!(server.sum(|c| &c.yields), 0);
+        server.stop();
+    });
+}
+
+#[test]
+fn partial_lines_come_together() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        client.set_nodelay(true).unwrap();
+        for byte in b"one byte at a time\n" {
+            let before = server.sum(|c| &c.bytes_read);
+            client.write_all(&[*byte]).unwrap();
+            until("it has come", || server.sum(|c| &c.bytes_read) > before);
+        }
+        assert_eq!(read_exactly(&mut client, 19), b"one byte at a time\n");
+        // A line longer than a receive, but not longer than what may be kept.
+        let mut long = "x".repeat(MAX_INPUT_HELD - 2);
+        long.push('\n');
+        ping(&mut client, &long);
+        ping(&mut client, "short\n");
+        until("nothing is kept", || server.sum(|c| &c.buffer_bytes) == 0);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_line_that_never_ends_closes_the_connection() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        let endless = vec![b'x'; 4 * MAX_INPUT_HELD];
+        // The server may close before all is written.
+        let _ = client.write_all(&endless);
+        let _ = client.shutdown(Shutdown::Write);
+        assert_eq!(read_to_end(&mut client), b"");
+        until("it is counted", || server.sum(|c| &c.input_overflows) == 1);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_slow_reader_is_not_read_from_and_loses_nothing() {
+    on_both(|options| {
+        let limit = options.output_limit;
+        let server = Server::start(options);
+        let mut client = server.connect();
+        let total = 40 << 20;
+        let ask = format!("big {total}\necho after\n");
+        client.write_all(ask.as_bytes()).unwrap();
+        until("the output stalls", || server.sum(|c| &c.output_stalls) > 0);
+        // Others are served meanwhile.
+        ping(&mut server.connect(), "other\n");
+        // What it sends now is not taken in without end.
+        client.set_nonblocking(true).unwrap();
+        let more = "flood\n".repeat(10_000);
+        let mut sent = Vec::new();
+        while sent.len() < 64 << 20 {
+            match client.write(&more.as_bytes()[sent.len() % more.len()..]) {
+                Ok(n) => sent.resize(sent.len() + n, 0),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        client.set_nonblocking(false).unwrap();
+        let mut got = 0;
+        let mut buffer = vec![0; 1 << 20];
+        while got < total {
+            let n = client.read(&mut buffer[..(total - got).min(1 << 20)]).unwrap();
+            assert!(n > 0 && buffer[..n].iter().all(|byte| *byte == b'b'));
+            got += n;
+        }
+        assert_eq!(read_exactly(&mut client, 11), b"echo after\n");
+        assert!(server.valve.longest_output.load(SeqCst) < limit + 2000);
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&mut client).iter().filter(|b| **b == b'\n').count(), {
+            // A flood line cut in two at the end of the last write is not answered at all.
+            0
+        });
+        server.stop();
+    });
+}
+
+#[test]
+fn an_endless_pipeline_does_not_starve_others() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let stop = Arc::new(AtomicUsize::new(0));
+        let mut writer = server.connect();
+        let mut reader = writer.try_clone().unwrap();
+        let stopped = Arc::clone(&stop);
+        let flood = std::thread::spawn(move || {
+            let lines = "an endless pipeline\n".repeat(5_000);
+            while stopped.load(SeqCst) == 0 {
+                writer.write_all(lines.as_bytes()).unwrap();
+            }
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let drain = std::thread::spawn(move || read_to_end(&mut reader).len());
+        until("the flood is on", || server.sum(|c| &c.bytes_read) > 1 << 20);
+        let mut client = server.connect();
+        for n in 0..20 {
+            ping(&mut client, &format!("among others {n}\n"));
+        }
+        stop.store(1, SeqCst);
+        flood.join().unwrap();
+        let drained = drain.join().unwrap();
+        assert!(drained > 0 && drained % 20 == 0);
+        server.stop();
+    });
+}
+
+#[test]
+fn parked_connections_wait_for_the_waker() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut clients: Vec<TcpStream> = (0..10).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.write_all(b"before\npark here\nafter\n").unwrap();
+            assert_eq!(read_exactly(client, 7), b"before\n");
+        }
+        until("all are parked", || server.valve.parked.load(SeqCst) >= 10);
+        // Input that comes while parked is answered in its place.
+        clients[0].write_all(b"later\n").unwrap();
+        // One has ended its side, one is gone.
+        clients[1].shutdown(Shutdown::Write).unwrap();
+        drop(clients.pop());
+        ping(&mut server.connect(), "others go on\n");
+        // Woken too early: parked again.
+        server.wakers[0].wake_by_ref();
+        until("they are parked again", || server.valve.parked.load(SeqCst) >= 20);
+        server.open_valve();
+        for client in &mut clients {
+            assert_eq!(read_exactly(client, 16), b"park here\nafter\n");
+        }
+        assert_eq!(read_exactly(&mut clients[0], 6), b"later\n");
+        assert_eq!(read_to_end(&mut clients[1]), b"");
+        server.stop();
+    });
+}
+
+#[test]
+fn a_half_closed_client_gets_all_its_answers() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        client.write_all(b"one\nbig 3000000\ntwo\npart").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let got = read_to_end(&mut client);
+        assert_eq!(got.len(), 3_000_008);
+        assert!(got.starts_with(b"one\nbbb") && got.ends_with(b"btwo\n"));
+        server.stop();
+    });
+}
+
+#[test]
+fn closing_flushes_and_does_not_reset() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        // Much unread input lies behind the line that closes.
+        let mut lines = b"big 500000\nclose\n".to_vec();
+        lines.extend_from_slice("never answered\n".repeat(20_000).as_bytes());
+        let mut writer = client.try_clone().unwrap();
+        let writing = std::thread::spawn(move || {
+            let _ = writer.write_all(&lines);
+        });
+        let got = read_to_end(&mut client);
+        assert_eq!(got.len(), 500_004);
+        assert!(got.ends_with(b"bye\n"));
+        writing.join().unwrap();
+        drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn unix_sockets_serve_the_same() {
+    on_both(|mut options| {
+        let directory = std::env::temp_dir().join(format!("larder-net-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join(format!("{:?}.sock", options.backend));
+        let endpoint = Endpoint::Unix { path: path.clone(), mode: 0o600 };
+        options.listeners.push(Listener::bind(&endpoint).unwrap());
+        let server = Server::start(options);
+        let mut client = UnixStream::connect(&path).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        ping(&mut client, "over the file system\n");
+        client.write_all(b"big 2000000\n").unwrap();
+        assert_eq!(read_exactly(&mut client, 2_000_000).len(), 2_000_000);
+        assert!(matches!(server.valve.peers.lock().unwrap()[..], [Peer::Unix]));
+        server.stop();
+        assert!(!path.exists(), "the file goes with the listener");
+        let _ = std::fs::remove_dir(&directory);
+    });
+}
+
+#[test]
+fn accepted_sockets_do_not_delay() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        ping(&mut client, "hello\n");
+        let local = client.local_addr().unwrap();
+        assert!(matches!(server.valve.peers.lock().unwrap()[..], [Peer::Tcp(a)] if a == local));
+        // The listener's options are what accepted sockets inherit.
+        let listener = &server.control.options().listeners[0];
+        // SAFETY: the listener, and with it the descriptor, lives through the use.
+        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(listener.fd()) };
+        let socket = socket2::SockRef::from(&borrowed);
+        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+        server.stop();
+    });
+}

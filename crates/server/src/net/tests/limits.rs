@@ -1,0 +1,156 @@
+//! What the loops refuse, and how many connections they carry.
+
+use super::*;
+use std::sync::atomic::AtomicBool;
+
+#[test]
+fn too_many_connections_are_told_so() {
+    on_both(|mut options| {
+        options.max_connections = 3;
+        let server = Server::with_workers(options, 2);
+        let mut clients: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            ping(client, "hello\n");
+        }
+        for _ in 0..100 {
+            let mut rejected = server.connect();
+            rejected.write_all(b"get a\r\n").unwrap();
+            assert_eq!(read_to_end(&mut rejected), b"ERROR Too many open connections\r\n");
+        }
+        assert_eq!(server.sum(|c| &c.rejected_connections), 100);
+        drop(clients.pop());
+        until("there is room", || server.sum(|c| &c.current_connections) == 2);
+        ping(&mut server.connect(), "welcome\n");
+        server.stop();
+    });
+}
+
+#[test]
+fn connections_are_spread_over_the_workers() {
+    on_both(|options| {
+        let server = Server::with_workers(options, 3);
+        let mut clients: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            ping(client, "hello\n");
+        }
+        for counters in server.control.counters() {
+            let n = counters.current_connections.get();
+            assert!((18..=22).contains(&n), "{n} of 60 on one of three workers");
+        }
+        server.stop();
+    });
+}
+
+#[test]
+fn idle_connections_are_closed() {
+    on_both(|mut options| {
+        options.idle_timeout = Some(Duration::from_millis(300));
+        let server = Server::start(options);
+        let mut busy = server.connect();
+        let mut idle = server.connect();
+        ping(&mut idle, "hello\n");
+        let closed = std::thread::spawn(move || {
+            let start = Instant::now();
+            assert_eq!(read_to_end(&mut idle), b"");
+            start.elapsed()
+        });
+        while !closed.is_finished() {
+            ping(&mut busy, "still here\n");
+        }
+        let waited = closed.join().unwrap();
+        assert!(waited >= Duration::from_millis(250), "closed after {waited:?}");
+        ping(&mut busy, "still here\n");
+        until("it is counted", || server.sum(|c| &c.idle_closed) == 1);
+        server.stop();
+    });
+}
+
+#[derive(Default)]
+struct Stingy {
+    used: AtomicUsize,
+    refuse: AtomicBool,
+}
+
+impl Budget for Stingy {
+    fn charge(&self, bytes: usize) -> bool {
+        if self.refuse.load(SeqCst) {
+            return false;
+        }
+        self.used.fetch_add(bytes, SeqCst);
+        true
+    }
+    fn release(&self, bytes: usize) {
+        let before = self.used.fetch_sub(bytes, SeqCst);
+        assert!(before >= bytes, "released more than was charged");
+    }
+}
+
+#[test]
+fn buffers_are_charged_and_refusal_closes() {
+    on_both(|mut options| {
+        let budget = Arc::new(Stingy::default());
+        options.budget = Arc::<Stingy>::clone(&budget);
+        let server = Server::start(options);
+        let mut client = server.connect();
+        client.write_all(b"half a line").unwrap();
+        until("it is charged", || budget.used.load(SeqCst) > 0);
+        assert!(budget.used.load(SeqCst) <= 64);
+        client.write_all(b"\n").unwrap();
+        read_exactly(&mut client, 12);
+        until("it is released", || budget.used.load(SeqCst) == 0);
+        budget.refuse.store(true, SeqCst);
+        client.write_all(b"whole\nhalf").unwrap();
+        assert_eq!(read_to_end(&mut client), b"whole\n");
+        let mut greedy = server.connect();
+        greedy.write_all(b"big 30000000\n").unwrap();
+        until("both are refused", || server.sum(|c| &c.refused_buffers) == 2);
+        drop(greedy);
+        server.stop();
+        assert_eq!(budget.used.load(SeqCst), 0);
+    });
+}
+
+#[test]
+fn ten_thousand_connections() {
+    let limit = socket_limit();
+    on_both(|mut options| {
+        // Both ends lie in this process.
+        let n = 10_000.min((limit - 200) / 2);
+        options.max_connections = n;
+        let server = Server::with_workers(options, 2);
+        let mut clients: Vec<TcpStream> = (0..n).map(|_| server.connect()).collect();
+        until("all are taken", || server.sum(|c| &c.current_connections) == n as u64);
+        for round in 0..2 {
+            let line = format!("round {round}\n");
+            for client in &mut clients {
+                client.write_all(line.as_bytes()).unwrap();
+            }
+            for client in &mut clients {
+                assert_eq!(read_exactly(client, line.len()), line.as_bytes());
+            }
+        }
+        assert_eq!(server.sum(|c| &c.buffer_bytes), 0);
+        drop(clients);
+        until("all are gone", || server.sum(|c| &c.current_connections) == 0);
+        server.stop();
+    });
+}
+
+fn socket_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is an rlimit to be filled, then one to be read.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+    }
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
+#[test]
+fn idle_connections_are_small() {
+    // What the loop keeps for a connection, without the service's own state.
+    let epoll = size_of::<super::super::connection::Connection<(), [u8; 4]>>();
+    let uring = size_of::<super::super::connection::Connection<(), [u8; 24]>>();
+    assert!(epoll <= 128 && uring <= 160, "{epoll} and {uring} bytes");
+}

@@ -1,0 +1,234 @@
+//! The loops against real sockets. Every test body runs on both back-ends; where the kernel does
+//! not allow io_uring that half is left out, and says so.
+
+mod behaviour;
+mod limits;
+mod shutdown;
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A line-oriented service. `echo` answers every line with itself; lines that begin otherwise ask
+/// for something:
+/// `park <words>` is answered when the valve is opened, `big <n>` with n bytes, `close` closes,
+/// `hold` leaves the connection in the middle of a command, `flood` answers nothing.
+struct Lines {
+    valve: Arc<Valve>,
+    output_left: HashMap<u64, usize>,
+}
+
+/// What tests share with the service.
+#[derive(Default)]
+struct Valve {
+    open: AtomicUsize,
+    connected: AtomicUsize,
+    disconnected: AtomicUsize,
+    parked: AtomicUsize,
+    longest_output: AtomicUsize,
+    peers: Mutex<Vec<Peer>>,
+}
+
+struct Line {
+    id: u64,
+    /// Bytes of a `big` reply still to be written.
+    left: usize,
+    holding: bool,
+}
+
+impl Service for Lines {
+    type Connection = Line;
+
+    fn turn(&mut self) {}
+    fn sleep(&mut self) {}
+
+    fn connect(&mut self, peer: Peer, id: ConnectionId) -> Line {
+        self.valve.connected.fetch_add(1, SeqCst);
+        self.valve.peers.lock().unwrap().push(peer);
+        self.output_left.insert(id.get(), 0);
+        Line { id: id.get(), left: 0, holding: false }
+    }
+
+    fn process(
+        &mut self,
+        line: &mut Line,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Flow {
+        assert!(output.is_empty(), "a client that does not read is not processed");
+        let flow = self.lines(line, input, output);
+        self.valve.longest_output.fetch_max(output.len(), SeqCst);
+        flow
+    }
+
+    fn is_idle(&self, line: &Line) -> bool {
+        !line.holding
+    }
+
+    fn disconnect(&mut self, line: Line) {
+        assert!(self.output_left.remove(&line.id).is_some(), "disconnected twice");
+        self.valve.disconnected.fetch_add(1, SeqCst);
+    }
+}
+
+impl Lines {
+    fn lines(
+        &mut self,
+        line: &mut Line,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Flow {
+        loop {
+            while line.left > 0 {
+                if output.is_full() {
+                    return Flow::Drain;
+                }
+                let n = line.left.min(1000);
+                output.room(n).fill(b'b');
+                output.advance(n);
+                line.left -= n;
+            }
+            if output.is_full() {
+                return Flow::Drain;
+            }
+            let bytes = input.bytes();
+            let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+                return Flow::Read;
+            };
+            let text = &bytes[..end + 1];
+            if text.starts_with(b"park") && self.valve.open.load(SeqCst) == 0 {
+                self.valve.parked.fetch_add(1, SeqCst);
+                return Flow::Park;
+            }
+            input.consume(end + 1);
+            line.holding = text.starts_with(b"hold");
+            if let Some(size) = text.strip_prefix(b"big ") {
+                line.left = std::str::from_utf8(size).unwrap().trim().parse().unwrap();
+            } else if text.starts_with(b"close") {
+                output.extend(b"bye\n");
+                return Flow::Close;
+            } else if !text.starts_with(b"flood") {
+                output.extend(text);
+            }
+        }
+    }
+}
+
+/// A running group of workers.
+struct Server {
+    control: Control,
+    address: SocketAddr,
+    valve: Arc<Valve>,
+    wakers: Vec<std::task::Waker>,
+    threads: Vec<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Server {
+    fn start(options: Options) -> Server {
+        Server::with_workers(options, 1)
+    }
+
+    fn with_workers(mut options: Options, workers: usize) -> Server {
+        if options.listeners.is_empty() {
+            let endpoint = Endpoint::Tcp("127.0.0.1:0".parse().unwrap());
+            options.listeners.push(Listener::bind(&endpoint).unwrap());
+        }
+        let address =
+            options.listeners[0].address().unwrap_or_else(|| "0.0.0.0:0".parse().unwrap());
+        let (control, workers) = open(options, workers).unwrap();
+        let valve = Arc::new(Valve::default());
+        let wakers = workers.iter().map(Worker::waker).collect();
+        let threads = workers
+            .into_iter()
+            .map(|worker| {
+                let valve = Arc::clone(&valve);
+                std::thread::spawn(move || worker.run(Lines { valve, output_left: HashMap::new() }))
+            })
+            .collect();
+        Server { control, address, valve, wakers, threads }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn open_valve(&self) {
+        self.valve.open.store(1, SeqCst);
+        for waker in &self.wakers {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
+        self.control.counters().map(|counters| counter(counters).get()).sum()
+    }
+
+    /// Waits for all workers; they must have been told to stop.
+    fn join(mut self) {
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap().unwrap();
+        }
+        let valve = &self.valve;
+        assert_eq!(valve.connected.load(SeqCst), valve.disconnected.load(SeqCst));
+        assert_eq!(self.sum(|c| &c.current_connections), 0);
+        assert_eq!(self.sum(|c| &c.buffer_bytes), 0);
+    }
+
+    fn stop(self) {
+        self.control.shut_down(PATIENCE);
+        self.join();
+    }
+}
+
+/// Runs a test on every back-end there is.
+fn on_both(test: impl Fn(Options)) {
+    for backend in [BackendChoice::Epoll, BackendChoice::Uring] {
+        if backend == BackendChoice::Uring
+            && let Err(refusal) = super::uring::probe()
+        {
+            eprintln!("io_uring left out: {refusal}");
+            continue;
+        }
+        eprintln!("on {backend:?}");
+        test(Options { backend, ..Options::default() });
+    }
+}
+
+/// Waits for something that another thread brings about and that no event tells of.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waited too long until {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn read_exactly(stream: &mut impl Read, n: usize) -> Vec<u8> {
+    let mut bytes = vec![0; n];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+fn read_to_end(stream: &mut impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// Writes a line and reads it back.
+fn ping(stream: &mut (impl Read + Write), line: &str) {
+    stream.write_all(line.as_bytes()).unwrap();
+    assert_eq!(read_exactly(stream, line.len()), line.as_bytes());
+}
