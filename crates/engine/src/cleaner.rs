@@ -203,7 +203,9 @@ impl Cleaner {
             }
         }
         if let Some((_, stream, number)) = best {
-            return self.clean(engine, stream, number, Fate::Keep);
+            if self.clean(engine, stream, number, Fate::Keep) == Step::Freed {
+                return Step::Freed;
+            }
         }
         if engine.options.when_full == WhenFull::Refuse {
             return if unsettled { Step::Later } else { Step::Nothing };
@@ -225,7 +227,9 @@ impl Cleaner {
         if segment.is_jumbo() {
             return None;
         }
-        let share = f64::from(segment.live()) / engine.log.segment_size() as f64;
+        // Measured against what was written, not against the segment's size: every cleaning must
+        // make dead bytes disappear, or it would go round for ever.
+        let share = f64::from(segment.live()) / f64::from(segment.filled().max(1));
         let below = match engine.options.when_full {
             WhenFull::Evict => CLEAN_BELOW,
             WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,

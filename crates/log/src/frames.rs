@@ -44,17 +44,21 @@ impl Frames {
     }
 
     /// Takes a frame: a ready one, or a new one if the budget has room. The last ones that could be
-    /// had are the cleaner's.
+    /// had are the cleaner's. It may even exceed the budget, because what it moves there frees more.
     pub(crate) fn take(&self, budget: &Budget, for_cleaner: bool) -> Option<*mut u8> {
         let mut pool = self.lock();
-        let kept = if for_cleaner { 0 } else { CLEANER_RESERVE };
-        if self.in_reach(&pool, budget) <= kept {
+        if !for_cleaner && self.in_reach(&pool, budget) <= CLEANER_RESERVE {
             return None;
         }
         let frame = match pool.ready.pop() {
             Some(frame) => frame,
             None => {
-                if !budget.try_charge(self.size as u64) {
+                if pool.absent.is_empty() && pool.fresh == self.count() {
+                    return None;
+                }
+                if for_cleaner {
+                    budget.charge(self.size as u64);
+                } else if !budget.try_charge(self.size as u64) {
                     return None;
                 }
                 pool.absent.pop().unwrap_or_else(|| {

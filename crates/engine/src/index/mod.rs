@@ -334,6 +334,8 @@ impl<'a> Guard<'a> {
     /// Replaces the table by one that is an eighth larger.
     #[cold]
     fn grow(&self, fetch: &impl Fn(Address), locate: &impl Fn(Address) -> u32) -> Option<()> {
+        // Growth comes in waves over all stripes: take back what the last ones left.
+        self.index.reap();
         let old = self.stripe.table();
         let mut pages = old.pages();
         loop {

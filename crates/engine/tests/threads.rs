@@ -1,0 +1,179 @@
+//! Many threads on one engine: readers never see torn or foreign bytes while frames are evicted and
+//! tables grow under them, and no increment is lost.
+
+use larder_engine::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+use std::thread;
+
+const THREADS: u64 = 4;
+
+fn engine(memory_mib: u64) -> Arc<Engine> {
+    Engine::open(Options { memory: memory_mib << 20, ..Options::default() }).unwrap()
+}
+
+fn session(engine: &Arc<Engine>) -> Session {
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1000);
+    session
+}
+
+/// Repeats a call until it is not short of space.
+fn finish<T>(session: &mut Session, mut call: impl FnMut(&Session) -> Outcome<T>) -> T {
+    loop {
+        if let Outcome::Ready(answer) = call(session) {
+            session.tick(1000);
+            return answer;
+        }
+        session.sleep();
+        thread::yield_now();
+        session.tick(1000);
+    }
+}
+
+/// A value that names its key in every part.
+fn value_of(number: u64, len: usize) -> Vec<u8> {
+    number.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+#[test]
+fn readers_see_whole_values_of_their_key_while_everything_is_evicted() {
+    let engine = engine(8);
+    thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let engine = &engine;
+            scope.spawn(move || {
+                let mut session = session(engine);
+                let mut state = seed + 1;
+                for step in 0..60_000u64 {
+                    let number = random(&mut state) % 30_000;
+                    let key = number.to_string();
+                    if step % 2 == 0 {
+                        let len = 8 + (random(&mut state) % 1500) as usize;
+                        let value = value_of(number, len);
+                        let stored = finish(&mut session, |s| {
+                            s.store(&s.key(key.as_bytes()), Store::set(&value, 0, Expiry::NEVER))
+                        });
+                        assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+                    } else if let Outcome::Ready(Some(item)) =
+                        session.get(&session.key(key.as_bytes()))
+                    {
+                        let value = item.value();
+                        assert_eq!(value, value_of(number, value.len()), "key {key}");
+                    }
+                }
+            });
+        }
+    });
+    assert!(engine.stats().totals.evictions > 0);
+}
+
+#[test]
+fn no_item_is_missed_while_tables_grow_and_slots_move() {
+    let engine = engine(256);
+    let done = AtomicBool::new(false);
+    let count = 150_000u64;
+    thread::scope(|scope| {
+        let (engine, done) = (&engine, &done);
+        let mut first = session(engine);
+        for number in 0..1000u64 {
+            finish(&mut first, |s| {
+                let value = value_of(number, 16);
+                s.store(&s.key(&number.to_le_bytes()), Store::set(&value, 0, Expiry::NEVER))
+            });
+        }
+        drop(first);
+        for seed in 0..2 {
+            scope.spawn(move || {
+                let mut session = session(engine);
+                let mut state = seed + 10;
+                while !done.load(Ordering::Relaxed) {
+                    let number = random(&mut state) % 1000;
+                    let Outcome::Ready(found) = session.get(&session.key(&number.to_le_bytes()))
+                    else {
+                        panic!("a get waits")
+                    };
+                    assert!(found.is_some(), "{number} was missed");
+                    session.tick(1000);
+                }
+            });
+        }
+        let mut session = session(engine);
+        for number in 1000..count {
+            finish(&mut session, |s| {
+                let value = value_of(number, 16);
+                s.store(&s.key(&number.to_le_bytes()), Store::set(&value, 0, Expiry::NEVER))
+            });
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(engine.stats().items, count);
+}
+
+#[test]
+fn every_increment_counts_once_and_is_seen_once() {
+    let engine = engine(16);
+    let each = 20_000u64;
+    let mut seen: Vec<u64> = thread::scope(|scope| {
+        let counters: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let engine = &engine;
+                scope.spawn(move || {
+                    let mut session = session(engine);
+                    let create = Some(Create { initial: 1, expiry: Expiry::NEVER });
+                    let arith = Arith {
+                        decrement: false,
+                        delta: 1,
+                        compare: None,
+                        cas: None,
+                        expiry: None,
+                        create,
+                    };
+                    let one = |session: &mut Session| match finish(session, |s| {
+                        s.arith(&s.key(b"counter"), &arith)
+                    }) {
+                        Counted::Value { value, .. } => value,
+                        other => panic!("{other:?}"),
+                    };
+                    (0..each).map(|_| one(&mut session)).collect::<Vec<u64>>()
+                })
+            })
+            .collect();
+        counters.into_iter().flat_map(|counter| counter.join().unwrap()).collect()
+    });
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=THREADS * each).collect::<Vec<u64>>());
+}
+
+#[test]
+fn a_flush_hides_everything_written_before_it_from_everybody() {
+    let engine = engine(16);
+    thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let engine = &engine;
+            scope.spawn(move || {
+                let mut session = session(engine);
+                let key = format!("own:{seed}");
+                for round in 0..300u64 {
+                    finish(&mut session, |s| {
+                        let value = value_of(round, 16);
+                        s.store(&s.key(key.as_bytes()), Store::set(&value, 0, Expiry::NEVER))
+                    });
+                    if round % 3 == seed % 3 {
+                        finish(&mut session, |s| s.flush_all(None));
+                        let found = finish(&mut session, |s| {
+                            s.get(&s.key(key.as_bytes())).map(|item| item.is_some())
+                        });
+                        assert!(!found, "{key} survived its own flush");
+                    }
+                }
+            });
+        }
+    });
+}

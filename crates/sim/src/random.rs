@@ -1,0 +1,31 @@
+//! A small random generator whose numbers never change between versions.
+
+/// SplitMix64 (G. Steele et al., "Fast splittable pseudorandom number generators", 2014).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator that is fully determined by `seed`.
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// True once in `n` times.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}

@@ -1,0 +1,414 @@
+//! One world: random operations on an engine and on the model, compared after each.
+
+use crate::Random;
+use crate::model::{Entry, Model};
+use larder_engine::{
+    Arith, Counted, Create, Delete, Deleted, Engine, Expiry, Get, ManualCleaner, Options, Outcome,
+    ScanCursor, Session, Store, StoreMode, Stored, Value, WhenFull,
+};
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// How a world is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Determines everything.
+    pub seed: u64,
+    /// Operations to run.
+    pub steps: u64,
+}
+
+/// What was wrong, and where.
+#[derive(Debug)]
+pub struct Failure {
+    /// The seed that replays it.
+    pub seed: u64,
+    /// The operation at which it showed.
+    pub step: u64,
+    /// What differed.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {} step {}: {}", self.seed, self.step, self.what)
+    }
+}
+
+/// An engine, its sessions, and the map.
+pub struct World {
+    random: Random,
+    engine: Arc<Engine>,
+    cleaner: ManualCleaner,
+    sessions: Vec<Session>,
+    model: Model,
+    keys: u64,
+    value_max: u64,
+    evicts: bool,
+    /// Items that were missed and may be, because the engine evicts.
+    missed: u64,
+}
+
+type Check = Result<(), String>;
+
+macro_rules! same {
+    ($what:expr, $engine:expr, $model:expr) => {{
+        let (engine, model) = (&$engine, &$model);
+        if engine != model {
+            return Err(format!("{}: engine {engine:?}, model {model:?}", $what));
+        }
+    }};
+}
+
+impl World {
+    /// Runs a whole plan.
+    ///
+    /// # Errors
+    /// The first difference between engine and model.
+    pub fn run(plan: Plan) -> Result<(), Failure> {
+        let mut world = World::new(plan.seed);
+        for step in 0..plan.steps {
+            world.step().map_err(|what| Failure { seed: plan.seed, step, what })?;
+        }
+        world.compare_all().map_err(|what| Failure { seed: plan.seed, step: plan.steps, what })
+    }
+
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let evicts = random.one_in(2);
+        let options = Options {
+            memory: 8 << 20,
+            max_item_size: 1 << 20,
+            when_full: if evicts { WhenFull::Evict } else { WhenFull::Refuse },
+            hash_seed: random.next(),
+        };
+        let engine = Engine::open_without_cleaner(options).expect("the options are valid");
+        let mut model = Model::default();
+        model.now = 1_000_000;
+        let sessions = (0..1 + random.below(3))
+            .map(|_| {
+                let mut session = engine.session(Waker::noop().clone());
+                session.tick(model.now);
+                session
+            })
+            .collect();
+        World {
+            keys: 1 << (3 + random.below(12)),
+            value_max: 1 << (4 + random.below(15)),
+            cleaner: ManualCleaner::default(),
+            random,
+            engine,
+            sessions,
+            model,
+            evicts,
+            missed: 0,
+        }
+    }
+
+    fn step(&mut self) -> Check {
+        match self.random.below(100) {
+            0..=1 => self.advance_clock(),
+            2..=5 => {
+                self.tick_all();
+                self.engine.clean(&mut self.cleaner);
+            }
+            6 if self.random.one_in(40) => self.flush()?,
+            6 if self.random.one_in(20) => self.compare_all()?,
+            7..=40 => self.store()?,
+            41..=50 => self.count()?,
+            51..=58 => self.delete()?,
+            59..=63 => self.touch()?,
+            _ => self.get()?,
+        }
+        let stats = self.engine.stats();
+        // Index pages are charged when they are needed and paid back by the next cleaning.
+        if stats.memory_used > stats.memory_limit + (256 << 10) {
+            return Err(format!("over budget: {stats:?}"));
+        }
+        Ok(())
+    }
+
+    fn tick_all(&mut self) {
+        self.sessions.iter_mut().for_each(|session| session.tick(self.model.now));
+    }
+
+    fn advance_clock(&mut self) {
+        self.model.advance(1 + self.random.below(30) as u32);
+        self.tick_all();
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        // Squaring makes some keys much more popular than others.
+        let at = self.random.below(self.keys) * self.random.below(self.keys) / self.keys;
+        format!("{}{at}", "k".repeat(1 + at as usize % 200)).into_bytes()
+    }
+
+    fn session(&mut self) -> usize {
+        self.random.below(self.sessions.len() as u64) as usize
+    }
+
+    /// Calls until the engine has found space, cleaning meanwhile as the thread would. The model is
+    /// settled before each attempt, because the key itself may be evicted.
+    fn finish<T>(
+        &mut self,
+        key: &[u8],
+        mut call: impl FnMut(&Session) -> Outcome<T>,
+    ) -> Result<T, String> {
+        let at = self.session();
+        for _ in 0..1000 {
+            self.settle(key)?;
+            if let Outcome::Ready(answer) = call(&self.sessions[at]) {
+                return Ok(answer);
+            }
+            self.tick_all();
+            self.engine.clean(&mut self.cleaner);
+        }
+        Err(format!("a call waits for space forever: {:?}", self.engine.stats()))
+    }
+
+    fn expiry(&mut self) -> Option<u32> {
+        match self.random.below(4) {
+            0 => Some(self.model.now + 1 + self.random.below(60) as u32),
+            1 if self.random.one_in(10) => Some(self.model.now - 1),
+            _ => None,
+        }
+    }
+
+    /// The engine does not have what the model has: right only if the engine evicts, at most as many
+    /// as it says, and never for an item that it just said it had.
+    fn forgive_miss(&mut self, key: &[u8]) -> Check {
+        if self.model.remove(key) {
+            self.missed += 1;
+            let evicted = self.engine.stats().totals.evictions;
+            if !self.evicts || self.missed > evicted {
+                let missed = self.missed;
+                return Err(format!("{missed} items lost, {evicted} evicted: {key:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes from the model what the engine has evicted, so that both agree on the key's presence.
+    fn settle(&mut self, key: &[u8]) -> Check {
+        let get = Get { no_bump: true, ..Get::default() };
+        let at = self.session();
+        let session = &self.sessions[at];
+        let present = match session.get_with(&session.key(key), &get) {
+            Outcome::Ready(found) => found.is_some(),
+            _ => return Err("a read waits".into()),
+        };
+        match (present, self.model.get(key).is_some()) {
+            (true, false) => Err(format!("the engine has {key:?}, which should be gone")),
+            (false, true) => self.forgive_miss(key),
+            _ => Ok(()),
+        }
+    }
+
+    fn get(&mut self) -> Check {
+        let key = self.key();
+        self.compare(&key)
+    }
+
+    fn compare(&mut self, key: &[u8]) -> Check {
+        let at = self.session();
+        let found = {
+            let session = &self.sessions[at];
+            match session.get(&session.key(key)) {
+                Outcome::Ready(found) => found.map(|item| Entry {
+                    value: item.value().to_vec(),
+                    flags: item.flags(),
+                    expiry: item.expiry().seconds(),
+                    cas: item.cas(),
+                }),
+                _ => return Err("a get waits".into()),
+            }
+        };
+        match (found, self.model.get(key)) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => self.forgive_miss(key),
+            (Some(_), None) => Err(format!("the engine has {key:?}, which should be gone")),
+            (Some(found), Some(entry)) => {
+                same!("value", found.value, entry.value);
+                same!("flags", found.flags, entry.flags);
+                same!("expiry", found.expiry, entry.expiry);
+                same!("cas", found.cas, entry.cas);
+                Ok(())
+            }
+        }
+    }
+
+    fn store(&mut self) -> Check {
+        let key = self.key();
+        let mode = match self.random.below(10) {
+            0 => StoreMode::Add,
+            1 => StoreMode::Replace,
+            2 => StoreMode::Append,
+            3 => StoreMode::Prepend,
+            _ => StoreMode::Set,
+        };
+        let len = self.random.below(1 + self.random.clone().below(self.value_max)) as usize;
+        let value = vec![b'a' + self.random.below(26) as u8; len];
+        let flags = if self.random.one_in(3) { self.random.next() as u32 } else { 0 };
+        let expiry = self.expiry();
+        let compare = match (self.model.get(&key), self.random.below(8)) {
+            (Some(old), 0) => Some(old.cas),
+            (_, 1) => Some(self.random.below(50)),
+            _ => None,
+        };
+        let stored = self.finish(&key, |session| {
+            let expiry = expiry.map_or(Expiry::NEVER, Expiry::at);
+            let value = Value::Bytes(&value);
+            let store = Store { mode, compare, value, ..Store::set(&[], flags, expiry) };
+            session.store(&session.key(&key), store)
+        })?;
+        let old = self.model.get(&key).cloned();
+        if stored == Stored::OutOfMemory && !self.evicts {
+            return self.compare(&key);
+        }
+        let extends = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+        let expected = match (&old, mode) {
+            (Some(_), StoreMode::Add) => Some(Stored::NotStored),
+            (Some(old), _) if compare.is_some_and(|cas| cas != old.cas) => Some(Stored::Exists),
+            (None, StoreMode::Replace | StoreMode::Set) if compare.is_some() => {
+                Some(Stored::NotFound)
+            }
+            (None, StoreMode::Replace) => Some(Stored::NotStored),
+            (None, _) if extends => Some(Stored::NotStored),
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            same!("refused store", stored, expected);
+            return Ok(());
+        }
+        let (Stored::Stored { cas, size }, old) = (stored, old) else {
+            return self.too_large(stored, &key, len);
+        };
+        if old.as_ref().is_some_and(|old| old.cas >= cas) {
+            return Err(format!("cas id {cas} is not above {old:?}"));
+        }
+        let entry = match (mode, old) {
+            (StoreMode::Append, Some(old)) => {
+                Entry { value: [old.value, value].concat(), cas, ..old }
+            }
+            (StoreMode::Prepend, Some(old)) => {
+                Entry { value: [value, old.value].concat(), cas, ..old }
+            }
+            _ => Entry { value, flags, expiry, cas },
+        };
+        same!("stored size", size, entry.value.len());
+        self.model.put(&key, entry);
+        Ok(())
+    }
+
+    /// A store that should have worked did not: fine if the item would be too large.
+    fn too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Check {
+        let old = self.model.get(key).map_or(0, |entry| entry.value.len());
+        let size = (len + old + key.len()) as u64;
+        if stored == Stored::TooLarge && size + 40 > self.engine.options().max_item_size {
+            return Ok(());
+        }
+        let stats = self.engine.stats();
+        Err(format!("a store of {len} bytes on {old} was answered {stored:?}: {stats:?}"))
+    }
+
+    fn count(&mut self) -> Check {
+        let key = [b"n", &self.key()[..]].concat();
+        let decrement = self.random.one_in(3);
+        let delta = if self.random.one_in(20) { self.random.next() } else { self.random.below(99) };
+        let initial = self.random.below(1000);
+        let create = (!self.random.one_in(4)).then_some(Create { initial, expiry: Expiry::NEVER });
+        let arith = Arith { decrement, delta, compare: None, cas: None, expiry: None, create };
+        let counted = self.finish(&key, |session| session.arith(&session.key(&key), &arith))?;
+        let old = self.model.get(&key).cloned();
+        match (counted, old) {
+            (Counted::OutOfMemory, _) if !self.evicts => self.compare(&key),
+            (Counted::NotFound, None) if create.is_none() => Ok(()),
+            (Counted::Value { value, cas, created: true, .. }, None) => {
+                same!("created", value, initial);
+                let value = initial.to_string().into_bytes();
+                self.model.put(&key, Entry { value, flags: 0, expiry: None, cas });
+                Ok(())
+            }
+            (Counted::Value { value, cas, created: false, .. }, Some(old)) => {
+                let counted = Model::counted(&old.value, decrement, delta);
+                let Some((number, text)) = counted else {
+                    return Err(format!("counted {:?}", old.value));
+                };
+                same!("number", value, number);
+                self.model.put(&key, Entry { value: text, cas, ..old });
+                Ok(())
+            }
+            (answer, old) => Err(format!("count of {old:?} was answered {answer:?}")),
+        }
+    }
+
+    fn delete(&mut self) -> Check {
+        let key = self.key();
+        let deleted = self.finish(&key, |s| s.delete(&s.key(&key), &Delete::default()))?;
+        let expected = if self.model.remove(&key) { Deleted::Deleted } else { Deleted::NotFound };
+        same!("delete", deleted, expected);
+        Ok(())
+    }
+
+    fn touch(&mut self) -> Check {
+        let key = self.key();
+        let expiry = self.expiry();
+        let touch = Some(expiry.map_or(Expiry::NEVER, Expiry::at));
+        let before = self.engine.stats().totals.store_no_memory;
+        let found = self.finish(&key, |session| {
+            let found = session.get_with(&session.key(&key), &Get { touch, ..Get::default() });
+            found.map(|found| found.is_some())
+        })?;
+        if self.engine.stats().totals.store_no_memory > before && !self.evicts {
+            return self.compare(&key);
+        }
+        same!("touch", found, self.model.get(&key).is_some());
+        if let Some(entry) = self.model.get_mut(&key) {
+            entry.expiry = expiry;
+        }
+        self.compare(&key)
+    }
+
+    fn flush(&mut self) -> Check {
+        let delay = if self.random.one_in(2) { None } else { Some(self.random.below(40) as u32) };
+        let at = delay.map(|delay| self.model.now + delay);
+        self.finish(b"any", |session| session.flush_all(at))?;
+        self.model.flush_at = at.filter(|&at| at > self.model.now);
+        if self.model.flush_at.is_none() {
+            self.model.flush();
+        }
+        Ok(())
+    }
+
+    /// Compares every key that either side has.
+    fn compare_all(&mut self) -> Check {
+        let mut scanned = HashSet::new();
+        let mut twice = None;
+        let mut cursor = ScanCursor::default();
+        loop {
+            let more = self.sessions[0].scan(&mut cursor, &mut |item| {
+                if !scanned.insert(item.key().to_vec()) {
+                    twice = Some(item.key().to_vec());
+                }
+            });
+            if !more {
+                break;
+            }
+        }
+        if let Some(key) = twice {
+            return Err(format!("{key:?} was scanned twice"));
+        }
+        for (key, _) in self.model.live() {
+            self.compare(&key)?;
+            if self.model.get(&key).is_some() && !scanned.remove(&key) {
+                return Err(format!("{key:?} is there, but was not scanned"));
+            }
+        }
+        match scanned.iter().next() {
+            Some(key) => Err(format!("{key:?} was scanned, and should be gone")),
+            None => Ok(()),
+        }
+    }
+}
