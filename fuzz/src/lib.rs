@@ -1,0 +1,19 @@
+//! What the targets share.
+
+/// Cuts a stream into packets of two alternating lengths, which the first two bytes of an input choose.
+/// There is always at least one packet, an empty one for an empty stream.
+pub fn packets(input: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let [first, second, stream @ ..] = input else { return None };
+    let lengths = [usize::from(*first) + 1, usize::from(*second) * 8 + 1];
+    let mut packets = Vec::new();
+    let mut rest = stream;
+    for length in lengths.into_iter().cycle() {
+        let (packet, tail) = rest.split_at(length.min(rest.len()));
+        packets.push(packet);
+        rest = tail;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    Some((stream, packets))
+}
