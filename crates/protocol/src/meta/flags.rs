@@ -1,0 +1,190 @@
+//! What the flags of a meta command say.
+
+use super::{Meta, Verb};
+use crate::scan::{parse_i64, parse_u32, parse_u64};
+use crate::{KEY_LEN_MAX, base64, reply};
+
+/// Command, key and flags together.
+const TOKENS_MAX: usize = 20;
+/// The longest opaque token with its letter, in bytes.
+const OPAQUE_LEN_MAX: usize = 32;
+/// Flags are below this.
+const FLAG_MAX: u8 = 127;
+
+/// Which items `ms` may meet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetMode {
+    /// Any (S).
+    #[default]
+    Set,
+    /// Only a missing one (E).
+    Add,
+    /// Only an existing one (R).
+    Replace,
+    /// One whose value grows at the end (A).
+    Append,
+    /// One whose value grows at the front (P).
+    Prepend,
+}
+
+/// The flags of a meta command, checked. Times are as the client wrote them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags {
+    seen: u128,
+    /// T: the new expiry time.
+    pub ttl: Option<i64>,
+    /// N: create a missing item with this expiry time.
+    pub vivify: Option<i64>,
+    /// R: recache an item with less time to live than this.
+    pub recache: Option<i64>,
+    /// C: the cas id to compare with.
+    pub compare: Option<u64>,
+    /// E: the new cas id.
+    pub cas: Option<u64>,
+    /// F: the client's flags.
+    pub client_flags: u32,
+    /// D: by how much to count.
+    pub delta: u64,
+    /// J: where a created counter begins.
+    pub initial: u64,
+    /// M of `ms`.
+    pub set_mode: SetMode,
+    /// M of `ma`: count down.
+    pub decrement: bool,
+}
+
+impl Flags {
+    /// Reads the flags of `command`.
+    ///
+    /// # Errors
+    /// The reply that refuses the command. `q` never hides it.
+    pub fn parse(command: &Meta<'_>) -> Result<Flags, &'static str> {
+        let mut flags = Flags {
+            seen: 0,
+            ttl: None,
+            vivify: None,
+            recache: None,
+            compare: None,
+            cas: None,
+            client_flags: 0,
+            delta: 1,
+            initial: 0,
+            set_mode: SetMode::Set,
+            decrement: false,
+        };
+        match flags.read(command) {
+            Err(_) if command.verb == Verb::Arithmetic => Err(reply::INVALID_OR_DUPLICATE_FLAG),
+            Err(reply) => Err(reply),
+            Ok(Tail { mode, opaque_len }) => {
+                flags.set_mode(command.verb, mode)?;
+                if opaque_len > OPAQUE_LEN_MAX {
+                    return Err(reply::OPAQUE_TOO_LONG);
+                }
+                Ok(flags)
+            }
+        }
+    }
+
+    /// Whether the flag `letter` is there.
+    #[inline]
+    pub fn has(&self, letter: u8) -> bool {
+        self.seen >> (letter & 0x7f) & 1 != 0
+    }
+
+    /// An error in a token does not end the reading: an unknown or repeated flag behind it is
+    /// reported before it.
+    fn read(&mut self, command: &Meta<'_>) -> Result<Tail, &'static str> {
+        if command.key.len() > KEY_LEN_MAX {
+            return Err(reply::BAD_FORMAT);
+        }
+        let before = if command.verb == Verb::Set { 3 } else { 2 };
+        if command.tokens().count() + before > TOKENS_MAX {
+            return Err(reply::TOO_MANY_FLAGS);
+        }
+        let mut wrong = None;
+        let mut tail = Tail { mode: None, opaque_len: 0 };
+        for token in command.tokens() {
+            let (letter, argument) = (token[0], &token[1..]);
+            if letter >= FLAG_MAX || self.has(letter) {
+                return Err(reply::DUPLICATE_FLAG);
+            }
+            self.seen |= 1 << letter;
+            let read = match letter {
+                b'q' | b'k' | b's' | b't' | b'c' | b'f' | b'v' | b'h' | b'l' | b'u' | b'x'
+                | b'I' | b'P' | b'L' => Ok(()),
+                b'b' => is_base64(command.key),
+                b'O' => {
+                    tail.opaque_len = token.len();
+                    Ok(())
+                }
+                b'M' => {
+                    tail.mode = Some(argument.first().copied().unwrap_or(b' '));
+                    Ok(())
+                }
+                b'F' => match parse_u32(argument) {
+                    Some(client_flags) => {
+                        self.client_flags = client_flags;
+                        Ok(())
+                    }
+                    // memcached sets no message of its own here.
+                    None => Err(wrong.unwrap_or(reply::BAD_FORMAT)),
+                },
+                b'N' => store(parse_i64(argument), &mut self.vivify),
+                b'T' => store(parse_i64(argument), &mut self.ttl),
+                b'R' => store(parse_i64(argument), &mut self.recache),
+                b'C' => store(parse_u64(argument), &mut self.compare),
+                b'E' => store(parse_u64(argument), &mut self.cas),
+                b'D' => number(argument, &mut self.delta, reply::BAD_DELTA_TOKEN),
+                b'J' => number(argument, &mut self.initial, reply::BAD_INITIAL_TOKEN),
+                _ => return Err(reply::INVALID_FLAG),
+            };
+            wrong = read.err().or(wrong);
+        }
+        wrong.map_or(Ok(tail), Err)
+    }
+
+    fn set_mode(&mut self, verb: Verb, mode: Option<u8>) -> Result<(), &'static str> {
+        match (verb, mode) {
+            (Verb::Set, mode) => {
+                self.set_mode = match mode {
+                    None | Some(b'S') => SetMode::Set,
+                    Some(b'E') => SetMode::Add,
+                    Some(b'R') => SetMode::Replace,
+                    Some(b'A') => SetMode::Append,
+                    Some(b'P') => SetMode::Prepend,
+                    Some(_) => return Err(reply::INVALID_SET_MODE),
+                };
+            }
+            (Verb::Arithmetic, mode) => {
+                self.decrement = match mode {
+                    None | Some(b'I' | b'+') => false,
+                    Some(b'D' | b'-') => true,
+                    Some(_) => return Err(reply::INVALID_ARITHMETIC_MODE),
+                };
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What is judged after all flags are known to be good.
+struct Tail {
+    mode: Option<u8>,
+    opaque_len: usize,
+}
+
+fn store<T>(argument: Option<T>, field: &mut Option<T>) -> Result<(), &'static str> {
+    *field = argument;
+    if field.is_some() { Ok(()) } else { Err(reply::BAD_TOKEN) }
+}
+
+fn number(argument: &[u8], field: &mut u64, reply: &'static str) -> Result<(), &'static str> {
+    *field = parse_u64(argument).ok_or(reply)?;
+    Ok(())
+}
+
+fn is_base64(key: &[u8]) -> Result<(), &'static str> {
+    let mut out = [0; base64::DECODED_KEY_MAX];
+    base64::decode(key, &mut out).map(|_| ()).ok_or(reply::KEY_NOT_DECODED)
+}

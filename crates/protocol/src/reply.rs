@@ -1,0 +1,219 @@
+//! Replies of the text protocol, to the letter: clients compare them.
+
+use crate::KEY_LEN_MAX;
+
+macro_rules! lines {
+    ($($(#[$doc:meta])* $name:ident = $line:literal;)*) => {
+        $($(#[$doc])* pub const $name: &str = concat!($line, "\r\n");)*
+    };
+}
+
+lines! {
+    /// An unknown command.
+    ERROR = "ERROR";
+    /// A line that cannot be understood.
+    BAD_FORMAT = "CLIENT_ERROR bad command line format";
+    /// A line with too few arguments.
+    BAD_LINE = "CLIENT_ERROR bad command line";
+    /// A value without its line end.
+    BAD_CHUNK = "CLIENT_ERROR bad data chunk";
+    /// An expiry time that is no number.
+    INVALID_EXPTIME = "CLIENT_ERROR invalid exptime argument";
+    /// A delta that is no number.
+    INVALID_DELTA = "CLIENT_ERROR invalid numeric delta argument";
+    /// Counting on something that is no number.
+    NON_NUMERIC = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+    /// A delete with arguments it does not have.
+    DELETE_USAGE = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
+    /// flush_all is disabled.
+    FLUSH_NOT_ALLOWED = "CLIENT_ERROR flush_all not allowed";
+    /// A meta flag that does not exist.
+    INVALID_FLAG = "CLIENT_ERROR invalid flag";
+    /// A meta flag that is there twice.
+    DUPLICATE_FLAG = "CLIENT_ERROR duplicate flag";
+    /// Anything wrong with the flags of ma.
+    INVALID_OR_DUPLICATE_FLAG = "CLIENT_ERROR invalid or duplicate flag";
+    /// More meta flags than are looked at.
+    TOO_MANY_FLAGS = "CLIENT_ERROR options flags are too long";
+    /// A meta flag whose token is no number.
+    BAD_TOKEN = "CLIENT_ERROR bad token in command line format";
+    /// A D token that is no number; `ma` itself does not show it.
+    BAD_DELTA_TOKEN = "CLIENT_ERROR invalid numeric delta value";
+    /// A J token that is no number; `ma` itself does not show it.
+    BAD_INITIAL_TOKEN = "CLIENT_ERROR invalid numeric initial value";
+    /// An opaque token that is too long.
+    OPAQUE_TOO_LONG = "CLIENT_ERROR opaque token too long";
+    /// A key that is not the base64 that it claims to be.
+    KEY_NOT_DECODED = "CLIENT_ERROR error decoding key";
+    /// A mode of ms that does not exist.
+    INVALID_SET_MODE = "CLIENT_ERROR invalid mode for ms M token";
+    /// A mode of ma that does not exist.
+    INVALID_ARITHMETIC_MODE = "CLIENT_ERROR invalid mode for ma M token";
+    /// stats detail without on, off or dump.
+    DETAIL_USAGE = "CLIENT_ERROR usage: stats detail on|off|dump";
+    /// Dumps are disabled.
+    DETAIL_NOT_ALLOWED = "CLIENT_ERROR stats detail not allowed";
+    /// Dumps are disabled.
+    CACHEDUMP_NOT_ALLOWED = "CLIENT_ERROR stats cachedump not allowed";
+    /// Dumps are disabled.
+    METADUMP_NOT_ALLOWED = "ERROR metadump not allowed";
+    /// Dumps are disabled.
+    MGDUMP_NOT_ALLOWED = "ERROR key dump not allowed";
+    /// A slab class that memcached does not have either.
+    ILLEGAL_SLAB = "CLIENT_ERROR Illegal slab id";
+    /// Watching is disabled.
+    WATCH_NOT_ALLOWED = "CLIENT_ERROR watch commands not allowed";
+    /// A way to shut down that does not exist.
+    INVALID_SHUTDOWN = "CLIENT_ERROR invalid shutdown mode";
+    /// shutdown is disabled.
+    SHUTDOWN_NOT_ENABLED = "SERVER_ERROR: shutdown not enabled";
+    /// There are no slabs to move.
+    REASSIGN_DISABLED = "CLIENT_ERROR slab reassignment disabled";
+    /// A window that memcached would not take.
+    AUTOMOVE_WINDOW = "CLIENT_ERROR automove window too low or too high";
+    /// A pause that memcached would not take.
+    CRAWLER_SLEEP = "CLIENT_ERROR sleep must be one second or less";
+    /// Percentages that memcached would not take.
+    LRU_PERCENTAGES = "ERROR hot and warm pcts must not exceed 80";
+    /// Factors that memcached would not take.
+    LRU_FACTORS = "ERROR hot/warm age factors must be greater than 0";
+    /// A slab class that a crawler would not take.
+    BAD_CLASS = "BADCLASS invalid class id";
+    /// An item above the largest size.
+    TOO_LARGE = "SERVER_ERROR object too large for cache";
+    /// No memory for an item.
+    NO_MEMORY_STORING = "SERVER_ERROR out of memory storing object";
+    /// No memory for something else.
+    NO_MEMORY = "SERVER_ERROR out of memory";
+    /// A memory limit that is too small.
+    MEMLIMIT_TOO_SMALL = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
+    /// A memory limit that looks like bytes.
+    MEMLIMIT_NOT_MEGABYTES = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes";
+    /// A memory limit that could not be set.
+    MEMLIMIT_FAILED = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
+    /// The end of a retrieval and of statistics.
+    END = "END";
+    /// Success of most operators' commands.
+    OK = "OK";
+    /// Success of stats reset.
+    RESET = "RESET";
+    /// Success of a storage command.
+    STORED = "STORED";
+    /// The mode of a storage command forbids it.
+    NOT_STORED = "NOT_STORED";
+    /// Another cas id.
+    EXISTS = "EXISTS";
+    /// No such item.
+    NOT_FOUND = "NOT_FOUND";
+    /// Success of delete.
+    DELETED = "DELETED";
+    /// Success of touch.
+    TOUCHED = "TOUCHED";
+    /// The answer to mn.
+    META_NOOP = "MN";
+    /// A miss of mg, and the end of mgdump.
+    META_MISS = "EN";
+}
+
+/// Room for any number, in bytes.
+pub const NUMBER_LEN_MAX: usize = 20;
+
+/// Room for any line that [`value_line`] writes, in bytes.
+pub const VALUE_LINE_MAX: usize = "VALUE ".len() + KEY_LEN_MAX + 3 * (NUMBER_LEN_MAX + 1) + 2;
+
+const PAIRS: [u8; 200] = {
+    let mut pairs = [0; 200];
+    let mut i = 0;
+    while i < 100 {
+        pairs[2 * i] = b'0' + (i / 10) as u8;
+        pairs[2 * i + 1] = b'0' + (i % 10) as u8;
+        i += 1;
+    }
+    pairs
+};
+
+/// Writes `number` in decimal to the beginning of `out` and returns its length.
+///
+/// # Panics
+/// If `out` has no room for it; [`NUMBER_LEN_MAX`] is always enough.
+#[inline]
+pub fn write_u64(out: &mut [u8], mut number: u64) -> usize {
+    if number < 10 {
+        out[0] = b'0' + number as u8;
+        return 1;
+    }
+    let mut digits = [0; NUMBER_LEN_MAX];
+    let mut at = NUMBER_LEN_MAX;
+    while number >= 100 {
+        let pair = (number % 100) as usize * 2;
+        number /= 100;
+        at -= 2;
+        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+    }
+    if number >= 10 {
+        let pair = number as usize * 2;
+        at -= 2;
+        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+    } else {
+        at -= 1;
+        digits[at] = b'0' + number as u8;
+    }
+    let len = NUMBER_LEN_MAX - at;
+    out[..len].copy_from_slice(&digits[at..]);
+    len
+}
+
+/// Writes `VALUE key flags length[ cas]` with its line end to the beginning of `out` and returns
+/// its length.
+///
+/// # Panics
+/// If `out` has no room for it; [`VALUE_LINE_MAX`] is enough for keys of legal length.
+#[inline]
+pub fn value_line(
+    out: &mut [u8],
+    key: &[u8],
+    flags: u32,
+    value_len: usize,
+    cas: Option<u64>,
+) -> usize {
+    out[..6].copy_from_slice(b"VALUE ");
+    let mut at = 6 + key.len();
+    out[6..at].copy_from_slice(key);
+    let mut number = |at: &mut usize, number: u64| {
+        out[*at] = b' ';
+        *at += 1 + write_u64(&mut out[*at + 1..], number);
+    };
+    number(&mut at, u64::from(flags));
+    number(&mut at, value_len as u64);
+    if let Some(cas) = cas {
+        number(&mut at, cas);
+    }
+    out[at..at + 2].copy_from_slice(b"\r\n");
+    at + 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn value_lines() {
+        let mut out = [0; VALUE_LINE_MAX];
+        let len = value_line(&mut out, b"k", 0, 5, None);
+        assert_eq!(&out[..len], b"VALUE k 0 5\r\n");
+        let key = [b'x'; KEY_LEN_MAX];
+        let len = value_line(&mut out, &key, u32::MAX, usize::MAX, Some(u64::MAX));
+        assert!(out[..len].ends_with(b" 4294967295 18446744073709551615 18446744073709551615\r\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn numbers(number in any::<u64>(), shift in 0u32..64) {
+            let number = number >> shift;
+            let mut out = [0; NUMBER_LEN_MAX];
+            let len = write_u64(&mut out, number);
+            prop_assert_eq!(&out[..len], number.to_string().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What operators send: rare, so clarity goes before speed. Commands that tune the slabs, queues
+//! and crawlers of memcached are checked as memcached does and then [accepted](Admin::Accepted)
+//! without effect: there is nothing here that they could tune, and scripts go on working.
+
+use super::{Frame, Parsed, Request, last_token, refuse, refuse_unless, request};
+use crate::scan::{Tokens, parse_i64, parse_u32, parse_u64};
+use crate::{Parse, Then, reply};
+
+/// A command of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admin<'a> {
+    /// flush_all.
+    FlushAll {
+        /// The time as the client wrote it; 0 or less is now.
+        exptime: i64,
+        /// No reply is wanted.
+        noreply: bool,
+    },
+    /// verbosity.
+    Verbosity {
+        /// The new level.
+        level: u32,
+        /// No reply is wanted.
+        noreply: bool,
+    },
+    /// cache_memlimit.
+    MemoryLimit {
+        /// The new limit, in MiB.
+        megabytes: u32,
+        /// No reply is wanted.
+        noreply: bool,
+    },
+    /// shutdown.
+    Shutdown(Shutdown),
+    /// lru_crawler metadump, lru_crawler mgdump.
+    Dump(Dump<'a>),
+    /// Tuning that has no meaning here.
+    Accepted {
+        /// No reply is wanted.
+        noreply: bool,
+    },
+}
+
+/// How to shut down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// At once.
+    Now,
+    /// When what is running has ended.
+    Graceful,
+    /// In a way that does not exist.
+    Unknown,
+}
+
+/// A dump of all items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dump<'a> {
+    /// What the lines look like.
+    pub format: DumpFormat,
+    /// `all`, `hash`, or slab classes separated by commas.
+    pub classes: &'a [u8],
+}
+
+/// The lines of a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DumpFormat {
+    /// `key=... exp=...`, what is known of each item.
+    Metadump,
+    /// `mg key`, to be sent to a server as it is.
+    Mgdump,
+}
+
+/// No command here has more arguments.
+const TOKENS_MAX: usize = 8;
+
+struct Arguments<'a> {
+    tokens: [&'a [u8]; TOKENS_MAX],
+    len: usize,
+}
+
+impl<'a> Arguments<'a> {
+    fn new(tokens: Tokens<'a>) -> Self {
+        let mut arguments = Arguments { tokens: [&[]; TOKENS_MAX], len: 0 };
+        for token in tokens {
+            if let Some(slot) = arguments.tokens.get_mut(arguments.len) {
+                *slot = token;
+            }
+            arguments.len += 1;
+        }
+        arguments
+    }
+
+    /// The token at `at`, empty if there are fewer.
+    fn get(&self, at: usize) -> &'a [u8] {
+        self.tokens.get(at).copied().unwrap_or(&[])
+    }
+}
+
+pub(super) fn parse<'a>(frame: Frame<'a>) -> Parsed<'a> {
+    let mut tokens = Tokens::new(frame.line);
+    let command = tokens.next().unwrap_or(&[]);
+    let arguments = Arguments::new(tokens);
+    let noreply = last_token(frame.line) == b"noreply";
+    let refused = |reply| refuse_unless(noreply, reply, frame.consumed);
+    let checked = |result: Result<(), &'static str>| match result {
+        Ok(()) => admin(frame, Admin::Accepted { noreply }),
+        Err(reply) => refused(reply),
+    };
+    match command {
+        b"flush_all" => flush_all(frame, &arguments, noreply),
+        b"verbosity" => match parse_u32(arguments.get(0)) {
+            Some(level) => admin(frame, Admin::Verbosity { level, noreply }),
+            None => refused(reply::BAD_FORMAT),
+        },
+        b"cache_memlimit" => match parse_u32(arguments.get(0)) {
+            Some(megabytes) => admin(frame, Admin::MemoryLimit { megabytes, noreply }),
+            None => refused(reply::ERROR),
+        },
+        b"shutdown" => {
+            let mode = match (arguments.len, arguments.get(0)) {
+                (0, _) => Shutdown::Now,
+                (1, b"graceful") => Shutdown::Graceful,
+                _ => Shutdown::Unknown,
+            };
+            admin(frame, Admin::Shutdown(mode))
+        }
+        b"slabs" => checked(slabs(&arguments)),
+        b"lru" => checked(lru(&arguments)),
+        b"extstore" => checked(extstore(&arguments)),
+        b"lru_crawler" => match dump(&arguments) {
+            Some(dump) => admin(frame, Admin::Dump(dump)),
+            None => checked(lru_crawler(&arguments)),
+        },
+        _ if arguments.len > 0 && last_token(frame.line).starts_with(b"HTTP/") => {
+            // A browser was lured into speaking to this port.
+            Parse::Refused { reply: "", consumed: frame.consumed, then: Then::Close }
+        }
+        _ => refused(reply::ERROR),
+    }
+}
+
+fn admin<'a>(frame: Frame<'a>, admin: Admin<'a>) -> Parsed<'a> {
+    request(frame, Request::Admin(admin))
+}
+
+fn flush_all<'a>(frame: Frame<'a>, arguments: &Arguments<'a>, noreply: bool) -> Parsed<'a> {
+    if arguments.len == usize::from(noreply) {
+        return admin(frame, Admin::FlushAll { exptime: 0, noreply });
+    }
+    match parse_i64(arguments.get(0)) {
+        Some(exptime) => admin(frame, Admin::FlushAll { exptime, noreply }),
+        None if noreply => refuse("", frame.consumed),
+        None => refuse(reply::INVALID_EXPTIME, frame.consumed),
+    }
+}
+
+fn dump<'a>(arguments: &Arguments<'a>) -> Option<Dump<'a>> {
+    let format = match (arguments.len, arguments.get(0)) {
+        (2, b"metadump") => DumpFormat::Metadump,
+        (2, b"mgdump") => DumpFormat::Mgdump,
+        _ => return None,
+    };
+    Some(Dump { format, classes: arguments.get(1) })
+}
+
+/// `Ok` or the error, for a condition.
+fn require(condition: bool, reply: &'static str) -> Result<(), &'static str> {
+    if condition { Ok(()) } else { Err(reply) }
+}
+
+fn is_number(token: &[u8]) -> bool {
+    parse_f64(token).is_some()
+}
+
+fn parse_f64(token: &[u8]) -> Option<f64> {
+    std::str::from_utf8(token).ok()?.parse().ok()
+}
+
+fn slabs(arguments: &Arguments<'_>) -> Result<(), &'static str> {
+    let value = arguments.get(2);
+    match (arguments.len, arguments.get(0), arguments.get(1)) {
+        (3, b"reassign", _) => Err(reply::REASSIGN_DISABLED),
+        (2.., b"automove", b"ratio" | b"freeratio") => require(is_number(value), reply::ERROR),
+        (2.., b"automove", b"window") => match parse_u32(value) {
+            None => Err(reply::BAD_FORMAT),
+            Some(window) => require((3..=1800).contains(&window), reply::AUTOMOVE_WINDOW),
+        },
+        (2.., b"automove", level) => match parse_u32(level) {
+            None => Err(reply::BAD_FORMAT),
+            Some(level) => require(level <= 2, reply::ERROR),
+        },
+        _ => Err(reply::ERROR),
+    }
+}
+
+fn lru(arguments: &Arguments<'_>) -> Result<(), &'static str> {
+    match (arguments.len, arguments.get(0)) {
+        (5.., b"tune") => {
+            let (Some(hot), Some(warm), Some(hot_factor), Some(warm_factor)) = (
+                parse_u32(arguments.get(1)),
+                parse_u32(arguments.get(2)),
+                parse_f64(arguments.get(3)),
+                parse_f64(arguments.get(4)),
+            ) else {
+                return Err(reply::ERROR);
+            };
+            require(u64::from(hot) + u64::from(warm) <= 80, reply::LRU_PERCENTAGES)?;
+            require(hot_factor > 0.0 && warm_factor > 0.0, reply::LRU_FACTORS)
+        }
+        (2.., b"mode") => require(matches!(arguments.get(1), b"flat" | b"segmented"), reply::ERROR),
+        (2.., b"temp_ttl") => require(parse_i64(arguments.get(1)).is_some(), reply::ERROR),
+        _ => Err(reply::ERROR),
+    }
+}
+
+fn lru_crawler(arguments: &Arguments<'_>) -> Result<(), &'static str> {
+    let value = arguments.get(1);
+    match (arguments.len, arguments.get(0)) {
+        (1, b"enable" | b"disable") => Ok(()),
+        (2, b"crawl") => require(are_classes(value), reply::BAD_CLASS),
+        (2, b"tocrawl") => require(parse_u32(value).is_some(), reply::BAD_FORMAT),
+        (2, b"sleep") => match parse_u32(value) {
+            None => Err(reply::BAD_FORMAT),
+            Some(microseconds) => require(microseconds <= 1_000_000, reply::CRAWLER_SLEEP),
+        },
+        _ => Err(reply::ERROR),
+    }
+}
+
+/// Whether these are slab classes as a crawler takes them: `all`, `hash`, or numbers from 1 to 62
+/// separated by commas.
+pub(super) fn are_classes(classes: &[u8]) -> bool {
+    classes == b"all"
+        || classes == b"hash"
+        || classes
+            .split(|&byte| byte == b',')
+            .all(|class| parse_u64(class).is_some_and(|class| (1..63).contains(&class)))
+}
+
+impl Dump<'_> {
+    /// Whether the classes are ones that memcached would take.
+    pub fn has_valid_classes(&self) -> bool {
+        are_classes(self.classes)
+    }
+
+    /// Whether `class` is one of the classes.
+    pub fn includes(&self, class: u32) -> bool {
+        matches!(self.classes, b"all" | b"hash")
+            || self.classes.split(|&byte| byte == b',').any(|one| parse_u32(one) == Some(class))
+    }
+}
+
+fn extstore(arguments: &Arguments<'_>) -> Result<(), &'static str> {
+    let value = arguments.get(1);
+    let valid = match (arguments.len, arguments.get(0)) {
+        (3.., b"free_memchunks") => {
+            parse_u32(value).is_some_and(|class| class < 64)
+                && parse_u32(arguments.get(2)).is_some()
+        }
+        (
+            2..,
+            b"item_size" | b"item_age" | b"low_ttl" | b"recache_rate" | b"compact_under"
+            | b"drop_under" | b"max_sleep" | b"drop_unread",
+        ) => parse_u32(value).is_some(),
+        (2.., b"max_frag") => is_number(value),
+        _ => false,
+    };
+    require(valid, reply::ERROR)
+}

@@ -1,0 +1,164 @@
+//! get, gets, gat and gats. A line of ordinary length is parsed whole, so that a wrong key refuses
+//! all of it. A line of any length is possible (clients ask for 18,000 keys at once); beyond
+//! [`LINE_LEN_MAX`] its keys are parsed as they arrive and answered before the line has ended, so
+//! a connection never holds more than one of them. Whether a line is parsed this way depends on
+//! its length alone, never on how it was cut into packets.
+
+use super::{Frame, Get, Parsed, Request, refuse, request};
+use crate::scan::{find, parse_i64};
+use crate::{KEY_LEN_MAX, KeySink, LINE_LEN_MAX, Parse, Then, reply};
+
+/// What [`parse_keys`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// How many bytes of the input are done with.
+    pub consumed: usize,
+    /// What comes next.
+    pub end: KeysEnd,
+}
+
+/// How a run of keys ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeysEnd {
+    /// The line goes on; more keys can be parsed at once.
+    More,
+    /// The line goes on; more input is needed.
+    NeedMore,
+    /// The line has ended, and with it the request.
+    Line,
+    /// A key is too long. The rest of the line is to be thrown away.
+    Refused(&'static str),
+}
+
+/// `get` and `gets`; the keys begin behind `prefix` bytes of the line.
+#[inline]
+pub(super) fn get<'a>(
+    frame: Frame<'a>,
+    prefix: usize,
+    cas: bool,
+    keys: &mut impl KeySink<'a>,
+) -> Parsed<'a> {
+    all_keys(frame, prefix, Get { cas, exptime: None, keys_follow: false }, keys)
+}
+
+/// `gat` and `gats`; the expiry time begins behind `prefix` bytes of the line.
+pub(super) fn gat<'a>(
+    frame: Frame<'a>,
+    prefix: usize,
+    cas: bool,
+    keys: &mut impl KeySink<'a>,
+) -> Parsed<'a> {
+    let Some((token, end)) = token_at(frame.line, prefix) else {
+        return refuse(reply::BAD_FORMAT, frame.consumed);
+    };
+    let Some(exptime) = parse_i64(token) else {
+        let has_key = frame.line[end..].iter().any(|&byte| byte != b' ');
+        let reply = if has_key { reply::INVALID_EXPTIME } else { reply::BAD_FORMAT };
+        return refuse(reply, frame.consumed);
+    };
+    all_keys(frame, end, Get { cas, exptime: Some(exptime), keys_follow: false }, keys)
+}
+
+#[inline]
+fn all_keys<'a>(
+    frame: Frame<'a>,
+    prefix: usize,
+    get: Get,
+    keys: &mut impl KeySink<'a>,
+) -> Parsed<'a> {
+    if frame.consumed > LINE_LEN_MAX {
+        return keys_follow(prefix, get);
+    }
+    let before = keys.len();
+    let mut rest = &frame.line[prefix..];
+    loop {
+        while let [b' ', tail @ ..] = rest {
+            rest = tail;
+        }
+        if rest.is_empty() {
+            break;
+        }
+        let len = find(rest, b' ');
+        if len > KEY_LEN_MAX {
+            keys.truncate(before);
+            return refuse(reply::BAD_FORMAT, frame.consumed);
+        }
+        let (key, tail) = rest.split_at(len);
+        keys.push(key);
+        rest = tail;
+    }
+    if keys.len() == before {
+        return refuse(reply::BAD_FORMAT, frame.consumed);
+    }
+    request(frame, Request::Get(get))
+}
+
+fn keys_follow<'a>(consumed: usize, get: Get) -> Parsed<'a> {
+    Parse::Request { request: Request::Get(Get { keys_follow: true, ..get }), consumed }
+}
+
+/// The token behind `at` bytes of the line and where it ends.
+fn token_at(line: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let start = at + line[at..].iter().position(|&byte| byte != b' ')?;
+    let end = start + find(&line[start..], b' ');
+    Some((&line[start..end], end))
+}
+
+/// A line that is longer than others may be and has not ended yet, if it is a retrieval.
+pub(super) fn unfinished(input: &[u8]) -> Option<Parsed<'_>> {
+    let (cas, touch) = match input {
+        [b'g', b'e', b't', b' ', ..] => (false, false),
+        [b'g', b'e', b't', b's', b' ', ..] => (true, false),
+        [b'g', b'a', b't', b' ', ..] => (false, true),
+        [b'g', b'a', b't', b's', b' ', ..] => (true, true),
+        _ => return None,
+    };
+    let prefix = 3 + usize::from(cas);
+    if !touch {
+        return Some(keys_follow(prefix, Get { cas, exptime: None, keys_follow: true }));
+    }
+    // The token must have ended, or more digits could follow.
+    let (token, end) = token_at(input, prefix).filter(|&(_, end)| end < input.len())?;
+    Some(match parse_i64(token) {
+        Some(exptime) => keys_follow(end, Get { cas, exptime: Some(exptime), keys_follow: true }),
+        None => {
+            Parse::Refused { reply: reply::INVALID_EXPTIME, consumed: end, then: Then::SkipLine }
+        }
+    })
+}
+
+/// Parses at most `limit` keys of a retrieval whose keys follow in the input.
+pub fn parse_keys<'a>(input: &'a [u8], limit: usize, keys: &mut impl KeySink<'a>) -> Keys {
+    let stop = keys.len() + limit;
+    let mut at = 0;
+    loop {
+        at += input[at..].iter().take_while(|&&byte| byte == b' ').count();
+        let rest = &input[at..];
+        let len = rest
+            .iter()
+            .take(KEY_LEN_MAX + 2)
+            .position(|&byte| byte == b' ' || byte == b'\n')
+            .unwrap_or(rest.len().min(KEY_LEN_MAX + 2));
+        let (end_of_line, key) = match (rest.get(len), &rest[..len]) {
+            (Some(b'\n'), [key @ .., b'\r'] | key) => (Some(at + len + 1), key),
+            (_, key) => (None, key),
+        };
+        // One byte more may be the carriage return of a line end that has not arrived.
+        if key.len() > KEY_LEN_MAX + 1 || key.len() > KEY_LEN_MAX && rest.len() > len {
+            return Keys { consumed: at, end: KeysEnd::Refused(reply::BAD_FORMAT) };
+        }
+        if rest.len() == len {
+            return Keys { consumed: at, end: KeysEnd::NeedMore };
+        }
+        if keys.len() == stop && !key.is_empty() {
+            return Keys { consumed: at, end: KeysEnd::More };
+        }
+        if !key.is_empty() {
+            keys.push(key);
+        }
+        if let Some(consumed) = end_of_line {
+            return Keys { consumed, end: KeysEnd::Line };
+        }
+        at += len;
+    }
+}

@@ -1,0 +1,113 @@
+//! Commands with a value behind their line. Once the length of the value is known, whatever else
+//! is wrong with the line, the value is thrown away with it: it must never be taken for commands.
+//! Only a length that cannot be read leaves no other choice.
+
+use super::{Frame, Parsed, Request, Store, StoreMode, TRAILER, is_noreply, refuse};
+use crate::meta::{Meta, Verb as MetaVerb};
+use crate::scan::{Tokens, parse_i64, parse_u32, parse_u64};
+use crate::{KEY_LEN_MAX, KeySink, Parse, Then, VALUE_LEN_MAX, reply};
+
+/// A storage command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+}
+
+/// `verb key flags exptime length [cas] [noreply]`.
+pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
+    let mut tokens = Tokens::new(frame.line);
+    tokens.next();
+    let (Some(key), Some(flags), Some(exptime), Some(length)) =
+        (tokens.next(), tokens.next(), tokens.next(), tokens.next())
+    else {
+        return refuse(reply::BAD_FORMAT, frame.consumed);
+    };
+    let Some(length) = parse_length(length) else {
+        return refuse(reply::BAD_FORMAT, frame.consumed);
+    };
+    let noreply = tokens.rest().len() > b"noreply".len() && is_noreply(frame.line);
+    let mode = match verb {
+        Verb::Set => Some(StoreMode::Set),
+        Verb::Add => Some(StoreMode::Add),
+        Verb::Replace => Some(StoreMode::Replace),
+        Verb::Append => Some(StoreMode::Append),
+        Verb::Prepend => Some(StoreMode::Prepend),
+        Verb::Cas => tokens.next().and_then(parse_u64).map(StoreMode::Cas),
+    };
+    let (Some(mode), Some(flags), Some(exptime), true) =
+        (mode, parse_flags(flags), parse_exptime(exptime), key.len() <= KEY_LEN_MAX)
+    else {
+        let reply = if noreply { "" } else { reply::BAD_FORMAT };
+        let then = Then::Swallow(length + TRAILER);
+        return Parse::Refused { reply, consumed: frame.consumed, then };
+    };
+    let store = Store { mode, flags, exptime, noreply, value: &[] };
+    with_value(frame, length, key, keys, noreply, |value| Request::Store(Store { value, ..store }))
+}
+
+/// `ms key length flags`. What is wrong with the flags is found when they are read; the value is
+/// known by then.
+pub(super) fn parse_meta<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
+    let length = Tokens::new(frame.line).nth(2).and_then(parse_length);
+    let (Some(length), Some(command)) = (length, Meta::parse(MetaVerb::Set, frame.line, 3)) else {
+        return refuse(reply::BAD_FORMAT, frame.consumed);
+    };
+    let key = command.plain_key().unwrap_or(&[]);
+    with_value(frame, length, key, keys, false, |value| Request::Meta(Meta { value, ..command }))
+}
+
+#[inline]
+fn with_value<'a>(
+    frame: Frame<'a>,
+    length: usize,
+    key: &'a [u8],
+    keys: &mut impl KeySink<'a>,
+    noreply: bool,
+    request: impl FnOnce(&'a [u8]) -> Request<'a>,
+) -> Parsed<'a> {
+    let body = &frame.input[frame.consumed..];
+    if body.len() >= length + TRAILER {
+        let (value, tail) = body.split_at(length);
+        let consumed = frame.consumed + length + TRAILER;
+        if tail[..TRAILER] != *b"\r\n" {
+            let reply = if noreply { "" } else { reply::BAD_CHUNK };
+            return refuse(reply, consumed);
+        }
+        if !key.is_empty() {
+            keys.push(key);
+        }
+        return Parse::Request { request: request(value), consumed };
+    }
+    if !key.is_empty() {
+        keys.push(key);
+    }
+    Parse::NeedValue {
+        request: request(&[]),
+        header: frame.consumed,
+        value: length,
+        trailer: TRAILER,
+    }
+}
+
+/// memcached reads lengths into an `int` and takes no longer token than one of those has.
+fn parse_length(token: &[u8]) -> Option<usize> {
+    if token.len() > 11 {
+        return None;
+    }
+    let length = usize::try_from(parse_u64(token)?).ok()?;
+    (length <= VALUE_LEN_MAX).then_some(length)
+}
+
+/// Flags have 32 bits. memcached cuts off higher ones without a word; that is refused here.
+fn parse_flags(token: &[u8]) -> Option<u32> {
+    parse_u32(token.strip_prefix(b"+").unwrap_or(token))
+}
+
+fn parse_exptime(token: &[u8]) -> Option<i64> {
+    parse_i64(token.strip_prefix(b"+").unwrap_or(token))
+}

@@ -1,0 +1,150 @@
+//! What all workers share, and what each of them counts.
+
+use super::prefix::PrefixStats;
+use larder_engine::{Engine, UnixSeconds};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What commands need to know and do beyond the engine. Implemented by the server; called for
+/// rare commands only.
+pub trait Hooks: Send + Sync {
+    /// Calls `row` with name and value of every statistic of a group: the empty group is what
+    /// `stats` alone shows. Returns false, with no row, for a group that does not exist.
+    fn stats(&self, group: &[u8], row: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> bool;
+    /// Sets all counters to zero. Those of the engine and of [`ServerContext`] were reset before.
+    fn reset_stats(&self);
+    /// Begins to shut down, `graceful` with time for what is running.
+    fn shutdown(&self, graceful: bool);
+}
+
+/// What operators may allow and forbid.
+#[derive(Clone, Copy, Debug)]
+pub struct Switches {
+    /// flush_all works (memcached's -F forbids it).
+    pub flush: bool,
+    /// metadump, mgdump, stats cachedump and stats detail work (-X forbids them).
+    pub dump: bool,
+    /// shutdown works (-A allows it).
+    pub shutdown: bool,
+}
+
+impl Default for Switches {
+    /// memcached's defaults.
+    fn default() -> Self {
+        Switches { flush: true, dump: true, shutdown: false }
+    }
+}
+
+/// What all workers share.
+pub struct ServerContext {
+    engine: Arc<Engine>,
+    hooks: Box<dyn Hooks>,
+    /// What is allowed.
+    pub switches: Switches,
+    /// What stands behind `VERSION`.
+    pub version: String,
+    /// When the server started: an absolute expiry time up to then is in the past.
+    pub started: UnixSeconds,
+    /// The level that `verbosity` last set.
+    pub verbosity: AtomicU32,
+    pub(crate) prefixes: PrefixStats,
+    counters: Mutex<Vec<Arc<Counters>>>,
+}
+
+impl fmt::Debug for ServerContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerContext").field("switches", &self.switches).finish_non_exhaustive()
+    }
+}
+
+impl ServerContext {
+    /// The context of a server that started at `started`. Public fields may be changed before it
+    /// is shared.
+    pub fn new(engine: Arc<Engine>, started: UnixSeconds, hooks: Box<dyn Hooks>) -> Self {
+        ServerContext {
+            engine,
+            hooks,
+            switches: Switches::default(),
+            version: "1.6.45".to_owned(),
+            started,
+            verbosity: AtomicU32::new(0),
+            prefixes: PrefixStats::default(),
+            counters: Mutex::default(),
+        }
+    }
+
+    /// The engine that all workers share.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn hooks(&self) -> &dyn Hooks {
+        &*self.hooks
+    }
+
+    /// Whether `stats detail` is on.
+    pub fn detail_enabled(&self) -> bool {
+        self.prefixes.is_enabled()
+    }
+
+    /// The counters of a new worker.
+    pub(crate) fn register(&self) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        self.lock().push(Arc::clone(&counters));
+        counters
+    }
+
+    /// What all workers have counted.
+    pub fn counters(&self) -> CounterTotals {
+        let mut totals = CounterTotals::default();
+        for counters in self.lock().iter() {
+            counters.add_to(&mut totals);
+        }
+        totals
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Counters>>> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What one worker counts; only its thread writes.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
+
+        /// The sum of all workers' counters since the start.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct CounterTotals { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            fn add_to(&self, totals: &mut CounterTotals) {
+                $(totals.$name += self.$name.0.load(Relaxed);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Meta commands (`cmd_meta`).
+    meta_commands,
+    /// Requests that were refused as malformed.
+    malformed,
+    /// Connections that ended because an item vanished while it was sent.
+    values_cut,
+    /// Values that were refused because connection buffers could not grow.
+    buffers_refused,
+}
+
+/// A counter with one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(crate) fn bump(&self) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+}

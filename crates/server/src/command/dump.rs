@@ -1,0 +1,176 @@
+//! Dumps of all items: metadump, mgdump and stats cachedump. A dump goes on whenever its client
+//! has read what was sent, so it never holds more than the output's limit; items written meanwhile
+//! may or may not be in it.
+
+use crate::net::OutputBuffer;
+use larder_engine::{Item, ScanCursor, Session, UnixSeconds};
+use larder_protocol::text::DumpFormat;
+use larder_protocol::{base64, reply};
+
+/// The slab class that items are shown in: there are none, but tools ask for one.
+pub(super) const SHOWN_CLASS: u32 = 1;
+
+/// memcached's limit of a cachedump, in bytes.
+const CACHEDUMP_MAX: usize = 2 << 20;
+
+/// A dump on its way.
+#[derive(Debug)]
+pub(crate) struct Dump {
+    format: Format,
+    cursor: ScanCursor,
+}
+
+#[derive(Debug)]
+enum Format {
+    Metadump,
+    Mgdump,
+    Cachedump {
+        items: usize,
+        bytes: usize,
+    },
+    /// Nothing is left to show but the last line.
+    Empty(&'static str),
+}
+
+impl Dump {
+    /// A metadump or mgdump; `all` is false for one of classes that have no items.
+    pub(super) fn new(format: DumpFormat, all: bool) -> Self {
+        let format = match format {
+            DumpFormat::Metadump if all => Format::Metadump,
+            DumpFormat::Mgdump if all => Format::Mgdump,
+            DumpFormat::Metadump => Format::Empty(reply::END),
+            DumpFormat::Mgdump => Format::Empty(reply::META_MISS),
+        };
+        Dump { format, cursor: ScanCursor::default() }
+    }
+
+    /// A cachedump of at most `items` items; 0 is as many as fit.
+    pub(super) fn cachedump(class: u32, items: u32) -> Self {
+        let format = if class != SHOWN_CLASS {
+            Format::Empty(reply::END)
+        } else {
+            let items = if items == 0 { usize::MAX } else { items as usize };
+            Format::Cachedump { items, bytes: CACHEDUMP_MAX }
+        };
+        Dump { format, cursor: ScanCursor::default() }
+    }
+
+    /// Sends more of the dump; true when all of it is sent.
+    pub(crate) fn send(&mut self, session: &Session, output: &mut OutputBuffer<'_>) -> bool {
+        while !output.is_full() {
+            let format = &mut self.format;
+            if let Format::Empty(end) = format {
+                output.extend(end.as_bytes());
+                return true;
+            }
+            let now = session.now();
+            let more = session.scan(&mut self.cursor, &mut |item| format.put(&item, now, output));
+            let done = matches!(format, Format::Cachedump { items: 0, .. });
+            if done || !more {
+                *format = Format::Empty(format.end());
+            }
+        }
+        false
+    }
+}
+
+impl Format {
+    fn end(&self) -> &'static str {
+        match self {
+            Format::Mgdump => reply::META_MISS,
+            Format::Metadump | Format::Cachedump { .. } => reply::END,
+            Format::Empty(end) => end,
+        }
+    }
+
+    fn put(&mut self, item: &Item<'_>, now: UnixSeconds, output: &mut OutputBuffer<'_>) {
+        if item.expiry().is_past(now) {
+            return;
+        }
+        match self {
+            Format::Metadump => metadump_line(item, output),
+            Format::Mgdump => mgdump_line(item.key(), output),
+            Format::Cachedump { items, bytes } => {
+                if *items == 0 || !is_text(item.key()) {
+                    return;
+                }
+                let before = output.len();
+                cachedump_line(item, output);
+                let len = output.len() - before;
+                if len > *bytes {
+                    output.truncate(before);
+                    *items = 0;
+                } else {
+                    *bytes -= len;
+                    *items -= 1;
+                }
+            }
+            Format::Empty(_) => {}
+        }
+    }
+}
+
+fn number(output: &mut OutputBuffer<'_>, number: u64) {
+    let len = reply::write_u64(output.room(reply::NUMBER_LEN_MAX), number);
+    output.advance(len);
+}
+
+fn metadump_line(item: &Item<'_>, output: &mut OutputBuffer<'_>) {
+    output.extend(b"key=");
+    for &byte in item.key() {
+        match byte {
+            b'-' | b'.' | b'_' | b'~' => output.push(byte),
+            _ if byte.is_ascii_alphanumeric() => output.push(byte),
+            _ => {
+                const HEX: &[u8; 16] = b"0123456789ABCDEF";
+                output.extend(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            }
+        }
+    }
+    output.extend(b" exp=");
+    match item.expiry().seconds() {
+        None => output.extend(b"-1"),
+        Some(seconds) => number(output, seconds.into()),
+    }
+    output.extend(b" la=");
+    number(output, item.last_access().into());
+    output.extend(b" cas=");
+    number(output, item.cas());
+    let fetched: &[u8] = if item.hit_before() { b" fetch=yes cls=" } else { b" fetch=no cls=" };
+    output.extend(fetched);
+    number(output, SHOWN_CLASS.into());
+    output.extend(b" size=");
+    number(output, item.record_size() as u64);
+    output.extend(b" flags=");
+    number(output, item.flags().into());
+    // memcached ends these lines so.
+    output.extend(b" \n");
+}
+
+fn mgdump_line(key: &[u8], output: &mut OutputBuffer<'_>) {
+    output.extend(b"mg ");
+    if is_text(key) {
+        output.extend(key);
+        output.extend(b"\r\n");
+    } else {
+        let room = output.room(base64::encoded_len(key.len()));
+        let len = base64::encode(key, room);
+        output.advance(len);
+        output.extend(b" b\r\n");
+    }
+}
+
+fn cachedump_line(item: &Item<'_>, output: &mut OutputBuffer<'_>) {
+    output.extend(b"ITEM ");
+    output.extend(item.key());
+    output.extend(b" [");
+    number(output, item.value().len() as u64);
+    output.extend(b" b; ");
+    number(output, item.expiry().seconds().unwrap_or(0).into());
+    output.extend(b" s]\r\n");
+}
+
+/// Whether a key can stand in a line as it is.
+fn is_text(key: &[u8]) -> bool {
+    key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
+}

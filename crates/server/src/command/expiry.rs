@@ -1,0 +1,66 @@
+//! How clients write expiry times, and what is meant: 0 is never, a negative time is already
+//! over, up to 30 days counts from now, anything else is an absolute time. Unlike in memcached
+//! absolute times work beyond 2038; those that do not even fit 2106 are cut down to it.
+
+use larder_engine::{Expiry, UnixSeconds};
+
+/// The longest relative time, in seconds.
+const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// The expiry that `exptime` means at `now` on a server that started at `started`.
+#[inline]
+pub(crate) fn expiry(exptime: i64, now: UnixSeconds, started: UnixSeconds) -> Expiry {
+    match exptime {
+        0 => Expiry::NEVER,
+        ..0 => Expiry::PAST,
+        1..=RELATIVE_MAX => Expiry::at(now.saturating_add(exptime as UnixSeconds)),
+        _ if exptime <= i64::from(started) => Expiry::PAST,
+        _ => Expiry::at(UnixSeconds::try_from(exptime).unwrap_or(UnixSeconds::MAX)),
+    }
+}
+
+/// The seconds to live below which an item is to be recached, for a meta `R` token.
+pub(crate) fn recache_below(exptime: i64, now: UnixSeconds) -> u32 {
+    match exptime {
+        ..=0 => 0,
+        1..=RELATIVE_MAX => exptime as u32,
+        _ => u32::try_from(exptime - i64::from(now)).unwrap_or(if exptime > i64::from(now) {
+            u32::MAX
+        } else {
+            0
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixSeconds = 1_800_000_000;
+    const STARTED: UnixSeconds = NOW - 100;
+
+    #[test]
+    fn times_as_clients_write_them() {
+        let expiry = |exptime| expiry(exptime, NOW, STARTED);
+        assert_eq!(expiry(0), Expiry::NEVER);
+        assert_eq!(expiry(-1), Expiry::PAST);
+        assert_eq!(expiry(i64::MIN), Expiry::PAST);
+        assert_eq!(expiry(1), Expiry::at(NOW + 1));
+        assert_eq!(expiry(2_592_000), Expiry::at(NOW + 2_592_000));
+        assert_eq!(expiry(2_592_001), Expiry::PAST);
+        assert_eq!(expiry(i64::from(STARTED)), Expiry::PAST);
+        assert_eq!(expiry(i64::from(STARTED) + 1), Expiry::at(STARTED + 1));
+        assert_eq!(expiry(4_102_444_800), Expiry::at(4_102_444_800));
+        assert_eq!(expiry(i64::MAX), Expiry::at(u32::MAX));
+    }
+
+    #[test]
+    fn recache_tokens() {
+        assert_eq!(recache_below(-1, NOW), 0);
+        assert_eq!(recache_below(0, NOW), 0);
+        assert_eq!(recache_below(30, NOW), 30);
+        assert_eq!(recache_below(2_592_001, NOW), 0);
+        assert_eq!(recache_below(i64::from(NOW) + 5, NOW), 5);
+        assert_eq!(recache_below(i64::MAX, NOW), u32::MAX);
+    }
+}

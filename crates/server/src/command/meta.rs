@@ -1,0 +1,423 @@
+//! Meta commands. What a reply carries and in which order follows the flags of the command.
+
+use super::{Executed, Execution, answer, put_value, recache_below};
+use crate::net::OutputBuffer;
+use larder_engine::{
+    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, Store, StoreMode, Stored,
+    UnixSeconds, Value, Vivify,
+};
+use larder_protocol::meta::{Flags, Meta, SetMode, Verb};
+use larder_protocol::{KEY_LEN_MAX, base64, reply};
+
+/// Executes a meta command. `keys` has its key unless that is in base64 or too long.
+pub(super) fn execute(
+    x: &mut Execution<'_, '_>,
+    command: &Meta<'_>,
+    keys: &[Key<'_>],
+    value: Option<Value<'_>>,
+) -> Executed {
+    x.counters.meta_commands.bump();
+    if command.verb == Verb::Debug {
+        return debug(x, command);
+    }
+    let flags = match Flags::parse(command) {
+        Ok(flags) => flags,
+        Err(refusal) => {
+            x.counters.malformed.bump();
+            return x.say(refusal);
+        }
+    };
+    let mut decoded = [0; base64::DECODED_KEY_MAX];
+    let key = match keys {
+        [key] => *key,
+        _ => match base64::decode(command.key, &mut decoded) {
+            Some(key) => x.session.key(key),
+            None => return x.say(reply::KEY_NOT_DECODED),
+        },
+    };
+    let target = Target { command, flags: &flags, key: &key };
+    match command.verb {
+        Verb::Set => set(x, &target, value),
+        Verb::Delete => delete(x, &target),
+        Verb::Arithmetic => arithmetic(x, &target),
+        Verb::Get | Verb::Debug => get(x, &target),
+    }
+}
+
+/// A command with its key.
+struct Target<'t, 'a> {
+    command: &'t Meta<'a>,
+    flags: &'t Flags,
+    key: &'t Key<'t>,
+}
+
+impl Target<'_, '_> {
+    fn quiet(&self) -> bool {
+        self.flags.has(b'q')
+    }
+
+    /// The expiry of an item that this command creates: of `N` and `T` the later one counts.
+    fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i64) -> Expiry {
+        let last = self.command.tokens().filter(|token| matches!(token[0], b'N' | b'T')).last();
+        match (last.map(|token| token[0]), self.flags.ttl) {
+            (Some(b'T'), Some(ttl)) => x.expiry(ttl),
+            _ => x.expiry(vivify),
+        }
+    }
+}
+
+/// Room for any reply line: the key in base64, and of 18 flags none has more than an opaque token.
+const LINE_MAX: usize = 1024;
+
+/// A reply line as it is written. It is part of the output when it is finished.
+struct Line<'l> {
+    room: &'l mut [u8],
+    len: usize,
+}
+
+impl Line<'_> {
+    fn text(&mut self, text: &[u8]) {
+        self.room[self.len..self.len + text.len()].copy_from_slice(text);
+        self.len += text.len();
+    }
+
+    fn number(&mut self, number: u64) {
+        self.len += reply::write_u64(&mut self.room[self.len..], number);
+    }
+
+    /// A flag with a number.
+    fn flag(&mut self, letter: u8, number: u64) {
+        self.text(&[b' ', letter]);
+        self.number(number);
+    }
+
+    fn time_to_live(&mut self, expiry: Expiry, now: UnixSeconds) {
+        match expiry.remaining(now) {
+            None => self.text(b" t-1"),
+            Some(seconds) => self.flag(b't', seconds.into()),
+        }
+    }
+
+    fn key(&mut self, target: &Target<'_, '_>) {
+        self.text(b" k");
+        self.plain_or_base64(target.key.bytes(), target.command.base64);
+        if target.command.base64 {
+            self.text(b" b");
+        }
+    }
+
+    fn plain_or_base64(&mut self, key: &[u8], base64: bool) {
+        if base64 {
+            self.len += base64::encode(key, &mut self.room[self.len..]);
+        } else {
+            self.text(key);
+        }
+    }
+
+    /// What every command echoes, whatever came of it.
+    fn echo(&mut self, target: &Target<'_, '_>, token: &[u8]) {
+        match token[0] {
+            b'O' => {
+                self.text(b" ");
+                self.text(token);
+            }
+            b'k' => self.key(target),
+            _ => {}
+        }
+    }
+
+    fn finish(mut self) -> usize {
+        self.text(b"\r\n");
+        self.len
+    }
+}
+
+/// Replies with a line that begins with `status`; `flag` writes what it has for a flag's token.
+fn put_line(
+    output: &mut OutputBuffer<'_>,
+    status: &[u8],
+    target: &Target<'_, '_>,
+    mut flag: impl FnMut(&mut Line<'_>, &[u8]),
+) {
+    let mut line = Line { room: output.room(LINE_MAX), len: 0 };
+    line.text(status);
+    for token in target.command.tokens() {
+        flag(&mut line, token);
+    }
+    let len = line.finish();
+    output.advance(len);
+}
+
+/// Replies with a status and what every command echoes.
+fn put_status(x: &mut Execution<'_, '_>, status: &[u8], target: &Target<'_, '_>) -> Executed {
+    put_line(x.output, status, target, |line, token| line.echo(target, token));
+    Executed::Done
+}
+
+fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
+    let flags = target.flags;
+    let now = x.session.now();
+    let get = Get {
+        no_bump: flags.has(b'u'),
+        touch: flags.ttl.map(|ttl| x.expiry(ttl)),
+        vivify: flags
+            .vivify
+            .map(|vivify| Vivify { expiry: target.expiry_of_new(x, vivify), cas: flags.cas }),
+        recache_below: flags.recache.map(|recache| recache_below(recache, now)),
+    };
+    let Some(got) = answer!(x.session.get_with(target.key, &get)) else {
+        if target.quiet() {
+            return Executed::Done;
+        }
+        return put_status(x, b"EN", target);
+    };
+    let item = got.item;
+    let with_value = flags.has(b'v') && flags.compare != Some(item.cas());
+    put_hit(x.output, target, &got, with_value, now);
+    if !with_value {
+        return Executed::Done;
+    }
+    match put_value(x.output, &item, b"\r\n") {
+        None => Executed::Done,
+        Some(value) => Executed::Value(value),
+    }
+}
+
+fn put_hit(
+    output: &mut OutputBuffer<'_>,
+    target: &Target<'_, '_>,
+    got: &Got<'_>,
+    with_value: bool,
+    now: UnixSeconds,
+) {
+    let item = &got.item;
+    let mut line = Line { room: output.room(LINE_MAX), len: 0 };
+    if with_value {
+        line.text(b"VA ");
+        line.number(item.value().len() as u64);
+    } else {
+        line.text(b"HD");
+    }
+    // The flags take effect in their order: `t` shows what a `T` behind it has not changed yet.
+    let mut expiry = got.old_expiry;
+    for token in target.command.tokens() {
+        match token[0] {
+            b'T' => expiry = item.expiry(),
+            b'N' if got.created => expiry = item.expiry(),
+            b't' => line.time_to_live(expiry, now),
+            letter => put_item_flag(&mut line, letter, item, now),
+        }
+        line.echo(target, token);
+    }
+    if got.won_before {
+        line.text(b" Z");
+    }
+    if item.is_stale() {
+        line.text(b" X");
+    }
+    if got.won {
+        line.text(b" W");
+    }
+    let len = line.finish();
+    output.advance(len);
+}
+
+fn put_item_flag(line: &mut Line<'_>, letter: u8, item: &Item<'_>, now: UnixSeconds) {
+    match letter {
+        b's' => line.flag(b's', item.value().len() as u64),
+        b'c' => line.flag(b'c', item.cas()),
+        b'f' => line.flag(b'f', item.flags().into()),
+        b'l' => line.flag(b'l', now.saturating_sub(item.last_access()).into()),
+        b'h' => line.flag(b'h', item.hit_before().into()),
+        _ => {}
+    }
+}
+
+fn set(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, value: Option<Value<'_>>) -> Executed {
+    let flags = target.flags;
+    let value = value.unwrap_or(Value::Bytes(target.command.value));
+    let given = value.len();
+    let mode = match flags.set_mode {
+        SetMode::Set => StoreMode::Set,
+        SetMode::Add => StoreMode::Add,
+        SetMode::Replace => StoreMode::Replace,
+        SetMode::Append => StoreMode::Append,
+        SetMode::Prepend => StoreMode::Prepend,
+    };
+    let grows = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+    let overwrites = matches!(mode, StoreMode::Set | StoreMode::Replace);
+    let store = Store {
+        // With a cas id to compare, a missing item is answered as cas does.
+        mode: if overwrites && flags.compare.is_some() { StoreMode::Set } else { mode },
+        value,
+        flags: flags.client_flags,
+        expiry: flags.ttl.map_or(Expiry::NEVER, |ttl| x.expiry(ttl)),
+        compare: flags.compare.filter(|&cas| overwrites || grows && cas != 0),
+        cas: flags.cas,
+        invalidate: flags.has(b'I') && overwrites && flags.compare.is_some(),
+        vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
+    };
+    let (status, cas, size): (&[u8], _, _) = match answer!(x.session.store(target.key, store)) {
+        Stored::Stored { .. } if target.quiet() => return Executed::Done,
+        Stored::Stored { cas, size } => (b"HD", cas, size),
+        Stored::Exists => (b"EX", 0, given),
+        Stored::NotFound if overwrites => (b"NF", 0, given),
+        Stored::NotStored | Stored::NotFound => (b"NS", 0, given),
+        Stored::TooLarge if grows => (b"NS", 0, given),
+        Stored::TooLarge => return too_large(x, target.key),
+        Stored::OutOfMemory => return x.say(reply::NO_MEMORY_STORING),
+    };
+    put_line(x.output, status, target, |line, token| match token[0] {
+        b'c' => line.flag(b'c', cas),
+        b's' => line.flag(b's', size as u64),
+        _ => line.echo(target, token),
+    });
+    Executed::Done
+}
+
+/// Refuses a value that is larger than an item may be. Whatever the mode, no old value stays
+/// behind.
+fn too_large(x: &mut Execution<'_, '_>, key: &Key<'_>) -> Executed {
+    answer!(x.session.delete(key, &Delete::default()));
+    x.say(reply::TOO_LARGE)
+}
+
+/// Refuses an `ms` before its value has arrived: its flags are wrong, or the value is too large.
+/// `None` if nothing is wrong.
+pub(crate) fn refuse_value(
+    x: &mut Execution<'_, '_>,
+    command: &Meta<'_>,
+    keys: &[Key<'_>],
+    value_len: usize,
+) -> Option<Executed> {
+    if let Err(refusal) = Flags::parse(command) {
+        x.counters.malformed.bump();
+        return Some(x.say(refusal));
+    }
+    let mut decoded = [0; base64::DECODED_KEY_MAX];
+    let key = match keys {
+        [key] => *key,
+        _ => x.session.key(base64::decode(command.key, &mut decoded)?),
+    };
+    let largest = x.context.engine().max_value_len(key.bytes().len());
+    (value_len > largest).then(|| too_large(x, &key))
+}
+
+fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
+    let flags = target.flags;
+    let keeps = flags.has(b'I') || flags.has(b'x');
+    let delete = Delete {
+        compare: flags.compare,
+        invalidate: flags.has(b'I'),
+        expiry: flags.ttl.filter(|_| keeps).map(|ttl| x.expiry(ttl)),
+        clear_value: flags.has(b'x'),
+        cas: flags.cas,
+    };
+    match answer!(x.session.delete(target.key, &delete)) {
+        Deleted::Deleted if target.quiet() => Executed::Done,
+        Deleted::Deleted => put_status(x, b"HD", target),
+        Deleted::NotFound => put_status(x, b"NF", target),
+        Deleted::Exists => put_status(x, b"EX", target),
+        Deleted::OutOfMemory => x.say(reply::NO_MEMORY),
+    }
+}
+
+fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
+    let flags = target.flags;
+    let arith = Arith {
+        decrement: flags.decrement,
+        delta: flags.delta,
+        compare: flags.compare.filter(|&cas| cas != 0),
+        cas: flags.cas,
+        expiry: flags.ttl.map(|ttl| x.expiry(ttl)),
+        create: flags.vivify.map(|vivify| Create {
+            initial: flags.initial,
+            expiry: target.expiry_of_new(x, vivify),
+        }),
+    };
+    let old_expiry = match old_expiry(x, target) {
+        Ok(old_expiry) => old_expiry,
+        Err(executed) => return executed,
+    };
+    let (number, cas, expiry, created) = match answer!(x.session.arith(target.key, &arith)) {
+        Counted::Value { .. } if target.quiet() => return Executed::Done,
+        Counted::Value { value, cas, expiry, created } => (value, cas, expiry, created),
+        Counted::NotFound => return put_status(x, b"NF", target),
+        Counted::Exists => return put_status(x, b"EX", target),
+        Counted::NonNumeric => return x.say(reply::NON_NUMERIC),
+        Counted::OutOfMemory => return x.say(reply::NO_MEMORY),
+    };
+    let now = x.session.now();
+    let mut digits = [0; reply::NUMBER_LEN_MAX];
+    let len = reply::write_u64(&mut digits, number);
+    let mut status = *b"VA 12";
+    let status = if flags.has(b'v') {
+        let digits = reply::write_u64(&mut status[3..], len as u64);
+        &status[..3 + digits]
+    } else {
+        &b"HD"[..]
+    };
+    let mut shown = old_expiry.unwrap_or(if created { Expiry::NEVER } else { expiry });
+    put_line(x.output, status, target, |line, token| match token[0] {
+        b'c' => line.flag(b'c', cas),
+        b't' => line.time_to_live(shown, now),
+        b'T' => shown = expiry,
+        b'N' if created => shown = expiry,
+        _ => line.echo(target, token),
+    });
+    if flags.has(b'v') {
+        x.output.extend(&digits[..len]);
+        x.output.extend(b"\r\n");
+    }
+    Executed::Done
+}
+
+/// The expiry before the command changes it, if that is to be shown: `t` before `T`.
+fn old_expiry(x: &Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Option<Expiry>, Executed> {
+    let first = target.command.tokens().find(|token| matches!(token[0], b't' | b'T'));
+    if target.flags.ttl.is_none() || first.is_none_or(|token| token[0] != b't') {
+        return Ok(None);
+    }
+    let get = Get { no_bump: true, ..Get::default() };
+    let found = x.session.get_with(target.key, &get).map(|got| got.map(|got| got.item.expiry()));
+    super::ready(found).ok_or(Executed::NeedsSpace)
+}
+
+/// `me`: what is known of an item, for people.
+fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Executed {
+    let mut decoded = [0; base64::DECODED_KEY_MAX];
+    let bytes = match (command.base64, command.key) {
+        (true, key) => base64::decode(key, &mut decoded),
+        (false, key) => Some(key),
+    };
+    let Some(bytes) = bytes.filter(|_| command.key.len() <= KEY_LEN_MAX) else {
+        return x.say(reply::BAD_FORMAT);
+    };
+    let key = x.session.key(bytes);
+    let get = Get { no_bump: true, ..Get::default() };
+    let Some(got) = answer!(x.session.get_with(&key, &get)) else {
+        return x.say(reply::META_MISS);
+    };
+    let (item, now) = (got.item, x.session.now());
+    let mut line = Line { room: x.output.room(LINE_MAX), len: 0 };
+    line.text(b"ME ");
+    line.plain_or_base64(bytes, command.base64);
+    line.text(b" exp=");
+    match item.expiry().remaining(now) {
+        None => line.text(b"-1"),
+        Some(seconds) => line.number(seconds.into()),
+    }
+    line.text(b" la=");
+    line.number(now.saturating_sub(item.last_access()).into());
+    line.text(b" cas=");
+    line.number(item.cas());
+    line.text(b" fetch=");
+    line.text(if item.hit_before() { b"yes" } else { b"no" });
+    line.text(b" cls=");
+    line.number(super::dump::SHOWN_CLASS.into());
+    line.text(b" size=");
+    line.number(item.record_size() as u64);
+    let len = line.finish();
+    x.output.advance(len);
+    Executed::Done
+}

@@ -1,0 +1,134 @@
+//! Requests become engine calls, and outcomes replies: the only place where the protocols and the
+//! engine meet. `text.rs` and `meta.rs` answer the text protocol, `binary.rs` the binary one; all
+//! of them are called by the connection with keys that were hashed and prefetched before.
+
+mod context;
+mod dump;
+mod expiry;
+pub(crate) mod meta;
+mod prefix;
+mod stats;
+pub(crate) mod text;
+
+pub(crate) use context::Counters;
+pub use context::{CounterTotals, Hooks, ServerContext, Switches};
+pub(crate) use dump::Dump;
+pub(crate) use expiry::expiry;
+use expiry::recache_below;
+
+use crate::net::OutputBuffer;
+use larder_engine::{Item, ItemHandle, Outcome, Session};
+use larder_protocol::text::Get;
+
+/// What a command is executed with.
+pub(crate) struct Execution<'e, 'o> {
+    /// The worker's way into the engine.
+    pub(crate) session: &'e Session,
+    /// What all workers share.
+    pub(crate) context: &'e ServerContext,
+    /// What this worker counts.
+    pub(crate) counters: &'e Counters,
+    /// Where the reply goes.
+    pub(crate) output: &'e mut OutputBuffer<'o>,
+}
+
+/// How an execution ended.
+#[derive(Debug)]
+pub(crate) enum Executed {
+    /// The whole reply is in the output.
+    Done,
+    /// Nothing was done: memory is being reclaimed. The same request is to be executed again when
+    /// the worker was woken.
+    NeedsSpace,
+    /// The reply up to somewhere in this value is in the output; the rest follows when the client
+    /// has read.
+    Value(LongValue),
+    /// The first `answered` keys of a retrieval are answered. The others are to be taken from the
+    /// input as if the retrieval had just begun with them; `value` comes first if it is there.
+    Keys {
+        /// The retrieval.
+        get: Get,
+        /// How many of its keys are answered or being answered.
+        answered: usize,
+        /// The value of the last of these, if it is long.
+        value: Option<LongValue>,
+    },
+    /// A dump of all items begins.
+    Dump(Box<Dump>),
+    /// The connection ends when the output was sent.
+    Close,
+}
+
+/// A value that is longer than the output may become, while it is being sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LongValue {
+    handle: ItemHandle,
+    sent: usize,
+    trailer: &'static [u8],
+}
+
+impl LongValue {
+    /// Sends more of the value. `None` if the item has gone meanwhile: the reply cannot be
+    /// finished then, the connection must be closed. `Some(true)` when all of it is sent.
+    pub(crate) fn send(
+        &mut self,
+        session: &Session,
+        output: &mut OutputBuffer<'_>,
+    ) -> Option<bool> {
+        let item = session.reopen(self.handle)?;
+        let rest = &item.value()[self.sent..];
+        let room = output.limit().saturating_sub(output.len());
+        let now = rest.len().min(room);
+        output.extend(&rest[..now]);
+        self.sent += now;
+        let finished = now == rest.len();
+        if finished {
+            output.extend(self.trailer);
+        }
+        Some(finished)
+    }
+}
+
+/// Appends an item's value and `trailer`. A value up to the output's limit is copied whole, of a
+/// longer one a part; the rest is returned.
+pub(crate) fn put_value(
+    output: &mut OutputBuffer<'_>,
+    item: &Item<'_>,
+    trailer: &'static [u8],
+) -> Option<LongValue> {
+    let value = item.value();
+    if value.len() <= output.limit() {
+        let len = value.len() + trailer.len();
+        let room = output.room(len);
+        room[..value.len()].copy_from_slice(value);
+        room[value.len()..len].copy_from_slice(trailer);
+        output.advance(len);
+        return None;
+    }
+    let sent = output.limit().saturating_sub(output.len());
+    output.extend(&value[..sent]);
+    Some(LongValue { handle: item.handle(), sent, trailer })
+}
+
+/// The answer of an engine call, or `None` if it needs space. This is the one place that will hold
+/// back what must not be said before a commit is durable.
+#[inline]
+pub(crate) fn ready<T>(outcome: Outcome<T>) -> Option<T> {
+    match outcome {
+        Outcome::Ready(answer) => Some(answer),
+        // Nothing is durable yet, so no engine answers this.
+        Outcome::AfterCommit(answer, _) => Some(answer),
+        Outcome::NeedsSpace => None,
+    }
+}
+
+/// The answer of an engine call; leaves the function if it needs space.
+macro_rules! answer {
+    ($outcome:expr) => {
+        match $crate::command::ready($outcome) {
+            Some(answer) => answer,
+            None => return $crate::command::Executed::NeedsSpace,
+        }
+    };
+}
+pub(crate) use answer;

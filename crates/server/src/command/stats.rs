@@ -1,0 +1,78 @@
+//! The `stats` command: its frame and the groups that belong to the commands. What the other
+//! groups show is the server's business, see [`Hooks::stats`](super::Hooks::stats).
+
+use super::{Dump, Executed, Execution};
+use crate::net::OutputBuffer;
+use larder_protocol::reply;
+use larder_protocol::scan::{Tokens, parse_u32};
+use std::fmt::{self, Write};
+
+/// memcached has slab classes below this.
+const SLAB_CLASSES: u32 = 64;
+
+/// Formats into the output. Never fails.
+struct Formatter<'b, 'o>(&'b mut OutputBuffer<'o>);
+
+impl Write for Formatter<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Executes `stats arguments`.
+pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
+    let mut tokens = Tokens::new(arguments);
+    let group = tokens.next().unwrap_or(b"");
+    match group {
+        b"reset" => {
+            x.context.engine().reset_stats();
+            x.context.prefixes.clear();
+            x.context.hooks().reset_stats();
+            x.output.extend(reply::RESET.as_bytes());
+        }
+        b"detail" => detail(x, tokens.next().unwrap_or(b"")),
+        b"cachedump" => return cachedump(x, tokens),
+        _ => {
+            let mut out = Formatter(x.output);
+            let known = x.context.hooks().stats(group, &mut |name, value| {
+                let _ = write!(out, "STAT {name} {value}\r\n");
+            });
+            x.output.extend(if known { reply::END } else { reply::ERROR }.as_bytes());
+        }
+    }
+    Executed::Done
+}
+
+fn detail(x: &mut Execution<'_, '_>, argument: &[u8]) {
+    if !x.context.switches.dump {
+        return x.output.extend(reply::DETAIL_NOT_ALLOWED.as_bytes());
+    }
+    match argument {
+        b"on" | b"off" => {
+            x.context.prefixes.enable(argument == b"on");
+            x.output.extend(reply::OK.as_bytes());
+        }
+        b"dump" => x.output.extend(&x.context.prefixes.dump()),
+        _ => x.output.extend(reply::DETAIL_USAGE.as_bytes()),
+    }
+}
+
+fn cachedump(x: &mut Execution<'_, '_>, mut tokens: Tokens<'_>) -> Executed {
+    let refusal = if !x.context.switches.dump {
+        reply::CACHEDUMP_NOT_ALLOWED
+    } else {
+        match (tokens.next(), tokens.next()) {
+            (Some(class), Some(items)) => match (parse_u32(class), parse_u32(items)) {
+                (Some(class), Some(items)) if class < SLAB_CLASSES => {
+                    return Executed::Dump(Box::new(Dump::cachedump(class, items)));
+                }
+                (Some(_), Some(_)) => reply::ILLEGAL_SLAB,
+                _ => reply::BAD_FORMAT,
+            },
+            _ => reply::BAD_LINE,
+        }
+    };
+    x.output.extend(refusal.as_bytes());
+    Executed::Done
+}

@@ -1,0 +1,304 @@
+//! Classic text commands.
+
+use super::{Dump, Executed, Execution, LongValue, answer, expiry, meta, put_value, ready, stats};
+use larder_engine::{
+    Arith, Counted, Delete, Deleted, Get as EngineGet, Item, Key, Outcome, Store as EngineStore,
+    StoreMode as EngineMode, Stored, Value,
+};
+use larder_protocol::reply;
+use larder_protocol::text::{Admin, Arithmetic, Get, Request, Shutdown, Store, StoreMode, Touch};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How many keys of a retrieval are prefetched at once.
+pub(crate) const PREFETCH_WINDOW: usize = 64;
+
+/// Executes `request` on `keys`, the first [`PREFETCH_WINDOW`] of which are prefetched. `value` is
+/// the value of a storage request if it is not in the request itself.
+#[inline]
+pub(crate) fn execute(
+    x: &mut Execution<'_, '_>,
+    request: &Request<'_>,
+    keys: &[Key<'_>],
+    value: Option<Value<'_>>,
+) -> Executed {
+    match (request, keys) {
+        (Request::Get(request), keys) => get(x, request, keys),
+        (Request::Store(request), [key]) => store(x, request, key, value),
+        (Request::Meta(command), keys) => meta::execute(x, command, keys, value),
+        (Request::Delete(request), [key]) => {
+            delete(x, key, if request.noreply { &NO_DELETE_REPLIES } else { &DELETE_REPLIES })
+        }
+        (Request::Arithmetic(request), [key]) => arithmetic(x, request, key),
+        (Request::Touch(request), [key]) => touch(x, request, key),
+        (request, _) => execute_rare(x, request),
+    }
+}
+
+fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Executed {
+    match request {
+        Request::MetaNoop => x.say(reply::META_NOOP),
+        Request::Version => {
+            x.output.extend(b"VERSION ");
+            x.output.extend(x.context.version.as_bytes());
+            x.output.extend(b"\r\n");
+            Executed::Done
+        }
+        Request::Quit => Executed::Close,
+        Request::Stats(arguments) => stats::execute(x, arguments),
+        Request::Admin(admin) => execute_admin(x, admin),
+        // The others have a key, and the parser has found it.
+        _ => x.say(reply::ERROR),
+    }
+}
+
+impl Execution<'_, '_> {
+    /// Replies with a line.
+    #[inline]
+    pub(super) fn say(&mut self, line: &str) -> Executed {
+        self.output.extend(line.as_bytes());
+        Executed::Done
+    }
+
+    /// Replies with a line unless the client wants none.
+    #[inline]
+    fn say_unless(&mut self, noreply: bool, line: &str) -> Executed {
+        if noreply { Executed::Done } else { self.say(line) }
+    }
+
+    /// The expiry that `exptime` means now.
+    #[inline]
+    pub(super) fn expiry(&self, exptime: i64) -> larder_engine::Expiry {
+        expiry(exptime, self.session.now(), self.context.started)
+    }
+}
+
+/// How far a retrieval came.
+pub(crate) struct Progress {
+    /// Keys that are answered or being answered.
+    pub(crate) answered: usize,
+    /// The value of the last of them, if it is long.
+    pub(crate) value: Option<LongValue>,
+    /// The next key needs space first; else it was the output that was full.
+    pub(crate) needs_space: bool,
+}
+
+#[inline]
+fn get(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Executed {
+    if get.keys_follow {
+        return Executed::Keys { get: *get, answered: 0, value: None };
+    }
+    let Progress { answered, value, needs_space } = answer_keys(x, get, keys);
+    if answered == 0 && needs_space {
+        return Executed::NeedsSpace;
+    }
+    if answered < keys.len() || value.is_some() {
+        return Executed::Keys { get: Get { keys_follow: true, ..*get }, answered, value };
+    }
+    x.say(reply::END)
+}
+
+/// Answers as many keys of a retrieval as the output has room for.
+#[inline]
+pub(crate) fn answer_keys(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Progress {
+    let detail = x.context.prefixes.is_enabled();
+    for (at, key) in keys.iter().enumerate() {
+        if at > 0 {
+            if x.output.is_full() {
+                return Progress { answered: at, value: None, needs_space: false };
+            }
+            if at % PREFETCH_WINDOW == 0 {
+                prefetch(x, &keys[at..]);
+            }
+        }
+        let found = match get.exptime {
+            None => ready(x.session.get(key)),
+            Some(exptime) => {
+                let touch = EngineGet { touch: Some(x.expiry(exptime)), ..EngineGet::default() };
+                ready(x.session.get_with(key, &touch).map(|got| got.map(|got| got.item)))
+            }
+        };
+        let Some(found) = found else {
+            return Progress { answered: at, value: None, needs_space: true };
+        };
+        if detail {
+            x.context.prefixes.get(key.bytes(), found.is_some());
+        }
+        let Some(item) = found else { continue };
+        if let Some(value) = put_item(x, &item, get.cas) {
+            return Progress { answered: at + 1, value: Some(value), needs_space: false };
+        }
+    }
+    Progress { answered: keys.len(), value: None, needs_space: false }
+}
+
+fn prefetch(x: &Execution<'_, '_>, keys: &[Key<'_>]) {
+    let window = &keys[..keys.len().min(PREFETCH_WINDOW)];
+    for key in window {
+        x.session.prefetch_buckets(key);
+    }
+    for key in window {
+        x.session.prefetch_record(key);
+    }
+}
+
+#[inline]
+fn put_item(x: &mut Execution<'_, '_>, item: &Item<'_>, with_cas: bool) -> Option<LongValue> {
+    let value = item.value();
+    let cas = with_cas.then(|| item.cas());
+    let room = x.output.room(reply::VALUE_LINE_MAX);
+    let line = reply::value_line(room, item.key(), item.flags(), value.len(), cas);
+    x.output.advance(line);
+    put_value(x.output, item, b"\r\n")
+}
+
+fn store(
+    x: &mut Execution<'_, '_>,
+    request: &Store<'_>,
+    key: &Key<'_>,
+    value: Option<Value<'_>>,
+) -> Executed {
+    x.context.prefixes.set(key.bytes());
+    let (mode, compare) = match request.mode {
+        StoreMode::Set => (EngineMode::Set, None),
+        StoreMode::Add => (EngineMode::Add, None),
+        StoreMode::Replace => (EngineMode::Replace, None),
+        StoreMode::Append => (EngineMode::Append, None),
+        StoreMode::Prepend => (EngineMode::Prepend, None),
+        StoreMode::Cas(cas) => (EngineMode::Set, Some(cas)),
+    };
+    let store = EngineStore {
+        mode,
+        compare,
+        value: value.unwrap_or(Value::Bytes(request.value)),
+        ..EngineStore::set(&[], request.flags, x.expiry(request.exptime))
+    };
+    let line = match answer!(x.session.store(key, store)) {
+        Stored::Stored { .. } => reply::STORED,
+        Stored::NotStored => reply::NOT_STORED,
+        Stored::Exists => reply::EXISTS,
+        Stored::NotFound => reply::NOT_FOUND,
+        Stored::TooLarge if matches!(mode, EngineMode::Append | EngineMode::Prepend) => {
+            reply::NOT_STORED
+        }
+        Stored::TooLarge => return too_large(x, request, key),
+        Stored::OutOfMemory => reply::NO_MEMORY_STORING,
+    };
+    x.say_unless(request.noreply, line)
+}
+
+/// Refuses a value that is larger than an item may be. A set that fails so leaves no old value
+/// behind: the client believes it is gone.
+pub(crate) fn too_large(x: &mut Execution<'_, '_>, request: &Store<'_>, key: &Key<'_>) -> Executed {
+    if request.mode == StoreMode::Set {
+        answer!(x.session.delete(key, &Delete::default()));
+    }
+    x.say_unless(request.noreply, reply::TOO_LARGE)
+}
+
+/// What a delete answers: deleted, not found, out of memory.
+type DeleteReplies = [&'static str; 3];
+const DELETE_REPLIES: DeleteReplies = [reply::DELETED, reply::NOT_FOUND, reply::NO_MEMORY];
+const NO_DELETE_REPLIES: DeleteReplies = [""; 3];
+
+fn delete(x: &mut Execution<'_, '_>, key: &Key<'_>, replies: &DeleteReplies) -> Executed {
+    x.context.prefixes.delete(key.bytes());
+    let line = match answer!(x.session.delete(key, &Delete::default())) {
+        Deleted::Deleted => replies[0],
+        // Nothing was compared, so no cas id can differ.
+        Deleted::NotFound | Deleted::Exists => replies[1],
+        Deleted::OutOfMemory => replies[2],
+    };
+    x.say(line)
+}
+
+fn arithmetic(x: &mut Execution<'_, '_>, request: &Arithmetic, key: &Key<'_>) -> Executed {
+    let arith = Arith {
+        decrement: request.decrement,
+        delta: request.delta,
+        compare: None,
+        cas: None,
+        expiry: None,
+        create: None,
+    };
+    let line = match answer!(x.session.arith(key, &arith)) {
+        Counted::Value { value, .. } if !request.noreply => {
+            let room = x.output.room(reply::NUMBER_LEN_MAX + 2);
+            let len = reply::write_u64(room, value);
+            room[len..len + 2].copy_from_slice(b"\r\n");
+            x.output.advance(len + 2);
+            return Executed::Done;
+        }
+        Counted::Value { .. } => return Executed::Done,
+        Counted::NotFound | Counted::Exists => reply::NOT_FOUND,
+        Counted::NonNumeric => reply::NON_NUMERIC,
+        Counted::OutOfMemory => reply::NO_MEMORY,
+    };
+    x.say_unless(request.noreply, line)
+}
+
+fn touch(x: &mut Execution<'_, '_>, request: &Touch, key: &Key<'_>) -> Executed {
+    let get = EngineGet { touch: Some(x.expiry(request.exptime)), ..EngineGet::default() };
+    let touched: Outcome<bool> = x.session.get_with(key, &get).map(|got| got.is_some());
+    let line = if answer!(touched) { reply::TOUCHED } else { reply::NOT_FOUND };
+    x.say_unless(request.noreply, line)
+}
+
+fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Executed {
+    match *admin {
+        Admin::FlushAll { noreply, .. } if !x.context.switches.flush => {
+            x.say_unless(noreply, reply::FLUSH_NOT_ALLOWED)
+        }
+        Admin::FlushAll { exptime, noreply } => {
+            let at = (exptime > 0).then(|| x.expiry(exptime).seconds()).flatten();
+            answer!(x.session.flush_all(at));
+            x.say_unless(noreply, reply::OK)
+        }
+        Admin::Verbosity { level, noreply } => {
+            x.context.verbosity.store(level, Relaxed);
+            x.say_unless(noreply, reply::OK)
+        }
+        Admin::MemoryLimit { megabytes, noreply } => {
+            let line = set_memory_limit(x, megabytes);
+            x.say_unless(noreply, line)
+        }
+        Admin::Shutdown(mode) => shutdown(x, mode),
+        Admin::Dump(dump) if !x.context.switches.dump => x.say(match dump.format {
+            larder_protocol::text::DumpFormat::Metadump => reply::METADUMP_NOT_ALLOWED,
+            larder_protocol::text::DumpFormat::Mgdump => reply::MGDUMP_NOT_ALLOWED,
+        }),
+        Admin::Dump(dump) if !dump.has_valid_classes() => x.say(reply::BAD_CLASS),
+        Admin::Dump(dump) => {
+            x.say(reply::OK);
+            Executed::Dump(Box::new(Dump::new(
+                dump.format,
+                dump.includes(super::dump::SHOWN_CLASS),
+            )))
+        }
+        Admin::Accepted { noreply } => x.say_unless(noreply, reply::OK),
+    }
+}
+
+/// The limits are memcached's, in MiB.
+fn set_memory_limit(x: &Execution<'_, '_>, megabytes: u32) -> &'static str {
+    match megabytes {
+        ..8 => reply::MEMLIMIT_TOO_SMALL,
+        8..=1_000_000_000 => {
+            match x.context.engine().set_memory_limit(u64::from(megabytes) << 20) {
+                Ok(()) => reply::OK,
+                Err(_) => reply::MEMLIMIT_FAILED,
+            }
+        }
+        _ => reply::MEMLIMIT_NOT_MEGABYTES,
+    }
+}
+
+fn shutdown(x: &mut Execution<'_, '_>, mode: Shutdown) -> Executed {
+    match mode {
+        _ if !x.context.switches.shutdown => x.say(reply::SHUTDOWN_NOT_ENABLED),
+        Shutdown::Unknown => x.say(reply::INVALID_SHUTDOWN),
+        Shutdown::Now | Shutdown::Graceful => {
+            x.context.hooks().shutdown(mode == Shutdown::Graceful);
+            Executed::Close
+        }
+    }
+}

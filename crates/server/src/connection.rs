@@ -1,0 +1,259 @@
+//! The server's [`Service`]: what happens between a socket's bytes and the commands. A worker
+//! parses everything that has arrived, prefetches the buckets of all keys while it parses, then
+//! their records, then executes: the wait for memory is paid once per batch instead of once per
+//! key.
+//!
+//! Invariant: input is consumed exactly when its requests are executed. Whatever interrupts a
+//! batch (a full output, memory that is being reclaimed), the rest of it is still in the input and
+//! is parsed again; only values too long to wait for in the input are kept here, see `body.rs`.
+
+mod batch;
+mod body;
+mod dialect;
+#[cfg(test)]
+mod tests;
+
+use crate::command::{Counters, Dump, Execution, LongValue, ServerContext, text};
+use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
+use batch::{KeyBatch, Scratch};
+use body::Body;
+use dialect::Text;
+use larder_engine::{Session, UnixSeconds};
+use larder_protocol::text::{Get, KeysEnd, parse_keys};
+use larder_protocol::{BINARY_MAGIC, reply};
+use std::sync::Arc;
+
+/// One connection.
+#[derive(Debug)]
+pub struct Connection {
+    protocol: Protocol,
+    /// A value that is being sent; it comes before everything else.
+    value: Option<LongValue>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// Nothing has arrived yet.
+    Undecided,
+    Text,
+    Binary,
+}
+
+/// What the connection is in the middle of.
+#[derive(Debug)]
+enum State {
+    /// Nothing: a request begins.
+    Ready,
+    /// A retrieval whose keys are in the input.
+    Keys(Get),
+    /// The value of a refused request: so many bytes are to be thrown away.
+    Swallow(usize),
+    /// A refused line, to be thrown away up to its end.
+    SkipLine,
+    /// A long value that is being received.
+    Body(Box<Body>),
+    /// A dump that is being sent.
+    Dump(Box<Dump>),
+}
+
+/// What a part of the work says about the whole.
+enum Step {
+    /// Go on.
+    Next,
+    /// Stop here.
+    Stop(Flow),
+}
+
+/// A worker's side of all its connections.
+pub struct Worker {
+    session: Session,
+    context: Arc<ServerContext>,
+    counters: Arc<Counters>,
+    clock: Box<dyn Fn() -> UnixSeconds + Send>,
+    text: Scratch<Text>,
+}
+
+impl Worker {
+    /// A worker that uses `session` and reads the time from `clock` once per turn.
+    pub fn new(
+        context: Arc<ServerContext>,
+        mut session: Session,
+        clock: Box<dyn Fn() -> UnixSeconds + Send>,
+    ) -> Self {
+        session.tick(clock());
+        let counters = context.register();
+        Worker { session, context, counters, clock, text: Scratch::default() }
+    }
+
+    fn execution<'e, 'o>(&'e self, output: &'e mut OutputBuffer<'o>) -> Execution<'e, 'o> {
+        Execution {
+            session: &self.session,
+            context: &self.context,
+            counters: &self.counters,
+            output,
+        }
+    }
+
+    /// Finishes what the connection is in the middle of.
+    fn resume(
+        &mut self,
+        connection: &mut Connection,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Step {
+        if let Some(value) = &mut connection.value {
+            match value.send(&self.session, output) {
+                None => {
+                    self.counters.values_cut.bump();
+                    return Step::Stop(Flow::Close);
+                }
+                Some(false) => return Step::Stop(Flow::Drain),
+                Some(true) => connection.value = None,
+            }
+        }
+        if output.is_full() {
+            return Step::Stop(Flow::Drain);
+        }
+        match &mut connection.state {
+            State::Ready => Step::Next,
+            State::Keys(get) => {
+                let get = *get;
+                self.keys(&get, connection, input, output)
+            }
+            State::Swallow(left) => {
+                let now = input.bytes().len().min(*left);
+                input.consume(now);
+                *left -= now;
+                if *left > 0 {
+                    return Step::Stop(Flow::Read);
+                }
+                connection.state = State::Ready;
+                Step::Next
+            }
+            State::SkipLine => match memchr::memchr(b'\n', input.bytes()) {
+                None => {
+                    input.consume(input.bytes().len());
+                    Step::Stop(Flow::Read)
+                }
+                Some(newline) => {
+                    input.consume(newline + 1);
+                    connection.state = State::Ready;
+                    Step::Next
+                }
+            },
+            State::Body(_) => match connection.protocol {
+                Protocol::Binary => Step::Stop(Flow::Close),
+                Protocol::Undecided | Protocol::Text => {
+                    self.body::<Text>(connection, input, output)
+                }
+            },
+            State::Dump(dump) => {
+                if !dump.send(&self.session, output) {
+                    return Step::Stop(Flow::Drain);
+                }
+                connection.state = State::Ready;
+                Step::Next
+            }
+        }
+    }
+
+    /// Answers a retrieval whose keys are in the input, one batch of them.
+    fn keys(
+        &mut self,
+        get: &Get,
+        connection: &mut Connection,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Step {
+        let bytes = input.bytes();
+        let keys = self.text.take_keys();
+        let mut keys = KeyBatch::new(&self.session, keys);
+        let parsed = parse_keys(bytes, text::PREFETCH_WINDOW, &mut keys);
+        keys.prefetch_records();
+        let progress = text::answer_keys(&mut self.execution(output), get, keys.all());
+        connection.value = progress.value;
+        let interrupted = progress.value.is_some() || progress.answered < keys.all().len();
+        let consumed = match progress.answered {
+            _ if !interrupted => parsed.consumed,
+            0 => 0,
+            answered => batch::end_within(bytes, keys.all()[answered - 1].bytes()),
+        };
+        let keys = keys.into_inner();
+        self.text.give_keys(keys);
+        input.consume(consumed);
+        if interrupted {
+            return Step::Stop(if progress.needs_space { Flow::Park } else { Flow::Drain });
+        }
+        match parsed.end {
+            KeysEnd::More => Step::Next,
+            KeysEnd::NeedMore => Step::Stop(Flow::Read),
+            KeysEnd::Line => {
+                output.extend(reply::END.as_bytes());
+                connection.state = State::Ready;
+                Step::Next
+            }
+            KeysEnd::Refused(line) => {
+                output.extend(line.as_bytes());
+                connection.state = State::SkipLine;
+                Step::Next
+            }
+        }
+    }
+}
+
+impl Service for Worker {
+    type Connection = Connection;
+
+    fn turn(&mut self) {
+        self.session.tick((self.clock)());
+    }
+
+    fn sleep(&mut self) {
+        self.session.sleep();
+    }
+
+    fn connect(&mut self, _peer: Peer, _id: ConnectionId) -> Connection {
+        Connection { protocol: Protocol::Undecided, value: None, state: State::Ready }
+    }
+
+    fn process(
+        &mut self,
+        connection: &mut Connection,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Flow {
+        loop {
+            if connection.value.is_some() || !matches!(connection.state, State::Ready) {
+                if let Step::Stop(flow) = self.resume(connection, input, output) {
+                    return flow;
+                }
+                continue;
+            }
+            let step = match connection.protocol {
+                Protocol::Text => self.batch::<Text>(connection, input, output),
+                Protocol::Binary => Step::Stop(Flow::Close),
+                Protocol::Undecided => {
+                    connection.protocol = match input.bytes() {
+                        [] => return Flow::Read,
+                        [BINARY_MAGIC, ..] => Protocol::Binary,
+                        _ => Protocol::Text,
+                    };
+                    Step::Next
+                }
+            };
+            if let Step::Stop(flow) = step {
+                return flow;
+            }
+        }
+    }
+
+    fn is_idle(&self, connection: &Connection) -> bool {
+        connection.value.is_none() && matches!(connection.state, State::Ready)
+    }
+
+    fn disconnect(&mut self, connection: Connection) {
+        // A half-received value gives its memory back.
+        drop(connection);
+    }
+}

@@ -1,0 +1,309 @@
+//! Batches: parse everything, prefetch everything, execute everything. The memory of a batch is
+//! kept by the worker from call to call, so a request costs no allocation.
+
+use super::body::Announced;
+use super::dialect::Dialect;
+use super::{Connection, State, Step, Worker};
+use crate::command::{Executed, text::PREFETCH_WINDOW};
+use crate::net::{Flow, InputBuffer, OutputBuffer};
+use larder_engine::{Key, Session};
+use larder_protocol::{KeySink, Parse, Then};
+
+/// The most requests of a batch.
+const REQUESTS_MAX: usize = 64;
+
+/// A worker's memory for batches. It is empty between two of them.
+pub(super) struct Scratch<D: Dialect> {
+    keys: Vec<Key<'static>>,
+    entries: Vec<Entry<'static, D>>,
+}
+
+impl<D: Dialect> Default for Scratch<D> {
+    fn default() -> Self {
+        Scratch { keys: Vec::new(), entries: Vec::new() }
+    }
+}
+
+impl<D: Dialect> Scratch<D> {
+    pub(super) fn take_keys<'a>(&mut self) -> Vec<Key<'a>> {
+        recycle(std::mem::take(&mut self.keys))
+    }
+
+    pub(super) fn give_keys(&mut self, keys: Vec<Key<'_>>) {
+        self.keys = recycle(keys);
+    }
+}
+
+/// The same allocation for elements of the same layout but other lifetimes: collecting a vector's
+/// own iterator reuses it.
+fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
+    elements.clear();
+    elements.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
+}
+
+/// A request of a batch, or what stands in its place.
+struct Entry<'a, D: Dialect> {
+    action: Action<'a, D>,
+    /// Where its keys end among those of the batch.
+    keys_end: usize,
+    /// Where it ends in the input.
+    end: usize,
+}
+
+enum Action<'a, D: Dialect> {
+    Execute(D::Request<'a>),
+    Refuse(D::Refusal),
+}
+
+/// Why parsing stopped.
+enum Stop<'a, D: Dialect> {
+    /// The batch is full.
+    Full,
+    /// More input is needed.
+    NeedMore,
+    /// A request closes the connection by itself.
+    Last,
+    /// A value has to be received first.
+    Value { request: D::Request<'a>, value: Announced },
+    /// What follows a refused request is not a request.
+    Then(Then),
+}
+
+/// The keys of a batch, hashed as the parser finds them and their buckets on the way to the cache.
+pub(super) struct KeyBatch<'s, 'a> {
+    session: &'s Session,
+    keys: Vec<Key<'a>>,
+}
+
+impl<'a> KeySink<'a> for KeyBatch<'_, 'a> {
+    #[inline]
+    fn push(&mut self, bytes: &'a [u8]) {
+        let key = self.session.key(bytes);
+        if self.keys.len() < PREFETCH_WINDOW {
+            self.session.prefetch_buckets(&key);
+        }
+        self.keys.push(key);
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    #[inline]
+    fn truncate(&mut self, len: usize) {
+        self.keys.truncate(len);
+    }
+}
+
+impl<'s, 'a> KeyBatch<'s, 'a> {
+    pub(super) fn new(session: &'s Session, keys: Vec<Key<'a>>) -> Self {
+        KeyBatch { session, keys }
+    }
+
+    pub(super) fn all(&self) -> &[Key<'a>] {
+        &self.keys
+    }
+
+    pub(super) fn into_inner(self) -> Vec<Key<'a>> {
+        self.keys
+    }
+
+    /// Second stage, when all keys are known. A single key gains nothing by it.
+    #[inline]
+    pub(super) fn prefetch_records(&self) {
+        if self.keys.len() > 1 {
+            for key in &self.keys[..self.keys.len().min(PREFETCH_WINDOW)] {
+                self.session.prefetch_record(key);
+            }
+        }
+    }
+}
+
+/// Where `part`, a piece of `whole`, ends in it.
+pub(super) fn end_within(whole: &[u8], part: &[u8]) -> usize {
+    part.as_ptr() as usize - whole.as_ptr() as usize + part.len()
+}
+
+/// Parses requests until the batch is full or no whole one is left.
+#[inline]
+fn parse<'a, D: Dialect>(
+    bytes: &'a [u8],
+    keys: &mut KeyBatch<'_, 'a>,
+    entries: &mut Vec<Entry<'a, D>>,
+) -> Stop<'a, D> {
+    let mut at = 0;
+    while entries.len() < REQUESTS_MAX && keys.len() < PREFETCH_WINDOW {
+        if at == bytes.len() {
+            return Stop::NeedMore;
+        }
+        match D::parse(&bytes[at..], keys) {
+            Parse::Request { request, consumed } => {
+                at += consumed;
+                let entry =
+                    Entry { action: Action::Execute(request), keys_end: keys.len(), end: at };
+                entries.push(entry);
+                if D::is_last(&request) {
+                    return Stop::Last;
+                }
+            }
+            Parse::NeedMore { .. } => return Stop::NeedMore,
+            Parse::NeedValue { request, header, value, trailer } => {
+                return Stop::Value { request, value: Announced { header, value, trailer } };
+            }
+            Parse::Refused { reply, consumed, then } => {
+                at += consumed;
+                let rest = match then {
+                    Then::Continue => None,
+                    Then::Swallow(n) if bytes.len() - at >= n => {
+                        at += n;
+                        None
+                    }
+                    then => Some(Stop::Then(then)),
+                };
+                entries.push(Entry {
+                    action: Action::Refuse(reply),
+                    keys_end: keys.len(),
+                    end: at,
+                });
+                if let Some(stop) = rest {
+                    return stop;
+                }
+            }
+        }
+    }
+    Stop::Full
+}
+
+impl Worker {
+    /// Parses, prefetches and executes what is in the input.
+    pub(super) fn batch<D: Dialect>(
+        &mut self,
+        connection: &mut Connection,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Step {
+        let bytes = input.bytes();
+        let mut entries = recycle(std::mem::take(&mut D::scratch(self).entries));
+        let keys = D::scratch(self).take_keys();
+        let mut keys = KeyBatch::new(&self.session, keys);
+        let stop = parse::<D>(bytes, &mut keys, &mut entries);
+        keys.prefetch_records();
+        let keys = keys.into_inner();
+        let step = match self.execute_all(connection, &entries, &keys, input, output) {
+            Some(interrupted) => interrupted,
+            None => {
+                let keys_end = entries.last().map_or(0, |entry| entry.keys_end);
+                self.after(stop, connection, &keys[keys_end..], input, output)
+            }
+        };
+        D::scratch(self).entries = recycle(entries);
+        D::scratch(self).give_keys(keys);
+        step
+    }
+
+    /// Executes a batch and consumes what was executed. Returns how to go on if something comes
+    /// before the rest of the batch.
+    #[inline]
+    fn execute_all<D: Dialect>(
+        &self,
+        connection: &mut Connection,
+        entries: &[Entry<'_, D>],
+        keys: &[Key<'_>],
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Option<Step> {
+        let bytes = input.bytes();
+        let (mut done, mut keys_done) = (0, 0);
+        for entry in entries {
+            if output.is_full() {
+                input.consume(done);
+                return Some(Step::Stop(Flow::Drain));
+            }
+            let own = &keys[keys_done..entry.keys_end];
+            let mut x = self.execution(output);
+            let executed = match &entry.action {
+                Action::Execute(request) => D::execute(&mut x, request, own, None),
+                Action::Refuse(refusal) => {
+                    D::refuse(&mut x, refusal);
+                    Executed::Done
+                }
+            };
+            if !matches!(executed, Executed::Done) {
+                let (step, end) = interrupt(connection, executed, bytes, own);
+                input.consume(match end {
+                    End::Before => done,
+                    End::Within(end) => end,
+                    End::Behind => entry.end,
+                });
+                return Some(step);
+            }
+            (done, keys_done) = (entry.end, entry.keys_end);
+        }
+        input.consume(done);
+        None
+    }
+
+    /// Goes on behind the last whole request of a batch. `keys` are those of the request that
+    /// waits for its value.
+    fn after<D: Dialect>(
+        &self,
+        stop: Stop<'_, D>,
+        connection: &mut Connection,
+        keys: &[Key<'_>],
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Step {
+        match stop {
+            Stop::Full | Stop::Last | Stop::Then(Then::Continue) => Step::Next,
+            Stop::NeedMore => Step::Stop(Flow::Read),
+            Stop::Then(Then::Close) => Step::Stop(Flow::Close),
+            Stop::Then(Then::Swallow(n)) => {
+                connection.state = State::Swallow(n);
+                Step::Next
+            }
+            Stop::Then(Then::SkipLine) => {
+                connection.state = State::SkipLine;
+                Step::Next
+            }
+            Stop::Value { request, value } => {
+                self.begin_body::<D>(connection, &request, keys, value, input, output)
+            }
+        }
+    }
+}
+
+/// Where the input goes on after an execution that did not end.
+enum End {
+    /// Before the request: it is to be executed again.
+    Before,
+    /// Within the request, at this place of the input.
+    Within(usize),
+    /// Behind the request.
+    Behind,
+}
+
+/// Makes the connection do what `executed` asks for before the next request. `bytes` is the input
+/// and `keys` are those of the request.
+fn interrupt(
+    connection: &mut Connection,
+    executed: Executed,
+    bytes: &[u8],
+    keys: &[Key<'_>],
+) -> (Step, End) {
+    match executed {
+        Executed::Done => {}
+        Executed::NeedsSpace => return (Step::Stop(Flow::Park), End::Before),
+        Executed::Close => return (Step::Stop(Flow::Close), End::Behind),
+        Executed::Value(value) => connection.value = Some(value),
+        Executed::Dump(dump) => connection.state = State::Dump(dump),
+        Executed::Keys { get, answered, value } => {
+            connection.value = value;
+            connection.state = State::Keys(get);
+            if let Some(last) = answered.checked_sub(1) {
+                return (Step::Next, End::Within(end_within(bytes, keys[last].bytes())));
+            }
+        }
+    }
+    (Step::Next, End::Behind)
+}

@@ -1,0 +1,126 @@
+//! What differs between the protocols, so that batches and long values are handled by the same
+//! code, compiled once for each.
+
+use super::Worker;
+use super::batch::Scratch;
+use crate::command::{self, Executed, Execution};
+use larder_engine::{Key, Value};
+use larder_protocol::text::{self, Request};
+use larder_protocol::{KeySink, Parse, reply};
+
+/// A protocol, as connections use it.
+pub(super) trait Dialect: Sized {
+    /// A parsed request.
+    type Request<'a>: Copy;
+    /// The reply to something that is no request.
+    type Refusal: Copy + 'static;
+
+    /// The worker's memory for batches of this protocol.
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self>;
+
+    /// Parses the request at the beginning of `input`.
+    fn parse<'a>(
+        input: &'a [u8],
+        keys: &mut impl KeySink<'a>,
+    ) -> Parse<Self::Request<'a>, Self::Refusal>;
+
+    /// Executes a request on its keys. `value` is there if it came separately.
+    fn execute(
+        x: &mut Execution<'_, '_>,
+        request: &Self::Request<'_>,
+        keys: &[Key<'_>],
+        value: Option<Value<'_>>,
+    ) -> Executed;
+
+    /// Replies to something that is no request.
+    fn refuse(x: &mut Execution<'_, '_>, refusal: &Self::Refusal);
+
+    /// Refuses a storage request whose value need not be received: the request is wrong or the
+    /// value too large. `None` if it is to be received.
+    fn refuse_value(
+        x: &mut Execution<'_, '_>,
+        request: &Self::Request<'_>,
+        keys: &[Key<'_>],
+        value_len: usize,
+    ) -> Option<Executed>;
+
+    /// Replies that there is no memory to receive a value.
+    fn no_memory(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
+
+    /// Replies that what follows a value is not what must follow it.
+    fn bad_trailer(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
+
+    /// Whether the connection certainly ends with this request.
+    fn is_last(request: &Self::Request<'_>) -> bool;
+}
+
+/// The text protocol, classic and meta.
+#[derive(Debug)]
+pub(super) struct Text;
+
+/// Whether the client wants no reply, errors included.
+fn is_noreply(request: &Request<'_>) -> bool {
+    matches!(request, Request::Store(store) if store.noreply)
+}
+
+impl Dialect for Text {
+    type Request<'a> = Request<'a>;
+    type Refusal = &'static str;
+
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self> {
+        &mut worker.text
+    }
+
+    #[inline]
+    fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> text::Parsed<'a> {
+        text::parse(input, keys)
+    }
+
+    #[inline]
+    fn execute(
+        x: &mut Execution<'_, '_>,
+        request: &Request<'_>,
+        keys: &[Key<'_>],
+        value: Option<Value<'_>>,
+    ) -> Executed {
+        command::text::execute(x, request, keys, value)
+    }
+
+    fn refuse(x: &mut Execution<'_, '_>, refusal: &&'static str) {
+        x.counters.malformed.bump();
+        x.output.extend(refusal.as_bytes());
+    }
+
+    fn refuse_value(
+        x: &mut Execution<'_, '_>,
+        request: &Request<'_>,
+        keys: &[Key<'_>],
+        value_len: usize,
+    ) -> Option<Executed> {
+        match (request, keys) {
+            (Request::Store(store), [key]) => {
+                let largest = x.context.engine().max_value_len(key.bytes().len());
+                (value_len > largest).then(|| command::text::too_large(x, store, key))
+            }
+            (Request::Meta(meta), keys) => command::meta::refuse_value(x, meta, keys, value_len),
+            _ => None,
+        }
+    }
+
+    fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>) {
+        if !is_noreply(request) {
+            x.output.extend(reply::NO_MEMORY_STORING.as_bytes());
+        }
+    }
+
+    fn bad_trailer(x: &mut Execution<'_, '_>, request: &Request<'_>) {
+        x.counters.malformed.bump();
+        if !is_noreply(request) {
+            x.output.extend(reply::BAD_CHUNK.as_bytes());
+        }
+    }
+
+    fn is_last(request: &Request<'_>) -> bool {
+        matches!(request, Request::Quit)
+    }
+}
