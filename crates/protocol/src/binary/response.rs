@@ -1,0 +1,113 @@
+//! The replies of the binary protocol: a header, and behind it extras, key and value or, in an
+//! error reply, a text.
+
+use super::{HEADER_LEN, Head};
+
+/// The first byte of every reply.
+const MAGIC: u8 = 0x81;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Status {
+    /// As asked.
+    Ok = 0x00,
+    /// No such item.
+    NotFound = 0x01,
+    /// The item exists, or has another cas id.
+    Exists = 0x02,
+    /// An item above the largest size.
+    TooLarge = 0x03,
+    /// Lengths that do not fit the opcode.
+    InvalidArguments = 0x04,
+    /// The mode of a storage command forbids it.
+    NotStored = 0x05,
+    /// Counting on something that is no number.
+    NonNumeric = 0x06,
+    /// Not allowed.
+    AuthError = 0x20,
+    /// An opcode that does not exist.
+    UnknownCommand = 0x81,
+    /// No memory.
+    OutOfMemory = 0x82,
+}
+
+impl Status {
+    /// The text that stands in an error reply unless there is a better one.
+    pub fn text(self) -> &'static str {
+        match self {
+            Status::Ok => "",
+            Status::NotFound => "Not found",
+            Status::Exists => "Data exists for key.",
+            Status::TooLarge => "Too large.",
+            Status::InvalidArguments => "Invalid arguments",
+            Status::NotStored => "Not stored.",
+            Status::NonNumeric => "Non-numeric server-side value for incr or decr",
+            Status::AuthError => "Auth failure.",
+            Status::UnknownCommand => "Unknown command",
+            Status::OutOfMemory => "Out of memory",
+        }
+    }
+}
+
+/// The header of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// What is repeated from the request.
+    pub head: Head,
+    /// How the request ended.
+    pub status: Status,
+    /// Length of the extras, in bytes.
+    pub extras_len: u8,
+    /// Length of the key, in bytes.
+    pub key_len: u8,
+    /// Length of the value or of the text, in bytes.
+    pub value_len: u32,
+    /// The item's cas id, or 0.
+    pub cas: u64,
+}
+
+impl Response {
+    /// A reply without extras, key, value and cas id.
+    pub fn new(head: Head, status: Status) -> Self {
+        Response { head, status, extras_len: 0, key_len: 0, value_len: 0, cas: 0 }
+    }
+
+    /// The header as it is sent.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        let body_len = u32::from(self.extras_len) + u32::from(self.key_len) + self.value_len;
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0] = MAGIC;
+        bytes[1] = self.head.opcode;
+        bytes[2..4].copy_from_slice(&u16::from(self.key_len).to_be_bytes());
+        bytes[4] = self.extras_len;
+        bytes[6..8].copy_from_slice(&(self.status as u16).to_be_bytes());
+        bytes[8..12].copy_from_slice(&body_len.to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.head.opaque);
+        bytes[16..].copy_from_slice(&self.cas.to_be_bytes());
+        bytes
+    }
+}
+
+/// An error reply of the parser: a header of [`header`](Refusal::header) and its status's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What is repeated from the request.
+    pub head: Head,
+    /// What is wrong.
+    pub status: Status,
+}
+
+impl Refusal {
+    /// The header; [`text`](Self::text) follows it.
+    pub fn header(&self) -> [u8; HEADER_LEN] {
+        let value_len = self.text().len() as u32;
+        Response { value_len, ..Response::new(self.head, self.status) }.to_bytes()
+    }
+
+    /// The text behind the header.
+    pub fn text(&self) -> &'static str {
+        self.status.text()
+    }
+}

@@ -1,0 +1,343 @@
+//! The binary protocol. Its requests have one key at most, and a batch of quiet ones is its multi
+//! get, so none of them has to be taken up again half-way except in the middle of a long value.
+//! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
+
+use super::{Executed, Execution, answer, expiry, put_value};
+use larder_engine::{
+    Arith, Counted, Create, Delete as EngineDelete, Deleted, Expiry, Get as EngineGet, Item, Key,
+    Store as EngineStore, StoreMode as EngineMode, Stored, Value,
+};
+use larder_protocol::binary::{
+    Arithmetic, Command, Delete, Get, HEADER_LEN, Head, Refusal, Request, Response, Status, Store,
+    StoreMode,
+};
+use std::fmt::Write;
+
+/// Length of the flags in front of a value, in bytes.
+const FLAGS_LEN: usize = 4;
+
+/// What an error reply says where the status's own text says less.
+const NO_MEMORY_STORING: &str = "Out of memory allocating item";
+const NO_MEMORY_COUNTING: &str = "Out of memory incrementing value";
+
+/// Executes `request` on its key, which is prefetched. `value` is the value of a storage request if
+/// it is not in the request itself.
+#[inline]
+pub(crate) fn execute(
+    x: &mut Execution<'_, '_>,
+    request: &Request<'_>,
+    keys: &[Key<'_>],
+    value: Option<Value<'_>>,
+) -> Executed {
+    let head = request.head;
+    match (&request.command, keys) {
+        (Command::Get(request), [key]) => get(x, head, request, key),
+        (Command::Store(request), [key]) => store(x, head, request, key, value),
+        (Command::Touch { exptime }, [key]) => touch(x, head, *exptime, key),
+        (Command::Delete(request), [key]) => delete(x, head, request, key),
+        (Command::Arithmetic(request), [key]) => arithmetic(x, head, request, key),
+        (command, _) => execute_rare(x, head, command),
+    }
+}
+
+fn execute_rare(x: &mut Execution<'_, '_>, head: Head, command: &Command<'_>) -> Executed {
+    match *command {
+        Command::Noop => ok(x, head, false, 0),
+        Command::Quit { quiet } => {
+            ok(x, head, quiet, 0);
+            Executed::Close
+        }
+        Command::Version => {
+            let version = x.context.version.as_bytes();
+            let value_len = version.len() as u32;
+            let response = Response { value_len, ..Response::new(head, Status::Ok) };
+            x.output.extend(&response.to_bytes());
+            x.output.extend(version);
+            Executed::Done
+        }
+        Command::Flush { .. } if !x.context.switches.flush => error(x, head, Status::AuthError),
+        Command::Flush { exptime, quiet } => {
+            let at = if exptime > 0 { expiry_of(x, exptime).seconds() } else { None };
+            answer!(x.session.flush_all(at));
+            ok(x, head, quiet, 0)
+        }
+        Command::Stat(arguments) => stat(x, head, arguments),
+        // The others have a key, and the parser has found it.
+        _ => error(x, head, Status::InvalidArguments),
+    }
+}
+
+/// Replies to a packet that is no request.
+pub(crate) fn refuse(x: &mut Execution<'_, '_>, refusal: &Option<Refusal>) {
+    x.counters.malformed.bump();
+    if let Some(refusal) = refusal {
+        x.output.extend(&refusal.header());
+        x.output.extend(refusal.text().as_bytes());
+    }
+}
+
+/// Refuses a storage request whose value is too large for an item. `None` if it is not.
+pub(crate) fn refuse_value(
+    x: &mut Execution<'_, '_>,
+    request: &Request<'_>,
+    keys: &[Key<'_>],
+    value_len: usize,
+) -> Option<Executed> {
+    match (&request.command, keys) {
+        (Command::Store(store), [key]) => {
+            let largest = x.context.engine().max_value_len(key.bytes().len());
+            (value_len > largest).then(|| too_large(x, request.head, store.mode, key))
+        }
+        _ => None,
+    }
+}
+
+/// Replies that there is no memory to receive a value.
+pub(crate) fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>) {
+    error_text(x, request.head, Status::OutOfMemory, NO_MEMORY_STORING);
+}
+
+/// A reply without a body. `cas` is 0 where there is no item.
+#[inline]
+fn ok(x: &mut Execution<'_, '_>, head: Head, quiet: bool, cas: u64) -> Executed {
+    if !quiet {
+        x.output.extend(&Response { cas, ..Response::new(head, Status::Ok) }.to_bytes());
+    }
+    Executed::Done
+}
+
+fn error(x: &mut Execution<'_, '_>, head: Head, status: Status) -> Executed {
+    error_text(x, head, status, status.text())
+}
+
+fn error_text(x: &mut Execution<'_, '_>, head: Head, status: Status, text: &str) -> Executed {
+    let response = Response { value_len: text.len() as u32, ..Response::new(head, status) };
+    x.output.extend(&response.to_bytes());
+    x.output.extend(text.as_bytes());
+    Executed::Done
+}
+
+/// Expiry times are unsigned here: what a client means as negative is a time in 2106.
+fn expiry_of(x: &Execution<'_, '_>, exptime: u32) -> Expiry {
+    expiry(i64::from(exptime), x.session.now(), x.context.started)
+}
+
+#[inline]
+fn get(x: &mut Execution<'_, '_>, head: Head, get: &Get, key: &Key<'_>) -> Executed {
+    let found = match get.exptime {
+        None => answer!(x.session.get(key)),
+        Some(exptime) => {
+            let touch = EngineGet { touch: Some(expiry_of(x, exptime)), ..EngineGet::default() };
+            answer!(x.session.get_with(key, &touch)).map(|got| got.item)
+        }
+    };
+    x.context.prefixes.get(key.bytes(), found.is_some());
+    let shown_key = if get.with_key { key.bytes() } else { &[] };
+    let Some(item) = found else { return miss(x, head, get, shown_key) };
+    put_head(x, head, &item, shown_key, item.value().len());
+    match put_value(x.output, &item, b"") {
+        None => Executed::Done,
+        Some(rest) => Executed::Value(rest),
+    }
+}
+
+/// The reply that begins with an item's flags, up to its value of `value_len` bytes.
+#[inline]
+fn put_head(x: &mut Execution<'_, '_>, head: Head, item: &Item<'_>, key: &[u8], value_len: usize) {
+    let response = Response {
+        extras_len: FLAGS_LEN as u8,
+        key_len: key.len() as u8,
+        value_len: value_len as u32,
+        cas: item.cas(),
+        ..Response::new(head, Status::Ok)
+    };
+    let room = x.output.room(HEADER_LEN + FLAGS_LEN + key.len());
+    let (header, body) = room.split_at_mut(HEADER_LEN);
+    let (flags, shown_key) = body.split_at_mut(FLAGS_LEN);
+    header.copy_from_slice(&response.to_bytes());
+    flags.copy_from_slice(&item.flags().to_be_bytes());
+    shown_key.copy_from_slice(key);
+    x.output.advance(HEADER_LEN + FLAGS_LEN + key.len());
+}
+
+/// A miss shows the key instead of a text if keys are shown.
+fn miss(x: &mut Execution<'_, '_>, head: Head, get: &Get, key: &[u8]) -> Executed {
+    if get.quiet {
+        return Executed::Done;
+    }
+    if key.is_empty() {
+        return error(x, head, Status::NotFound);
+    }
+    let response = Response { key_len: key.len() as u8, ..Response::new(head, Status::NotFound) };
+    x.output.extend(&response.to_bytes());
+    x.output.extend(key);
+    Executed::Done
+}
+
+fn touch(x: &mut Execution<'_, '_>, head: Head, exptime: u32, key: &Key<'_>) -> Executed {
+    let touch = EngineGet { touch: Some(expiry_of(x, exptime)), ..EngineGet::default() };
+    let found = answer!(x.session.get_with(key, &touch)).map(|got| got.item);
+    x.context.prefixes.get(key.bytes(), found.is_some());
+    match found {
+        Some(item) => {
+            put_head(x, head, &item, &[], 0);
+            Executed::Done
+        }
+        None => error(x, head, Status::NotFound),
+    }
+}
+
+fn store(
+    x: &mut Execution<'_, '_>,
+    head: Head,
+    request: &Store<'_>,
+    key: &Key<'_>,
+    value: Option<Value<'_>>,
+) -> Executed {
+    x.context.prefixes.set(key.bytes());
+    let mode = match request.mode {
+        StoreMode::Append => EngineMode::Append,
+        StoreMode::Prepend => EngineMode::Prepend,
+        // With a cas id every other mode is memcached's cas.
+        _ if request.compare.is_some() => EngineMode::Set,
+        StoreMode::Set => EngineMode::Set,
+        StoreMode::Add => EngineMode::Add,
+        StoreMode::Replace => EngineMode::Replace,
+    };
+    let store = EngineStore {
+        mode,
+        compare: request.compare,
+        value: value.unwrap_or(Value::Bytes(request.value)),
+        ..EngineStore::set(&[], request.flags, expiry_of(x, request.exptime))
+    };
+    let piece_len = store.value.len();
+    let status = match answer!(x.session.store(key, store)) {
+        Stored::Stored { cas, .. } => return ok(x, head, request.quiet, cas),
+        Stored::Exists => Status::Exists,
+        Stored::NotFound => Status::NotFound,
+        Stored::NotStored => match request.mode {
+            StoreMode::Add => Status::Exists,
+            StoreMode::Replace => Status::NotFound,
+            _ => Status::NotStored,
+        },
+        // What is appended fits, but the sum does not.
+        Stored::TooLarge
+            if matches!(mode, EngineMode::Append | EngineMode::Prepend)
+                && piece_len <= x.context.engine().max_value_len(key.bytes().len()) =>
+        {
+            Status::NotStored
+        }
+        Stored::TooLarge => return too_large(x, head, request.mode, key),
+        Stored::OutOfMemory => {
+            return error_text(x, head, Status::OutOfMemory, NO_MEMORY_STORING);
+        }
+    };
+    error(x, head, status)
+}
+
+/// Refuses a value that is larger than an item may be. A set that fails so leaves no old value
+/// behind: the client believes it is gone.
+fn too_large(x: &mut Execution<'_, '_>, head: Head, mode: StoreMode, key: &Key<'_>) -> Executed {
+    if mode == StoreMode::Set {
+        answer!(x.session.delete(key, &EngineDelete::default()));
+    }
+    error(x, head, Status::TooLarge)
+}
+
+fn delete(x: &mut Execution<'_, '_>, head: Head, request: &Delete, key: &Key<'_>) -> Executed {
+    x.context.prefixes.delete(key.bytes());
+    let delete = EngineDelete { compare: request.compare, ..EngineDelete::default() };
+    let status = match answer!(x.session.delete(key, &delete)) {
+        Deleted::Deleted => return ok(x, head, request.quiet, 0),
+        Deleted::NotFound => Status::NotFound,
+        Deleted::Exists => Status::Exists,
+        Deleted::OutOfMemory => Status::OutOfMemory,
+    };
+    error(x, head, status)
+}
+
+/// A missing counter is created under the same lock that found it missing, so that of several
+/// clients which all would create it none is refused.
+fn arithmetic(
+    x: &mut Execution<'_, '_>,
+    head: Head,
+    request: &Arithmetic,
+    key: &Key<'_>,
+) -> Executed {
+    let create = request
+        .create
+        .map(|create| Create { initial: create.initial, expiry: expiry_of(x, create.exptime) });
+    let arith = Arith {
+        decrement: request.decrement,
+        delta: request.delta,
+        compare: request.compare,
+        cas: None,
+        expiry: None,
+        create,
+    };
+    let status = match answer!(x.session.arith(key, &arith)) {
+        Counted::Value { .. } if request.quiet => return Executed::Done,
+        Counted::Value { value, cas, .. } => {
+            let value_len = size_of_val(&value) as u32;
+            let response = Response { value_len, cas, ..Response::new(head, Status::Ok) };
+            x.output.extend(&response.to_bytes());
+            x.output.extend(&value.to_be_bytes());
+            return Executed::Done;
+        }
+        Counted::NotFound => Status::NotFound,
+        Counted::NonNumeric => Status::NonNumeric,
+        Counted::Exists => Status::Exists,
+        Counted::OutOfMemory => {
+            return error_text(x, head, Status::OutOfMemory, NO_MEMORY_COUNTING);
+        }
+    };
+    error(x, head, status)
+}
+
+/// Every row is a packet of its own, and the last one is empty.
+fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
+    let mut tokens = arguments.split(|&byte| byte == b' ').filter(|token| !token.is_empty());
+    match tokens.next().unwrap_or(b"") {
+        b"reset" => {
+            x.context.engine().reset_stats();
+            x.context.prefixes.clear();
+            x.context.hooks().reset_stats();
+        }
+        b"detail" if x.context.switches.dump => match tokens.next() {
+            Some(switch @ (b"on" | b"off")) => x.context.prefixes.enable(switch == b"on"),
+            Some(b"dump") => {
+                let dump = x.context.prefixes.dump();
+                put_row(x, head, b"detailed", &dump);
+            }
+            _ => return error(x, head, Status::NotFound),
+        },
+        b"detail" => return error(x, head, Status::NotFound),
+        group => {
+            let context = x.context;
+            let mut text = String::new();
+            let known = context.hooks().stats(group, &mut |name, value| {
+                text.clear();
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{value}");
+                put_row(x, head, name.as_bytes(), text.as_bytes());
+            });
+            if !known {
+                return error(x, head, Status::NotFound);
+            }
+        }
+    }
+    ok(x, head, false, 0)
+}
+
+/// One row; a name has at most 255 bytes.
+fn put_row(x: &mut Execution<'_, '_>, head: Head, name: &[u8], value: &[u8]) {
+    let name = &name[..name.len().min(usize::from(u8::MAX))];
+    let response = Response {
+        key_len: name.len() as u8,
+        value_len: value.len() as u32,
+        ..Response::new(head, Status::Ok)
+    };
+    x.output.extend(&response.to_bytes());
+    x.output.extend(name);
+    x.output.extend(value);
+}
