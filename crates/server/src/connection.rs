@@ -17,7 +17,7 @@ use crate::command::{Counters, Dump, Execution, LongValue, ServerContext, text};
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use batch::{KeyBatch, Scratch};
 use body::Body;
-use dialect::Text;
+use dialect::{Binary, Text};
 use larder_engine::{Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, reply};
@@ -72,6 +72,7 @@ pub struct Worker {
     counters: Arc<Counters>,
     clock: Box<dyn Fn() -> UnixSeconds + Send>,
     text: Scratch<Text>,
+    binary: Scratch<Binary>,
 }
 
 impl Worker {
@@ -83,7 +84,8 @@ impl Worker {
     ) -> Self {
         session.tick(clock());
         let counters = context.register();
-        Worker { session, context, counters, clock, text: Scratch::default() }
+        let (text, binary) = (Scratch::default(), Scratch::default());
+        Worker { session, context, counters, clock, text, binary }
     }
 
     fn execution<'e, 'o>(&'e self, output: &'e mut OutputBuffer<'o>) -> Execution<'e, 'o> {
@@ -143,7 +145,7 @@ impl Worker {
                 }
             },
             State::Body(_) => match connection.protocol {
-                Protocol::Binary => Step::Stop(Flow::Close),
+                Protocol::Binary => self.body::<Binary>(connection, input, output),
                 Protocol::Undecided | Protocol::Text => {
                     self.body::<Text>(connection, input, output)
                 }
@@ -232,7 +234,7 @@ impl Service for Worker {
             }
             let step = match connection.protocol {
                 Protocol::Text => self.batch::<Text>(connection, input, output),
-                Protocol::Binary => Step::Stop(Flow::Close),
+                Protocol::Binary => self.batch::<Binary>(connection, input, output),
                 Protocol::Undecided => {
                     connection.protocol = match input.bytes() {
                         [] => return Flow::Read,

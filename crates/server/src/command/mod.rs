@@ -2,6 +2,7 @@
 //! engine meet. `text.rs` and `meta.rs` answer the text protocol, `binary.rs` the binary one; all
 //! of them are called by the connection with keys that were hashed and prefetched before.
 
+pub(crate) mod binary;
 mod context;
 mod dump;
 mod expiry;

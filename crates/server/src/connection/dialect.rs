@@ -6,7 +6,7 @@ use super::batch::Scratch;
 use crate::command::{self, Executed, Execution};
 use larder_engine::{Key, Value};
 use larder_protocol::text::{self, Request};
-use larder_protocol::{KeySink, Parse, reply};
+use larder_protocol::{KeySink, Parse, binary, reply};
 
 /// A protocol, as connections use it.
 pub(super) trait Dialect: Sized {
@@ -122,5 +122,57 @@ impl Dialect for Text {
 
     fn is_last(request: &Request<'_>) -> bool {
         matches!(request, Request::Quit)
+    }
+}
+
+/// The binary protocol.
+#[derive(Debug)]
+pub(super) struct Binary;
+
+impl Dialect for Binary {
+    type Request<'a> = binary::Request<'a>;
+    type Refusal = Option<binary::Refusal>;
+
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self> {
+        &mut worker.binary
+    }
+
+    #[inline]
+    fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> binary::Parsed<'a> {
+        binary::parse(input, keys)
+    }
+
+    #[inline]
+    fn execute(
+        x: &mut Execution<'_, '_>,
+        request: &binary::Request<'_>,
+        keys: &[Key<'_>],
+        value: Option<Value<'_>>,
+    ) -> Executed {
+        command::binary::execute(x, request, keys, value)
+    }
+
+    fn refuse(x: &mut Execution<'_, '_>, refusal: &Option<binary::Refusal>) {
+        command::binary::refuse(x, refusal);
+    }
+
+    fn refuse_value(
+        x: &mut Execution<'_, '_>,
+        request: &binary::Request<'_>,
+        keys: &[Key<'_>],
+        value_len: usize,
+    ) -> Option<Executed> {
+        command::binary::refuse_value(x, request, keys, value_len)
+    }
+
+    fn no_memory(x: &mut Execution<'_, '_>, request: &binary::Request<'_>) {
+        command::binary::no_memory(x, request);
+    }
+
+    /// Nothing follows a value.
+    fn bad_trailer(_: &mut Execution<'_, '_>, _: &binary::Request<'_>) {}
+
+    fn is_last(request: &binary::Request<'_>) -> bool {
+        matches!(request.command, binary::Command::Quit { .. })
     }
 }
