@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 
-from harness import Server, check, equal, speaks_memcached_flags
+from harness import Server, check, equal, promises_memory
 
 MEMORY_MIB = 128
 # What Larder promises whatever clients send: --memory + 10 % + 32 MiB.
@@ -113,7 +113,7 @@ def slow_reader(server):
             equal(quick.store(b"quick", b"%d" % number), b"STORED")
             equal(quick.fetch(b"quick"), b"%d" % number)
         check(time.monotonic() - started < 20, "others waited for the slow reader")
-        if not speaks_memcached_flags(server.binary):
+        if promises_memory(server.binary):
             resident = server.resident_kib()
             check(resident <= BUDGET_KIB, f"{resident} KiB resident, promised {BUDGET_KIB}")
         for _ in range(20):
@@ -211,7 +211,7 @@ def idle_connections(server):
         for connection in crowd:
             equal(connection.ask(b"mn\r\n"), b"MN")
         each = (server.resident_kib() - before) / len(crowd)
-        if not speaks_memcached_flags(server.binary):
+        if promises_memory(server.binary):
             check(each <= 8, f"{each:.1f} KiB per idle connection")
         for connection in crowd:
             equal(connection.ask(b"mn\r\n"), b"MN")
@@ -261,7 +261,7 @@ def raw(report, binary):
             with report.case(name):
                 body(server)
                 check(server.answers(), "no answer to others afterwards")
-    if not speaks_memcached_flags(binary):
+    if promises_memory(binary):
         report.note(f"memory promised: {BUDGET_KIB} KiB")
     with report.case("SIGTERM with idle, half-sent and busy connections"):
         terminated_under_load(binary)

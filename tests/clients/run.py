@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the client suites against a server binary.
 
-usage: tests/clients/run.py [--server BINARY] [SUITE ...]
+usage: tests/clients/run.py [--server BINARY] [--instrumented] [SUITE ...]
 
 BINARY is target/release/larder by default ($SERVER replaces the default); with --server
 /usr/bin/memcached the same suites run against memcached, which tells a wrong test from a wrong server.
@@ -22,6 +22,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     default = os.environ.get("SERVER", str(ROOT / "target" / "release" / "larder"))
     parser.add_argument("--server", default=default, help="the binary under test")
+    parser.add_argument("--instrumented", action="store_true", help="do not hold memory use against it")
     parser.add_argument("suite", nargs="*", help=f"of: {', '.join(SUITES)} (default: all)")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.suite if name not in SUITES]
