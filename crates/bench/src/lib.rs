@@ -1,1 +1,22 @@
-//! 
+//! The lab: measures Larder and its peers by the same rules.
+//!
+//! Latency counts from the moment a request was due (open loop) unless a run says "closed loop"; the
+//! warm-up is left out; wrong answers void a run; the generator's own cost is printed beside every
+//! figure.
+
+mod commands;
+mod error;
+mod generator;
+mod launch;
+pub mod machine;
+mod process;
+mod replay;
+mod responder;
+mod trace;
+mod workload;
+
+pub use commands::Command;
+pub use error::{Error, Result};
+pub use generator::{Latencies, Load, Pacing, Second, ServerUse, Summary, VerbCount};
+pub use process::{Probe, Sample};
+pub use workload::{Distribution, Lengths, Mix, Shape, Verb};

@@ -1,0 +1,351 @@
+//! `larder bench compare`: the standard table. Every contender is one server thread on one processor,
+//! loaded from another, started anew in each round, in turn: A B C A B C. What a machine does to all of
+//! them, a noisy neighbour or a warm cache, it does to each in every round.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use larder_client::Address;
+use serde::Serialize;
+
+use super::load::fill;
+use super::output::{Spread, WAITING_MAX, print_table, write_json};
+use crate::generator::{Load, Summary};
+use crate::launch::{Allowance, Program, Running};
+use crate::machine::Machine;
+use crate::process::Probe;
+use crate::responder::Responder;
+use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::{Error, Result};
+
+/// Who, how often, on which processors.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// Another server: [NAME=]PATH, options behind it in the same word; repeatable. The first one is
+    /// what the ratios refer to
+    #[arg(long = "peer", value_name = "PATH")]
+    peers: Vec<String>,
+    /// The Larder to measure instead of this executable
+    #[arg(long, value_name = "PATH")]
+    larder: Option<PathBuf>,
+    /// Leave out contenders by name: larder or responder; repeatable
+    #[arg(long, value_name = "NAME")]
+    without: Vec<String>,
+    /// Network back-ends of Larder and of the responder
+    #[arg(long, value_delimiter = ',', default_value = "epoll,uring")]
+    io: Vec<String>,
+    /// Rounds
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Measured seconds per line, contender and round
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    time: f64,
+    /// Only the lines whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Connections
+    #[arg(short, long, default_value_t = 50)]
+    connections: usize,
+    /// Different keys
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// Bytes of a key
+    #[arg(long, default_value = "15")]
+    key_size: Lengths,
+    /// Bytes of a value
+    #[arg(long, default_value = "50")]
+    value_size: Lengths,
+    /// Memory limit of each server in MiB
+    #[arg(long, default_value_t = 1024)]
+    memory: u64,
+    /// The processor of the servers
+    #[arg(long, default_value_t = 0)]
+    server_cpu: usize,
+    /// The processor of the generator
+    #[arg(long, default_value_t = 1)]
+    load_cpu: usize,
+    /// Write every run as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// One line of the table.
+struct Line {
+    name: &'static str,
+    verb: Verb,
+    pipeline: usize,
+    keys_per_get: usize,
+}
+
+const LINES: [Line; 7] = [
+    Line { name: "get", verb: Verb::Get, pipeline: 1, keys_per_get: 1 },
+    Line { name: "get, pipelines of 16", verb: Verb::Get, pipeline: 16, keys_per_get: 1 },
+    Line { name: "get of 50 keys (per key)", verb: Verb::Get, pipeline: 1, keys_per_get: 50 },
+    Line { name: "set", verb: Verb::Set, pipeline: 1, keys_per_get: 1 },
+    Line { name: "set, pipelines of 16", verb: Verb::Set, pipeline: 16, keys_per_get: 1 },
+    Line { name: "incr", verb: Verb::Incr, pipeline: 1, keys_per_get: 1 },
+    Line { name: "mg, pipelines of 16", verb: Verb::MetaGet, pipeline: 16, keys_per_get: 1 },
+];
+
+enum Contender {
+    Server(Program),
+    Responder { name: String, io: String },
+}
+
+/// A started contender.
+enum Started {
+    Server(Running),
+    Responder(Responder),
+}
+
+/// One run of one contender.
+#[derive(Debug, Serialize)]
+struct Measured {
+    line: &'static str,
+    contender: String,
+    version: String,
+    round: usize,
+    summary: Summary,
+}
+
+/// What the rounds of one contender and line come to.
+#[derive(Debug, Serialize)]
+struct Cell {
+    line: &'static str,
+    contender: String,
+    cpu_us_per_key: Spread,
+    keys_per_second: Spread,
+    p50_us: Spread,
+    p99_us: Spread,
+    /// Processor time relative to the first peer in the same round.
+    ratio: Option<Spread>,
+    generator_bound: bool,
+    /// The server waited for its processor in at least one run.
+    disturbed: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    table: Vec<Cell>,
+    runs: Vec<Measured>,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let contenders = self.contenders()?;
+        let mut runs = Vec::new();
+        for round in 1..=self.rounds {
+            for contender in &contenders {
+                eprintln!("round {round} of {}: {}", self.rounds, contender.name());
+                self.measure(contender, round, &mut runs)?;
+            }
+        }
+        let reference = contenders.iter().find(|contender| contender.is_peer());
+        let table = table(&contenders, &runs, reference.map(Contender::name));
+        self.print(&table, reference.map(Contender::name));
+        write_json(self.json.as_deref(), &Report { table, runs })
+    }
+
+    fn contenders(&self) -> Result<Vec<Contender>> {
+        let with = |name: &str| !self.without.iter().any(|without| without == name);
+        let mut contenders = Vec::new();
+        for io in self.io.iter().filter(|_| with("larder")) {
+            contenders.push(Contender::Server(Program::larder(self.larder.as_deref(), io)?));
+        }
+        for io in self.io.iter().filter(|_| with("responder")) {
+            let name = format!("responder {io}");
+            contenders.push(Contender::Responder { name, io: io.clone() });
+        }
+        for peer in &self.peers {
+            contenders.push(Contender::Server(Program::peer(peer)?));
+        }
+        match contenders.is_empty() || self.rounds == 0 {
+            true => Err(Error::usage("there is nothing to compare")),
+            false => Ok(contenders),
+        }
+    }
+
+    fn measure(&self, who: &Contender, round: usize, runs: &mut Vec<Measured>) -> Result<()> {
+        let started = self.start(who)?;
+        let time = Duration::try_from_secs_f64(self.time)
+            .map_err(|_| Error::usage("the time is no duration"))?;
+        let base = Shape {
+            keys: self.keys,
+            key_lengths: self.key_size,
+            value_lengths: self.value_size,
+            ..Shape::default()
+        };
+        let load = Load {
+            connections: self.connections,
+            duration: Some(time),
+            warm_up: time / 4,
+            verify: false,
+            seed: round as u64,
+            cpu: Some(self.load_cpu),
+            probe: Some(started.probe()),
+            ..Load::new(started.address())
+        };
+        if matches!(started, Started::Server(_)) {
+            fill(&load, &Shape { mix: Mix::only(Verb::Incr), ..base.clone() }, false)?;
+        }
+        for line in LINES.iter().filter(|line| self.wants(line)) {
+            let shape = Shape {
+                mix: Mix::only(line.verb),
+                keys_per_get: line.keys_per_get,
+                ..base.clone()
+            };
+            let summary = Load { pipeline: line.pipeline, ..load.clone() }.run(shape)?;
+            let summary = summary.without_errors()?;
+            if matches!(started, Started::Server(_)) && summary.hit_ratio.is_some_and(|r| r < 1.0) {
+                let name = who.name();
+                return Err(Error::Void(format!("{name} lost keys: give it more --memory")));
+            }
+            runs.push(Measured {
+                line: line.name,
+                contender: who.name().to_owned(),
+                version: started.version(),
+                round,
+                summary,
+            });
+        }
+        Ok(())
+    }
+
+    fn wants(&self, line: &Line) -> bool {
+        self.only.as_ref().is_none_or(|only| line.name.contains(only.as_str()))
+    }
+
+    fn start(&self, contender: &Contender) -> Result<Started> {
+        let cpu = Some(self.server_cpu);
+        Ok(match contender {
+            Contender::Server(program) => {
+                let allowance = Allowance { memory: self.memory, threads: 1, cpu };
+                Started::Server(program.start(allowance)?)
+            }
+            Contender::Responder { io, .. } => {
+                Started::Responder(Responder::start(io, cpu, self.value_size.max)?)
+            }
+        })
+    }
+
+    fn print(&self, table: &[Cell], reference: Option<&str>) {
+        println!("{}", Machine::here().line());
+        println!(
+            "{} connections, closed loop, {} keys of {} bytes, values of {} bytes, one server thread on \
+             processor {}, generator on {}, {} rounds of {} s: median (min–max). RAM only.\n",
+            self.connections,
+            self.keys,
+            self.key_size,
+            self.value_size,
+            self.server_cpu,
+            self.load_cpu,
+            self.rounds,
+            self.time
+        );
+        let ratio = format!("CPU relative to {}", reference.unwrap_or("–"));
+        let header = ["load", "server", "CPU µs per key", &ratio, "keys/s", "p50 µs", "p99 µs"];
+        let rows: Vec<Vec<String>> = table.iter().map(Cell::row).collect();
+        print_table(&header, &rows);
+        if table.iter().any(|cell| cell.generator_bound) {
+            println!(
+                "\n* the generator was more than 80 % busy: the rate may be its own, CPU is not."
+            );
+        }
+    }
+}
+
+impl Contender {
+    fn name(&self) -> &str {
+        match self {
+            Contender::Server(program) => &program.name,
+            Contender::Responder { name, .. } => name,
+        }
+    }
+
+    fn is_peer(&self) -> bool {
+        use crate::launch::Dialect;
+        matches!(self, Contender::Server(program) if program.dialect != Dialect::Larder)
+    }
+}
+
+impl Started {
+    fn address(&self) -> Address {
+        match self {
+            Started::Server(server) => server.address.clone(),
+            Started::Responder(responder) => responder.address.clone(),
+        }
+    }
+
+    fn probe(&self) -> Probe {
+        match self {
+            Started::Server(server) => server.probe(),
+            Started::Responder(responder) => responder.probe.clone(),
+        }
+    }
+
+    fn version(&self) -> String {
+        match self {
+            Started::Server(server) => server.version.clone(),
+            Started::Responder(_) => env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+}
+
+impl Measured {
+    fn cpu(&self) -> f64 {
+        self.summary.server.map_or(0.0, |server| server.cpu_us_per_key)
+    }
+}
+
+impl Cell {
+    fn row(&self) -> Vec<String> {
+        let mark = if self.generator_bound { "*" } else { "" };
+        let disturbed = if self.disturbed { "†" } else { "" };
+        vec![
+            self.line.to_owned(),
+            self.contender.clone(),
+            format!("{}{disturbed}", self.cpu_us_per_key.show(3)),
+            self.ratio.map_or("–".into(), |ratio| ratio.show(2)),
+            format!("{}{mark}", self.keys_per_second.show(0)),
+            self.p50_us.show(0),
+            self.p99_us.show(0),
+        ]
+    }
+}
+
+fn table(contenders: &[Contender], runs: &[Measured], reference: Option<&str>) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for line in &LINES {
+        for contender in contenders {
+            let of = |name: &str| -> Vec<&Measured> {
+                runs.iter().filter(|run| run.line == line.name && run.contender == name).collect()
+            };
+            let mine = of(contender.name());
+            if mine.is_empty() {
+                continue;
+            }
+            let spread = |value: &dyn Fn(&Measured) -> f64| {
+                Spread::of(&mine.iter().map(|run| value(run)).collect::<Vec<_>>())
+            };
+            let ratios = reference.map(|name| {
+                let pairs = mine.iter().zip(of(name));
+                pairs.map(|(run, peer)| run.cpu() / peer.cpu()).collect::<Vec<_>>()
+            });
+            cells.push(Cell {
+                line: line.name,
+                contender: contender.name().to_owned(),
+                cpu_us_per_key: spread(&Measured::cpu),
+                keys_per_second: spread(&|run| run.summary.keys_per_second),
+                p50_us: spread(&|run| run.summary.latency.get("p50")),
+                p99_us: spread(&|run| run.summary.latency.get("p99")),
+                ratio: ratios.map(|ratios| Spread::of(&ratios)),
+                disturbed: mine.iter().any(|run| {
+                    run.summary.server.is_some_and(|server| server.waiting > WAITING_MAX)
+                }),
+                generator_bound: mine.iter().any(|run| run.summary.generator_bound),
+            });
+        }
+    }
+    cells
+}

@@ -1,0 +1,152 @@
+//! `larder bench counters`: one key, more and more connections. Threads that fight for one item make
+//! other servers slower with every connection; and a lost update would show here as a number that was
+//! answered twice.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use larder_client::{Address, Client, Options};
+use serde::Serialize;
+
+use super::output::{print_table, write_json};
+use crate::generator::{Load, ServerUse};
+use crate::process::Probe;
+use crate::workload::{Mix, Shape, Verb};
+use crate::{Error, Result};
+
+/// How many connections, and for how long each.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The server: HOST:PORT or unix:PATH
+    #[arg(long, default_value = "127.0.0.1:11211")]
+    server: String,
+    /// The greatest number of connections
+    #[arg(short, long, default_value_t = 10)]
+    connections: usize,
+    /// Generator threads
+    #[arg(short, long, default_value_t = 1)]
+    threads: usize,
+    /// Measured seconds per step
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    time: f64,
+    /// Requests per connection in flight
+    #[arg(short = 'd', long, default_value_t = 1)]
+    pipeline: usize,
+    /// Keep the generator's threads on this processor
+    #[arg(long, value_name = "CPU")]
+    pin: Option<usize>,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Step {
+    connections: usize,
+    increments: u64,
+    increments_per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+    server: Option<ServerUse>,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let address: Address = self.server.parse()?;
+        let time = Duration::try_from_secs_f64(self.time)
+            .map_err(|_| Error::usage("the time is no duration"))?;
+        let mut steps = Vec::new();
+        for connections in 1..=self.connections {
+            let load = Load {
+                connections,
+                threads: self.threads.min(connections),
+                pipeline: self.pipeline,
+                duration: Some(time),
+                warm_up: Duration::ZERO,
+                cpu: self.pin,
+                probe: Probe::of_listener(&address),
+                ..Load::new(address.clone())
+            };
+            steps.push(step(&load)?);
+        }
+        let rows: Vec<Vec<String>> = steps.iter().map(Step::row).collect();
+        print_table(
+            &["connections", "increments/s", "p50 µs", "p99 µs", "server CPU µs/op", "counted"],
+            &rows,
+        );
+        println!(
+            "\nEvery increment of every step was counted once: all replies differ, none missing."
+        );
+        write_json(self.json.as_deref(), &steps)
+    }
+}
+
+impl Step {
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.connections.to_string(),
+            format!("{:.0}", self.increments_per_second),
+            format!("{:.1}", self.p50_us),
+            format!("{:.1}", self.p99_us),
+            self.server.map_or("–".into(), |server| format!("{:.2}", server.cpu_us_per_request)),
+            self.increments.to_string(),
+        ]
+    }
+}
+
+fn step(load: &Load) -> Result<Step> {
+    let shape = Shape { mix: Mix::only(Verb::Incr), keys: 1, ..Shape::default() };
+    let key = b"key#00000000000";
+    let mut client = Client::connect_to(&load.server, Options::default())?;
+    client.set(key, b"0", 0, 0)?;
+    let load = Load { collect_numbers: true, ..load.clone() };
+    let summary = load.run(shape)?.without_errors()?;
+    let value = client.get(key)?.map(|item| item.value).unwrap_or_default();
+    check_numbers(&summary.numbers, &value)?;
+    Ok(Step {
+        connections: load.connections,
+        increments: summary.numbers.len() as u64,
+        increments_per_second: summary.requests_per_second,
+        p50_us: summary.latency.get("p50"),
+        p99_us: summary.latency.get("p99"),
+        server: summary.server,
+    })
+}
+
+/// N increments of a counter that began at 0 answer each of 1..=N once and leave N behind.
+fn check_numbers(numbers: &[u64], value: &[u8]) -> Result<()> {
+    let void = |text: String| Err(Error::Void(text));
+    let mut seen = vec![false; numbers.len()];
+    for &number in numbers {
+        let index = usize::try_from(number).unwrap_or(usize::MAX).wrapping_sub(1);
+        match seen.get_mut(index) {
+            Some(seen) if !*seen => *seen = true,
+            Some(_) => return void(format!("the number {number} was answered twice")),
+            None => {
+                return void(format!("the number {number} in only {} increments", numbers.len()));
+            }
+        }
+    }
+    let text = String::from_utf8_lossy(value);
+    if text.trim_end().parse() != Ok(numbers.len() as u64) {
+        return void(format!("the counter stands at {text:?} after {} increments", numbers.len()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_doubled_and_invented_increments_are_found() {
+        assert!(check_numbers(&[2, 1, 3], b"3").is_ok());
+        assert!(check_numbers(&[], b"0").is_ok());
+        assert!(check_numbers(&[1, 2, 2], b"3").is_err());
+        assert!(check_numbers(&[1, 2, 4], b"3").is_err());
+        assert!(check_numbers(&[0, 1, 2], b"3").is_err());
+        assert!(check_numbers(&[1, 2, 3], b"4").is_err());
+        assert!(check_numbers(&[1, 2, 3], b"").is_err());
+    }
+}

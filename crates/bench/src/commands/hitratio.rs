@@ -1,0 +1,171 @@
+//! `larder bench hitratio`: miss ratios at equal *resident* memory. Servers count their limits
+//! differently: one leaves its hash table out, another its connections. What an operator pays for is
+//! what the kernel counts, so the peer's limit is adjusted until that is equal.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{megabytes, print_table, write_json};
+use super::replay::Options;
+use crate::launch::{Allowance, Program};
+use crate::machine::Machine;
+use crate::replay::Outcome;
+use crate::{Error, Result};
+
+/// Who, which traces, how much memory.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// Another server: [NAME=]PATH, options behind it in the same word; repeatable
+    #[arg(long = "peer", value_name = "PATH", required = true)]
+    peers: Vec<String>,
+    /// The Larder to measure instead of this executable
+    #[arg(long, value_name = "PATH")]
+    larder: Option<PathBuf>,
+    /// Measure this server in Larder's place: its resident memory is what the peers are given
+    #[arg(long, value_name = "PATH", conflicts_with = "larder")]
+    reference: Option<String>,
+    /// Traces: files or built-in ones, see `replay`
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "zipf:0.8,zipf:0.99,zipf:1.2,scan:0.99,ttl:0.99"
+    )]
+    traces: Vec<String>,
+    /// Larder's memory limit in MiB
+    #[arg(long, default_value_t = 64)]
+    memory: u64,
+    /// How far resident memory may differ, as a fraction
+    #[arg(long, default_value_t = 0.02)]
+    tolerance: f64,
+    #[command(flatten)]
+    options: Options,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    trace: String,
+    server: String,
+    version: String,
+    memory_limit_mib: u64,
+    rss: u64,
+    outcome: Outcome,
+    miss_ratio: f64,
+    /// Misses relative to Larder's: above 1 means more.
+    relative_misses: f64,
+    /// Whether resident memory came within the tolerance.
+    equal: bool,
+}
+
+/// Limits that are tried until resident memory is equal.
+const ATTEMPTS: usize = 7;
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let larder = match &self.reference {
+            Some(program) => Program::peer(program)?,
+            None => Program::larder(self.larder.as_deref(), "auto")?,
+        };
+        let peers =
+            self.peers.iter().map(|peer| Program::peer(peer)).collect::<Result<Vec<_>>>()?;
+        let mut rows = Vec::new();
+        for trace in &self.traces {
+            eprintln!("{trace}: {}", larder.name);
+            let mut own = self.measure(&larder, trace, self.memory)?;
+            own.equal = true;
+            let (rss, ratio) = (own.rss, own.miss_ratio);
+            rows.push(own);
+            for peer in &peers {
+                eprintln!("{trace}: {}", peer.name);
+                let mut row = self.equal_memory(peer, trace, rss)?;
+                row.relative_misses = row.miss_ratio / ratio.max(f64::MIN_POSITIVE);
+                rows.push(row);
+            }
+        }
+        println!("{}", Machine::here().line());
+        println!("one connection, get and set what was missed, RAM only\n");
+        let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
+        let header =
+            ["trace", "server", "miss ratio", "misses relative", "RSS", "limit MiB", "equal RSS"];
+        print_table(&header, &cells);
+        write_json(self.json.as_deref(), &rows)
+    }
+
+    /// Replays with other limits until the peer's resident memory is that of the first server.
+    fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<Row> {
+        let mut best: Option<Row> = None;
+        let mut limit = self.memory;
+        let mut tried = Vec::new();
+        while tried.len() < ATTEMPTS && !tried.contains(&limit) {
+            tried.push(limit);
+            let mut row = self.measure(peer, trace, limit)?;
+            let error = row.rss as f64 / rss as f64 - 1.0;
+            row.equal = error.abs() <= self.tolerance;
+            eprintln!("  -m {limit}: RSS {} ({:+.1} %)", megabytes(row.rss), error * 100.0);
+            limit = next_limit(limit, row.rss, rss);
+            let distance = |row: &Row| row.rss.abs_diff(rss);
+            if best.as_ref().is_none_or(|best| distance(&row) < distance(best)) {
+                best = Some(row);
+            }
+            if error.abs() <= self.tolerance {
+                break;
+            }
+        }
+        best.ok_or_else(|| Error::server("no limit could be tried"))
+    }
+
+    fn measure(&self, program: &Program, trace: &str, limit: u64) -> Result<Row> {
+        let server = program.start(Allowance { memory: limit, threads: 1, cpu: None })?;
+        let outcome = self.options.replay(trace, &server.address)?;
+        let rss = server.probe().sample()?.rss;
+        Ok(Row {
+            trace: trace.to_owned(),
+            server: program.name.clone(),
+            version: server.version.clone(),
+            memory_limit_mib: limit,
+            rss,
+            miss_ratio: outcome.miss_ratio(),
+            outcome,
+            relative_misses: 1.0,
+            equal: false,
+        })
+    }
+}
+
+/// What lies above the limit (code, tables, buffers) stays when the limit changes, so the difference
+/// is what the limit moves by.
+fn next_limit(limit: u64, rss: u64, wanted: u64) -> u64 {
+    let difference = (wanted as f64 - rss as f64) / f64::from(1 << 20);
+    (limit as f64 + difference).round().max(2.0) as u64
+}
+
+impl Row {
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.trace.clone(),
+            self.server.clone(),
+            format!("{:.4}", self.miss_ratio),
+            format!("{:.3}", self.relative_misses),
+            megabytes(self.rss),
+            self.memory_limit_mib.to_string(),
+            if self.equal { "yes" } else { "NO" }.into(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_moves_by_what_is_missing() {
+        let mebibytes = |count: u64| count << 20;
+        assert_eq!(next_limit(64, mebibytes(90), mebibytes(80)), 54);
+        assert_eq!(next_limit(64, mebibytes(80), mebibytes(80)), 64);
+        assert_eq!(next_limit(10, mebibytes(80), mebibytes(10)), 2);
+    }
+}

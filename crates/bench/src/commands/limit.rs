@@ -1,0 +1,46 @@
+//! `larder bench limit`: the load of `larder bench load` against a responder that does nothing but
+//! answer. No server can be cheaper on this machine with this kernel interface.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::load::Traffic;
+use super::output::{print_summary, write_json};
+use crate::responder::Responder;
+use crate::{Error, Result};
+
+/// What to ask, and over which kernel interface.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The responder's network back-end: auto, epoll or uring
+    #[arg(long, default_value = "auto")]
+    io: String,
+    /// Keep the responder on this processor
+    #[arg(long, value_name = "CPU")]
+    server_cpu: Option<usize>,
+    #[command(flatten)]
+    traffic: Traffic,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// No line per second
+    #[arg(long)]
+    quiet: bool,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let shape = self.traffic.shape();
+        let responder = Responder::start(&self.io, self.server_cpu, shape.value_lengths.max)?;
+        let mut load = self.traffic.load(responder.address.clone())?;
+        if load.verify {
+            return Err(Error::usage("the responder stores nothing: there is nothing to verify"));
+        }
+        load.progress = !self.quiet;
+        load.probe = Some(responder.probe.clone());
+        let summary = load.run(shape)?;
+        print_summary(&summary);
+        write_json(self.json.as_deref(), &summary)
+    }
+}

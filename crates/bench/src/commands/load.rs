@@ -1,0 +1,192 @@
+//! `larder bench load`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use larder_client::Address;
+
+use super::output::{print_summary, write_json};
+use crate::generator::{Load, Pacing};
+use crate::process::Probe;
+use crate::workload::{Distribution, Lengths, Mix, Shape, Verb};
+use crate::{Error, Result};
+
+/// What to ask, how fast, and of whom.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// The server: HOST:PORT or unix:PATH
+    #[arg(long, default_value = "127.0.0.1:11211")]
+    server: String,
+    #[command(flatten)]
+    pub(super) traffic: Traffic,
+    /// Store every key once before the measured run
+    #[arg(long)]
+    fill: bool,
+    /// Measure the processor time and memory of this process (found by its port if it is local)
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// No line per second
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// The options that every command with a load of its own has.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Traffic {
+    /// Connections in all
+    #[arg(short, long, default_value_t = 50)]
+    connections: usize,
+    /// Generator threads
+    #[arg(short, long, default_value_t = 1)]
+    threads: usize,
+    /// Requests per connection in flight; the closed loop sends them as one batch
+    #[arg(short = 'd', long, default_value_t = 1)]
+    pipeline: usize,
+    /// Keys in one get
+    #[arg(short = 'k', long, default_value_t = 1)]
+    multi_get: usize,
+    /// Verbs with weights: get=90,set=10 of get gets gat set add delete touch incr decr mg ms md ma;
+    /// or the ratio of sets to gets: 1:10
+    #[arg(long, default_value = "get")]
+    mix: Mix,
+    /// Open loop: so many requests per second in all, latency from the moment each was due
+    #[arg(long, value_name = "PER_SECOND")]
+    rate: Option<f64>,
+    /// With --rate: random arrivals instead of evenly spaced ones
+    #[arg(long, requires = "rate")]
+    poisson: bool,
+    /// Different keys
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// What every key begins with
+    #[arg(long, default_value = "key-")]
+    key_prefix: String,
+    /// Bytes of a key: 15 or 10-20
+    #[arg(long, default_value = "15")]
+    key_size: Lengths,
+    /// Bytes of a value: 50, 40-60, 4k
+    #[arg(long, default_value = "50")]
+    value_size: Lengths,
+    /// Which keys are popular: uniform, gaussian[:SIGMA], zipf[:THETA]
+    #[arg(long, default_value = "uniform")]
+    distribution: Distribution,
+    /// Seconds to live of what is stored or touched; 0 is forever
+    #[arg(long, default_value_t = 0)]
+    ttl: u32,
+    /// Measured seconds
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    time: f64,
+    /// Send exactly so many requests instead of measuring for a time
+    #[arg(long, conflicts_with = "time")]
+    requests: Option<u64>,
+    /// Seconds before the measured time
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    warm_up: f64,
+    /// Check every value against its key
+    #[arg(long)]
+    verify: bool,
+    /// Decides the stream of requests
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Keep the generator's threads on this processor
+    #[arg(long, value_name = "CPU")]
+    pin: Option<usize>,
+}
+
+impl Traffic {
+    pub(super) fn shape(&self) -> Shape {
+        Shape {
+            mix: self.mix.clone(),
+            keys: self.keys,
+            prefix: self.key_prefix.clone(),
+            key_lengths: self.key_size,
+            value_lengths: self.value_size,
+            distribution: self.distribution,
+            keys_per_get: self.multi_get,
+            ttl: self.ttl,
+            in_order: false,
+        }
+    }
+
+    pub(super) fn load(&self, server: Address) -> Result<Load> {
+        let seconds = |seconds: f64| {
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|_| Error::usage(format!("{seconds} is no duration")))
+        };
+        Ok(Load {
+            connections: self.connections,
+            threads: self.threads,
+            pipeline: self.pipeline,
+            pacing: match (self.rate, self.poisson) {
+                (None, _) => Pacing::Closed,
+                (Some(rate), false) => Pacing::Constant(rate),
+                (Some(rate), true) => Pacing::Poisson(rate),
+            },
+            duration: if self.requests.is_some() { None } else { Some(seconds(self.time)?) },
+            requests: self.requests,
+            warm_up: match self.requests {
+                Some(_) => Duration::ZERO,
+                None => seconds(self.warm_up)?,
+            },
+            verify: self.verify,
+            seed: self.seed,
+            cpu: self.pin,
+            ..Load::new(server)
+        })
+    }
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let address: Address = self.server.parse()?;
+        let shape = self.traffic.shape();
+        let mut load = self.traffic.load(address.clone())?;
+        load.progress = !self.quiet;
+        load.probe = match self.pid {
+            Some(pid) => Some(Probe::process(pid)),
+            None => Probe::of_listener(&address),
+        };
+        if self.fill {
+            fill(&load, &shape, !self.quiet)?;
+        } else if shape.mix.needs_counters() {
+            fill_counters(&load, &shape)?;
+        }
+        let summary = load.run(shape)?;
+        print_summary(&summary);
+        write_json(self.json.as_deref(), &summary)
+    }
+}
+
+/// Stores every key of the shape once, in order, and its counters if it needs them.
+pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
+    let shape = Shape { in_order: true, ..shape.clone() };
+    if shape.mix.needs_counters() {
+        fill_counters(load, &shape)?;
+    }
+    let filling = Shape { mix: Mix::only(Verb::Set), keys_per_get: 1, ..shape };
+    let load = Load { pipeline: FILL_DEPTH, verify: false, collect_numbers: false, ..load.clone() };
+    let summary = load.once_through(&filling).run(filling)?.without_errors()?;
+    if announce {
+        let rate = summary.requests_per_second;
+        eprintln!("filled {} keys at {rate:.0} sets/s", summary.total.requests);
+    }
+    Ok(())
+}
+
+/// Requests in flight per connection while filling.
+const FILL_DEPTH: usize = 64;
+
+fn fill_counters(load: &Load, shape: &Shape) -> Result<()> {
+    let filling = Shape {
+        mix: Mix::only(Verb::SetCounter),
+        keys_per_get: 1,
+        in_order: true,
+        ..shape.clone()
+    };
+    let load = Load { pipeline: FILL_DEPTH, verify: false, collect_numbers: false, ..load.clone() };
+    load.once_through(&filling).run(filling)?.without_errors().map(drop)
+}

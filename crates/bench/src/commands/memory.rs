@@ -1,0 +1,174 @@
+//! `larder bench memory`: resident bytes per item.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::load::fill;
+use super::output::{megabytes, print_table, write_json};
+use crate::Result;
+use crate::generator::Load;
+use crate::launch::{Allowance, Program};
+use crate::machine::Machine;
+use crate::workload::{Lengths, Shape};
+
+/// Who, how many items, how much memory.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// Another server: [NAME=]PATH, options behind it in the same word; repeatable
+    #[arg(long = "peer", value_name = "PATH")]
+    peers: Vec<String>,
+    /// The Larder to measure instead of this executable
+    #[arg(long, value_name = "PATH")]
+    larder: Option<PathBuf>,
+    /// Measure the peers only
+    #[arg(long)]
+    without_larder: bool,
+    /// Items of the small shapes
+    #[arg(long, default_value_t = 5_000_000)]
+    items: u64,
+    /// Memory limit in MiB of the small shapes: more than the items need
+    #[arg(long, default_value_t = 2048)]
+    memory: u64,
+    /// Memory limit in MiB of the 1000-byte values, of which more are stored than fit
+    #[arg(long, default_value_t = 512)]
+    full_memory: u64,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+struct Case {
+    name: &'static str,
+    key_lengths: Lengths,
+    value_lengths: Lengths,
+    /// Store more than fits and count what is left.
+    overfill: bool,
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "keys of 15, values of 50",
+        key_lengths: Lengths { min: 15, max: 15 },
+        value_lengths: Lengths { min: 50, max: 50 },
+        overfill: false,
+    },
+    Case {
+        name: "keys of 10-20, values of 40-60",
+        key_lengths: Lengths { min: 10, max: 20 },
+        value_lengths: Lengths { min: 40, max: 60 },
+        overfill: false,
+    },
+    Case {
+        name: "keys of 12, values of 1000, full",
+        key_lengths: Lengths { min: 12, max: 12 },
+        value_lengths: Lengths { min: 1000, max: 1000 },
+        overfill: true,
+    },
+];
+
+#[derive(Debug, Serialize)]
+struct Row {
+    case: &'static str,
+    server: String,
+    version: String,
+    memory_limit_mib: u64,
+    /// Items that were stored, and those that the server still had.
+    stored: u64,
+    held: u64,
+    rss_empty: u64,
+    rss_filled: u64,
+    /// All resident memory for each item held, the empty server's included.
+    bytes_per_item: f64,
+    /// What the items added.
+    added_bytes_per_item: f64,
+    /// Items held in a gibibyte of resident memory: the comparison at equal memory.
+    items_per_gib: f64,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let mut programs = Vec::new();
+        if !self.without_larder {
+            programs.push(Program::larder(self.larder.as_deref(), "auto")?);
+        }
+        for peer in &self.peers {
+            programs.push(Program::peer(peer)?);
+        }
+        let mut rows = Vec::new();
+        for case in &CASES {
+            for program in &programs {
+                eprintln!("{}: {}", case.name, program.name);
+                rows.push(self.measure(case, program)?);
+            }
+        }
+        println!("{}\n", Machine::here().line());
+        let header = [
+            "items",
+            "server",
+            "held",
+            "RSS empty",
+            "RSS filled",
+            "bytes/item",
+            "added bytes/item",
+            "items per GiB of RSS",
+        ];
+        let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
+        print_table(&header, &cells);
+        write_json(self.json.as_deref(), &rows)
+    }
+
+    fn measure(&self, case: &Case, program: &Program) -> Result<Row> {
+        let memory = if case.overfill { self.full_memory } else { self.memory };
+        let items = match case.overfill {
+            // Half as much again as the payload alone could ever fit.
+            true => (memory << 20) / 1012 * 3 / 2,
+            false => self.items,
+        };
+        let server = program.start(Allowance { memory, threads: 1, cpu: None })?;
+        let rss_empty = server.probe().sample()?.rss;
+        let shape = Shape {
+            keys: items,
+            prefix: "k".into(),
+            key_lengths: case.key_lengths,
+            value_lengths: case.value_lengths,
+            ..Shape::default()
+        };
+        let load =
+            Load { connections: 8, warm_up: Duration::ZERO, ..Load::new(server.address.clone()) };
+        fill(&load, &shape, false)?;
+        let held = server.stat("curr_items")?;
+        let rss_filled = server.probe().sample()?.rss;
+        let per_item = |bytes: u64| bytes as f64 / held.max(1) as f64;
+        Ok(Row {
+            case: case.name,
+            server: program.name.clone(),
+            version: server.version.clone(),
+            memory_limit_mib: memory,
+            stored: items,
+            held,
+            rss_empty,
+            rss_filled,
+            bytes_per_item: per_item(rss_filled),
+            added_bytes_per_item: per_item(rss_filled.saturating_sub(rss_empty)),
+            items_per_gib: held as f64 * f64::from(1 << 30) / rss_filled as f64,
+        })
+    }
+}
+
+impl Row {
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.case.to_owned(),
+            self.server.clone(),
+            format!("{} of {}", self.held, self.stored),
+            megabytes(self.rss_empty),
+            megabytes(self.rss_filled),
+            format!("{:.1}", self.bytes_per_item),
+            format!("{:.1}", self.added_bytes_per_item),
+            format!("{:.0}", self.items_per_gib),
+        ]
+    }
+}

@@ -1,0 +1,51 @@
+//! The commands of the lab.
+
+mod compare;
+mod counters;
+mod hitratio;
+mod limit;
+mod load;
+mod memory;
+mod output;
+mod replay;
+
+use clap::Subcommand;
+
+use crate::Result;
+
+/// `larder bench …`: what can be measured.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Load any memcached-compatible server and report rates, latencies and its cost per request
+    Load(load::Arguments),
+    /// Load a responder that does nothing but answer: the physical limit of this machine
+    Limit(limit::Arguments),
+    /// Larder, the responder and peers side by side: the standard table
+    Compare(compare::Arguments),
+    /// Resident bytes per item, Larder and peers
+    Memory(memory::Arguments),
+    /// Increment one key from 1 to N connections; every reply must be a number of its own
+    Counters(counters::Arguments),
+    /// Replay a trace: get, and set what was missed
+    Replay(replay::Arguments),
+    /// Miss ratios of Larder and peers at equal resident memory
+    Hitratio(hitratio::Arguments),
+}
+
+impl Command {
+    /// Runs the command and prints its report on the standard output.
+    ///
+    /// # Errors
+    /// Whatever kept it from giving figures; a server's wrong answer is one of the reasons.
+    pub fn run(self) -> Result<()> {
+        match self {
+            Command::Load(arguments) => arguments.run(),
+            Command::Limit(arguments) => arguments.run(),
+            Command::Compare(arguments) => arguments.run(),
+            Command::Memory(arguments) => arguments.run(),
+            Command::Counters(arguments) => arguments.run(),
+            Command::Replay(arguments) => arguments.run(),
+            Command::Hitratio(arguments) => arguments.run(),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `larder bench replay`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use larder_client::Address;
+use serde::Serialize;
+
+use super::output::{megabytes, write_json};
+use crate::process::Probe;
+use crate::replay::{Outcome, Replay};
+use crate::trace::{self, Synthetic};
+use crate::workload::Lengths;
+use crate::{Error, Result};
+
+/// Which trace, against whom.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// A file (.csv of key,size[,ttl]; otherwise libCacheSim's oracleGeneral) or a built-in trace:
+    /// zipf:THETA, scan:THETA (half of it scans), ttl:THETA (three quarters with a time to live)
+    trace: String,
+    /// The server: HOST:PORT or unix:PATH
+    #[arg(long, default_value = "127.0.0.1:11211")]
+    server: String,
+    /// The server's process, for its memory (found by its port if it is local)
+    #[arg(long)]
+    pid: Option<u32>,
+    #[command(flatten)]
+    pub(super) options: Options,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// How traces are made and replayed.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// Different keys of a built-in trace
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// Requests of a built-in trace
+    #[arg(long, default_value_t = 5_000_000)]
+    requests: u64,
+    /// Bytes of the values of a built-in trace
+    #[arg(long, default_value = "50-450")]
+    sizes: Lengths,
+    /// Seed of a built-in trace
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Different keys that are asked for at once
+    #[arg(long, default_value_t = 50)]
+    batch: usize,
+    /// Requests per second; as fast as possible by default, 200000 for ttl: traces
+    #[arg(long, value_name = "PER_SECOND")]
+    rate: Option<f64>,
+    /// Divide the sizes of the trace by this
+    #[arg(long, default_value_t = 1)]
+    shrink: usize,
+    /// Requests that fill the cache before misses are counted
+    #[arg(long, default_value_t = 0)]
+    skip: u64,
+}
+
+/// Values are cut to this: one byte more than half a mebibyte is refused by many servers once the key
+/// and the header are counted.
+const SIZE_MAX: usize = 512 * 1024;
+/// Equal for every server, so that items live through equally many requests.
+const TTL_RATE: f64 = 200_000.0;
+
+impl Options {
+    /// Replays a trace from its beginning.
+    pub(super) fn replay(&self, name: &str, server: &Address) -> Result<Outcome> {
+        if self.batch == 0 || self.rate.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
+            return Err(Error::usage("the batch and the rate must be above 0"));
+        }
+        let (keys, requests, sizes, seed) = (self.keys, self.requests, self.sizes, self.seed);
+        let mut trace = trace::open(name, &Synthetic { keys, requests, sizes, seed })?;
+        let replay = Replay {
+            batch: self.batch,
+            rate: self.rate.or(name.starts_with("ttl:").then_some(TTL_RATE)),
+            shrink: self.shrink,
+            size_max: SIZE_MAX,
+            skip: self.skip,
+        };
+        replay.run(&mut *trace, server)
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    trace: String,
+    miss_ratio: f64,
+    outcome: Outcome,
+    server_rss: Option<u64>,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let address: Address = self.server.parse()?;
+        let probe = self.pid.map(Probe::process).or_else(|| Probe::of_listener(&address));
+        let outcome = self.options.replay(&self.trace, &address)?;
+        let rss = probe.map(|probe| probe.sample()).transpose()?.map(|sample| sample.rss);
+        println!(
+            "{}: miss ratio {:.4} ({} misses of {} requests; {} in all, {} sets refused, {:.0}/s)",
+            self.trace,
+            outcome.miss_ratio(),
+            outcome.misses,
+            outcome.counted,
+            outcome.requests,
+            outcome.refused,
+            outcome.requests as f64 / outcome.seconds.max(1e-9),
+        );
+        if let Some(rss) = rss {
+            println!("server RSS {}", megabytes(rss));
+        }
+        let miss_ratio = outcome.miss_ratio();
+        let report = Report { trace: self.trace, miss_ratio, outcome, server_rss: rss };
+        write_json(self.json.as_deref(), &report)
+    }
+}

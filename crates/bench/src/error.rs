@@ -1,0 +1,70 @@
+//! Why a run gave no figures.
+
+use std::fmt;
+use std::io;
+
+/// A failure of a lab command. A run with wrong answers is a failure too: it prints no figures that
+/// somebody could quote.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation of the operating system failed.
+    Io {
+        /// What was being done.
+        doing: String,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The client crate's failure.
+    Client(larder_client::Error),
+    /// The options contradict each other or the machine.
+    Usage(String),
+    /// The server could not be started, stopped or measured.
+    Server(String),
+    /// The server answered something wrong; the run is void.
+    Void(String),
+}
+
+/// What lab calls answer.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn io(doing: impl Into<String>, source: io::Error) -> Error {
+        Error::Io { doing: doing.into(), source }
+    }
+
+    pub(crate) fn usage(text: impl Into<String>) -> Error {
+        Error::Usage(text.into())
+    }
+
+    pub(crate) fn server(text: impl Into<String>) -> Error {
+        Error::Server(text.into())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io { doing, source } => write!(f, "{doing}: {source}"),
+            Error::Client(error) => write!(f, "{error}"),
+            Error::Usage(text) | Error::Server(text) => f.write_str(text),
+            Error::Void(text) => write!(f, "the run is void: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            Error::Client(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<larder_client::Error> for Error {
+    fn from(error: larder_client::Error) -> Error {
+        Error::Client(error)
+    }
+}

@@ -1,0 +1,289 @@
+//! The load generator: threads with event loops of their own, paced or not, over one workload.
+
+mod connection;
+mod pacing;
+mod poll;
+mod record;
+mod reply;
+mod summary;
+mod worker;
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_client::{Address, Stream};
+
+pub use pacing::Pacing;
+pub use record::VerbCount;
+pub(crate) use reply::{Parser, Reply, Sink};
+pub use summary::{Latencies, Second, ServerUse, Summary};
+
+use crate::process::{Probe, Sample};
+use crate::workload::{Shape, Workload};
+use crate::{Error, Result};
+use connection::Connection;
+use record::Tally;
+use worker::{Report, Worker};
+
+/// A run of the generator.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The server.
+    pub server: Address,
+    /// Connections in all; at least one per thread.
+    pub connections: usize,
+    /// Generator threads.
+    pub threads: usize,
+    /// Requests that one connection may have unanswered. In the closed loop they are sent as one
+    /// batch, and the next batch when all are answered.
+    pub pipeline: usize,
+    /// Closed or open loop.
+    pub pacing: Pacing,
+    /// How long is measured, after the warm-up; `None` until `requests` are answered.
+    pub duration: Option<Duration>,
+    /// How many requests are sent; `None` until `duration` is over.
+    pub requests: Option<u64>,
+    /// What is left out at the beginning.
+    pub warm_up: Duration,
+    /// How long answers are waited for after the end.
+    pub grace: Duration,
+    /// Check every value against its key.
+    pub verify: bool,
+    /// Keep every number that a counter answered.
+    pub collect_numbers: bool,
+    /// Decides the stream of requests.
+    pub seed: u64,
+    /// The processor that the generator's threads are kept on.
+    pub cpu: Option<usize>,
+    /// Whose processor time and memory to measure.
+    pub probe: Option<Probe>,
+    /// Print a line per second on the error output.
+    pub progress: bool,
+}
+
+impl Load {
+    /// 50 connections, one thread, closed loop, unpipelined, 5 seconds after 1 second of warm-up.
+    pub fn new(server: Address) -> Load {
+        Load {
+            server,
+            connections: 50,
+            threads: 1,
+            pipeline: 1,
+            pacing: Pacing::Closed,
+            duration: Some(Duration::from_secs(5)),
+            requests: None,
+            warm_up: Duration::from_secs(1),
+            grace: Duration::from_secs(10),
+            verify: false,
+            collect_numbers: false,
+            seed: 1,
+            cpu: None,
+            probe: None,
+            progress: false,
+        }
+    }
+
+    /// The same load until each key of the shape was asked for once: a fill.
+    pub(crate) fn once_through(&self, shape: &Shape) -> Load {
+        let keys = shape.keys.div_ceil(shape.keys_per_get as u64);
+        Load {
+            pacing: Pacing::Closed,
+            duration: None,
+            // Threads have shares of the keys, not of the requests: leave room for rounding.
+            requests: Some(keys.saturating_add(self.threads as u64 * 2)),
+            warm_up: Duration::ZERO,
+            ..self.clone()
+        }
+    }
+
+    fn check(&self, shape: &Shape) -> Result<()> {
+        let reason = if self.threads == 0 || self.pipeline == 0 {
+            "threads and pipeline depth must be at least 1"
+        } else if self.connections < self.threads {
+            "there must be at least one connection per thread"
+        } else if self.duration.is_some() == self.requests.is_some() {
+            "a run ends after a duration or after a number of requests"
+        } else if self.pacing.rate().is_some_and(|rate| !(rate > 0.0 && rate <= 1e9)) {
+            "the rate must be above 0 and at most 10⁹ per second"
+        } else if shape.in_order && self.pacing != Pacing::Closed {
+            "going through the keys in order needs the closed loop"
+        } else {
+            return Ok(());
+        };
+        Err(Error::usage(reason))
+    }
+
+    /// Runs the load to its end.
+    ///
+    /// # Errors
+    /// [`Error::Void`] if any answer was wrong; [`Error::Server`] and [`Error::Io`] if the server
+    /// went away; [`Error::Usage`] for options that make no sense together.
+    pub fn run(&self, shape: Shape) -> Result<Summary> {
+        self.check(&shape)?;
+        let workload = Workload::new(shape)?;
+        let shared = Shared::new(self.threads);
+        let mut workers = Vec::new();
+        for index in 0..self.threads {
+            let share = (self.connections + self.threads - 1 - index) / self.threads;
+            let connections = (0..share).map(|_| self.connect()).collect::<Result<Vec<_>>>()?;
+            workers.push(Worker::new(self, &workload, &shared, index, connections)?);
+        }
+        let (reports, observed) = thread::scope(|scope| {
+            let threads: Vec<_> =
+                workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
+            shared.ready.wait();
+            let observed = self.observe(&shared);
+            let reports = threads
+                .into_iter()
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|_| Err(Error::server("a thread panicked")))
+                })
+                .collect::<Result<Vec<Report>>>();
+            (reports, observed)
+        });
+        Summary::build(self, workload.shape(), reports?, observed?, shared.into_seconds())
+    }
+
+    fn connect(&self) -> Result<Connection> {
+        let stream = Stream::connect(&self.server, Some(Duration::from_secs(10)))?;
+        stream.set_nonblocking(true).map_err(|e| Error::io("cannot set up a connection", e))?;
+        Ok(Connection::new(stream))
+    }
+
+    /// Measures the server over the measured window and prints the progress.
+    fn observe(&self, shared: &Shared) -> Result<Observed> {
+        let warm = self.warm_up;
+        let end = self.duration.map(|duration| warm + duration);
+        self.sleep_until(shared, warm);
+        let first = self.moment(shared)?;
+        let mut second = 0;
+        loop {
+            let next = warm + Duration::from_secs(second + 1);
+            let until = end.map_or(next, |end| end.min(next));
+            if self.sleep_until(shared, until) || end == Some(until) {
+                break;
+            }
+            if self.progress {
+                // The threads hand over their second shortly after it has ended.
+                self.sleep_until(shared, next + Duration::from_millis(120));
+                shared.print_second(second as usize);
+            }
+            second += 1;
+        }
+        let last = self.moment(shared)?;
+        Ok(Observed { first, last })
+    }
+
+    /// True if all threads have finished, or one has failed, before the time.
+    fn sleep_until(&self, shared: &Shared, until: Duration) -> bool {
+        loop {
+            if shared.failed.load(Relaxed) || shared.finished.load(Relaxed) == self.threads {
+                return true;
+            }
+            let left = until.saturating_sub(Duration::from_nanos(shared.now()));
+            if left.is_zero() {
+                return false;
+            }
+            thread::sleep(left.min(Duration::from_millis(5)));
+        }
+    }
+
+    fn moment(&self, shared: &Shared) -> Result<Moment> {
+        let server = self.probe.as_ref().map(Probe::sample).transpose()?;
+        let sum = |counter: fn(&Progress) -> &AtomicU64| {
+            shared.progress.iter().map(|progress| counter(progress).load(Relaxed)).sum()
+        };
+        Ok(Moment {
+            time: shared.now(),
+            requests: sum(|progress| &progress.requests),
+            keys: sum(|progress| &progress.keys),
+            server,
+        })
+    }
+}
+
+/// The beginning and the end of the measured window, as the observing thread saw them.
+#[derive(Clone, Copy, Debug)]
+struct Observed {
+    first: Moment,
+    last: Moment,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    time: u64,
+    requests: u64,
+    keys: u64,
+    server: Option<Sample>,
+}
+
+/// What the threads of a run share. Counters are written by one thread each.
+#[derive(Debug)]
+struct Shared {
+    ready: Barrier,
+    clock: OnceLock<Instant>,
+    failed: AtomicBool,
+    finished: AtomicUsize,
+    progress: Vec<Progress>,
+    seconds: Mutex<Vec<Tally>>,
+}
+
+/// Answers since the start, published once per turn; a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Progress {
+    requests: AtomicU64,
+    keys: AtomicU64,
+}
+
+impl Shared {
+    fn new(threads: usize) -> Shared {
+        Shared {
+            ready: Barrier::new(threads + 1),
+            clock: OnceLock::new(),
+            failed: AtomicBool::new(false),
+            finished: AtomicUsize::new(0),
+            progress: (0..threads).map(|_| Progress::default()).collect(),
+            seconds: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Nanoseconds since the first call, which follows the start barrier.
+    #[inline]
+    fn now(&self) -> u64 {
+        self.clock.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+
+    fn add_second(&self, second: usize, tally: &Tally) {
+        let mut seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
+        while seconds.len() <= second {
+            seconds.push(Tally::new());
+        }
+        seconds[second].add(tally);
+    }
+
+    fn print_second(&self, second: usize) {
+        let seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tally) = seconds.get(second) {
+            let row = Second::of(tally, 1.0);
+            eprintln!(
+                "{:>4} s {:>11.0} requests/s {:>11.0} keys/s   p50 {:>8.1} µs   p99 {:>8.1} µs",
+                second + 1,
+                row.requests_per_second,
+                row.keys_per_second,
+                row.p50_us,
+                row.p99_us
+            );
+        }
+    }
+
+    fn into_seconds(self) -> Vec<Tally> {
+        self.seconds.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

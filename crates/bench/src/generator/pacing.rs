@@ -1,0 +1,109 @@
+//! When requests are due.
+
+use std::fmt;
+
+use crate::workload::random::Random;
+
+/// How requests follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pacing {
+    /// Closed loop: a connection sends its next batch when the last one is answered. A server that
+    /// stalls is asked less often, so the percentiles flatter it.
+    Closed,
+    /// Open loop: so many requests per second in all, evenly spaced. Latency counts from the moment a
+    /// request was due, whether or not it could be sent.
+    Constant(f64),
+    /// Open loop with exponential gaps, as independent users make them.
+    Poisson(f64),
+}
+
+impl Pacing {
+    /// Requests per second in all; `None` for the closed loop.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        match self {
+            Pacing::Closed => None,
+            Pacing::Constant(rate) | Pacing::Poisson(rate) => Some(*rate),
+        }
+    }
+}
+
+impl fmt::Display for Pacing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pacing::Closed => f.write_str("closed loop"),
+            Pacing::Constant(rate) => write!(f, "open loop, constant {rate:.0}/s"),
+            Pacing::Poisson(rate) => write!(f, "open loop, poisson {rate:.0}/s"),
+        }
+    }
+}
+
+/// The due times of one generator thread, in nanoseconds since the start.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    gap: f64,
+    exponential: bool,
+    next: f64,
+    random: Random,
+}
+
+impl Schedule {
+    /// One of `threads` schedules that together have the rate; `None` for the closed loop.
+    pub(crate) fn new(pacing: Pacing, seed: u64, index: u64, threads: u64) -> Option<Schedule> {
+        let gap = 1e9 * threads as f64 / pacing.rate()?;
+        let exponential = matches!(pacing, Pacing::Poisson(_));
+        let mut random = Random::new(!seed ^ index);
+        // Threads take turns in the constant case; each Poisson process begins with a gap.
+        let next = match exponential {
+            true => -gap * random.unit().ln(),
+            false => gap * index as f64 / threads as f64,
+        };
+        Some(Schedule { gap, exponential, next, random })
+    }
+
+    /// When the next request is due.
+    pub(crate) fn due(&self) -> u64 {
+        self.next as u64
+    }
+
+    /// Goes on to the one after it.
+    pub(crate) fn advance(&mut self) {
+        self.next += match self.exponential {
+            true => -self.gap * self.random.unit().ln(),
+            false => self.gap,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due_times(pacing: Pacing, count: usize) -> Vec<u64> {
+        let mut schedule = Schedule::new(pacing, 1, 0, 1).unwrap();
+        (0..count)
+            .map(|_| {
+                let due = schedule.due();
+                schedule.advance();
+                due
+            })
+            .collect()
+    }
+
+    #[test]
+    fn constant_is_even() {
+        assert_eq!(due_times(Pacing::Constant(1000.0), 4), [0, 1_000_000, 2_000_000, 3_000_000]);
+        let second = Schedule::new(Pacing::Constant(1000.0), 1, 1, 2).unwrap();
+        assert_eq!((second.due(), second.gap), (1_000_000, 2_000_000.0));
+    }
+
+    #[test]
+    fn poisson_has_the_rate_and_the_variance() {
+        let times = due_times(Pacing::Poisson(1000.0), 100_001);
+        let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean / 1e6 - 1.0).abs() < 0.02, "{mean}");
+        // The standard deviation of an exponential distribution is its mean.
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{variance}");
+    }
+}

@@ -1,0 +1,217 @@
+//! What one generator thread has seen: latencies by verb, answers by kind, and everything that makes a
+//! run void.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::reply::Reply;
+use crate::workload::mix::VERBS;
+use crate::workload::{Asked, Verb};
+
+/// The longest latency that is told apart from longer ones: an hour, in nanoseconds.
+const LATENCY_MAX: u64 = 3_600_000_000_000;
+
+/// A histogram of nanoseconds, three digits exact.
+pub(crate) fn histogram() -> Histogram<u64> {
+    // The bounds are constants, so this cannot fail.
+    Histogram::new_with_bounds(64, LATENCY_MAX, 3).expect("the bounds of the histogram are valid")
+}
+
+/// How the answers to one verb turned out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VerbCount {
+    /// Answered requests.
+    pub requests: u64,
+    /// Keys in them.
+    pub keys: u64,
+    /// Keys found, or changes made.
+    pub hits: u64,
+    /// Keys not found.
+    pub misses: u64,
+    /// Changes refused by their condition (`NOT_STORED`, `EXISTS`).
+    pub refused: u64,
+    /// Error answers.
+    pub errors: u64,
+}
+
+impl VerbCount {
+    pub(crate) fn add(&mut self, other: &VerbCount) {
+        self.requests += other.requests;
+        self.keys += other.keys;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.refused += other.refused;
+        self.errors += other.errors;
+    }
+}
+
+/// Counts and latencies of a stretch of time.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    pub(crate) counts: [VerbCount; VERBS],
+    /// One histogram per verb of the mix, made at first use.
+    pub(crate) latencies: [Option<Box<Histogram<u64>>>; VERBS],
+}
+
+impl Tally {
+    pub(crate) fn new() -> Tally {
+        Tally { counts: [VerbCount::default(); VERBS], latencies: [const { None }; VERBS] }
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, asked: Asked, reply: &Reply<'_>, latency: u64) {
+        let count = &mut self.counts[asked.verb as usize];
+        count.requests += 1;
+        count.keys += u64::from(asked.keys);
+        match *reply {
+            Reply::Values(found) => {
+                count.hits += u64::from(found);
+                count.misses += u64::from(asked.keys.saturating_sub(found));
+            }
+            Reply::NotFound => count.misses += 1,
+            Reply::NotStored | Reply::Exists => count.refused += 1,
+            Reply::Error(_) => count.errors += 1,
+            _ => count.hits += 1,
+        }
+        self.latency(asked.verb, latency);
+    }
+
+    #[inline]
+    pub(crate) fn latency(&mut self, verb: Verb, latency: u64) {
+        self.latencies[verb as usize]
+            .get_or_insert_with(|| Box::new(histogram()))
+            .saturating_record(latency);
+    }
+
+    pub(crate) fn add(&mut self, other: &Tally) {
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            mine.add(theirs);
+        }
+        for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
+            if let Some(theirs) = theirs {
+                let mine = mine.get_or_insert_with(|| Box::new(histogram()));
+                // Both have the same bounds.
+                mine.add(&**theirs).expect("histograms of the same bounds");
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.counts = [VerbCount::default(); VERBS];
+        for latencies in self.latencies.iter_mut().flatten() {
+            latencies.reset();
+        }
+    }
+
+    pub(crate) fn total(&self) -> VerbCount {
+        let mut total = VerbCount::default();
+        self.counts.iter().for_each(|count| total.add(count));
+        total
+    }
+
+    pub(crate) fn all_latencies(&self) -> Histogram<u64> {
+        let mut all = histogram();
+        for latencies in self.latencies.iter().flatten() {
+            all.add(&**latencies).expect("histograms of the same bounds");
+        }
+        all
+    }
+}
+
+/// What was wrong, with the first example of each kind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    /// Answers that belong to another request, or values that are not what the key asks for.
+    pub(crate) wrong: u64,
+    pub(crate) first_wrong: Option<String>,
+    /// Error answers, outside the measured time too.
+    pub(crate) errors: u64,
+    pub(crate) first_error: Option<String>,
+    /// Requests that had no answer when the run gave up waiting.
+    pub(crate) unanswered: u64,
+}
+
+impl Faults {
+    pub(crate) fn wrong(&mut self, what: impl FnOnce() -> String) {
+        self.wrong += 1;
+        self.first_wrong.get_or_insert_with(what);
+    }
+
+    pub(crate) fn error(&mut self, line: &[u8]) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(|| String::from_utf8_lossy(line).into_owned());
+    }
+
+    pub(crate) fn add(&mut self, other: Faults) {
+        self.wrong += other.wrong;
+        self.errors += other.errors;
+        self.unanswered += other.unanswered;
+        self.first_wrong = self.first_wrong.take().or(other.first_wrong);
+        self.first_error = self.first_error.take().or(other.first_error);
+    }
+}
+
+/// Whether a reply can be the answer to a verb at all.
+pub(crate) fn fits(verb: Verb, reply: &Reply<'_>) -> bool {
+    use Reply as R;
+    matches!(
+        (verb, reply),
+        (_, R::Error(_))
+            | (Verb::Get | Verb::Gets | Verb::Gat | Verb::MetaGet, R::Values(_))
+            | (Verb::Set | Verb::SetCounter | Verb::Add, R::Stored)
+            | (Verb::Add, R::NotStored)
+            | (Verb::Delete, R::Deleted | R::NotFound)
+            | (Verb::Touch, R::Touched | R::NotFound)
+            | (Verb::Incr | Verb::Decr, R::Number(_) | R::NotFound)
+            | (Verb::MetaSet, R::Done | R::NotStored | R::Exists | R::NotFound)
+            | (Verb::MetaDelete, R::Done | R::NotFound | R::Exists)
+            | (Verb::MetaArithmetic, R::Values(1) | R::Done | R::NotFound | R::NotStored)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_within_three_digits() {
+        let mut tally = Tally::new();
+        for microseconds in 1..=100_000u64 {
+            let asked = Asked { verb: Verb::Get, keys: 1 };
+            tally.record(asked, &Reply::Values(1), microseconds * 1000);
+        }
+        let all = tally.all_latencies();
+        for (quantile, exact) in
+            [(0.5, 50_000_000.0), (0.99, 99_000_000.0), (0.99999, 99_999_000.0)]
+        {
+            let seen = all.value_at_quantile(quantile) as f64;
+            assert!((seen / exact - 1.0).abs() < 0.001, "{quantile}: {seen}");
+        }
+        assert_eq!(all.len(), 100_000);
+        assert_eq!(tally.total().hits, 100_000);
+    }
+
+    #[test]
+    fn a_multi_get_counts_its_keys() {
+        let mut tally = Tally::new();
+        tally.record(Asked { verb: Verb::Get, keys: 50 }, &Reply::Values(48), 1000);
+        let total = tally.total();
+        assert_eq!((total.requests, total.keys, total.hits, total.misses), (1, 50, 48, 2));
+        let mut sum = Tally::new();
+        sum.add(&tally);
+        sum.add(&tally);
+        assert_eq!(sum.total().keys, 100);
+        assert_eq!(sum.all_latencies().len(), 2);
+        sum.clear();
+        assert_eq!((sum.total(), sum.all_latencies().len()), (VerbCount::default(), 0));
+    }
+
+    #[test]
+    fn foreign_answers_do_not_fit() {
+        assert!(!fits(Verb::Get, &Reply::Stored));
+        assert!(!fits(Verb::Set, &Reply::Values(0)));
+        assert!(!fits(Verb::Set, &Reply::NotStored));
+        assert!(fits(Verb::Delete, &Reply::NotFound));
+        assert!(fits(Verb::Incr, &Reply::Error(b"ERROR")));
+    }
+}

@@ -1,0 +1,286 @@
+//! The figures of a run.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::record::{Faults, Tally, VerbCount, histogram};
+use super::worker::Report;
+use super::{Load, Observed};
+use crate::workload::{Shape, Verb};
+use crate::{Error, Result};
+
+/// Percentiles of a latency, in microseconds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Latencies {
+    /// The least.
+    pub min_us: f64,
+    /// The arithmetic mean.
+    pub mean_us: f64,
+    /// Percentiles by name, `p50` to `p99.999`, in order.
+    pub percentiles_us: Vec<(String, f64)>,
+    /// The greatest.
+    pub max_us: f64,
+}
+
+const PERCENTILES: [(&str, f64); 8] = [
+    ("p50", 0.5),
+    ("p75", 0.75),
+    ("p90", 0.9),
+    ("p95", 0.95),
+    ("p99", 0.99),
+    ("p99.9", 0.999),
+    ("p99.99", 0.9999),
+    ("p99.999", 0.99999),
+];
+
+fn micros(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1000.0
+}
+
+impl Latencies {
+    pub(super) fn of(histogram: &Histogram<u64>) -> Latencies {
+        if histogram.is_empty() {
+            return Latencies::default();
+        }
+        let percentile =
+            |&(name, q): &(&str, f64)| (name.to_owned(), micros(histogram.value_at_quantile(q)));
+        Latencies {
+            min_us: micros(histogram.min()),
+            mean_us: histogram.mean() / 1000.0,
+            percentiles_us: PERCENTILES.iter().map(percentile).collect(),
+            max_us: micros(histogram.max()),
+        }
+    }
+
+    /// A percentile by its name; 0 if nothing was measured.
+    pub fn get(&self, name: &str) -> f64 {
+        self.percentiles_us.iter().find(|row| row.0 == name).map_or(0.0, |row| row.1)
+    }
+}
+
+/// One second of a run.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Second {
+    /// Answered requests per second.
+    pub requests_per_second: f64,
+    /// Answered keys per second.
+    pub keys_per_second: f64,
+    /// The median latency in microseconds.
+    pub p50_us: f64,
+    /// The 99th percentile in microseconds.
+    pub p99_us: f64,
+    /// The greatest latency in microseconds.
+    pub max_us: f64,
+}
+
+impl Second {
+    pub(super) fn of(tally: &Tally, length: f64) -> Second {
+        let (total, latencies) = (tally.total(), tally.all_latencies());
+        Second {
+            requests_per_second: total.requests as f64 / length,
+            keys_per_second: total.keys as f64 / length,
+            p50_us: micros(latencies.value_at_quantile(0.5)),
+            p99_us: micros(latencies.value_at_quantile(0.99)),
+            max_us: micros(latencies.max()),
+        }
+    }
+}
+
+/// What the run cost the server.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ServerUse {
+    /// Microseconds of processor time per request.
+    pub cpu_us_per_request: f64,
+    /// Microseconds of processor time per key.
+    pub cpu_us_per_key: f64,
+    /// Processors busy on average.
+    pub busy: f64,
+    /// Threads that on average were ready and had no processor: the machine was shared.
+    pub waiting: f64,
+    /// Resident bytes at the beginning of the measured time.
+    pub rss_before: u64,
+    /// Resident bytes at its end.
+    pub rss_after: u64,
+}
+
+/// The figures of one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Closed or open loop, with the rate.
+    pub pacing: String,
+    /// The verbs with their weights.
+    pub mix: String,
+    /// Connections in all.
+    pub connections: usize,
+    /// Generator threads.
+    pub threads: usize,
+    /// Requests in flight per connection.
+    pub pipeline: usize,
+    /// Different keys.
+    pub keys: u64,
+    /// Bytes of a key.
+    pub key_lengths: String,
+    /// Bytes of a value.
+    pub value_lengths: String,
+    /// Which keys are popular.
+    pub distribution: String,
+    /// Keys in one get.
+    pub keys_per_get: usize,
+    /// The seed of the stream of requests.
+    pub seed: u64,
+    /// Whether values were checked.
+    pub verified: bool,
+    /// Measured seconds.
+    pub seconds: f64,
+    /// All verbs together.
+    pub total: VerbCount,
+    /// Answered requests per second.
+    pub requests_per_second: f64,
+    /// Answered keys per second.
+    pub keys_per_second: f64,
+    /// Found keys of all keys asked for; `None` if nothing was read.
+    pub hit_ratio: Option<f64>,
+    /// Latencies of all verbs together.
+    pub latency: Latencies,
+    /// Counts by verb.
+    pub verbs: BTreeMap<&'static str, VerbCount>,
+    /// Latencies by verb.
+    pub verb_latency: BTreeMap<&'static str, Latencies>,
+    /// Requests that were never answered; they count in the latencies with the time they waited.
+    pub unanswered: u64,
+    /// Error answers in the whole run, the warm-up included.
+    pub errors: u64,
+    /// The first error answer.
+    pub first_error: Option<String>,
+    /// Processors that the generator kept busy.
+    pub generator_busy: f64,
+    /// The generator used more than 80 % of its threads: the figures may be its own.
+    pub generator_bound: bool,
+    /// How late the generator itself was, 99th percentile in microseconds (open loop).
+    pub generator_lag_p99_us: f64,
+    /// The server's side, if its process was known.
+    pub server: Option<ServerUse>,
+    /// Second by second.
+    pub per_second: Vec<Second>,
+    /// What counters answered, if it was asked for.
+    #[serde(skip)]
+    pub numbers: Vec<u64>,
+}
+
+impl Summary {
+    pub(super) fn build(
+        load: &Load,
+        shape: &Shape,
+        reports: Vec<Report>,
+        observed: Observed,
+        seconds: Vec<Tally>,
+    ) -> Result<Summary> {
+        let mut tally = Tally::new();
+        let mut faults = Faults::default();
+        let mut numbers = Vec::new();
+        let mut lag = histogram();
+        let (mut busy, mut cpu) = (0.0, 0);
+        for report in reports {
+            tally.add(&report.tally);
+            faults.add(report.faults);
+            numbers.extend(report.counted);
+            busy += report.cpu as f64 / report.window.max(1) as f64;
+            cpu = cpu.max(report.window);
+            lag.add(report.lag).map_err(|e| Error::usage(e.to_string()))?;
+        }
+        if faults.wrong > 0 {
+            let first = faults.first_wrong.unwrap_or_default();
+            return Err(Error::Void(format!("{} wrong answers, the first: {first}", faults.wrong)));
+        }
+        let length = load.duration.map_or(cpu as f64 / 1e9, |duration| duration.as_secs_f64());
+        let total = tally.total();
+        Ok(Summary {
+            pacing: load.pacing.to_string(),
+            mix: shape.mix.to_string(),
+            connections: load.connections,
+            threads: load.threads,
+            pipeline: load.pipeline,
+            keys: shape.keys,
+            key_lengths: shape.key_lengths.to_string(),
+            value_lengths: shape.value_lengths.to_string(),
+            distribution: shape.distribution.to_string(),
+            keys_per_get: shape.keys_per_get,
+            seed: load.seed,
+            verified: load.verify,
+            seconds: length,
+            total,
+            requests_per_second: total.requests as f64 / length,
+            keys_per_second: total.keys as f64 / length,
+            hit_ratio: hit_ratio(&tally),
+            latency: Latencies::of(&tally.all_latencies()),
+            verbs: by_verb(|verb| Some(tally.counts[verb as usize]).filter(|c| c.requests > 0)),
+            verb_latency: by_verb(|verb| {
+                tally.latencies[verb as usize].as_deref().map(Latencies::of)
+            }),
+            unanswered: faults.unanswered,
+            errors: faults.errors,
+            first_error: faults.first_error,
+            generator_busy: busy,
+            generator_bound: busy > 0.8 * load.threads as f64,
+            generator_lag_p99_us: micros(lag.value_at_quantile(0.99)),
+            server: server_use(&observed),
+            per_second: per_second(&seconds, length),
+            numbers,
+        })
+    }
+
+    /// Fails if the server refused anything: for runs whose figures only count without errors.
+    ///
+    /// # Errors
+    /// [`Error::Void`] with the first error answer.
+    pub fn without_errors(self) -> Result<Summary> {
+        match &self.first_error {
+            None if self.unanswered == 0 => Ok(self),
+            None => Err(Error::Void(format!("{} requests were not answered", self.unanswered))),
+            Some(first) => {
+                Err(Error::Void(format!("{} error answers, the first: {first}", self.errors)))
+            }
+        }
+    }
+}
+
+fn by_verb<T>(value: impl Fn(Verb) -> Option<T>) -> BTreeMap<&'static str, T> {
+    Verb::all().filter_map(|verb| Some((verb.name(), value(verb)?))).collect()
+}
+
+fn hit_ratio(tally: &Tally) -> Option<f64> {
+    let mut reads = VerbCount::default();
+    for verb in Verb::all().filter(|verb| verb.returns_values()) {
+        reads.add(&tally.counts[verb as usize]);
+    }
+    let known = reads.hits + reads.misses;
+    (known > 0).then(|| reads.hits as f64 / known as f64)
+}
+
+fn server_use(observed: &Observed) -> Option<ServerUse> {
+    let (first, last) = (observed.first, observed.last);
+    let (before, after) = (first.server?, last.server?);
+    let cpu = after.cpu_ns.saturating_sub(before.cpu_ns) as f64;
+    let per = |count: u64| if count > 0 { cpu / 1000.0 / count as f64 } else { 0.0 };
+    Some(ServerUse {
+        cpu_us_per_request: per(last.requests - first.requests),
+        cpu_us_per_key: per(last.keys - first.keys),
+        busy: cpu / (last.time - first.time).max(1) as f64,
+        waiting: after.wait_ns.saturating_sub(before.wait_ns) as f64
+            / (last.time - first.time).max(1) as f64,
+        rss_before: before.rss,
+        rss_after: after.rss,
+    })
+}
+
+/// The last stretch may be shorter than a second; what came after the run is no second of it.
+fn per_second(seconds: &[Tally], length: f64) -> Vec<Second> {
+    let rows = seconds.iter().enumerate();
+    rows.filter_map(|(index, tally)| {
+        let share = (length - index as f64).min(1.0);
+        (share > 0.001).then(|| Second::of(tally, share))
+    })
+    .collect()
+}

@@ -1,0 +1,193 @@
+//! The generator against servers that stall, lie or leave.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::*;
+use crate::workload::Lengths;
+
+/// Runs `serve` for each of the first `connections` clients, on threads of their own.
+fn server(
+    connections: usize,
+    serve: impl Fn(TcpStream) + Clone + Send + 'static,
+) -> (Address, Vec<JoinHandle<()>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+    let accept = thread::spawn(move || {
+        let threads: Vec<_> = (0..connections)
+            .map(|_| {
+                let (stream, _) = listener.accept().unwrap();
+                stream.set_nodelay(true).unwrap();
+                let serve = serve.clone();
+                thread::spawn(move || serve(stream))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    (address, vec![accept])
+}
+
+/// Calls `answer` with each line until the client leaves.
+fn each_line(mut stream: TcpStream, mut answer: impl FnMut(&str, &mut TcpStream) -> bool) {
+    let mut pending = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = stream.read(&mut buffer) {
+        pending.extend_from_slice(&buffer[..read]);
+        while let Some(end) = pending.windows(2).position(|pair| pair == b"\r\n") {
+            let line: Vec<u8> = pending.drain(..end + 2).collect();
+            if !answer(&String::from_utf8_lossy(&line[..end]), &mut stream) {
+                return;
+            }
+        }
+    }
+}
+
+fn small_load(server: Address) -> Load {
+    Load {
+        connections: 2,
+        duration: None,
+        requests: Some(100),
+        warm_up: Duration::ZERO,
+        ..Load::new(server)
+    }
+}
+
+fn small_shape() -> Shape {
+    Shape { keys: 100, value_lengths: Lengths { min: 5, max: 5 }, ..Shape::default() }
+}
+
+#[test]
+fn a_stall_shows_in_the_open_loop_percentiles() {
+    const STALL: Duration = Duration::from_millis(300);
+    let (address, threads) = server(2, |stream| {
+        let mut asked = 0;
+        each_line(stream, |_, stream| {
+            asked += 1;
+            if asked == 100 {
+                thread::sleep(STALL);
+            }
+            stream.write_all(b"END\r\n").is_ok()
+        });
+    });
+    let load = Load {
+        pacing: Pacing::Constant(1000.0),
+        duration: Some(Duration::from_secs(1)),
+        requests: None,
+        ..small_load(address)
+    };
+    let summary = load.run(small_shape()).unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    // Every request that was due counts, also those that had to wait for the stalled connection.
+    assert_eq!(summary.total.requests, 1000);
+    assert_eq!(summary.unanswered, 0);
+    // Of each connection's 500 requests about 150 were due in the stall, waiting 150 ms on average:
+    // one tenth of all waits longer than 200 ms, though only two requests met the stall itself.
+    let stall = STALL.as_micros() as f64;
+    assert!(summary.latency.get("p90") > 0.5 * stall, "{:?}", summary.latency);
+    assert!(summary.latency.get("p99") > 0.9 * stall, "{:?}", summary.latency);
+    assert!(summary.latency.get("p50") < 0.5 * stall, "{:?}", summary.latency);
+}
+
+#[test]
+fn requests_that_are_never_answered_count_with_the_time_they_waited() {
+    let (address, threads) = server(1, |stream| {
+        let mut asked = 0;
+        // Falls silent after 50 answers, keeping the connection open until the client leaves.
+        each_line(stream, |_, stream| {
+            asked += 1;
+            asked > 50 || stream.write_all(b"END\r\n").is_ok()
+        });
+    });
+    let load = Load {
+        connections: 1,
+        pacing: Pacing::Poisson(500.0),
+        duration: Some(Duration::from_millis(300)),
+        grace: Duration::from_millis(200),
+        requests: None,
+        ..small_load(address)
+    };
+    let summary = load.run(small_shape()).unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(summary.total.requests, 50);
+    assert!(summary.unanswered > 50, "{}", summary.unanswered);
+    assert!(summary.latency.get("p99") > 200_000.0, "{:?}", summary.latency);
+    assert!(summary.without_errors().is_err());
+}
+
+#[test]
+fn a_count_is_exact_and_misses_are_counted() {
+    let (address, threads) = server(3, |stream| {
+        each_line(stream, |_, stream| stream.write_all(b"END\r\n").is_ok());
+    });
+    let load = Load {
+        connections: 3,
+        threads: 2,
+        pipeline: 4,
+        requests: Some(1001),
+        ..small_load(address)
+    };
+    let summary = load.run(Shape { keys_per_get: 3, ..small_shape() }).unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!((summary.total.requests, summary.total.keys), (1001, 3003));
+    assert_eq!((summary.total.misses, summary.hit_ratio), (3003, Some(0.0)));
+}
+
+#[test]
+fn a_value_of_another_key_voids_the_run() {
+    for (reply, what) in [
+        ("VALUE key-00000000000 0 5\r\nwrong\r\nEND\r\n", "not what was stored"),
+        ("VALUE key-00000000000 0 4\r\nlong\r\nEND\r\n", "4 bytes"),
+        ("VALUE another 0 5\r\n12345\r\nEND\r\n", "not asked for"),
+        ("STORED\r\n", "Stored as the answer to get"),
+        ("END\r\nEND\r\n", "nobody asked for"),
+    ] {
+        let (address, threads) = server(2, move |stream| {
+            each_line(stream, |_, stream| stream.write_all(reply.as_bytes()).is_ok());
+        });
+        let load = Load { verify: true, pipeline: 1, ..small_load(address) };
+        let error = load.run(Shape { keys: 1, ..small_shape() }).unwrap_err().to_string();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(error.contains("void") && error.contains(what), "{error} for {reply:?}");
+    }
+}
+
+#[test]
+fn error_answers_are_counted_and_shown() {
+    let (address, threads) = server(2, |stream| {
+        each_line(stream, |_, stream| stream.write_all(b"SERVER_ERROR out of memory\r\n").is_ok());
+    });
+    let summary = small_load(address).run(small_shape()).unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!((summary.total.errors, summary.errors), (100, 100));
+    assert_eq!(summary.first_error.as_deref(), Some("SERVER_ERROR out of memory"));
+    assert!(summary.without_errors().is_err());
+}
+
+#[test]
+fn a_server_that_leaves_is_an_error() {
+    let (address, threads) = server(2, |stream| {
+        let mut asked = 0;
+        each_line(stream, |_, stream| {
+            asked += 1;
+            asked <= 10 && stream.write_all(b"END\r\n").is_ok()
+        });
+    });
+    let error = small_load(address).run(small_shape()).unwrap_err();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(matches!(error, Error::Server(_) | Error::Io { .. }), "{error}");
+}
+
+#[test]
+fn options_that_contradict_each_other() {
+    let load = || small_load(Address::Tcp("127.0.0.1:1".into()));
+    for load in [
+        Load { threads: 3, ..load() },
+        Load { pipeline: 0, ..load() },
+        Load { duration: Some(Duration::from_secs(1)), ..load() },
+        Load { pacing: Pacing::Constant(0.0), ..load() },
+    ] {
+        assert!(matches!(load.run(small_shape()), Err(Error::Usage(_))));
+    }
+}

@@ -1,0 +1,365 @@
+//! One generator thread: an event loop over its share of the connections.
+//!
+//! It writes requests into one buffer, sends it, reads whatever is there into another, and judges it on
+//! the spot. Nothing is allocated per request, and a connection without unsent or torn bytes owns no
+//! buffer, so thousands of connections stay in the processor's cache.
+
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::connection::{Book, Connection, Judge, Request, Window};
+use super::pacing::Schedule;
+use super::poll::{Interest, Poll, Ready, exact_timers, thread_cpu};
+use super::record::{Faults, Tally};
+use super::{Load, Shared};
+use crate::machine;
+use crate::workload::{Source, Workload};
+use crate::{Error, Result};
+
+/// One read takes at most this much.
+const INPUT: usize = 128 * 1024;
+/// How long the wait for events may last at most, so that the end of a run is noticed.
+const WAIT_MAX: u64 = 50_000_000;
+/// When a server without any sign of life is given up.
+const SILENCE: u64 = 60_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// What a thread hands over at its end.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) tally: Tally,
+    pub(super) faults: Faults,
+    /// Values that counters answered, if wanted.
+    pub(super) counted: Vec<u64>,
+    /// Processor time within the measured window, and the length of that window.
+    pub(super) cpu: u64,
+    pub(super) window: u64,
+    /// Nanoseconds by which requests left late although their connection was free (open loop).
+    pub(super) lag: hdrhistogram::Histogram<u64>,
+}
+
+pub(super) struct Worker<'a> {
+    load: &'a Load,
+    workload: &'a Workload,
+    shared: &'a Shared,
+    index: usize,
+    source: Source,
+    schedule: Option<Schedule>,
+    connections: Vec<Connection>,
+    poll: Poll,
+    book: Book,
+    total: Tally,
+    lag: hdrhistogram::Histogram<u64>,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    /// Requests that may still be sent.
+    budget: u64,
+    /// Sent and unanswered, over all connections.
+    in_flight: u64,
+    /// Due and unsent, over all connections.
+    waiting: u64,
+    next_connection: usize,
+    cpu_at_start: Option<(u64, u64)>,
+    last_event: u64,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(
+        load: &'a Load,
+        workload: &'a Workload,
+        shared: &'a Shared,
+        index: usize,
+        connections: Vec<Connection>,
+    ) -> Result<Worker<'a>> {
+        let poll =
+            Poll::new(connections.len()).map_err(|e| Error::io("cannot make an epoll", e))?;
+        for (number, connection) in connections.iter().enumerate() {
+            poll.add(connection.stream.as_fd(), number)
+                .map_err(|e| Error::io("cannot watch a connection", e))?;
+        }
+        let threads = load.threads as u64;
+        let part = |index: u64| load.requests.map_or(u64::MAX, |all| all * index / threads);
+        let schedule = Schedule::new(load.pacing, load.seed, index as u64, threads);
+        let book = Book {
+            window: Window { from: 0, to: u64::MAX, by_start: schedule.is_some() },
+            tally: Tally::new(),
+            faults: Faults::default(),
+            answered: 0,
+            answered_keys: 0,
+            counted: load.collect_numbers.then(Vec::new),
+            verify: load.verify,
+            key: Vec::new(),
+        };
+        Ok(Worker {
+            source: workload.source(load.seed, index as u64, threads),
+            budget: match load.requests {
+                Some(_) => part(index as u64 + 1) - part(index as u64),
+                None => u64::MAX,
+            },
+            load,
+            workload,
+            shared,
+            index,
+            schedule,
+            connections,
+            poll,
+            book,
+            total: Tally::new(),
+            lag: super::record::histogram(),
+            output: Vec::with_capacity(64 * 1024),
+            input: vec![0; INPUT],
+            in_flight: 0,
+            waiting: 0,
+            next_connection: index,
+            cpu_at_start: None,
+            last_event: 0,
+        })
+    }
+
+    /// Runs to the end. A failure stops the other threads too.
+    pub(super) fn run(mut self) -> Result<Report> {
+        exact_timers();
+        self.shared.ready.wait();
+        let pinned = self.load.cpu.map_or(Ok(()), machine::pin_thread);
+        let done = pinned.and_then(|()| self.run_loop());
+        self.shared.finished.fetch_add(1, Relaxed);
+        if done.is_err() {
+            self.shared.failed.store(true, Relaxed);
+        }
+        done?;
+        let end = self.shared.now();
+        let (cpu_from, from) = self.cpu_at_start.unwrap_or((0, 0));
+        let report = Report {
+            cpu: thread_cpu().saturating_sub(cpu_from),
+            window: end.saturating_sub(from),
+            counted: self.book.counted.take().unwrap_or_default(),
+            tally: self.total,
+            faults: self.book.faults,
+            lag: self.lag,
+        };
+        Ok(report)
+    }
+
+    fn run_loop(&mut self) -> Result<()> {
+        let warm = self.load.warm_up.as_nanos() as u64;
+        let end = self.load.duration.map_or(u64::MAX, |duration| warm + duration.as_nanos() as u64);
+        self.book.window = Window { from: warm, to: end, ..self.book.window };
+        let mut roll = warm + SECOND;
+        let mut give_up = u64::MAX;
+        if self.schedule.is_none() {
+            let now = self.shared.now();
+            for number in 0..self.connections.len() {
+                self.top_up(number, now)?;
+            }
+        }
+        loop {
+            let now = self.shared.now();
+            if self.cpu_at_start.is_none() && now >= warm {
+                self.cpu_at_start = Some((thread_cpu(), now));
+            }
+            while now >= roll {
+                self.end_second((roll - warm) / SECOND - 1);
+                roll += SECOND;
+            }
+            if give_up == u64::MAX && (now >= end || self.shared.failed.load(Relaxed)) {
+                self.budget = 0;
+                give_up = now.saturating_add(self.load.grace.as_nanos() as u64);
+            }
+            self.arrive(now.min(end.saturating_sub(1)), now)?;
+            let idle = self.in_flight == 0 && self.waiting == 0;
+            if (self.budget == 0 && idle) || now >= give_up || self.shared.failed.load(Relaxed) {
+                break;
+            }
+            self.turn(now)?;
+        }
+        self.abandon();
+        self.end_second((roll - warm) / SECOND - 1);
+        Ok(())
+    }
+
+    /// Gives due requests to connections in turn. All that were due within the run are due, however
+    /// late this is noticed.
+    fn arrive(&mut self, until: u64, now: u64) -> Result<()> {
+        while self.budget > 0 || self.load.duration.is_some() {
+            let Some(schedule) = &mut self.schedule else { return Ok(()) };
+            let due = schedule.due();
+            if due > until {
+                return Ok(());
+            }
+            schedule.advance();
+            self.budget = self.budget.saturating_sub(1);
+            let number = self.next_connection % self.connections.len();
+            self.next_connection = number + 1;
+            let connection = &mut self.connections[number];
+            if connection.backlog.is_empty() && connection.pending.len() < self.load.pipeline {
+                self.lag.saturating_record(now.saturating_sub(due));
+            }
+            connection.backlog.push_back(due);
+            self.waiting += 1;
+            self.top_up(number, now)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for sockets or the next due request, and serves what is ready.
+    fn turn(&mut self, now: u64) -> Result<()> {
+        let due = match &self.schedule {
+            Some(schedule) if self.budget > 0 => schedule.due().saturating_sub(now),
+            _ => WAIT_MAX,
+        };
+        let count = self
+            .poll
+            .wait(Duration::from_nanos(due.min(WAIT_MAX)))
+            .map_err(|e| Error::io("cannot wait for the connections", e))?;
+        if count > 0 {
+            self.last_event = now;
+        } else if self.in_flight > 0 && now.saturating_sub(self.last_event) > SILENCE {
+            return Err(Error::server("the server has not answered for a minute"));
+        }
+        for index in 0..count {
+            let Ready { number, readable, writable } = self.poll.ready(index);
+            if writable {
+                self.send_rest(number)?;
+            }
+            if readable {
+                self.receive(number)?;
+            }
+        }
+        let published = &self.shared.progress[self.index];
+        published.requests.store(self.book.answered, Relaxed);
+        published.keys.store(self.book.answered_keys, Relaxed);
+        Ok(())
+    }
+
+    fn receive(&mut self, number: usize) -> Result<()> {
+        let connection = &mut self.connections[number];
+        loop {
+            let read = match connection.stream.receive(&mut self.input) {
+                Ok(0) => return Err(Error::server("the server closed a connection under load")),
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Error::io("a connection broke under load", error)),
+            };
+            let before = connection.pending.len();
+            let mut judge = Judge {
+                workload: self.workload,
+                book: &mut self.book,
+                pending: &mut connection.pending,
+                numbers: &mut connection.numbers,
+                arriving: &mut connection.arriving,
+                now: self.shared.now(),
+            };
+            connection.parser.feed(&self.input[..read], &mut judge).map_err(Error::Void)?;
+            self.in_flight -= (before - connection.pending.len()) as u64;
+            if read < self.input.len() {
+                break;
+            }
+        }
+        let now = self.shared.now();
+        self.top_up(number, now)
+    }
+
+    /// Sends what the connection may send now: in the closed loop a whole batch when the last one is
+    /// answered, so that every server sees the same batches; in the open loop what is due.
+    fn top_up(&mut self, number: usize, now: u64) -> Result<()> {
+        let depth = self.load.pipeline;
+        let connection = &mut self.connections[number];
+        if !connection.unsent.is_empty() {
+            return Ok(());
+        }
+        self.output.clear();
+        let open = self.schedule.is_some();
+        if !open && !connection.pending.is_empty() {
+            return Ok(());
+        }
+        while connection.pending.len() < depth {
+            let start = match open {
+                true => match connection.backlog.pop_front() {
+                    Some(due) => due,
+                    None => break,
+                },
+                false if self.budget == 0 => break,
+                false => now,
+            };
+            let numbers = self.load.verify.then_some(&mut connection.numbers);
+            let asked = self.workload.push_request(&mut self.source, &mut self.output, numbers);
+            let Some(asked) = asked else {
+                self.budget = 0;
+                break;
+            };
+            if open {
+                self.waiting -= 1;
+            } else {
+                self.budget -= 1;
+            }
+            self.in_flight += 1;
+            connection.pending.push_back(Request { asked, unmatched: asked.keys, start });
+        }
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        let sent = send(&connection.stream, &self.output)?;
+        if sent < self.output.len() {
+            connection.unsent.extend_from_slice(&self.output[sent..]);
+            self.watch(number, Interest::ReadWrite)?;
+        }
+        Ok(())
+    }
+
+    fn send_rest(&mut self, number: usize) -> Result<()> {
+        let connection = &mut self.connections[number];
+        let sent = send(&connection.stream, &connection.unsent)?;
+        connection.unsent.drain(..sent);
+        if connection.unsent.is_empty() {
+            connection.unsent = Vec::new();
+            self.watch(number, Interest::Read)?;
+            let now = self.shared.now();
+            self.top_up(number, now)?;
+        }
+        Ok(())
+    }
+
+    fn watch(&self, number: usize, interest: Interest) -> Result<()> {
+        self.poll
+            .modify(self.connections[number].stream.as_fd(), number, interest)
+            .map_err(|e| Error::io("cannot watch a connection", e))
+    }
+
+    /// Requests that nobody answered count with the time they have waited: leaving them out would
+    /// hide the very stall that a run is to show.
+    fn abandon(&mut self) {
+        let now = self.shared.now();
+        let window = self.book.window;
+        let first = self.workload.shape().mix.first();
+        for connection in &mut self.connections {
+            let sent = connection.pending.iter().map(|request| (request.asked.verb, request.start));
+            let unsent = connection.backlog.iter().map(|&due| (first, due));
+            for (verb, start) in sent.chain(unsent) {
+                self.book.faults.unanswered += 1;
+                if window.holds(start, start) {
+                    self.book.tally.latency(verb, now.saturating_sub(start));
+                }
+            }
+        }
+    }
+
+    fn end_second(&mut self, second: u64) {
+        self.shared.add_second(second as usize, &self.book.tally);
+        self.total.add(&self.book.tally);
+        self.book.tally.clear();
+    }
+}
+
+fn send(stream: &larder_client::Stream, bytes: &[u8]) -> Result<usize> {
+    loop {
+        match stream.send(bytes) {
+            Ok(sent) => return Ok(sent),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::io("a connection broke under load", error)),
+        }
+    }
+}

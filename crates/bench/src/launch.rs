@@ -1,0 +1,230 @@
+//! Starts the servers that are compared, each on one processor, and stops them again.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_client::{Address, Client};
+
+use crate::machine::pin_thread;
+use crate::process::Probe;
+use crate::{Error, Result};
+
+/// How long a server may take until it answers.
+const START: Duration = Duration::from_secs(20);
+/// How long it may take to leave when asked.
+const STOP: Duration = Duration::from_secs(5);
+
+/// Whose options a program understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `larder serve`.
+    Larder,
+    /// memcached's flags.
+    Memcached,
+    /// pogocache's flags.
+    Pogocache,
+}
+
+/// A server program with its own extra options.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// The name in the tables.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) dialect: Dialect,
+    pub(crate) extra: Vec<String>,
+}
+
+/// What a started server is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    /// Memory limit in MiB.
+    pub(crate) memory: u64,
+    pub(crate) threads: usize,
+    /// The processor to keep it on.
+    pub(crate) cpu: Option<usize>,
+}
+
+impl Program {
+    /// Larder with a network back-end: this executable unless another is named.
+    pub(crate) fn larder(path: Option<&Path>, io: &str) -> Result<Program> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => std::env::current_exe()
+                .map_err(|e| Error::io("cannot find the own executable", e))?,
+        };
+        Ok(Program {
+            name: format!("larder {io}"),
+            path,
+            dialect: Dialect::Larder,
+            extra: vec!["--io".into(), io.into()],
+        })
+    }
+
+    /// A peer from `[NAME=]PATH[ EXTRA…]`; the dialect follows from the program's name.
+    pub(crate) fn peer(text: &str) -> Result<Program> {
+        let mut words = text.split_ascii_whitespace().map(str::to_owned);
+        let first = words.next().ok_or_else(|| Error::usage("a peer needs a path"))?;
+        let (name, path) = match first.split_once('=') {
+            Some((name, path)) => (Some(name.to_owned()), PathBuf::from(path)),
+            None => (None, PathBuf::from(&first)),
+        };
+        let file = path.file_name().map(|file| file.to_string_lossy().into_owned());
+        let file = file.ok_or_else(|| Error::usage(format!("{first:?} is not a program")))?;
+        let dialect = match file.contains("pogocache") {
+            true => Dialect::Pogocache,
+            false => Dialect::Memcached,
+        };
+        Ok(Program { name: name.unwrap_or(file), path, dialect, extra: words.collect() })
+    }
+
+    fn arguments(&self, port: u16, allowance: Allowance) -> Vec<String> {
+        let Allowance { memory, threads, .. } = allowance;
+        let text = match self.dialect {
+            Dialect::Larder => format!(
+                "serve -l 127.0.0.1 -p {port} -m {memory} -t {threads} -c 20000 --admin off"
+            ),
+            Dialect::Memcached => format!(
+                "-l 127.0.0.1 -p {port} -U 0 -m {memory} -t {threads} -c 20000 -u {}",
+                std::env::var("USER").unwrap_or_else(|_| "root".into())
+            ),
+            Dialect::Pogocache => format!(
+                "-h 127.0.0.1 -p {port} --maxmemory {memory}mb --threads {threads} --maxconns 20000"
+            ),
+        };
+        text.split(' ').map(str::to_owned).chain(self.extra.iter().cloned()).collect()
+    }
+
+    /// Starts the program on a free port of the loopback and waits until it answers.
+    ///
+    /// # Errors
+    /// [`Error::Server`] if it ends or stays silent; what it printed stands above the message.
+    pub(crate) fn start(&self, allowance: Allowance) -> Result<Running> {
+        let port = free_port()?;
+        let mut command = Command::new(&self.path);
+        command.args(self.arguments(port, allowance));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = spawn_on(allowance.cpu, command)
+            .map_err(|e| Error::io(format!("cannot start {}", self.path.display()), e))?;
+        let address = Address::Tcp(format!("127.0.0.1:{port}"));
+        let mut running = Running { child, address, version: String::new() };
+        running.version = running.wait_until_it_answers(&self.name)?;
+        Ok(running)
+    }
+}
+
+/// A child process inherits the processors of the thread that starts it.
+fn spawn_on(cpu: Option<usize>, mut command: Command) -> io::Result<Child> {
+    let Some(cpu) = cpu else { return command.spawn() };
+    thread::scope(|scope| {
+        let spawn = scope.spawn(move || {
+            pin_thread(cpu).map_err(|error| io::Error::other(error.to_string()))?;
+            command.spawn()
+        });
+        spawn.join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
+    })
+}
+
+fn free_port() -> Result<u16> {
+    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    bound.map(|address| address.port()).map_err(|e| Error::io("cannot find a free port", e))
+}
+
+/// A started server; stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) address: Address,
+    /// What it answered to `version`.
+    pub(crate) version: String,
+}
+
+impl Running {
+    pub(crate) fn probe(&self) -> Probe {
+        Probe::process(self.child.id())
+    }
+
+    pub(crate) fn client(&self) -> Result<Client> {
+        Ok(Client::connect_to(&self.address, larder_client::Options::default())?)
+    }
+
+    /// A row of `stats` as a number.
+    pub(crate) fn stat(&self, name: &str) -> Result<u64> {
+        let rows = self.client()?.stats(None)?;
+        let value = rows.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
+        value.and_then(|value| value.parse().ok()).ok_or_else(|| {
+            Error::server(format!("the server at {} has no number {name} in stats", self.address))
+        })
+    }
+
+    fn wait_until_it_answers(&mut self, name: &str) -> Result<String> {
+        let started = Instant::now();
+        loop {
+            if let Ok(version) = self.client().and_then(|mut client| Ok(client.version()?)) {
+                return Ok(version);
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(Error::server(format!("{name} ended at once: {status}")));
+            }
+            if started.elapsed() > START {
+                return Err(Error::server(format!("{name} does not answer at {}", self.address)));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asks politely, as an operator would; true if that was enough.
+    fn terminate(&mut self) -> bool {
+        let Ok(pid) = libc::pid_t::try_from(self.child.id()) else { return false };
+        // SAFETY: the call takes numbers; the child was not waited for, so its id is still its own.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        let asked = Instant::now();
+        while asked.elapsed() < STOP {
+            match self.child.try_wait() {
+                Ok(None) => thread::sleep(Duration::from_millis(10)),
+                Ok(Some(_)) => return true,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.terminate() {
+            // A server that does not leave must not disturb the next measurement.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_named_and_told_apart() {
+        let peer = Program::peer("old=/usr/bin/memcached -R 200").unwrap();
+        assert_eq!((peer.name.as_str(), peer.dialect), ("old", Dialect::Memcached));
+        assert_eq!(peer.extra, ["-R", "200"]);
+        let peer = Program::peer("../pogocache").unwrap();
+        assert_eq!((peer.name.as_str(), peer.dialect), ("pogocache", Dialect::Pogocache));
+        assert!(Program::peer("").is_err());
+        assert!(Program::peer("/").is_err());
+    }
+
+    #[test]
+    fn a_program_that_ends_or_is_missing_is_reported() {
+        let allowance = Allowance { memory: 64, threads: 1, cpu: Some(0) };
+        let error = Program::peer("/bin/false").unwrap().start(allowance).unwrap_err();
+        assert!(error.to_string().contains("false ended at once"), "{error}");
+        let error = Program::peer("/nowhere/memcached").unwrap().start(allowance).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/memcached"), "{error}");
+    }
+}

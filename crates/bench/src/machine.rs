@@ -1,0 +1,101 @@
+//! Facts about the machine that belong next to every figure, and pinning to its processors.
+
+use std::fs;
+
+use serde::Serialize;
+
+use crate::{Error, Result};
+
+/// What the figures were measured on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cpus: usize,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Kernel name and release.
+    pub kernel: String,
+    /// The lab's own version.
+    pub lab: &'static str,
+    /// Unix time of the run.
+    pub unix_time: u64,
+}
+
+impl Machine {
+    /// Asks the machine; what it does not tell is empty or 0.
+    pub fn here() -> Machine {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
+        };
+        let memory = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
+        let kilobytes: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
+        Machine {
+            cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
+            cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            memory: kilobytes * 1024,
+            kernel: format!(
+                "{} {}",
+                read("/proc/sys/kernel/ostype").trim(),
+                read("/proc/sys/kernel/osrelease").trim()
+            ),
+            lab: env!("CARGO_PKG_VERSION"),
+            unix_time: std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |elapsed| elapsed.as_secs()),
+        }
+    }
+
+    /// One line for a page of figures.
+    pub fn line(&self) -> String {
+        let gigabytes = self.memory as f64 / f64::from(1 << 30);
+        format!("{}, {} processors, {gigabytes:.0} GiB, {}", self.cpu, self.cpus, self.kernel)
+    }
+}
+
+/// Keeps the calling thread, and what it starts from now on, on one processor.
+///
+/// # Errors
+/// [`Error::Usage`] if there is no such processor or the process may not use it.
+pub fn pin_thread(cpu: usize) -> Result<()> {
+    let limit = 8 * size_of::<libc::cpu_set_t>();
+    if cpu >= limit {
+        return Err(Error::usage(format!("there is no processor {cpu}")));
+    }
+    // SAFETY: an all-zero set is a valid empty set; the index is below its size; the kernel reads the
+    // local variable during the call.
+    let answer = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if answer < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Error::usage(format!("cannot run on processor {cpu}: {error}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_name_and_memory() {
+        let machine = Machine::here();
+        assert!(machine.cpus > 0 && machine.memory > 0);
+        assert!(machine.kernel.starts_with("Linux "), "{}", machine.kernel);
+    }
+
+    #[test]
+    fn a_processor_that_does_not_exist_is_named() {
+        let thread = std::thread::spawn(|| (pin_thread(0), pin_thread(999), pin_thread(1 << 20)));
+        let (first, absent, absurd) = thread.join().unwrap();
+        assert!(first.is_ok());
+        assert!(absent.unwrap_err().to_string().contains("999"));
+        assert!(absurd.is_err());
+    }
+}

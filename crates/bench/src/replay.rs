@@ -1,0 +1,338 @@
+//! Replays a trace against a server: get, and set what was missed. One connection and batches of
+//! different keys, so that what the server sees is the order of the trace and a run can be repeated.
+
+use std::collections::HashSet;
+use std::io::{ErrorKind, Write};
+use std::time::{Duration, Instant};
+
+use larder_client::{Address, Stream};
+use serde::Serialize;
+
+use crate::generator::{Parser, Reply, Sink};
+use crate::trace::{Access, Trace};
+use crate::workload::Lengths;
+use crate::workload::keys::push_number;
+use crate::workload::values::Values;
+use crate::{Error, Result};
+
+/// How a trace is replayed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replay {
+    /// Different keys that are asked for at once.
+    pub(crate) batch: usize,
+    /// Requests per second; `None` as fast as the server answers. Times to live pass in real time, so
+    /// servers are comparable on such traces only at equal rates.
+    pub(crate) rate: Option<f64>,
+    /// Sizes of the trace are divided by this.
+    pub(crate) shrink: usize,
+    /// Values are cut to this.
+    pub(crate) size_max: usize,
+    /// Requests before the miss ratio is counted.
+    pub(crate) skip: u64,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Outcome {
+    /// Requests in the whole trace.
+    pub(crate) requests: u64,
+    /// Requests that count, after what was skipped.
+    pub(crate) counted: u64,
+    /// Misses among them.
+    pub(crate) misses: u64,
+    /// Sets that the server refused, in the whole trace.
+    pub(crate) refused: u64,
+    /// Seconds of the whole trace.
+    pub(crate) seconds: f64,
+}
+
+impl Outcome {
+    pub(crate) fn miss_ratio(&self) -> f64 {
+        if self.counted == 0 { 0.0 } else { self.misses as f64 / self.counted as f64 }
+    }
+}
+
+impl Replay {
+    /// Replays the whole trace.
+    ///
+    /// # Errors
+    /// [`Error::Void`] for answers that make no sense, and whatever the trace or the connection fails
+    /// with.
+    pub(crate) fn run(&self, trace: &mut dyn Trace, server: &Address) -> Result<Outcome> {
+        let stream = Stream::connect(server, Some(Duration::from_secs(10)))?;
+        stream
+            .set_timeout(Some(Duration::from_secs(60)))
+            .map_err(|e| Error::io("cannot set up the connection", e))?;
+        let values = Values::new(Lengths { min: 0, max: self.size_max });
+        let mut session = Session {
+            stream,
+            parser: Parser::new(),
+            values,
+            output: Vec::new(),
+            input: vec![0; 1 << 16],
+        };
+        let mut outcome = Outcome::default();
+        let mut batch: Vec<Access> = Vec::new();
+        let mut keys = HashSet::new();
+        let started = Instant::now();
+        let mut access = Access::default();
+        loop {
+            let more = trace.next(&mut access)?;
+            // A key that comes again must see what the first request did.
+            if !more || batch.len() >= self.batch || keys.contains(&access.key) {
+                session.exchange(&batch, self, &mut outcome)?;
+                batch.clear();
+                keys.clear();
+                self.wait(started, outcome.requests);
+            }
+            if !more {
+                break;
+            }
+            access.size = (access.size / self.shrink.max(1)).min(self.size_max);
+            keys.insert(access.key.clone());
+            batch.push(access.clone());
+        }
+        outcome.seconds = started.elapsed().as_secs_f64();
+        Ok(outcome)
+    }
+
+    fn wait(&self, started: Instant, requests: u64) {
+        let Some(rate) = self.rate else { return };
+        let due = Duration::from_secs_f64(requests as f64 / rate);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+    }
+}
+
+struct Session {
+    stream: Stream,
+    parser: Parser,
+    values: Values,
+    output: Vec<u8>,
+    input: Vec<u8>,
+}
+
+impl Session {
+    fn exchange(&mut self, batch: &[Access], replay: &Replay, outcome: &mut Outcome) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.output.clear();
+        for piece in batch.chunks(KEYS_PER_GET) {
+            self.output.extend_from_slice(b"get");
+            for access in piece {
+                self.output.push(b' ');
+                self.output.extend_from_slice(&access.key);
+            }
+            self.output.extend_from_slice(b"\r\n");
+        }
+        let mut answers = Answers::new(batch);
+        self.round_trip(batch.len().div_ceil(KEYS_PER_GET), &mut answers)?;
+        let found = answers.finish()?;
+
+        self.output.clear();
+        let mut missed = 0;
+        for (index, access) in batch.iter().enumerate() {
+            let counts = outcome.requests >= replay.skip;
+            outcome.requests += 1;
+            outcome.counted += u64::from(counts);
+            if found[index] {
+                continue;
+            }
+            outcome.misses += u64::from(counts);
+            missed += 1;
+            self.push_set(access);
+        }
+        if missed > 0 {
+            let mut answers = Answers::new(&[]);
+            self.round_trip(missed, &mut answers)?;
+            outcome.refused += answers.refused;
+            answers.finish()?;
+        }
+        Ok(())
+    }
+
+    fn push_set(&mut self, access: &Access) {
+        let expected = self.values.expected_with(&access.key, |_| access.size);
+        self.output.extend_from_slice(b"set ");
+        self.output.extend_from_slice(&access.key);
+        self.output.extend_from_slice(b" 0 ");
+        push_number(&mut self.output, u64::from(access.ttl));
+        self.output.push(b' ');
+        push_number(&mut self.output, expected.length as u64);
+        self.output.extend_from_slice(b"\r\n");
+        self.values.push(&mut self.output, &expected);
+        self.output.extend_from_slice(b"\r\n");
+    }
+
+    /// Sends the output and reads so many replies. A batch is bounded, and a server that stops
+    /// reading while its answers wait would time out here instead of hanging.
+    fn round_trip(&mut self, replies: usize, answers: &mut Answers<'_>) -> Result<()> {
+        let broken = |e| Error::io("the connection broke during the replay", e);
+        (&mut &self.stream).write_all(&self.output).map_err(broken)?;
+        while answers.replies < replies {
+            let read = match self.stream.receive(&mut self.input) {
+                Ok(0) => return Err(Error::server("the server closed the connection")),
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(broken(error)),
+            };
+            self.parser.feed(&self.input[..read], answers).map_err(Error::Void)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keys of one get; longer request lines are refused by some servers.
+const KEYS_PER_GET: usize = 50;
+
+/// Marks which keys of a batch were found; servers answer in the order of the request.
+struct Answers<'a> {
+    batch: &'a [Access],
+    found: Vec<bool>,
+    next: usize,
+    replies: usize,
+    refused: u64,
+    wrong: Option<String>,
+}
+
+impl<'a> Answers<'a> {
+    fn new(batch: &'a [Access]) -> Answers<'a> {
+        Answers {
+            batch,
+            found: vec![false; batch.len()],
+            next: 0,
+            replies: 0,
+            refused: 0,
+            wrong: None,
+        }
+    }
+
+    fn finish(self) -> Result<Vec<bool>> {
+        match self.wrong {
+            Some(wrong) => Err(Error::Void(wrong)),
+            None => Ok(self.found),
+        }
+    }
+}
+
+impl Sink for Answers<'_> {
+    fn value(&mut self, key: &[u8], length: usize) {
+        let rest = &self.batch[self.next..];
+        match rest.iter().position(|access| access.key == key) {
+            Some(offset) => {
+                self.found[self.next + offset] = true;
+                self.next += offset + 1;
+                let wanted = rest[offset].size;
+                // A trace may give a key another size later: then the stored one is the old one.
+                if length > wanted && wanted == 0 {
+                    self.wrong.get_or_insert_with(|| format!("{length} bytes instead of none"));
+                }
+            }
+            None => {
+                let key = String::from_utf8_lossy(key).into_owned();
+                self.wrong
+                    .get_or_insert_with(|| format!("a value of {key:?}, which was not asked for"));
+            }
+        }
+    }
+
+    fn body(&mut self, _offset: usize, _piece: &[u8]) {}
+
+    fn reply(&mut self, reply: Reply<'_>) {
+        self.replies += 1;
+        match reply {
+            Reply::Values(_) | Reply::Stored => {}
+            Reply::Error(_) | Reply::NotStored => self.refused += 1,
+            other => {
+                self.wrong.get_or_insert_with(|| format!("{other:?} in a replay"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::io::{BufRead, BufReader, Read};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    struct List(std::vec::IntoIter<Access>);
+
+    impl Trace for List {
+        fn next(&mut self, access: &mut Access) -> Result<bool> {
+            match self.0.next() {
+                Some(next) => *access = next,
+                None => return Ok(false),
+            }
+            Ok(true)
+        }
+    }
+
+    /// A memcached that keeps everything but values above 100 bytes.
+    fn tiny_server() -> (Address, thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+        let server = thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut output = stream.try_clone().unwrap();
+            let mut input = BufReader::new(stream);
+            let mut items: HashMap<String, Vec<u8>> = HashMap::new();
+            let mut line = String::new();
+            while input.read_line(&mut line).unwrap_or(0) > 0 {
+                let words: Vec<&str> = line.split_ascii_whitespace().collect();
+                if words[0] == "get" {
+                    for key in &words[1..] {
+                        if let Some(value) = items.get(*key) {
+                            write!(output, "VALUE {key} 0 {}\r\n", value.len()).unwrap();
+                            output.write_all(value).unwrap();
+                            output.write_all(b"\r\n").unwrap();
+                        }
+                    }
+                    output.write_all(b"END\r\n").unwrap();
+                } else {
+                    let mut value = vec![0; words[4].parse::<usize>().unwrap() + 2];
+                    input.read_exact(&mut value).unwrap();
+                    value.truncate(value.len() - 2);
+                    if value.len() > 100 {
+                        output.write_all(b"SERVER_ERROR object too large for cache\r\n").unwrap();
+                    } else {
+                        items.insert(words[1].to_owned(), value);
+                        output.write_all(b"STORED\r\n").unwrap();
+                    }
+                }
+                line.clear();
+            }
+        });
+        (address, server)
+    }
+
+    fn replay(batch: usize, skip: u64) -> Outcome {
+        let keys = ["a", "b", "a", "c", "c", "big", "big", "a", "d"];
+        let accesses: Vec<Access> = keys
+            .iter()
+            .map(|key| Access {
+                key: (*key).into(),
+                size: if *key == "big" { 400 } else { 40 },
+                ttl: 0,
+            })
+            .collect();
+        let (address, server) = tiny_server();
+        let replay = Replay { batch, rate: None, shrink: 2, size_max: 1000, skip };
+        let outcome = replay.run(&mut List(accesses.into_iter()), &address).unwrap();
+        server.join().unwrap();
+        Outcome { seconds: 0.0, ..outcome }
+    }
+
+    #[test]
+    fn misses_are_those_of_one_request_after_the_other_whatever_the_batch() {
+        let expected = Outcome { requests: 9, counted: 9, misses: 6, refused: 2, seconds: 0.0 };
+        for batch in [1, 2, 3, 64] {
+            assert_eq!(replay(batch, 0), expected, "batches of {batch}");
+        }
+        let late = Outcome { counted: 4, misses: 3, ..expected };
+        assert_eq!(replay(1, 5), late);
+    }
+}

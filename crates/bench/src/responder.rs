@@ -1,0 +1,56 @@
+//! The server that only answers, inside the lab's own process: what sockets cost on this machine.
+
+use std::thread;
+
+use larder_client::Address;
+use larder_server::net::{BackendChoice, Endpoint, Listener, Options, responder};
+
+use crate::machine::pin_thread;
+use crate::process::Probe;
+use crate::{Error, Result};
+
+/// The responder's threads, and the kernel's helpers of its rings.
+const THREADS: &[&str] = &["responder-", "iou-wrk-"];
+
+/// A running responder; stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    _running: responder::Running,
+    pub(crate) address: Address,
+    pub(crate) probe: Probe,
+}
+
+/// Reads the name of a network back-end.
+pub(crate) fn backend(name: &str) -> Result<BackendChoice> {
+    match name {
+        "auto" => Ok(BackendChoice::Auto),
+        "epoll" => Ok(BackendChoice::Epoll),
+        "uring" => Ok(BackendChoice::Uring),
+        _ => Err(Error::usage(format!("{name:?} is no back-end: auto, epoll or uring"))),
+    }
+}
+
+impl Responder {
+    /// Starts one that answers gets with values of `value_size` bytes, on `cpu` if given.
+    pub(crate) fn start(io: &str, cpu: Option<usize>, value_size: usize) -> Result<Responder> {
+        let endpoint = Endpoint::Tcp(([127, 0, 0, 1], 0).into());
+        let listener = Listener::bind(&endpoint).map_err(|e| Error::server(e.to_string()))?;
+        let address = Address::Tcp(listener.endpoint().to_string());
+        let options = Options {
+            backend: backend(io)?,
+            listeners: vec![listener],
+            max_connections: 20_000,
+            ..Options::default()
+        };
+        let running = thread::scope(|scope| {
+            // Its threads inherit the processor of the one that starts them.
+            let start = scope.spawn(move || {
+                cpu.map_or(Ok(()), pin_thread)?;
+                responder::start(options, 1, value_size)
+                    .map_err(|e| Error::io("cannot start the responder", e))
+            });
+            start.join().unwrap_or_else(|_| Err(Error::server("the starting thread panicked")))
+        })?;
+        Ok(Responder { _running: running, address, probe: Probe::own_threads(THREADS) })
+    }
+}

@@ -1,0 +1,117 @@
+//! Streams of requests that were recorded, or that are made to look like some: a key, a size, and
+//! perhaps a time to live.
+
+mod csv;
+mod oracle;
+mod synthetic;
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+pub(crate) use synthetic::Synthetic;
+
+use crate::{Error, Result};
+
+/// One request of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// What the key is on the wire.
+    pub(crate) key: Vec<u8>,
+    /// Bytes of the value.
+    pub(crate) size: usize,
+    /// Seconds to live; 0 is forever.
+    pub(crate) ttl: u32,
+}
+
+/// A trace, request by request. The access is overwritten, so that a million requests make no
+/// million allocations.
+pub(crate) trait Trace {
+    /// Reads the next request; false at the end.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the place of what cannot be read.
+    fn next(&mut self, access: &mut Access) -> Result<bool>;
+}
+
+/// Opens a trace by name: a file (`.csv` is text, anything else libCacheSim's oracleGeneral) or a
+/// built-in one such as `zipf:0.99`, see [`Synthetic`].
+///
+/// # Errors
+/// [`Error::Usage`] or [`Error::Io`] if there is no such trace.
+pub(crate) fn open(name: &str, synthetic: &Synthetic) -> Result<Box<dyn Trace>> {
+    let path = Path::new(name);
+    if !path.exists() {
+        return synthetic.named(name);
+    }
+    let doing = || format!("cannot read {name}");
+    let file = File::open(path).map_err(|e| Error::io(doing(), e))?;
+    let compressed =
+        ["zst", "gz", "xz"].iter().any(|ending| path.extension().is_some_and(|e| e == *ending));
+    if compressed {
+        return Err(Error::usage(format!("{name} is compressed: unpack it first")));
+    }
+    let file: Box<dyn Read> = Box::new(file);
+    let reader = BufReader::with_capacity(1 << 20, file);
+    match path.extension().is_some_and(|ending| ending == "csv" || ending == "txt") {
+        true => Ok(Box::new(csv::Csv::new(reader, name))),
+        false => Ok(Box::new(oracle::Oracle::new(reader, name))),
+    }
+}
+
+/// The longest key of the protocol.
+const KEY_MAX: usize = 250;
+
+/// Makes any bytes a key: what the protocol forbids becomes `_`; the rest of a longer key is replaced
+/// by its hash, so that two long keys stay two.
+fn sanitize(bytes: &[u8], key: &mut Vec<u8>) {
+    key.clear();
+    let kept = if bytes.len() > KEY_MAX { KEY_MAX - 17 } else { bytes.len() };
+    key.extend(bytes[..kept].iter().map(|&b| if b <= b' ' || b == 0x7f { b'_' } else { b }));
+    if kept < bytes.len() {
+        let hash = crate::workload::random::hash(bytes);
+        key.extend_from_slice(format!("-{hash:016x}").as_bytes());
+    }
+}
+
+/// Reads until the buffer is full; the number of bytes read if the end came first.
+fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match reader.read(&mut buffer[have..])? {
+            0 => break,
+            read => have += read,
+        }
+    }
+    Ok(have)
+}
+
+#[cfg(test)]
+pub(crate) fn all(trace: &mut dyn Trace) -> Result<Vec<Access>> {
+    let mut accesses = Vec::new();
+    let mut access = Access::default();
+    while trace.next(&mut access)? {
+        accesses.push(access.clone());
+    }
+    Ok(accesses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_become_a_key() {
+        let mut key = Vec::new();
+        sanitize(b"a b\tc\x7f", &mut key);
+        assert_eq!(key, b"a_b_c_");
+        let (mut long, mut other) = (vec![b'x'; 300], vec![b'x'; 300]);
+        long.push(b'1');
+        other.push(b'2');
+        sanitize(&long, &mut key);
+        let first = key.clone();
+        sanitize(&other, &mut key);
+        assert_eq!((first.len(), key.len()), (250, 250));
+        assert_ne!(first, key);
+    }
+}

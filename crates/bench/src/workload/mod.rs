@@ -1,0 +1,282 @@
+//! What is asked: verbs, keys, values. Requests are written straight into a send buffer; nothing here
+//! knows a socket or a clock, so the same seed is the same stream of requests.
+
+pub(crate) mod distribution;
+pub(crate) mod keys;
+pub(crate) mod mix;
+pub(crate) mod random;
+pub(crate) mod values;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+pub use distribution::Distribution;
+pub use keys::Lengths;
+pub use mix::{Mix, Verb};
+
+use crate::Result;
+use distribution::Sampler;
+use keys::{Keys, push_number};
+use random::Random;
+use values::Values;
+
+/// Everything that decides the bytes of the requests.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Which verbs, how often.
+    pub mix: Mix,
+    /// How many different keys.
+    pub keys: u64,
+    /// What every key begins with.
+    pub prefix: String,
+    /// How long keys are, the prefix included.
+    pub key_lengths: Lengths,
+    /// How long values are.
+    pub value_lengths: Lengths,
+    /// Which keys are popular.
+    pub distribution: Distribution,
+    /// Keys in one get.
+    pub keys_per_get: usize,
+    /// Seconds to live for everything stored and touched; 0 is forever.
+    pub ttl: u32,
+    /// Go through the keys once and in order instead of drawing them.
+    pub in_order: bool,
+}
+
+impl Default for Shape {
+    /// One million keys of 15 bytes with values of 50, read evenly.
+    fn default() -> Self {
+        Shape {
+            mix: Mix::only(Verb::Get),
+            keys: 1_000_000,
+            prefix: "key-".into(),
+            key_lengths: Lengths { min: 15, max: 15 },
+            value_lengths: Lengths { min: 50, max: 50 },
+            distribution: Distribution::Uniform,
+            keys_per_get: 1,
+            ttl: 0,
+            in_order: false,
+        }
+    }
+}
+
+/// A shape made ready, shared by all generator threads.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    shape: Shape,
+    keys: Keys,
+    counters: Keys,
+    pub(crate) values: Values,
+    sampler: Sampler,
+    ttl: String,
+}
+
+/// The state of one generator thread: where it is in the stream of requests.
+#[derive(Debug)]
+pub(crate) struct Source {
+    random: Random,
+    next: Range<u64>,
+}
+
+/// What was asked, to judge the answer by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) verb: Verb,
+    pub(crate) keys: u32,
+}
+
+impl Workload {
+    pub(crate) fn new(shape: Shape) -> Result<Workload> {
+        if shape.keys == 0 || shape.keys_per_get == 0 {
+            return Err(crate::Error::usage("a workload needs at least one key"));
+        }
+        let keys = Keys::new(&shape.prefix, shape.key_lengths, shape.keys)?;
+        Ok(Workload {
+            counters: keys.counters(),
+            keys,
+            values: Values::new(shape.value_lengths),
+            sampler: Sampler::new(shape.distribution, shape.keys),
+            ttl: shape.ttl.to_string(),
+            shape,
+        })
+    }
+
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The source of generator thread `index` of `threads`.
+    pub(crate) fn source(&self, seed: u64, index: u64, threads: u64) -> Source {
+        let part = |index: u64| {
+            (u128::from(self.shape.keys) * u128::from(index) / u128::from(threads)) as u64
+        };
+        Source {
+            random: Random::new(random::mix(seed).wrapping_add(index)),
+            next: part(index)..part(index + 1),
+        }
+    }
+
+    /// Appends the next request; `numbers` receives the numbers of its keys. `None` when the keys
+    /// were asked for in order and all have been.
+    #[inline]
+    pub(crate) fn push_request(
+        &self,
+        source: &mut Source,
+        buffer: &mut Vec<u8>,
+        mut numbers: Option<&mut VecDeque<u64>>,
+    ) -> Option<Asked> {
+        let begin = buffer.len();
+        let mut asked = 0;
+        let verb = self.shape.mix.sample(&mut source.random);
+        let keys = if verb.is_multi() { self.shape.keys_per_get } else { 1 };
+        buffer.extend_from_slice(verb.opening());
+        if verb == Verb::Gat {
+            buffer.extend_from_slice(self.ttl.as_bytes());
+            buffer.push(b' ');
+        }
+        for index in 0..keys {
+            let number = if self.shape.in_order {
+                match source.next.next() {
+                    Some(number) => number,
+                    None if index > 0 => break,
+                    None => {
+                        buffer.truncate(begin);
+                        return None;
+                    }
+                }
+            } else {
+                self.sampler.sample(&mut source.random)
+            };
+            if index > 0 {
+                buffer.push(b' ');
+            }
+            let start = buffer.len();
+            if verb.counts() { &self.counters } else { &self.keys }.push(buffer, number);
+            if let Some(numbers) = numbers.as_deref_mut() {
+                numbers.push_back(number);
+            }
+            self.push_rest(verb, buffer, start);
+            asked += 1;
+        }
+        buffer.extend_from_slice(b"\r\n");
+        Some(Asked { verb, keys: asked })
+    }
+
+    /// What follows the key that begins at `start`.
+    #[inline]
+    fn push_rest(&self, verb: Verb, buffer: &mut Vec<u8>, start: usize) {
+        match verb {
+            Verb::Get | Verb::Gets | Verb::Gat | Verb::Delete | Verb::MetaDelete => {}
+            Verb::Set | Verb::Add => {
+                let expected = self.values.expected(&buffer[start..]);
+                buffer.extend_from_slice(b" 0 ");
+                buffer.extend_from_slice(self.ttl.as_bytes());
+                buffer.push(b' ');
+                push_number(buffer, expected.length as u64);
+                buffer.extend_from_slice(b"\r\n");
+                self.values.push(buffer, &expected);
+            }
+            Verb::MetaSet => {
+                let expected = self.values.expected(&buffer[start..]);
+                buffer.push(b' ');
+                push_number(buffer, expected.length as u64);
+                if self.shape.ttl != 0 {
+                    buffer.extend_from_slice(b" T");
+                    buffer.extend_from_slice(self.ttl.as_bytes());
+                }
+                buffer.extend_from_slice(b"\r\n");
+                self.values.push(buffer, &expected);
+            }
+            Verb::Incr | Verb::Decr => buffer.extend_from_slice(b" 1"),
+            Verb::Touch => {
+                buffer.push(b' ');
+                buffer.extend_from_slice(self.ttl.as_bytes());
+            }
+            Verb::MetaGet => buffer.extend_from_slice(b" v"),
+            // A missing counter begins at 0: no preparation is needed.
+            Verb::MetaArithmetic => buffer.extend_from_slice(b" v N0 J0"),
+            Verb::SetCounter => buffer.extend_from_slice(b" 0 0 1\r\n0"),
+        }
+    }
+
+    /// Writes the key that a number stands for.
+    #[inline]
+    pub(crate) fn key(&self, number: u64, buffer: &mut Vec<u8>) {
+        buffer.clear();
+        self.keys.push(buffer, number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(shape: Shape, seed: u64, count: usize) -> String {
+        let workload = Workload::new(shape).unwrap();
+        let mut source = workload.source(seed, 0, 1);
+        let mut buffer = Vec::new();
+        for _ in 0..count {
+            workload.push_request(&mut source, &mut buffer, None);
+        }
+        String::from_utf8(buffer).unwrap()
+    }
+
+    fn small(mix: &str) -> Shape {
+        Shape { mix: mix.parse().unwrap(), keys: 3, ttl: 60, ..Shape::default() }
+    }
+
+    #[test]
+    fn each_verb_is_what_the_protocol_says() {
+        let one = |mix: &str| {
+            requests(
+                Shape { keys: 1, value_lengths: Lengths { min: 4, max: 4 }, ..small(mix) },
+                1,
+                1,
+            )
+        };
+        let values = Values::new(Lengths { min: 4, max: 4 });
+        let mut value = Vec::new();
+        values.push(&mut value, &values.expected(b"key-00000000000"));
+        let value = String::from_utf8(value).unwrap();
+        assert_eq!(one("get=1"), "get key-00000000000\r\n");
+        assert_eq!(one("gat=1"), "gat 60 key-00000000000\r\n");
+        assert_eq!(one("set=1"), format!("set key-00000000000 0 60 4\r\n{value}\r\n"));
+        assert_eq!(one("ms=1"), format!("ms key-00000000000 4 T60\r\n{value}\r\n"));
+        assert_eq!(one("mg=1"), "mg key-00000000000 v\r\n");
+        assert_eq!(one("md=1"), "md key-00000000000\r\n");
+        assert_eq!(one("ma=1"), "ma key#00000000000 v N0 J0\r\n");
+        assert_eq!(one("incr=1"), "incr key#00000000000 1\r\n");
+        assert_eq!(one("touch=1"), "touch key-00000000000 60\r\n");
+        assert_eq!(one("delete=1"), "delete key-00000000000\r\n");
+    }
+
+    #[test]
+    fn many_keys_in_one_get() {
+        let shape = Shape { keys_per_get: 3, in_order: true, ..small("get=1") };
+        assert_eq!(
+            requests(shape, 1, 2),
+            "get key-00000000000 key-00000000001 key-00000000002\r\n"
+        );
+    }
+
+    #[test]
+    fn the_seed_decides_everything() {
+        let mix = "get=5,set=3,delete=1";
+        let shape = || Shape { keys: 1000, ..small(mix) };
+        assert_eq!(requests(shape(), 42, 500), requests(shape(), 42, 500));
+        assert_ne!(requests(shape(), 42, 500), requests(shape(), 43, 500));
+    }
+
+    #[test]
+    fn in_order_each_key_comes_once_whatever_the_threads() {
+        let shape = Shape { keys: 1000, in_order: true, ..small("set=1") };
+        let workload = Workload::new(shape).unwrap();
+        let mut numbers = VecDeque::new();
+        for thread in 0..3 {
+            let mut source = workload.source(1, thread, 3);
+            let mut buffer = Vec::new();
+            while workload.push_request(&mut source, &mut buffer, Some(&mut numbers)).is_some() {}
+        }
+        assert_eq!(numbers, (0..1000).collect::<VecDeque<u64>>());
+    }
+}

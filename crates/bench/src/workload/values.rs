@@ -1,0 +1,110 @@
+//! Values that can be checked: what stands under a key follows from the key, so an answer that belongs
+//! to another key, another length or a torn copy is found without remembering what was stored.
+
+use super::keys::Lengths;
+use super::random::{Random, hash, mix};
+
+/// The digits of the key's hash come first, as far as they fit.
+const CHECK: usize = 16;
+/// Where the filler behind them may begin.
+const STARTS: usize = 4096;
+
+/// Writes and checks values.
+#[derive(Clone, Debug)]
+pub(crate) struct Values {
+    lengths: Lengths,
+    filler: Vec<u8>,
+}
+
+/// What the value under one key must be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Expected {
+    digits: [u8; CHECK],
+    start: usize,
+    /// The length of the whole value.
+    pub(crate) length: usize,
+}
+
+impl Values {
+    pub(crate) fn new(lengths: Lengths) -> Values {
+        let mut random = Random::new(0x1a2d_e200);
+        let length = STARTS + lengths.max;
+        // Printable: a value that ends up in a log or a terminal does no harm.
+        let filler = (0..length).map(|_| b' ' + random.below(95) as u8).collect();
+        Values { lengths, filler }
+    }
+
+    #[inline]
+    pub(crate) fn expected(&self, key: &[u8]) -> Expected {
+        self.expected_with(key, |hash| self.lengths.of(mix(hash)))
+    }
+
+    /// For traces, where the length comes from the trace.
+    #[inline]
+    pub(crate) fn expected_with(&self, key: &[u8], length: impl Fn(u64) -> usize) -> Expected {
+        let hash = hash(key);
+        let mut digits = [0; CHECK];
+        for (index, digit) in digits.iter_mut().enumerate() {
+            *digit = b"0123456789abcdef"[(hash >> (60 - 4 * index) & 15) as usize];
+        }
+        let length = length(hash).min(self.lengths.max);
+        Expected { digits, start: (hash as usize) % STARTS, length }
+    }
+
+    #[inline]
+    pub(crate) fn push(&self, buffer: &mut Vec<u8>, expected: &Expected) {
+        let check = expected.length.min(CHECK);
+        buffer.extend_from_slice(&expected.digits[..check]);
+        let start = expected.start;
+        buffer.extend_from_slice(&self.filler[start..start + expected.length - check]);
+    }
+
+    /// Whether `piece` is what stands at `offset` of the value; a value may arrive in pieces.
+    #[inline]
+    pub(crate) fn matches(&self, expected: &Expected, offset: usize, piece: &[u8]) -> bool {
+        if offset + piece.len() > expected.length {
+            return false;
+        }
+        let (digits, filler) = piece.split_at(CHECK.saturating_sub(offset).min(piece.len()));
+        let from = expected.start + (offset + digits.len()).saturating_sub(CHECK);
+        (digits.is_empty() || digits == &expected.digits[offset..offset + digits.len()])
+            && filler == &self.filler[from..from + filler.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_matches_in_any_two_pieces_and_nowhere_else() {
+        for length in [0, 1, 15, 16, 17, 50, 5000] {
+            let values = Values::new(Lengths { min: length, max: length });
+            let expected = values.expected(b"key-1");
+            let mut value = Vec::new();
+            values.push(&mut value, &expected);
+            assert_eq!(value.len(), length);
+            for cut in 0..=length {
+                let (left, right) = value.split_at(cut);
+                assert!(values.matches(&expected, 0, left), "{length} {cut}");
+                assert!(values.matches(&expected, cut, right), "{length} {cut}");
+            }
+            assert!(!values.matches(&expected, 1, &value) || length == 0, "shifted {length}");
+            if length > 1 {
+                let other = values.expected(b"key-2");
+                assert!(!values.matches(&other, 0, &value), "another key's value of {length}");
+                let mut torn = value.clone();
+                torn[length - 1] ^= 1;
+                assert!(!values.matches(&expected, 0, &torn), "torn {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_follow_the_key() {
+        let values = Values::new(Lengths { min: 40, max: 60 });
+        let lengths: std::collections::BTreeSet<usize> =
+            (0..1000).map(|n| values.expected(format!("k{n}").as_bytes()).length).collect();
+        assert_eq!(lengths, (40..=60).collect());
+    }
+}
