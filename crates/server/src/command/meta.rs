@@ -199,7 +199,7 @@ fn put_hit(
         line.text(b"HD");
     }
     // The flags take effect in their order: `t` shows what a `T` behind it has not changed yet.
-    let mut expiry = got.old_expiry;
+    let mut expiry = if got.created { Expiry::NEVER } else { got.old_expiry };
     for token in target.command.tokens() {
         match token[0] {
             b'T' => expiry = item.expiry(),
@@ -257,14 +257,17 @@ fn set(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, value: Option<Value<'
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some(),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
-    let (status, cas, size): (&[u8], _, _) = match answer!(x.session.store(target.key, store)) {
+    let stored = answer!(x.session.store(target.key, store));
+    if !matches!(stored, Stored::Stored { .. }) && x.is_too_large(target.key, given) {
+        return too_large(x, target.key);
+    }
+    let (status, cas, size): (&[u8], _, _) = match stored {
         Stored::Stored { .. } if target.quiet() => return Executed::Done,
         Stored::Stored { cas, size } => (b"HD", cas, size),
         Stored::Exists => (b"EX", 0, given),
         Stored::NotFound if overwrites => (b"NF", 0, given),
-        Stored::NotStored | Stored::NotFound => (b"NS", 0, given),
-        Stored::TooLarge if grows => (b"NS", 0, given),
-        Stored::TooLarge => return too_large(x, target.key),
+        // What is too large here has grown to it.
+        Stored::NotStored | Stored::NotFound | Stored::TooLarge => (b"NS", 0, given),
         Stored::OutOfMemory => return x.say(reply::NO_MEMORY_STORING),
     };
     put_line(x.output, status, target, |line, token| match token[0] {
@@ -299,8 +302,7 @@ pub(crate) fn refuse_value(
         [key] => *key,
         _ => x.session.key(base64::decode(command.key, &mut decoded)?),
     };
-    let largest = x.context.engine().max_value_len(key.bytes().len());
-    (value_len > largest).then(|| too_large(x, &key))
+    x.is_too_large(&key, value_len).then(|| too_large(x, &key))
 }
 
 fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {

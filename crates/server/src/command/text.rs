@@ -65,6 +65,11 @@ impl Execution<'_, '_> {
         if noreply { Executed::Done } else { self.say(line) }
     }
 
+    /// Whether no item with this key can have a value of `len` bytes, whatever is stored already.
+    pub(crate) fn is_too_large(&self, key: &Key<'_>, len: usize) -> bool {
+        len > self.context.engine().max_value_len(key.bytes().len())
+    }
+
     /// The expiry that `exptime` means now.
     #[inline]
     pub(super) fn expiry(&self, exptime: i64) -> larder_engine::Expiry {
@@ -166,21 +171,19 @@ fn store(
         StoreMode::Prepend => (EngineMode::Prepend, None),
         StoreMode::Cas(cas) => (EngineMode::Set, Some(cas)),
     };
-    let store = EngineStore {
-        mode,
-        compare,
-        value: value.unwrap_or(Value::Bytes(request.value)),
-        ..EngineStore::set(&[], request.flags, x.expiry(request.exptime))
-    };
-    let line = match answer!(x.session.store(key, store)) {
+    let value = value.unwrap_or(Value::Bytes(request.value));
+    let given = value.len();
+    let plain = EngineStore::set(&[], request.flags, x.expiry(request.exptime));
+    let stored = answer!(x.session.store(key, EngineStore { mode, compare, value, ..plain }));
+    if !matches!(stored, Stored::Stored { .. }) && x.is_too_large(key, given) {
+        return too_large(x, request, key);
+    }
+    let line = match stored {
         Stored::Stored { .. } => reply::STORED,
-        Stored::NotStored => reply::NOT_STORED,
+        // What is too large here has grown to it.
+        Stored::NotStored | Stored::TooLarge => reply::NOT_STORED,
         Stored::Exists => reply::EXISTS,
         Stored::NotFound => reply::NOT_FOUND,
-        Stored::TooLarge if matches!(mode, EngineMode::Append | EngineMode::Prepend) => {
-            reply::NOT_STORED
-        }
-        Stored::TooLarge => return too_large(x, request, key),
         Stored::OutOfMemory => reply::NO_MEMORY_STORING,
     };
     x.say_unless(request.noreply, line)

@@ -99,8 +99,8 @@ impl Dialect for Text {
     ) -> Option<Executed> {
         match (request, keys) {
             (Request::Store(store), [key]) => {
-                let largest = x.context.engine().max_value_len(key.bytes().len());
-                (value_len > largest).then(|| command::text::too_large(x, store, key))
+                let too_large = x.is_too_large(key, value_len);
+                too_large.then(|| command::text::too_large(x, store, key))
             }
             (Request::Meta(meta), keys) => command::meta::refuse_value(x, meta, keys, value_len),
             _ => None,
