@@ -41,7 +41,7 @@ need_rust() {
     [ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
     if ! command -v cargo >/dev/null; then
         say "installing Rust with rustup, for this user"
-        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+        curl --proto '=https' --tlsv1.2 -sSf https://static.rust-lang.org/rustup/rustup-init.sh |
             sh -s -- -y -q --profile minimal --default-toolchain none --no-modify-path
     fi
     # With rustup the first call installs the pinned toolchain and its components.
