@@ -331,6 +331,7 @@ impl<S: Service, I> Core<S, I> {
         self.counters.turns.add(1);
         if self.tick_interval().is_some() {
             self.now = coarse_ms();
+            self.plan_tick();
         }
         self.service.turn();
     }
@@ -346,11 +347,22 @@ impl<S: Service, I> Core<S, I> {
 
     /// How long the kernel may be waited for until the next tick.
     pub(super) fn wait_limit(&mut self) -> Option<Duration> {
-        let interval = self.tick_interval()?;
-        if self.next_tick <= self.now || self.next_tick > self.now + interval {
-            self.next_tick = self.now + interval;
+        self.plan_tick();
+        // The clock may stand behind the plan by a turn; then the wait is over at once.
+        let wait = self.next_tick.checked_sub(self.now);
+        self.tick_interval().map(|_| Duration::from_millis(wait.unwrap_or(0)))
+    }
+
+    /// Sees to it that a tick is planned if one is needed, and soon enough. Also called in turns
+    /// that do not wait: a worker that never sleeps must tick all the same.
+    fn plan_tick(&mut self) {
+        match self.tick_interval() {
+            None => self.next_tick = 0,
+            Some(interval) if self.next_tick == 0 || self.next_tick > self.now + interval => {
+                self.next_tick = self.now + interval;
+            }
+            Some(_) => {}
         }
-        Some(Duration::from_millis(self.next_tick - self.now))
     }
 
     /// When the next tick is due, in coarse milliseconds.

@@ -10,11 +10,12 @@
 //! it is in the ring any more (`operations` is 0).
 
 mod buffers;
+mod doors;
 mod ring;
 mod staging;
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ use self::buffers::BufferRing;
 pub(super) use self::ring::probe;
 use self::ring::{Completion, Op, Ring};
 use self::staging::{STAGED_MAX, Staged, Staging};
-use super::connection::{Admission, Core};
+use super::connection::Core;
 use super::control::{Order, Shared};
 use super::transport::{self, Moved};
 use super::{Flow, MAX_INPUT_HELD, OutputMemory, Service};
@@ -127,7 +128,7 @@ impl<S: Service> Uring<S> {
             self.core.service.sleep();
             self.arm_tick()?;
         }
-        self.ring.enter(wait.into())?;
+        self.ring.enter(wait)?;
         self.core.begin_turn();
         let ready = self.core.take_ready(spare);
         self.ring.harvest(completions);
@@ -236,11 +237,16 @@ impl<S: Service> Uring<S> {
         if bytes.len() <= STAGED_MAX {
             let staged = self.staging.stage(bytes);
             self.replies.clear();
+            if connection.flow != Flow::Read || connection.unseen || connection.ended {
+                self.ring.hurry();
+            }
             connection.io.sending = Some(staged);
             connection.io.operations += 1;
             let bytes = self.staging.bytes(staged);
             let (socket, bytes) =
                 (connection.socket.as_raw_fd(), (bytes.as_ptr(), bytes.len() as u32));
+            // As good as sent: what the socket does not take is taken back.
+            self.core.sent(staged.len());
             // SAFETY: staged bytes stay until they are released, which the completion does.
             return unsafe { self.ring.send(socket, bytes, key) };
         }
@@ -288,8 +294,8 @@ impl<S: Service> Uring<S> {
                 return self.drop_connection(key);
             }
         };
-        self.core.sent(sent);
         if sent < staged.len() && !gone {
+            self.core.counters.bytes_written.sub((staged.len() - sent) as u64);
             let held = self.core.hold_output(key, &self.staging.bytes(staged)[sent..]);
             self.staging.release(staged);
             return match held {
@@ -323,7 +329,11 @@ impl<S: Service> Uring<S> {
         if connection.service.is_none() {
             return self.linger(key);
         }
-        if io.sending.is_some() || io.polling {
+        if io.sending.is_some() {
+            self.ring.hurry();
+            return Ok(());
+        }
+        if io.polling {
             return Ok(());
         }
         if !connection.output.is_empty() && !self.flush(key)? {
@@ -442,107 +452,6 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    fn watch(&mut self) -> io::Result<()> {
-        let alarm = self.core.shared.desks[self.core.index].alarm.fd();
-        self.ring.watch(alarm)
-    }
-
-    fn listen(&mut self) -> io::Result<()> {
-        for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
-            if !self.accepting[index] {
-                self.accepting[index] = true;
-                self.ring.accept(listener.fd(), index as u32)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn accepted(&mut self, completion: Completion) -> io::Result<()> {
-        if !completion.more() {
-            self.accepting[completion.key as usize] = false;
-        }
-        if completion.result >= 0 {
-            // SAFETY: the kernel has just made this descriptor for us.
-            let socket = unsafe { OwnedFd::from_raw_fd(completion.result) };
-            match self.core.admit(socket) {
-                Admission::Own(socket) => self.attach(socket, true)?,
-                Admission::Rejected(socket) => self.attach(socket, false)?,
-                Admission::Elsewhere => {}
-            }
-            if self.core.order == Order::Serve && self.core.accept_again.is_none() {
-                self.listen()?;
-            }
-        } else if self.core.shared.order() == Order::Serve {
-            self.core.accept_failed();
-        }
-        Ok(())
-    }
-
-    fn attach(&mut self, socket: OwnedFd, served: bool) -> io::Result<()> {
-        if !served && !self.core.may_linger() {
-            // Closed at once; what it has sent is read, so that it is not reset.
-            let _ = transport::receive(&socket, &mut self.input);
-            return Ok(());
-        }
-        let key = self.core.insert(socket, served, InFlight::default());
-        self.step(key)
-    }
-
-    fn alarmed(&mut self) -> io::Result<()> {
-        self.core.counters.wakeups.add(1);
-        self.core.shared.desks[self.core.index].alarm.clear();
-        for socket in self.core.shared.take_over(self.core.index) {
-            self.attach(socket, true)?;
-        }
-        for key in self.core.take_parked() {
-            self.step(key)?;
-        }
-        let order = self.core.shared.order();
-        if order > self.core.order {
-            self.core.order = order;
-            self.core.accept_again = None;
-            if order == Order::Stop {
-                self.stop()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Closes what is quiet or lingers; the rest closes when it becomes quiet.
-    fn stop(&mut self) -> io::Result<()> {
-        for key in 0..self.core.connections.bound() {
-            let Some(connection) = self.core.connections.get_mut(key) else { continue };
-            if connection.service.is_none() {
-                self.drop_connection(key)?;
-            } else {
-                self.step(key)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn arm_tick(&mut self) -> io::Result<()> {
-        let Some(wait) = self.core.wait_limit() else { return Ok(()) };
-        if self.core.next_tick() < self.tick_at {
-            self.tick_at = self.core.next_tick();
-            // The timer is finer than the clock it is for.
-            *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
-            // SAFETY: boxed, and not changed before the next turn submits it.
-            unsafe { self.ring.tick(&raw const *self.tick_time)? };
-        }
-        Ok(())
-    }
-
-    fn tick(&mut self) -> io::Result<()> {
-        for key in self.core.tick() {
-            self.drop_connection(key)?;
-        }
-        if self.core.accept_due() {
-            self.listen()?;
-        }
-        Ok(())
-    }
-
     /// Drops all connections and waits until the kernel has let go of them.
     fn close(mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
@@ -555,7 +464,7 @@ impl<S: Service> Uring<S> {
             *self.tick_time = Timespec::from(REAP / 10);
             // SAFETY: boxed, and not changed before it is submitted by the next call.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };
-            self.ring.enter(1)?;
+            self.ring.enter(true)?;
             self.ring.harvest(&mut completions);
             for completion in completions.drain(..) {
                 if completion.op != Op::Alarm && completion.op != Op::Accept {

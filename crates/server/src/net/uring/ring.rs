@@ -58,6 +58,10 @@ fn user_data(op: Op, key: u32) -> u64 {
 /// One thread's ring.
 pub(super) struct Ring {
     ring: IoUring,
+    /// Sends whose completions were not harvested.
+    sends: u32,
+    /// Something goes on when a send has completed.
+    hurry: bool,
 }
 
 impl Ring {
@@ -80,16 +84,24 @@ impl Ring {
             .build(ENTRIES)
             .or_else(|_| deferred().build(ENTRIES))
             .or_else(|_| base().setup_coop_taskrun().build(ENTRIES))?;
-        Ok(Ring { ring })
+        Ok(Ring { ring, sends: 0, hurry: false })
     }
 
     pub(super) fn raw(&self) -> &IoUring {
         &self.ring
     }
 
-    /// Hands queued operations to the kernel and waits for `want` completions.
-    pub(super) fn enter(&mut self, want: u32) -> io::Result<()> {
+    /// Hands queued operations to the kernel and, with `wait`, waits until something completes
+    /// that is not a send: those complete while they are submitted, and a wait that ends for them
+    /// would cost a second system call per exchange. After [`hurry`](Self::hurry) it does end for
+    /// them.
+    pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
+        let want = match (wait, self.hurry) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => self.sends + 1,
+        };
         // SAFETY: no argument is passed; whatever the queued operations point to is alive, as
         // `push` demands.
         let result = unsafe {
@@ -110,17 +122,21 @@ impl Ring {
         }
     }
 
+    /// A connection goes on when its send has completed: the next wait must not outlast it.
+    pub(super) fn hurry(&mut self) {
+        self.hurry = true;
+    }
+
     /// Moves all completions into `into`.
     pub(super) fn harvest(&mut self, into: &mut Vec<Completion>) {
-        into.extend(self.ring.completion().map(|entry| {
+        self.hurry = false;
+        for entry in self.ring.completion() {
             let data = entry.user_data();
-            Completion {
-                op: op_of(data),
-                key: (data >> 8) as u32,
-                result: entry.result(),
-                flags: entry.flags(),
-            }
-        }));
+            let op = op_of(data);
+            self.sends -= u32::from(op == Op::Send);
+            let (result, flags) = (entry.result(), entry.flags());
+            into.push(Completion { op, key: (data >> 8) as u32, result, flags });
+        }
     }
 
     /// Queues an operation.
@@ -134,7 +150,7 @@ impl Ring {
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
-            self.enter(0)?;
+            self.enter(false)?;
         }
     }
 
@@ -159,7 +175,9 @@ impl Ring {
             .flags(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
             .build();
         // SAFETY: handed on to the caller.
-        unsafe { self.push(entry, Op::Send, key) }
+        unsafe { self.push(entry, Op::Send, key)? };
+        self.sends += 1;
+        Ok(())
     }
 
     pub(super) fn wait_for_output(&mut self, socket: RawFd, key: u32) -> io::Result<()> {
@@ -230,7 +248,7 @@ pub(in crate::net) fn probe() -> Result<(), String> {
     for byte in [b'a', b'b'] {
         io::Write::write_all(&mut &theirs, &[byte]).map_err(|e| refused("writing", e))?;
         completions.clear();
-        ring.enter(1).map_err(|e| refused("waiting for a receive", e))?;
+        ring.enter(true).map_err(|e| refused("waiting for a receive", e))?;
         ring.harvest(&mut completions);
         // The second byte shows that the receive goes on by itself (Linux 6.0).
         let Some((1, true, Some(buffer))) =
@@ -245,7 +263,7 @@ pub(in crate::net) fn probe() -> Result<(), String> {
     }
     // The receive ends before its buffers go.
     drop(theirs);
-    ring.enter(1).map_err(|e| refused("waiting for the end", e))?;
+    ring.enter(true).map_err(|e| refused("waiting for the end", e))?;
     drop(ring);
     drop(buffers);
     Ok(())

@@ -1,0 +1,117 @@
+//! What comes to the io_uring loop from elsewhere than a served connection: new clients, the
+//! alarm that other threads ring, orders, the passing of time.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use io_uring::types::Timespec;
+
+use super::ring::Completion;
+use super::{InFlight, Uring};
+use crate::net::connection::Admission;
+use crate::net::control::Order;
+use crate::net::{Service, transport};
+
+impl<S: Service> Uring<S> {
+    pub(super) fn watch(&mut self) -> io::Result<()> {
+        let alarm = self.core.shared.desks[self.core.index].alarm.fd();
+        self.ring.watch(alarm)
+    }
+
+    pub(super) fn listen(&mut self) -> io::Result<()> {
+        for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
+            if !self.accepting[index] {
+                self.accepting[index] = true;
+                self.ring.accept(listener.fd(), index as u32)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn accepted(&mut self, completion: Completion) -> io::Result<()> {
+        if !completion.more() {
+            self.accepting[completion.key as usize] = false;
+        }
+        if completion.result >= 0 {
+            // SAFETY: the kernel has just made this descriptor for us.
+            let socket = unsafe { OwnedFd::from_raw_fd(completion.result) };
+            match self.core.admit(socket) {
+                Admission::Own(socket) => self.attach(socket, true)?,
+                Admission::Rejected(socket) => self.attach(socket, false)?,
+                Admission::Elsewhere => {}
+            }
+            if self.core.order == Order::Serve && self.core.accept_again.is_none() {
+                self.listen()?;
+            }
+        } else if self.core.shared.order() == Order::Serve {
+            self.core.accept_failed();
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, socket: OwnedFd, served: bool) -> io::Result<()> {
+        if !served && !self.core.may_linger() {
+            // Closed at once; what it has sent is read, so that it is not reset.
+            let _ = transport::receive(&socket, &mut self.input);
+            return Ok(());
+        }
+        let key = self.core.insert(socket, served, InFlight::default());
+        self.step(key)
+    }
+
+    pub(super) fn alarmed(&mut self) -> io::Result<()> {
+        self.core.counters.wakeups.add(1);
+        self.core.shared.desks[self.core.index].alarm.clear();
+        for socket in self.core.shared.take_over(self.core.index) {
+            self.attach(socket, true)?;
+        }
+        for key in self.core.take_parked() {
+            self.step(key)?;
+        }
+        let order = self.core.shared.order();
+        if order > self.core.order {
+            self.core.order = order;
+            self.core.accept_again = None;
+            if order == Order::Stop {
+                self.stop()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes what is quiet or lingers; the rest closes when it becomes quiet.
+    fn stop(&mut self) -> io::Result<()> {
+        for key in 0..self.core.connections.bound() {
+            let Some(connection) = self.core.connections.get_mut(key) else { continue };
+            if connection.service.is_none() {
+                self.drop_connection(key)?;
+            } else {
+                self.step(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn arm_tick(&mut self) -> io::Result<()> {
+        let Some(wait) = self.core.wait_limit() else { return Ok(()) };
+        if self.core.next_tick() < self.tick_at {
+            self.tick_at = self.core.next_tick();
+            // The timer is finer than the clock it is for.
+            *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
+            // SAFETY: boxed, and not changed before the next turn submits it.
+            unsafe { self.ring.tick(&raw const *self.tick_time)? };
+        }
+        Ok(())
+    }
+
+    pub(super) fn tick(&mut self) -> io::Result<()> {
+        for key in self.core.tick() {
+            self.drop_connection(key)?;
+        }
+        if self.core.accept_due() {
+            self.listen()?;
+        }
+        Ok(())
+    }
+}
