@@ -7,7 +7,8 @@
 //! synchronization", 2007.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, PoisonError};
 
 const ASLEEP: u64 = u64::MAX;
 
@@ -56,7 +57,7 @@ impl Epochs {
         self.lock().iter().map(|seen| seen.0.load(Ordering::Acquire)).min().unwrap_or(ASLEEP)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Seen>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Seen>>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,7 +130,9 @@ mod loom_tests {
     /// A reader follows a link to a frame; the reclaimer unlinks it, waits for the epoch to pass
     /// and reuses the frame. The reader must never see the reuse through the old link.
     fn reader_and_reclaimer(starts_asleep: bool) {
-        loom::model(move || {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
             let epochs = Arc::new(Epochs::default());
             let link = Arc::new(AtomicUsize::new(1));
             let frame = Arc::new(AtomicUsize::new(7));

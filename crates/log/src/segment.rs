@@ -232,6 +232,7 @@ impl Segment {
     }
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Segment>() == 64);
 
 #[cfg(all(test, not(loom)))]

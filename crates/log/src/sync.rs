@@ -1,9 +1,9 @@
-//! Atomics and spinning, switched to loom's when a model is checked (`--cfg loom`).
+//! Atomics, mutexes and spinning, switched to loom's when a model is checked (`--cfg loom`).
 
 #[cfg(loom)]
-pub use loom::sync::atomic;
+pub use loom::sync::{Mutex, MutexGuard, atomic};
 #[cfg(not(loom))]
-pub use std::sync::atomic;
+pub use std::sync::{Mutex, MutexGuard, atomic};
 
 /// One turn of a spin loop: polite for a while, then gives the processor away, because the holder
 /// of the lock may need it.
