@@ -1,6 +1,7 @@
+# shellcheck shell=bash
 # Set-up that the scripts share: sourced, not run. Everything here does nothing when it is already done.
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/go/bin"
 export DEBIAN_FRONTEND=noninteractive
 
