@@ -58,7 +58,10 @@ fn execute_rare(x: &mut Execution<'_, '_>, head: Head, command: &Command<'_>) ->
         Command::Flush { .. } if !x.context.switches.flush => error(x, head, Status::AuthError),
         Command::Flush { exptime, quiet } => {
             let at = if exptime > 0 { expiry_of(x, exptime).seconds() } else { None };
-            answer!(x.session.flush_all(at));
+            // No item is older than the server.
+            if at.is_none_or(|at| at > x.context.started) {
+                answer!(x.session.flush_all(at));
+            }
             ok(x, head, quiet, 0)
         }
         Command::Stat(arguments) => stat(x, head, arguments),

@@ -267,11 +267,13 @@ fn flush() {
         let requests = [store(0x11, b"k", 0, b"v"), flush(opcode, extras), get(0x09, b"k")];
         server.expect(&requests, &replies);
     }
-    let later = 100u32.to_be_bytes();
-    server.expect(
-        &[store(0x11, b"k", 0, b"v"), flush(0x08, &later), get(0x00, b"k")],
-        &[done(0x08), item(0x00, 0, b"", b"v")],
-    );
+    // Later, and at a time before the server was started: nothing is as old as that.
+    for exptime in [100u32, 2_592_001] {
+        server.expect(
+            &[store(0x11, b"k", 0, b"v"), flush(0x08, &exptime.to_be_bytes()), get(0x00, b"k")],
+            &[done(0x08), item(0x00, 0, b"", b"v")],
+        );
+    }
     let server = Server::start_with(|context| context.switches.flush = false);
     let refused = |opcode| failed(opcode, 0x20, "Auth failure.");
     server.expect(
