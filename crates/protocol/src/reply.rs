@@ -213,7 +213,8 @@ mod tests {
             let number = number >> shift;
             let mut out = [0; NUMBER_LEN_MAX];
             let len = write_u64(&mut out, number);
-            prop_assert_eq!(&out[..len], number.to_string().as_bytes());
+            let expected = number.to_string();
+            prop_assert_eq!(&out[..len], expected.as_bytes());
         }
     }
 }

@@ -1,1 +1,247 @@
+//! The parser alone. Its replies are compared with memcached's in the server's tests.
 
+use super::*;
+use crate::meta::Verb;
+use proptest::prelude::*;
+
+/// The parse of `input` and its keys.
+fn parsed(input: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
+    let mut keys = Vec::new();
+    let parsed = parse(input, &mut keys);
+    (parsed, keys)
+}
+
+#[test]
+fn retrievals() {
+    let (get, keys) = parsed(b"get a  bb ccc \r\nget d\r\n");
+    let plain = Get { cas: false, exptime: None, keys_follow: false };
+    assert_eq!(get, Parse::Request { request: Request::Get(plain), consumed: 16 });
+    assert_eq!(keys, [&b"a"[..], b"bb", b"ccc"]);
+    let (gats, keys) = parsed(b"gats -5 k\n");
+    let touching = Get { cas: true, exptime: Some(-5), keys_follow: false };
+    assert_eq!(gats, Parse::Request { request: Request::Get(touching), consumed: 10 });
+    assert_eq!(keys, [b"k"]);
+}
+
+#[test]
+fn a_wrong_key_refuses_all_keys() {
+    let mut line = b"get a ".to_vec();
+    line.extend_from_slice(&[b'k'; 251]);
+    line.extend_from_slice(b" b\r\n");
+    let (refused, keys) = parsed(&line);
+    assert_eq!(refused, refuse(reply::BAD_FORMAT, line.len()));
+    assert!(keys.is_empty());
+}
+
+#[test]
+fn storage_waits_for_its_value() {
+    let request = b"set k 5 60 3\r\nabc\r\n";
+    let store =
+        Store { mode: StoreMode::Set, flags: 5, exptime: 60, noreply: false, value: b"abc" };
+    let (whole, keys) = parsed(request);
+    let expected = Parse::Request { request: Request::Store(store), consumed: request.len() };
+    assert_eq!(whole, expected);
+    assert_eq!(keys, [b"k"]);
+    for len in 14..request.len() {
+        let (part, keys) = parsed(&request[..len]);
+        let request = Request::Store(Store { value: &[], ..store });
+        assert_eq!(part, Parse::NeedValue { request, header: 14, value: 3, trailer: 2 });
+        assert_eq!(keys, [b"k"]);
+    }
+}
+
+#[test]
+fn wrong_storage_requests_swallow_their_value() {
+    for (line, reply) in [
+        (&b"set k x 0 3\r\n"[..], reply::BAD_FORMAT),
+        (b"set k 4294967296 0 3\r\n", reply::BAD_FORMAT),
+        (b"cas k 0 0 3\r\n", reply::BAD_FORMAT),
+        (b"add k x 0 3 noreply\r\n", ""),
+    ] {
+        let then = Then::Swallow(5);
+        assert_eq!(parsed(line).0, Parse::Refused { reply, consumed: line.len(), then });
+    }
+}
+
+#[test]
+fn meta_commands_are_cut_in_pieces() {
+    let (request, keys) = parsed(b"mg key v  k Oq\r\n");
+    let Parse::Request { request: Request::Meta(meta), consumed: 16 } = request else {
+        panic!("{request:?}");
+    };
+    assert_eq!((meta.verb, meta.key, meta.base64), (Verb::Get, &b"key"[..], false));
+    assert_eq!(meta.tokens().collect::<Vec<_>>(), [&b"v"[..], b"k", b"Oq"]);
+    assert_eq!(keys, [b"key"]);
+    let (request, keys) = parsed(b"ms Zm9v 2 b\r\nhi\r\n");
+    let Parse::Request { request: Request::Meta(meta), .. } = request else {
+        panic!("{request:?}");
+    };
+    assert_eq!((meta.base64, meta.value, keys.len()), (true, &b"hi"[..], 0));
+}
+
+#[test]
+fn long_lines() {
+    let close = |consumed| Parse::Refused { reply: "", consumed, then: Then::Close };
+    assert_eq!(parsed(&[b'x'; 2048]).0, Parse::NeedMore { total: 2049 });
+    assert_eq!(parsed(&[b'x'; 2049]).0, close(2049));
+    let mut gats = b"gats 7 ".to_vec();
+    gats.resize(2049, b'k');
+    let request = Get { cas: true, exptime: Some(7), keys_follow: true };
+    assert_eq!(parsed(&gats).0, Parse::Request { request: Request::Get(request), consumed: 6 });
+    assert_eq!(parsed(&[b"gat ", &[b'1'; 3000][..]].concat()).0, close(3004));
+}
+
+#[test]
+fn keys_that_follow() {
+    let mut keys: Vec<&[u8]> = Vec::new();
+    let found = parse_keys(b"  a bb ccc d", 2, &mut keys);
+    assert_eq!(found, Keys { consumed: 7, end: KeysEnd::More });
+    assert_eq!(keys, [&b"a"[..], b"bb"]);
+    let found = parse_keys(b"ccc d", 2, &mut keys);
+    assert_eq!(found, Keys { consumed: 4, end: KeysEnd::NeedMore });
+    let found = parse_keys(b"d\r\nmn\r\n", 2, &mut keys);
+    assert_eq!(found, Keys { consumed: 3, end: KeysEnd::Line });
+    assert_eq!(keys[2..], [&b"ccc"[..], b"d"]);
+    assert_eq!(parse_keys(b"\n", 0, &mut keys), Keys { consumed: 1, end: KeysEnd::Line });
+}
+
+#[test]
+fn keys_that_follow_have_legal_lengths() {
+    for (len, ends) in [(250, true), (251, false)] {
+        for end in [" ", "\n", "\r\n"] {
+            let key = [&vec![b'k'; len], end.as_bytes()].concat();
+            let mut keys: Vec<&[u8]> = Vec::new();
+            let refused = Keys { consumed: 0, end: KeysEnd::Refused(reply::BAD_FORMAT) };
+            assert_eq!(parse_keys(&key, 9, &mut keys) != refused, ends, "{len} {end:?}");
+        }
+        let unfinished = [&vec![b'k'; len - 1][..], b"\r"].concat();
+        let waits = Keys { consumed: 0, end: KeysEnd::NeedMore };
+        assert_eq!(parse_keys(&unfinished, 9, &mut Vec::new()), waits);
+    }
+    let endless = vec![b'k'; 252];
+    let refused = Keys { consumed: 0, end: KeysEnd::Refused(reply::BAD_FORMAT) };
+    assert_eq!(parse_keys(&endless, 9, &mut Vec::new()), refused);
+}
+
+/// What a stream was parsed to (requests with their keys, as text), how much of it, and whether
+/// parsing could go on if there were more.
+fn parse_all(stream: &[u8]) -> (Vec<String>, usize, bool) {
+    let (mut all, mut at) = (Vec::new(), 0);
+    while at < stream.len() {
+        let input = &stream[at..];
+        let (parsed, keys) = parsed(input);
+        assert!(keys.iter().all(|key| (1..=KEY_LEN_MAX).contains(&key.len())));
+        match parsed {
+            Parse::NeedMore { total } => {
+                assert!(total > input.len());
+                break;
+            }
+            Parse::NeedValue { header, value, trailer, .. } => {
+                assert!(header + value + trailer > input.len());
+                break;
+            }
+            Parse::Request { request, consumed } => {
+                assert!((1..=input.len()).contains(&consumed));
+                all.push(format!("{request:?} {keys:?}"));
+                at += consumed;
+            }
+            Parse::Refused { reply, consumed, then } => {
+                assert!(keys.is_empty() && (1..=input.len()).contains(&consumed));
+                all.push(format!("{reply} {then:?}"));
+                at += consumed;
+                match then {
+                    Then::Continue => {}
+                    Then::Swallow(n) if n <= stream.len() - at => at += n,
+                    _ => return (all, at, false),
+                }
+            }
+        }
+    }
+    (all, at, true)
+}
+
+/// Streams that are nearly right.
+fn stream() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        Just("get"),
+        Just("gets"),
+        Just("gat"),
+        Just("set"),
+        Just("cas"),
+        Just("append"),
+        Just("delete"),
+        Just("incr"),
+        Just("touch"),
+        Just("mg"),
+        Just("ms"),
+        Just("ma"),
+        Just("md"),
+        Just("me"),
+        Just("mn"),
+        Just("flush_all"),
+        Just("stats"),
+        Just("lru_crawler"),
+        Just("quit"),
+        Just("0"),
+        Just("1"),
+        Just("3"),
+        Just("-1"),
+        Just("k"),
+        Just("key"),
+        Just("noreply"),
+        Just("v"),
+        Just("T9"),
+        Just("Oab"),
+        Just("b"),
+        Just("Zm9v"),
+        Just("abc"),
+        Just("HTTP/1.1"),
+    ];
+    let separator =
+        prop_oneof![8 => Just(" "), 3 => Just("\r\n"), 1 => Just("\n"), 1 => Just("  ")];
+    proptest::collection::vec((word, separator), 0..30).prop_map(|words| {
+        words.into_iter().flat_map(|(word, separator)| [word, separator]).collect::<String>().into()
+    })
+}
+
+proptest! {
+    #[test]
+    fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        parse_all(&bytes);
+        let _ = parse_keys(&bytes, 3, &mut Vec::new());
+    }
+
+    #[test]
+    fn a_prefix_is_parsed_to_a_prefix(stream in stream(), cut in any::<prop::sample::Index>()) {
+        let (all, ..) = parse_all(&stream);
+        let (some, consumed, goes_on) = parse_all(&stream[..cut.index(stream.len() + 1)]);
+        prop_assert_eq!(&some[..], &all[..some.len()]);
+        if goes_on {
+            let (rest, ..) = parse_all(&stream[consumed..]);
+            prop_assert_eq!([some, rest].concat(), all);
+        }
+    }
+
+    #[test]
+    fn keys_that_follow_do_not_depend_on_packets(
+        line in "[a-c ]{0,60}", cut in any::<prop::sample::Index>(), limit in 1usize..9,
+    ) {
+        let line = format!("{line}\r\n").into_bytes();
+        let mut whole: Vec<&[u8]> = Vec::new();
+        let end = parse_keys(&line, usize::MAX / 2, &mut whole);
+        prop_assert_eq!(end, Keys { consumed: line.len(), end: KeysEnd::Line });
+        let mut pieces: Vec<&[u8]> = Vec::new();
+        let (mut at, mut until) = (0, cut.index(line.len()));
+        loop {
+            let found = parse_keys(&line[at..until], limit, &mut pieces);
+            at += found.consumed;
+            match found.end {
+                KeysEnd::More => {}
+                KeysEnd::NeedMore => until = line.len(),
+                KeysEnd::Line => break,
+                KeysEnd::Refused(_) => prop_assert!(false),
+            }
+        }
+        prop_assert_eq!(pieces, whole);
+    }
+}

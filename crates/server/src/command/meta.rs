@@ -254,7 +254,8 @@ fn set(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, value: Option<Value<'
         expiry: flags.ttl.map_or(Expiry::NEVER, |ttl| x.expiry(ttl)),
         compare: flags.compare.filter(|&cas| overwrites || grows && cas != 0),
         cas: flags.cas,
-        invalidate: flags.has(b'I') && overwrites && flags.compare.is_some(),
+        // A cas id of 0 is no older version: nothing has it.
+        invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
     let stored = answer!(x.session.store(target.key, store));
