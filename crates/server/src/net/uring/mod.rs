@@ -1,6 +1,6 @@
 //! The loop over io_uring. Every connection has one receive that repeats by itself and picks
 //! buffers that all connections share; replies are queued and submitted with the next wait, so a
-//! turn is one system call, whatever the number of connections it serves.
+//! busy turn is one system call, whatever the number of connections it serves.
 //!
 //! Sends do not wait: they complete while they are submitted. What the socket did not take is
 //! kept by the connection and sent when the socket is reported writable, exactly as in the epoll
@@ -237,16 +237,11 @@ impl<S: Service> Uring<S> {
         if bytes.len() <= STAGED_MAX {
             let staged = self.staging.stage(bytes);
             self.replies.clear();
-            if connection.flow != Flow::Read || connection.unseen || connection.ended {
-                self.ring.hurry();
-            }
             connection.io.sending = Some(staged);
             connection.io.operations += 1;
             let bytes = self.staging.bytes(staged);
             let (socket, bytes) =
                 (connection.socket.as_raw_fd(), (bytes.as_ptr(), bytes.len() as u32));
-            // As good as sent: what the socket does not take is taken back.
-            self.core.sent(staged.len());
             // SAFETY: staged bytes stay until they are released, which the completion does.
             return unsafe { self.ring.send(socket, bytes, key) };
         }
@@ -294,8 +289,8 @@ impl<S: Service> Uring<S> {
                 return self.drop_connection(key);
             }
         };
+        self.core.sent(sent);
         if sent < staged.len() && !gone {
-            self.core.counters.bytes_written.sub((staged.len() - sent) as u64);
             let held = self.core.hold_output(key, &self.staging.bytes(staged)[sent..]);
             self.staging.release(staged);
             return match held {
@@ -329,11 +324,7 @@ impl<S: Service> Uring<S> {
         if connection.service.is_none() {
             return self.linger(key);
         }
-        if io.sending.is_some() {
-            self.ring.hurry();
-            return Ok(());
-        }
-        if io.polling {
+        if io.sending.is_some() || io.polling {
             return Ok(());
         }
         if !connection.output.is_empty() && !self.flush(key)? {
