@@ -209,7 +209,7 @@ pub struct Running {
 /// the caller's processor affinity.
 ///
 /// # Errors
-/// As [`open`](super::open), or when the system gives no thread.
+/// As [`open`], or when the system gives no thread.
 pub fn start(options: Options, workers: usize, value_size: usize) -> io::Result<Running> {
     let (control, workers) = open(options, workers)?;
     let mut running = Running { control, threads: Vec::new() };
