@@ -1,1 +1,120 @@
-fn main() {}
+//! The larder binary: what the words of the command line do, and with which code the process ends.
+
+mod ctl;
+mod logging;
+mod serve;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
+use larder_server::settings::{self, Environment, Flavor, MEMCACHED_VERSION, memcached_help};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Failed while running.
+const FAILED: u8 = 1;
+/// The command line, the environment or the configuration file is wrong.
+const USAGE: u8 = 2;
+/// Could not start.
+const NOT_STARTED: u8 = 3;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if is_memcached(&arguments) {
+        return memcached(&arguments);
+    }
+    let matches = match command().try_get_matches_from(&arguments) {
+        Ok(matches) => matches,
+        Err(error) => return explain(&error),
+    };
+    match matches.subcommand() {
+        Some(("serve", matches)) => serve(Flavor::Larder, matches),
+        Some(("bench", matches)) => bench(matches),
+        Some(("ctl", matches)) => report(ctl::run(matches)),
+        // The parser lets nothing else through.
+        _ => ExitCode::from(USAGE),
+    }
+}
+
+fn command() -> Command {
+    let bench = Command::new("bench")
+        .about("Measure Larder and other servers")
+        .subcommand_required(true)
+        .arg_required_else_help(true);
+    Command::new("larder")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("A memcached-compatible server")
+        .after_help(
+            "`larder serve` needs no argument: it serves on 127.0.0.1:11211.\n\n\
+             Exit codes: 0 done, 1 failed, 2 wrong command line or settings, 3 could not start",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(settings::command())
+        .subcommand(larder_bench::Command::augment_subcommands(bench))
+        .subcommand(ctl::command())
+}
+
+/// Prints what the parser says: help is no error.
+fn explain(error: &clap::Error) -> ExitCode {
+    // Nobody is left to be told if the terminal is gone.
+    let _ = error.print();
+    ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
+}
+
+/// Started through a link of that name. Debug builds of memcached have a suffix, which its test
+/// harness asks for.
+fn is_memcached(arguments: &[OsString]) -> bool {
+    let program = arguments.first().map(Path::new).and_then(Path::file_name);
+    program.is_some_and(|name| name == "memcached" || name == "memcached-debug")
+}
+
+fn memcached(arguments: &[OsString]) -> ExitCode {
+    let matches = match settings::memcached_command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return explain(&error),
+    };
+    if matches.get_flag("help") {
+        print!("{}", memcached_help());
+    } else if matches.get_flag("version") {
+        println!("memcached {MEMCACHED_VERSION}");
+    } else if matches.get_flag("license") {
+        println!("This is Larder {}, licence: Apache-2.0", env!("CARGO_PKG_VERSION"));
+    } else {
+        return serve(Flavor::Memcached, &matches);
+    }
+    ExitCode::SUCCESS
+}
+
+fn serve(flavor: Flavor, matches: &ArgMatches) -> ExitCode {
+    // Owned, for the thread that reads the settings again.
+    let (matches, environment) = (matches.clone(), Environment::of_process());
+    let load = move || settings::from_matches(flavor, &matches, &environment);
+    match load() {
+        Ok(settings) => serve::run(settings, load),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+fn bench(matches: &ArgMatches) -> ExitCode {
+    match larder_bench::Command::from_arg_matches(matches) {
+        Ok(command) => report(command.run()),
+        Err(error) => explain(&error),
+    }
+}
+
+fn report<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(FAILED)
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Log lines on the standard error output: one event per line, UTC, `key=value` pairs or JSON.
+//! `event` names what happened and never changes; the other fields say what about.
+
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use larder_server::settings::{LogFormat, LogLevel};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::reload;
+
+/// Changes the log level while running.
+#[derive(Clone)]
+pub(crate) struct LevelHandle {
+    level: Arc<Mutex<LogLevel>>,
+    apply: Arc<dyn Fn(LevelFilter) + Send + Sync>,
+}
+
+impl LevelHandle {
+    /// Sets the level; returns the one before.
+    pub(crate) fn set(&self, level: LogLevel) -> LogLevel {
+        let mut current = self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.apply)(filter(level));
+        std::mem::replace(&mut current, level)
+    }
+}
+
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}
+
+/// Begins to log. To be called once.
+pub(crate) fn start(level: LogLevel, format: LogFormat) -> LevelHandle {
+    let (filter, handle) = reload::Layer::new(filter(level));
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(Lines { format })
+        .with_writer(std::io::stderr);
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+    // A second subscriber would be a second start of the same process.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    let apply = move |filter| {
+        // Fails only when there is no subscriber any more.
+        let _ = handle.reload(filter);
+    };
+    LevelHandle { level: Arc::new(Mutex::new(level)), apply: Arc::new(apply) }
+}
+
+/// The form of a line.
+struct Lines {
+    format: LogFormat,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut fields = Fields { format: self.format, text: String::new() };
+        fields.put("time", &time, false);
+        fields.put("level", &event.metadata().level().as_str().to_ascii_lowercase(), false);
+        event.record(&mut fields);
+        match self.format {
+            LogFormat::Logfmt => writeln!(writer, "{}", fields.text),
+            LogFormat::Json => writeln!(writer, "{{{}}}", fields.text),
+        }
+    }
+}
+
+/// The fields of one line.
+struct Fields {
+    format: LogFormat,
+    text: String,
+}
+
+impl Fields {
+    fn put(&mut self, name: &str, value: &str, number: bool) {
+        let json = self.format == LogFormat::Json;
+        if !self.text.is_empty() {
+            self.text.push(if json { ',' } else { ' ' });
+        }
+        if json {
+            quote(&mut self.text, name);
+            self.text.push(':');
+        } else {
+            self.text.push_str(name);
+            self.text.push('=');
+        }
+        let plain = !value.is_empty()
+            && value.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"=\\".contains(&byte));
+        if number || (!json && plain) {
+            self.text.push_str(value);
+        } else {
+            quote(&mut self.text, value);
+        }
+    }
+}
+
+/// Quotes as JSON does. Control characters are escaped, so that what a client sends cannot begin
+/// a line of its own.
+fn quote(out: &mut String, text: &str) {
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field.name(), &format!("{value:?}"), false);
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field.name(), value, false);
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field.name(), &value.to_string(), true);
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field.name(), &value.to_string(), true);
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field.name(), &value.to_string(), true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(format: LogFormat) -> String {
+        let mut fields = Fields { format, text: String::new() };
+        fields.put("event", "serving", false);
+        fields.put("count", "3", true);
+        fields.put("reason", "a \"quoted\"\nline\u{1}", false);
+        fields.put("empty", "", false);
+        fields.text
+    }
+
+    #[test]
+    fn logfmt() {
+        assert_eq!(
+            line(LogFormat::Logfmt),
+            "event=serving count=3 reason=\"a \\\"quoted\\\"\\nline\\u0001\" empty=\"\""
+        );
+    }
+
+    #[test]
+    fn json() {
+        assert_eq!(
+            line(LogFormat::Json),
+            "\"event\":\"serving\",\"count\":3,\
+             \"reason\":\"a \\\"quoted\\\"\\nline\\u0001\",\"empty\":\"\""
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! `larder serve`: a server in this process, from the first signal to the last. The order matters:
+//! going to the background and blocking signals come before the first thread exists.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use larder_server::notify::{Notifier, inherited_sockets};
+use larder_server::process::{Background, Daemon, daemonize};
+use larder_server::server::{Server, Stopper};
+use larder_server::settings::{Settings, SettingsError};
+use larder_server::signals::{Signal, Signals};
+use tracing::{error, info, warn};
+
+use crate::logging::{self, LevelHandle};
+use crate::{FAILED, NOT_STARTED};
+
+/// Serves until somebody says stop. `load` reads the settings again.
+pub(crate) fn run(
+    settings: Settings,
+    load: impl Fn() -> Result<Settings, SettingsError> + Send + 'static,
+) -> ExitCode {
+    let inherited = inherited_sockets();
+    let background = match settings.daemon.then(daemonize).transpose() {
+        Ok(None) => None,
+        Ok(Some(Daemon::Child(background))) => Some(background),
+        Ok(Some(Daemon::Parent(code))) => return ExitCode::from(code),
+        Err(error) => return not_started(None, &format!("cannot go to the background: {error}")),
+    };
+    let signals = match Signals::take() {
+        Ok(signals) => signals,
+        Err(error) => return not_started(background, &format!("cannot block signals: {error}")),
+    };
+    let level = logging::start(settings.effective_log_level(), settings.log_format);
+    let notifier = Notifier::of_process();
+    notifier.status("starting");
+    let (grace, verbose) = (settings.drain_timeout, settings.verbosity > 0);
+    let server = match Server::start_with(settings, inherited) {
+        Ok(server) => server,
+        Err(error) => return not_started(background, &error.to_string()),
+    };
+    if let Some(background) = background
+        && let Err(error) = background.settle(verbose)
+    {
+        error!(event = "not_in_background", %error);
+        return ExitCode::from(NOT_STARTED);
+    }
+    notifier.ready("serving");
+    listen(signals, server.stopper(), level, load);
+    let reason = server.wait();
+    info!(event = "stopping", reason);
+    notifier.stopping("finishing commands in flight");
+    let begun = Instant::now();
+    match server.shutdown(grace) {
+        Ok(()) => {
+            info!(event = "stopped", after_ms = begun.elapsed().as_millis() as u64);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            error!(event = "failed", %failure);
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
+    eprintln!("error: {reason}");
+    if let Some(background) = background {
+        background.fail(NOT_STARTED);
+    }
+    ExitCode::from(NOT_STARTED)
+}
+
+/// Takes signals for as long as the process lives, on a thread of its own.
+fn listen(
+    signals: Signals,
+    stopper: Stopper,
+    level: LevelHandle,
+    load: impl Fn() -> Result<Settings, SettingsError> + Send + 'static,
+) {
+    let hear = move || {
+        loop {
+            match signals.wait() {
+                Signal::Reload => reload(&level, &load),
+                Signal::Stop if stopper.stop("a signal") => {}
+                Signal::Stop => {
+                    warn!(event = "stopping_now", reason = "a second signal");
+                    stopper.stop_now("a second signal");
+                }
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("signals".to_owned()).spawn(hear) {
+        warn!(event = "signals_ignored", %error);
+    }
+}
+
+/// Takes over the settings that a running server can change.
+fn reload(level: &LevelHandle, load: &impl Fn() -> Result<Settings, SettingsError>) {
+    match load() {
+        Ok(settings) => {
+            let new = settings.effective_log_level();
+            let old = level.set(new);
+            info!(
+                event = "reloaded",
+                log_level = new.name(),
+                was = old.name(),
+                unchanged = "everything else needs a restart",
+            );
+        }
+        Err(error) => error!(event = "reload_failed", %error, kept = "the settings in use"),
+    }
+}

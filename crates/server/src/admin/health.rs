@@ -1,0 +1,132 @@
+//! Health checks, and the statistics as JSON.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::stats::Source;
+
+/// A value as JSON writes it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Value {
+    Whole(u64),
+    Fraction(f64),
+    Text(String),
+}
+
+impl Value {
+    fn of(text: String) -> Value {
+        if let Ok(number) = text.parse() {
+            return Value::Whole(number);
+        }
+        match text.parse::<f64>() {
+            Ok(number) if number.is_finite() && text.starts_with(|c: char| c.is_ascii_digit()) => {
+                Value::Fraction(number)
+            }
+            _ => Value::Text(text),
+        }
+    }
+}
+
+/// The rows of `stats` by name.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(super) struct Rows(BTreeMap<String, Value>);
+
+impl Rows {
+    pub(super) fn general(source: &Source) -> Rows {
+        let mut rows = BTreeMap::new();
+        source.group(b"", &mut |name, value| {
+            // A version number is no number, even if it looks like one.
+            let text = value.to_string();
+            let value = if name.ends_with("version") { Value::Text(text) } else { Value::of(text) };
+            rows.insert(name.to_owned(), value);
+        });
+        Rows(rows)
+    }
+}
+
+/// What `?verbose` answers.
+#[derive(Serialize)]
+struct Report {
+    status: &'static str,
+    version: &'static str,
+    uptime_seconds: u64,
+    workers: usize,
+    threads: usize,
+    draining: bool,
+    connections: u64,
+    memory_used: u64,
+    memory_limit: u64,
+}
+
+/// Whether the process is worth keeping: every worker runs.
+pub(super) async fn live(State(source): State<Arc<Source>>, query: RawQuery) -> Response {
+    let health = match source.workers.load(Relaxed) {
+        // While it stops, workers end one by one, and that is life, too.
+        workers if workers < source.settings.threads && !source.draining.load(Relaxed) => {
+            Err("a worker has ended")
+        }
+        _ => Ok(()),
+    };
+    answer(&source, query, health)
+}
+
+/// Whether the server wants traffic.
+pub(super) async fn ready(State(source): State<Arc<Source>>, query: RawQuery) -> Response {
+    let health = source.readiness();
+    answer(&source, query, health)
+}
+
+fn answer(
+    source: &Source,
+    RawQuery(query): RawQuery,
+    health: Result<(), &'static str>,
+) -> Response {
+    let (code, status) = match health {
+        Ok(()) => (StatusCode::OK, "ok"),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
+    };
+    let query = query.unwrap_or_default();
+    if !query.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")) {
+        return (code, format!("{status}\n")).into_response();
+    }
+    let engine = source.engine.stats();
+    let report = Report {
+        status,
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_seconds: source.clock.uptime().as_secs(),
+        workers: source.workers.load(Relaxed),
+        threads: source.settings.threads,
+        draining: source.draining.load(Relaxed),
+        connections: source.net_totals().current,
+        memory_used: engine.memory_used,
+        memory_limit: engine.memory_limit,
+    };
+    (code, axum::Json(report)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_keep_their_kind() {
+        let json = |text: &str| match Value::of(text.to_owned()) {
+            Value::Whole(number) => format!("{number}"),
+            Value::Fraction(number) => format!("{number:?}"),
+            Value::Text(text) => format!("{text:?}"),
+        };
+        assert_eq!(json("18446744073709551615"), "18446744073709551615");
+        assert_eq!(json("0.003213"), "0.003213");
+        assert_eq!(json("none"), "\"none\"");
+        assert_eq!(json("nan"), "\"nan\"");
+        assert_eq!(json(""), "\"\"");
+    }
+}

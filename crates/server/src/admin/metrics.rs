@@ -1,0 +1,168 @@
+//! `/metrics` in Prometheus' text format. Names and labels follow the memcached exporter, with
+//! `larder_` in place of `memcached_`. Counters never go back: `stats reset` does not touch those
+//! of the event loops; those of the engine start again at 0, which Prometheus takes as a restart.
+
+use std::fmt::{Display, Write};
+
+use crate::process;
+use crate::settings::MEMCACHED_VERSION;
+use crate::stats::Source;
+
+/// The text being written.
+struct Page(String);
+
+impl Page {
+    /// A metric with one sample.
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.head(name, kind, help);
+        self.sample(name, "", value);
+    }
+
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail, here and below.
+        let _ = write!(self.0, "# HELP larder_{name} {help}\n# TYPE larder_{name} {kind}\n");
+    }
+
+    /// `labels` with its braces, or nothing.
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.0, "larder_{name}{labels} {value}");
+    }
+}
+
+/// Everything there is to measure.
+pub(super) fn text(source: &Source) -> String {
+    let mut page = Page(String::with_capacity(8 << 10));
+    let engine = source.engine.stats();
+    process_metrics(source, &mut page);
+    command_metrics(source, &engine.totals, &mut page);
+    memory_metrics(&engine, &mut page);
+    connection_metrics(source, &mut page);
+    page.0
+}
+
+fn process_metrics(source: &Source, page: &mut Page) {
+    let usage = process::usage();
+    page.one(
+        "up",
+        "gauge",
+        "Whether the server wants traffic.",
+        u8::from(source.readiness().is_ok()),
+    );
+    page.head("version", "gauge", "The versions in use.");
+    let labels = format!(
+        "{{version=\"{}\",memcached=\"{MEMCACHED_VERSION}\",io=\"{}\"}}",
+        env!("CARGO_PKG_VERSION"),
+        source.net.backend().kind.name()
+    );
+    page.sample("version", &labels, 1);
+    page.one(
+        "uptime_seconds",
+        "counter",
+        "Seconds since the start.",
+        source.clock.uptime().as_secs(),
+    );
+    page.one("time_seconds", "gauge", "The server's clock.", source.clock.now());
+    page.one("threads", "gauge", "Worker threads.", source.settings.threads);
+    page.head("process_cpu_seconds_total", "counter", "Processor time of the process.");
+    for (mode, time) in [("user", usage.user), ("system", usage.system)] {
+        let labels = format!("{{mode=\"{mode}\"}}");
+        page.sample("process_cpu_seconds_total", &labels, time.as_secs_f64());
+    }
+    page.one(
+        "process_resident_memory_bytes",
+        "gauge",
+        "Resident memory of the process.",
+        process::resident_bytes(),
+    );
+}
+
+fn command_metrics(source: &Source, totals: &larder_engine::Totals, page: &mut Page) {
+    page.head("commands_total", "counter", "Commands by what they found.");
+    let samples = [
+        ("get", "hit", totals.get_hits),
+        ("get", "miss", totals.get_misses),
+        ("set", "hit", totals.cmd_set),
+        ("touch", "hit", totals.touch_hits),
+        ("touch", "miss", totals.touch_misses),
+        ("delete", "hit", totals.delete_hits),
+        ("delete", "miss", totals.delete_misses),
+        ("incr", "hit", totals.incr_hits),
+        ("incr", "miss", totals.incr_misses),
+        ("decr", "hit", totals.decr_hits),
+        ("decr", "miss", totals.decr_misses),
+        ("cas", "hit", totals.cas_hits),
+        ("cas", "miss", totals.cas_misses),
+        ("cas", "badval", totals.cas_badval),
+        ("flush", "hit", totals.cmd_flush),
+    ];
+    for (command, status, count) in samples {
+        let labels = format!("{{command=\"{command}\",status=\"{status}\"}}");
+        page.sample("commands_total", &labels, count);
+    }
+    let meta = source.net_totals_ever().meta();
+    page.one("meta_commands_total", "counter", "Meta commands, whatever they did.", meta);
+    page.one("get_expired_total", "counter", "Reads that met an expired item.", totals.get_expired);
+}
+
+fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
+    let totals = &engine.totals;
+    let gauges = [
+        ("current_items", "Items now.", engine.items),
+        ("current_bytes", "Bytes of live records.", engine.item_bytes),
+        ("limit_bytes", "The memory limit.", engine.memory_limit),
+        ("memory_used_bytes", "Bytes charged against the limit.", engine.memory_used),
+        ("malloced_bytes", "Bytes of RAM of frames.", engine.frame_bytes),
+        ("index_bytes", "Bytes of RAM of the index.", engine.index_bytes),
+        ("index_slots", "Slots of the index.", engine.index_slots),
+        ("buffer_bytes", "Bytes of connection buffers.", engine.buffer_bytes),
+        ("segments", "Segments that hold items.", engine.segments),
+        ("jumbo_segments", "Segments of one large item.", engine.jumbos),
+    ];
+    for (name, help, value) in gauges {
+        page.one(name, "gauge", help, value);
+    }
+    let counters = [
+        ("items_total", "Items ever stored.", totals.total_items),
+        ("items_evicted_total", "Live items that made room.", totals.evictions),
+        ("items_evicted_unfetched_total", "Of these, never read.", totals.evicted_unfetched),
+        ("items_reclaimed_total", "Expired items that were removed.", totals.expired),
+        ("items_expired_unfetched_total", "Of these, never read.", totals.expired_unfetched),
+        ("items_moved_total", "Items moved by the cleaner.", totals.moved_items),
+        ("items_too_large_total", "Writes refused for their size.", totals.store_too_large),
+        ("items_no_memory_total", "Writes refused for want of memory.", totals.store_no_memory),
+    ];
+    for (name, help, value) in counters {
+        page.one(name, "counter", help, value);
+    }
+}
+
+fn connection_metrics(source: &Source, page: &mut Page) {
+    let net = source.net_totals_ever();
+    page.one("current_connections", "gauge", "Connections now.", net.current);
+    page.one(
+        "max_connections",
+        "gauge",
+        "Connections that are allowed.",
+        source.settings.max_connections,
+    );
+    let counters = [
+        ("connections_total", "Connections ever taken.", net.total),
+        ("connections_rejected_total", "Connections turned away: too many.", net.rejected),
+        ("connections_idle_closed_total", "Connections closed as idle.", net.idle_closed),
+        (
+            "connections_no_memory_total",
+            "Connections closed for want of buffers.",
+            net.refused_buffers,
+        ),
+        ("connections_yielded_total", "Turns given to other connections.", net.yields),
+        ("accept_errors_total", "Failed accepts.", net.accept_errors),
+        ("read_bytes_total", "Bytes received.", net.bytes_read),
+        ("written_bytes_total", "Bytes sent.", net.bytes_written),
+        ("reads_total", "Completed reads of sockets.", net.reads),
+        ("writes_total", "Completed writes to sockets.", net.writes),
+        ("output_stalls_total", "Waits for a client to read.", net.stalls),
+    ];
+    for (name, help, value) in counters {
+        page.one(name, "counter", help, value);
+    }
+}

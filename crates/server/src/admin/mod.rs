@@ -1,0 +1,115 @@
+//! The admin page: health, metrics and a page for people, over HTTP, on a port and a thread of its
+//! own. Read-only, and it takes no lock of the data path. Invariant: a web page from somewhere
+//! else cannot read it, see [`origin`].
+
+mod health;
+mod metrics;
+mod origin;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::sync::oneshot;
+
+use crate::stats::Source;
+
+/// A running admin page.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    address: SocketAddr,
+    end: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// Listens, so that an address that cannot be used is known before the start.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+impl Admin {
+    /// Serves on its own thread until [`stop`](Self::stop).
+    pub(crate) fn start(listener: TcpListener, source: Arc<Source>) -> io::Result<Admin> {
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let (end, ended) = oneshot::channel::<()>();
+        let serve = async move {
+            let router = router(source);
+            tokio::select! {
+                // A sender that is gone means the end, too. Requests in flight are not waited for:
+                // a reader that holds its connection open must not hold up the stop.
+                _ = ended => {}
+                result = axum::serve(listener, router) => if let Err(error) = result {
+                    tracing::error!(event = "admin_failed", %error);
+                },
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("admin".to_owned())
+            .spawn(move || runtime.block_on(serve))?;
+        Ok(Admin { address, end, thread })
+    }
+
+    /// The address, with the port that the kernel chose for port 0.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn stop(self) {
+        // If nobody hears it the thread has ended already.
+        let _ = self.end.send(());
+        let _ = self.thread.join();
+    }
+}
+
+fn router(source: Arc<Source>) -> Router {
+    Router::new()
+        .route("/", get(|| async { asset("text/html; charset=utf-8", include_str!("page.html")) }))
+        .route("/page.css", get(|| async { asset("text/css", include_str!("page.css")) }))
+        .route("/page.js", get(|| async { asset("text/javascript", include_str!("page.js")) }))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/healthz", get(health::ready))
+        .route("/metrics", get(show_metrics))
+        .route("/v1/stats", get(show_stats))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: see /\n") })
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&source), origin::check))
+        .with_state(source)
+}
+
+const HARDENED: [(HeaderName, &str); 4] = [
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'",
+    ),
+];
+
+fn asset(kind: &'static str, text: &'static str) -> Response {
+    (HARDENED, [(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+async fn show_metrics(State(source): State<Arc<Source>>) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    (HARDENED, [(header::CONTENT_TYPE, kind)], metrics::text(&source)).into_response()
+}
+
+async fn show_stats(State(source): State<Arc<Source>>) -> Response {
+    (HARDENED, axum::Json(health::Rows::general(&source))).into_response()
+}

@@ -1,0 +1,105 @@
+//! Who may ask. A web page that a person looks at can send requests to the loopback address, and
+//! by giving its own name that address (DNS rebinding) read the answers. Such a request carries the
+//! page's name as Host, or its Origin; neither is accepted.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::stats::Source;
+
+/// Refuses what is no GET, and what a foreign page could have sent.
+pub(super) async fn check(
+    State(source): State<Arc<Source>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let allowed = [(header::ALLOW, "GET, HEAD")];
+        return (StatusCode::METHOD_NOT_ALLOWED, allowed, "only GET\n").into_response();
+    }
+    match judge(request.headers(), &source.settings.admin_hosts) {
+        Ok(()) => next.run(request).await,
+        Err(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
+    }
+}
+
+fn judge(headers: &HeaderMap, names: &[String]) -> Result<(), &'static str> {
+    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str());
+    let host = match text(header::HOST) {
+        Some(Ok(host)) if headers.get_all(header::HOST).iter().count() == 1 => host,
+        _ => return Err("one Host header is needed\n"),
+    };
+    if !is_ours(name_of(host), names) {
+        return Err("this Host is not known here: allow it with --admin-host\n");
+    }
+    match text(header::ORIGIN) {
+        None => {}
+        Some(Ok(origin)) if origin.strip_prefix("http://") == Some(host) => {}
+        Some(_) => return Err("pages from elsewhere may not ask\n"),
+    }
+    match headers.get("sec-fetch-site").map(|value| value.as_bytes()) {
+        Some(b"cross-site") => Err("pages from elsewhere may not ask\n"),
+        _ => Ok(()),
+    }
+}
+
+/// The host without its port.
+fn name_of(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    }
+}
+
+/// A literal address cannot be rebound; a name can, unless the operator vouches for it.
+fn is_ours(name: &str, names: &[String]) -> bool {
+    name.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(headers: &[(&'static str, &str)]) -> bool {
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+            .collect::<Vec<(header::HeaderName, header::HeaderValue)>>()
+            .into_iter()
+            .collect();
+        judge(&headers, &["cache.example".to_owned()]).is_ok()
+    }
+
+    #[test]
+    fn hosts() {
+        for host in
+            ["127.0.0.1:11212", "127.0.0.1", "[::1]:11212", "[::1]", "localhost:1", "10.0.0.5:1"]
+        {
+            assert!(judged(&[("host", host)]), "{host}");
+        }
+        assert!(judged(&[("host", "Cache.Example:11212")]));
+        for host in ["evil.example", "evil.example:11212", "localhost.evil.example", "", "127.0.0.1.evil.example:1"] {
+            assert!(!judged(&[("host", host)]), "{host}");
+        }
+        assert!(!judged(&[]));
+    }
+
+    #[test]
+    fn origins() {
+        let host = ("host", "127.0.0.1:11212");
+        assert!(judged(&[host, ("origin", "http://127.0.0.1:11212")]));
+        for origin in ["http://evil.example", "null", "http://127.0.0.1:80", "https://127.0.0.1"] {
+            assert!(!judged(&[host, ("origin", origin)]), "{origin}");
+        }
+        assert!(!judged(&[host, ("sec-fetch-site", "cross-site")]));
+        assert!(judged(&[host, ("sec-fetch-site", "same-origin")]));
+        assert!(judged(&[host, ("sec-fetch-site", "none")]));
+    }
+}

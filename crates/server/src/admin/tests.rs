@@ -1,0 +1,138 @@
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::server::Server;
+use crate::settings::{ListenAddress, Settings};
+
+fn server() -> Server {
+    let settings = Settings {
+        listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
+        admin: Some("127.0.0.1:0".parse().unwrap()),
+        threads: 1,
+        ..Settings::default()
+    };
+    Server::start(settings).unwrap()
+}
+
+/// The whole reply to a request that ends its connection.
+fn ask(address: SocketAddr, head: &str) -> String {
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(format!("{head}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+fn get(server: &Server, path: &str) -> (u16, String) {
+    let address = server.admin_address().unwrap();
+    let reply = ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}"));
+    let code = reply.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = reply.split_once("\r\n\r\n").unwrap().1.to_owned();
+    (code, body)
+}
+
+#[test]
+fn health() {
+    let server = server();
+    for path in ["/livez", "/readyz", "/healthz"] {
+        assert_eq!(get(&server, path), (200, "ok\n".to_owned()), "{path}");
+    }
+    let (code, body) = get(&server, "/healthz?verbose");
+    assert_eq!(code, 200);
+    assert!(body.starts_with("{\"status\":\"ok\",\"version\":"), "{body}");
+    assert!(body.contains("\"workers\":1,\"threads\":1,\"draining\":false"), "{body}");
+    server.stats().draining.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(get(&server, "/readyz").0, 503);
+    assert_eq!(get(&server, "/livez").0, 200);
+}
+
+#[test]
+fn metrics_are_well_formed() {
+    let server = server();
+    let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
+    client.write_all(b"get a\r\n").unwrap();
+    client.read_exact(&mut [0; 5]).unwrap();
+    let (code, body) = get(&server, "/metrics");
+    assert_eq!(code, 200);
+    assert!(
+        body.contains("\nlarder_commands_total{command=\"get\",status=\"miss\"} 1\n"),
+        "{body}"
+    );
+    assert!(body.contains("\nlarder_limit_bytes 67108864\n"));
+    assert!(body.contains("\nlarder_up 1\n"));
+    let mut typed = std::collections::BTreeSet::new();
+    for line in body.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(typed.insert(name.to_owned()), "{name} twice");
+            assert!(kind == "gauge" || name.ends_with("_total") || name.ends_with("_seconds"));
+        } else if !line.starts_with('#') {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            let name = name.split('{').next().unwrap();
+            assert!(typed.contains(name), "{line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+    assert!(typed.len() > 35);
+}
+
+#[test]
+fn statistics_and_page() {
+    let server = server();
+    let (code, body) = get(&server, "/v1/stats");
+    assert_eq!(code, 200);
+    assert!(body.contains("\"limit_maxbytes\":67108864"), "{body}");
+    assert!(body.contains("\"version\":\"1.6.45\""), "{body}");
+    let (code, page) = get(&server, "/");
+    assert_eq!(code, 200);
+    // Everything comes from here: nothing is fetched from the network.
+    assert!(!page.contains("http"), "{page}");
+    // Every row that the page reads exists.
+    let script = get(&server, "/page.js").1;
+    for (at, _) in script.match_indices("now.") {
+        let name: String = script[at + 4..]
+            .chars()
+            .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
+            .collect();
+        assert!(body.contains(&format!("\"{name}\":")), "{name}");
+    }
+    for quoted in script.split("rate(\"").skip(1) {
+        let name = quoted.split('"').next().unwrap();
+        assert!(body.contains(&format!("\"{name}\":")), "{name}");
+    }
+    assert_eq!(get(&server, "/page.css").0, 200);
+    assert_eq!(get(&server, "/nothing").0, 404);
+}
+
+#[test]
+fn only_readers_from_here() {
+    let server = server();
+    let address = server.admin_address().unwrap();
+    let refused = [
+        ("POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0", "405"),
+        ("GET /v1/stats HTTP/1.1\r\nHost: evil.example", "403"),
+        ("GET /v1/stats HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example", "403"),
+        ("GET /healthz HTTP/1.0", "403"),
+    ];
+    for (head, code) in refused {
+        let reply = ask(address, head);
+        assert!(reply.contains(&format!(" {code} ")), "{head}: {reply}");
+        assert!(!reply.contains("curr_items"), "{head}: {reply}");
+    }
+}
+
+#[test]
+fn a_default_address_that_is_taken_is_no_reason_not_to_serve() {
+    let first = server();
+    let taken = first.admin_address().unwrap();
+    let asked = Settings {
+        listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
+        admin: Some(taken),
+        threads: 1,
+        ..Settings::default()
+    };
+    let error = Server::start(asked).unwrap_err().to_string();
+    assert!(error.contains("choose another address with --admin, or --admin off"), "{error}");
+}

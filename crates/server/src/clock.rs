@@ -1,0 +1,77 @@
+//! The one place that reads the clock. Invariant: time never goes back. The wall clock is read
+//! once, at the start; from then on a monotonic clock counts, so that an administrator or a time
+//! daemon who turns the wall clock back cannot bring expired items back to life.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use larder_engine::UnixSeconds;
+
+/// The clock of one server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// The wall clock at the start, since the Unix epoch.
+    wall: Duration,
+    /// The same moment on the monotonic clock.
+    start: Instant,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    pub(crate) fn start() -> Clock {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { wall, start: Instant::now() }
+    }
+
+    /// Seconds since the Unix epoch; at least 2, so that [`Expiry::PAST`](larder_engine::Expiry)
+    /// lies in the past on a machine without a clock of its own, too.
+    pub(crate) fn now(&self) -> UnixSeconds {
+        Self::seconds(self.wall + self.start.elapsed())
+    }
+
+    /// What [`now`](Self::now) was at the start.
+    pub(crate) fn started(&self) -> UnixSeconds {
+        Self::seconds(self.wall)
+    }
+
+    /// How long the server has been running.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn seconds(time: Duration) -> UnixSeconds {
+        UnixSeconds::try_from(time.as_secs()).unwrap_or(UnixSeconds::MAX).max(2)
+    }
+}
+
+/// A number that nobody can guess and no two starts share, for the seed of the key hash: whoever
+/// can choose keys must not be able to choose their buckets.
+pub(crate) fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // The standard library keys this with the kernel's random numbers, once per process and
+    // thread; the time sets two servers in one process apart.
+    RandomState::new().hash_one(SystemTime::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_goes_back_and_starts_at_the_wall_clock() {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let clock = Clock::start();
+        assert!(u64::from(clock.started()).abs_diff(wall) <= 1);
+        assert!(clock.now() >= clock.started());
+    }
+
+    #[test]
+    fn a_machine_without_a_clock_is_after_the_past() {
+        let clock = Clock { wall: Duration::ZERO, start: Instant::now() };
+        assert!(larder_engine::Expiry::PAST.is_past(clock.now()));
+    }
+
+    #[test]
+    fn seeds_differ() {
+        assert_ne!(random_seed(), random_seed());
+    }
+}

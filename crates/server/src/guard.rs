@@ -1,0 +1,126 @@
+//! What every connection passes before its bytes are looked at, whatever protocol they are: the
+//! protocol that `--protocol` allows, and the list behind `stats conns`. A layer of its own, so
+//! that the parsers know neither.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use larder_engine::UnixSeconds;
+use larder_protocol::BINARY_MAGIC;
+
+use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
+use crate::settings::Protocol;
+
+/// A connection as `stats conns` shows it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) peer: Peer,
+    last_command: AtomicU32,
+}
+
+impl Entry {
+    /// When input last arrived.
+    pub(crate) fn last_command(&self) -> UnixSeconds {
+        self.last_command.load(Relaxed)
+    }
+}
+
+/// The connections of all workers. The lock is taken when one comes or goes, and by readers.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    entries: Mutex<BTreeMap<ConnectionId, Arc<Entry>>>,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All connections there are now.
+    pub(crate) fn snapshot(&self) -> Vec<(ConnectionId, Arc<Entry>)> {
+        self.lock().iter().map(|(id, entry)| (*id, Arc::clone(entry))).collect()
+    }
+}
+
+/// A worker's time as its guard sees it: written once per turn by the worker's clock.
+pub(crate) type Now = Arc<AtomicU32>;
+
+/// The layer around the service of one worker.
+pub(crate) struct Guard<S> {
+    service: S,
+    registry: Arc<Registry>,
+    protocol: Protocol,
+    now: Now,
+}
+
+/// A connection with what the layer knows of it.
+pub(crate) struct Guarded<C> {
+    connection: C,
+    id: ConnectionId,
+    entry: Arc<Entry>,
+    admitted: bool,
+}
+
+impl<S> Guard<S> {
+    pub(crate) fn new(service: S, registry: Arc<Registry>, protocol: Protocol, now: Now) -> Self {
+        Guard { service, registry, protocol, now }
+    }
+
+    /// Whether a connection may begin with this byte.
+    fn admits(&self, first: u8) -> bool {
+        match self.protocol {
+            Protocol::Auto => true,
+            Protocol::Ascii => first != BINARY_MAGIC,
+            Protocol::Binary => first == BINARY_MAGIC,
+        }
+    }
+}
+
+impl<S: Service> Service for Guard<S> {
+    type Connection = Guarded<S::Connection>;
+
+    fn turn(&mut self) {
+        self.service.turn();
+    }
+
+    fn sleep(&mut self) {
+        self.service.sleep();
+    }
+
+    fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection {
+        let last_command = AtomicU32::new(self.now.load(Relaxed));
+        let entry = Arc::new(Entry { peer: peer.clone(), last_command });
+        self.registry.lock().insert(id, Arc::clone(&entry));
+        let connection = self.service.connect(peer, id);
+        Guarded { connection, id, entry, admitted: self.protocol == Protocol::Auto }
+    }
+
+    #[inline]
+    fn process(
+        &mut self,
+        guarded: &mut Self::Connection,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Flow {
+        if !guarded.admitted
+            && let Some(first) = input.bytes().first()
+        {
+            if !self.admits(*first) {
+                return Flow::Close;
+            }
+            guarded.admitted = true;
+        }
+        guarded.entry.last_command.store(self.now.load(Relaxed), Relaxed);
+        self.service.process(&mut guarded.connection, input, output)
+    }
+
+    fn is_idle(&self, guarded: &Self::Connection) -> bool {
+        self.service.is_idle(&guarded.connection)
+    }
+
+    fn disconnect(&mut self, guarded: Self::Connection) {
+        self.registry.lock().remove(&guarded.id);
+        self.service.disconnect(guarded.connection);
+    }
+}

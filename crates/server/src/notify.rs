@@ -1,0 +1,111 @@
+//! What the service manager wants to hear, and the sockets it hands over (sd_notify(3),
+//! sd_listen_fds(3)). Without a service manager nothing happens.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The first descriptor that a service manager hands over.
+const FIRST_INHERITED: RawFd = 3;
+
+/// The way to the service manager.
+#[derive(Debug, Default)]
+pub struct Notifier {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+}
+
+impl Notifier {
+    /// The service manager that the environment of this process names, if it names one.
+    pub fn of_process() -> Notifier {
+        match std::env::var_os("NOTIFY_SOCKET") {
+            Some(path) => Notifier::connect(path.as_bytes()).unwrap_or_default(),
+            None => Notifier::default(),
+        }
+    }
+
+    /// `@name` is an abstract socket, anything else a path.
+    fn connect(path: &[u8]) -> io::Result<Notifier> {
+        use std::os::linux::net::SocketAddrExt;
+        let address = match path.strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
+        };
+        Ok(Notifier { socket: Some((UnixDatagram::unbound()?, address)) })
+    }
+
+    /// The server accepts connections.
+    pub fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={status}\n"));
+    }
+
+    /// What the server is at, in a few words.
+    pub fn status(&self, status: &str) {
+        self.send(&format!("STATUS={status}\n"));
+    }
+
+    /// The server has begun to stop.
+    pub fn stopping(&self, status: &str) {
+        self.send(&format!("STOPPING=1\nSTATUS={status}\n"));
+    }
+
+    fn send(&self, message: &str) {
+        if let Some((socket, address)) = &self.socket {
+            // A service manager that does not listen is no reason to stop serving.
+            let _ = socket.send_to_addr(message.as_bytes(), address);
+        }
+    }
+}
+
+/// The listening sockets that the service manager opened for this process.
+///
+/// To be called once, before anything else opens descriptors or starts threads.
+pub fn inherited_sockets() -> Vec<OwnedFd> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    if number("LISTEN_PID") != Some(std::process::id()) {
+        return Vec::new();
+    }
+    let count = number("LISTEN_FDS").unwrap_or(0).min(64) as RawFd;
+    let descriptors = FIRST_INHERITED..FIRST_INHERITED + count;
+    descriptors
+        .filter_map(|fd| {
+            // SAFETY: takes no pointers; fails cleanly when the descriptor is not open.
+            let set = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+            // SAFETY: the descriptor is open, and by the protocol of LISTEN_PID it was made for
+            // this process, which has not used it yet.
+            (set == 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(socket: &UnixDatagram) -> String {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_service_manager_hears_of_every_step() {
+        use std::os::linux::net::SocketAddrExt;
+        let name = format!("larder-notify-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let manager = UnixDatagram::bind_addr(&address).unwrap();
+        let notifier = Notifier::connect(format!("@{name}").as_bytes()).unwrap();
+        notifier.ready("serving");
+        assert_eq!(heard(&manager), "READY=1\nSTATUS=serving\n");
+        notifier.status("busy");
+        assert_eq!(heard(&manager), "STATUS=busy\n");
+        notifier.stopping("draining");
+        assert_eq!(heard(&manager), "STOPPING=1\nSTATUS=draining\n");
+    }
+
+    #[test]
+    fn nobody_listening_is_no_error() {
+        Notifier::default().ready("serving");
+        Notifier::connect(b"/does/not/exist").unwrap().ready("serving");
+    }
+}

@@ -1,0 +1,206 @@
+//! What the process asks of the kernel at its start: limits, rights, the background. Nothing here
+//! is called by a server that is embedded in a test.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Processor time of the process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) user: Duration,
+    pub(crate) system: Duration,
+}
+
+/// Processor time used so far.
+pub(crate) fn usage() -> Usage {
+    // SAFETY: all-zero bytes are a valid `rusage`, which consists of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: points to a whole `rusage`. It cannot fail with these arguments.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    let duration = |time: libc::timeval| {
+        Duration::new(time.tv_sec.max(0) as u64, time.tv_usec.max(0) as u32 * 1000)
+    };
+    Usage { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
+}
+
+/// Resident memory in bytes, 0 where the kernel does not tell.
+pub(crate) fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: points to a whole `rlimit`.
+    check(unsafe { libc::getrlimit(resource, &mut limit) })?;
+    Ok(limit)
+}
+
+fn set_limit(resource: libc::__rlimit_resource_t, limit: libc::rlimit) -> io::Result<()> {
+    // SAFETY: points to a whole `rlimit`.
+    check(unsafe { libc::setrlimit(resource, &limit) })
+}
+
+/// Lets the process open at least `descriptors` files; returns how many it may.
+pub(crate) fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
+    let now = limit(libc::RLIMIT_NOFILE)?;
+    if now.rlim_cur >= descriptors {
+        return Ok(now.rlim_cur);
+    }
+    let more = libc::rlimit { rlim_cur: descriptors, rlim_max: now.rlim_max.max(descriptors) };
+    if set_limit(libc::RLIMIT_NOFILE, more).is_ok() {
+        return Ok(descriptors);
+    }
+    // Without the right to raise the hard limit, up to it.
+    set_limit(libc::RLIMIT_NOFILE, libc::rlimit { rlim_cur: now.rlim_max, ..now })?;
+    Ok(now.rlim_max)
+}
+
+/// Lets the kernel write core files of any size, or of what the hard limit allows.
+pub(crate) fn enable_core_dumps() -> io::Result<()> {
+    let all = libc::RLIM_INFINITY;
+    if set_limit(libc::RLIMIT_CORE, libc::rlimit { rlim_cur: all, rlim_max: all }).is_err() {
+        let now = limit(libc::RLIMIT_CORE)?;
+        set_limit(libc::RLIMIT_CORE, libc::rlimit { rlim_cur: now.rlim_max, ..now })?;
+    }
+    match limit(libc::RLIMIT_CORE)?.rlim_cur {
+        0 => Err(io::Error::other("the hard limit of core files is 0")),
+        _ => Ok(()),
+    }
+}
+
+/// Keeps all present and future memory out of swap.
+pub(crate) fn lock_memory() -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) })
+}
+
+/// Whether the process has the rights of root.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Becomes `user` for good, with the groups of that user alone.
+pub(crate) fn become_user(user: &str) -> io::Result<()> {
+    let name = CString::new(user).map_err(|_| io::Error::other("the name holds a zero byte"))?;
+    // SAFETY: the name ends in a zero byte. No other thread of ours uses the password database.
+    let entry = unsafe { libc::getpwnam(name.as_ptr()) };
+    if entry.is_null() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such user"));
+    }
+    // SAFETY: not null, and valid until the next call that reads the database.
+    let (uid, gid) = unsafe { ((*entry).pw_uid, (*entry).pw_gid) };
+    // SAFETY: the name ends in a zero byte; the others take no pointers. Groups go first: after
+    // `setuid` the right to change them is gone.
+    unsafe {
+        check(libc::initgroups(name.as_ptr(), gid))?;
+        check(libc::setgid(gid))?;
+        check(libc::setuid(uid))
+    }
+}
+
+/// Which side of going to the background this is.
+#[derive(Debug)]
+pub enum Daemon {
+    /// The process that was started: to exit with this code.
+    Parent(u8),
+    /// The process that stays.
+    Child(Background),
+}
+
+/// The way of a background process to tell the one that started it how its start went.
+#[derive(Debug)]
+pub struct Background {
+    pipe: File,
+}
+
+/// Goes to the background. The starting process waits until the child is
+/// [settled](Background::settle), so that an error of the start is its error too.
+///
+/// Must be called before any thread exists.
+///
+/// # Errors
+/// When the kernel has no process or pipe left.
+pub fn daemonize() -> io::Result<Daemon> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: both were just opened and have no other owner.
+    let (mut read, write) =
+        unsafe { (File::from_raw_fd(ends[0]), File::from(OwnedFd::from_raw_fd(ends[1]))) };
+    // SAFETY: there is one thread, as the caller promises, so the child may do anything.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: takes nothing. A freshly forked process leads no group, so it succeeds.
+            check(unsafe { libc::setsid() })?;
+            Ok(Daemon::Child(Background { pipe: write }))
+        }
+        _ => {
+            drop(write);
+            let mut code = [1];
+            // A child that died says nothing: that is the code for a failure.
+            let _ = read.read_exact(&mut code);
+            Ok(Daemon::Parent(code[0]))
+        }
+    }
+}
+
+impl Background {
+    /// The start has succeeded: lets go of terminal and directory, and lets the starting process
+    /// end. With `keep_output` the standard outputs stay.
+    ///
+    /// # Errors
+    /// When `/dev/null` or `/` cannot be opened.
+    pub fn settle(mut self, keep_output: bool) -> io::Result<()> {
+        std::env::set_current_dir("/")?;
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let last = if keep_output { 0 } else { 2 };
+        for stream in 0..=last {
+            // SAFETY: takes no pointers; `null` is open, and replacing a standard stream leaves
+            // nothing of ours dangling.
+            check(unsafe { libc::dup2(null.as_raw_fd(), stream) })?;
+        }
+        self.pipe.write_all(&[0])
+    }
+
+    /// The start has failed with this exit code.
+    pub fn fail(mut self, code: u8) {
+        // Nobody is left to be told if this fails.
+        let _ = self.pipe.write_all(&[code]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_what_was_used() {
+        assert!(usage().user + usage().system < Duration::from_secs(86_400));
+        assert!(resident_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn a_limit_that_is_high_enough_stays() {
+        let now = limit(libc::RLIMIT_NOFILE).unwrap().rlim_cur;
+        assert_eq!(raise_file_limit(1).unwrap(), now);
+    }
+
+    #[test]
+    fn users_that_do_not_exist_are_an_error() {
+        let error = become_user("no-such-user-here").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(become_user("zero\0byte").is_err());
+    }
+}

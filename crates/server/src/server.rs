@@ -1,0 +1,556 @@
+//! A running server: the engine, the listeners, the workers and the admin page, put together from
+//! [`Settings`]. Nothing here is global and nothing ends the process, so that a test can run
+//! several servers at once.
+//!
+//! Invariant: whatever can fail, fails in [`Server::start`], before the first client is served.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use larder_engine::{Engine, OpenError};
+use tracing::{debug, error, info, warn};
+
+use crate::admin::{self, Admin};
+use crate::clock::{Clock, random_seed};
+use crate::command::{ServerContext, Switches};
+use crate::connection;
+use crate::guard::Guard;
+use crate::net::{self, BindError, Endpoint, Listener};
+use crate::process;
+use crate::settings::{Flavor, MEMCACHED_VERSION, Settings};
+use crate::stats::{ServerHooks, Source};
+
+/// Why a server could not be started. The message says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A listener could not be made.
+    Bind(BindError),
+    /// A host name has no address.
+    Resolve {
+        /// What was to be listened on.
+        address: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The admin page's address cannot be used, though it was asked for.
+    Admin {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The engine cannot be opened.
+    Engine(OpenError),
+    /// The kernel refuses something else.
+    System {
+        /// What was being done.
+        doing: String,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Bind(error) => error.fmt(f),
+            StartError::Resolve { address, error } => {
+                write!(f, "--listen {address} has no address ({error}): check the name")
+            }
+            StartError::Admin { address, error } => write!(
+                f,
+                "the admin page cannot listen on {address} ({error}): choose another address with \
+                 --admin, or --admin off"
+            ),
+            StartError::Engine(OpenError::MemoryTooSmall { minimum }) => {
+                write!(f, "--memory is too small: give at least {} MB", minimum.div_ceil(1 << 20))
+            }
+            StartError::Engine(error) => error.fmt(f),
+            StartError::System { doing, error } => write!(f, "cannot {doing}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
+    let doing = doing.into();
+    move |error| StartError::System { doing, error }
+}
+
+/// Why a server ended by itself.
+#[derive(Debug)]
+pub struct Failure(String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[derive(Debug, Default)]
+struct StopState {
+    /// Who asked first.
+    reason: Option<String>,
+    failure: Option<String>,
+    /// Commands in flight are not waited for.
+    now: bool,
+    control: Option<net::Control>,
+}
+
+/// Asks a server to stop, from any thread.
+#[derive(Clone, Debug, Default)]
+pub struct Stopper {
+    shared: Arc<(Mutex<StopState>, Condvar)>,
+}
+
+impl Stopper {
+    fn state(&self) -> MutexGuard<'_, StopState> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stop: commands in flight are finished. Returns false if the server is stopping already.
+    pub fn stop(&self, reason: &str) -> bool {
+        let mut state = self.state();
+        let first = state.reason.is_none();
+        if first {
+            state.reason = Some(reason.to_owned());
+        }
+        self.shared.1.notify_all();
+        first
+    }
+
+    /// Stop without waiting for anything.
+    pub fn stop_now(&self, reason: &str) {
+        self.stop(reason);
+        let mut state = self.state();
+        state.now = true;
+        if let Some(control) = &state.control {
+            control.shut_down(Duration::ZERO);
+        }
+    }
+
+    fn fail(&self, failure: String) {
+        self.state().failure.get_or_insert(failure);
+        self.stop("a failure");
+    }
+
+    /// Waits until somebody asks; returns who.
+    fn wait(&self) -> String {
+        let mut state = self.state();
+        loop {
+            if let Some(reason) = &state.reason {
+                return reason.clone();
+            }
+            state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Told when a worker's thread ends, however it ends.
+struct Watch {
+    source: Arc<Source>,
+    index: usize,
+    result: io::Result<()>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.source.workers.fetch_sub(1, Relaxed);
+        let index = self.index;
+        if std::thread::panicking() {
+            self.source.stopper.fail(format!("worker {index} has panicked"));
+        } else if let Err(error) = &self.result {
+            self.source.stopper.fail(format!("worker {index} cannot go on: {error}"));
+        }
+    }
+}
+
+/// The engine as the one who keeps the account of connection buffers.
+struct Buffers(Arc<Engine>);
+
+impl net::Budget for Buffers {
+    fn charge(&self, bytes: usize) -> bool {
+        self.0.charge_buffers(bytes)
+    }
+    fn release(&self, bytes: usize) {
+        self.0.release_buffers(bytes);
+    }
+}
+
+/// A running server. It stops when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    source: Arc<Source>,
+    workers: Vec<JoinHandle<()>>,
+    admin: Option<Admin>,
+    pidfile: Option<PathBuf>,
+}
+
+impl Server {
+    /// Starts a server in this process, which serves when this returns.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(settings: Settings) -> Result<Server, StartError> {
+        Self::start_with(settings, Vec::new())
+    }
+
+    /// As [`start`](Self::start), with listening sockets that a service manager has opened.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_with(
+        mut settings: Settings,
+        inherited: Vec<OwnedFd>,
+    ) -> Result<Server, StartError> {
+        for note in &settings.notes {
+            warn!(event = "setting_ignored", note);
+        }
+        prepare_process(&mut settings)?;
+        refuse_inherited(&inherited)?;
+        let listeners = bind(&settings)?;
+        let admin = bind_admin(&settings)?;
+        let pidfile = write_pidfile(&settings)?;
+        write_port_file(&settings, &listeners);
+        drop_rights(&settings)?;
+        Self::run(settings, listeners, admin, pidfile)
+    }
+
+    fn run(
+        settings: Settings,
+        listeners: Vec<Listener>,
+        admin: Option<std::net::TcpListener>,
+        pidfile: Option<PathBuf>,
+    ) -> Result<Server, StartError> {
+        let clock = Clock::start();
+        let options = larder_engine::Options {
+            memory: settings.memory,
+            max_item_size: settings.max_item_size,
+            when_full: settings.when_full,
+            hash_seed: random_seed(),
+        };
+        let engine = Engine::open(options).map_err(StartError::Engine)?;
+        let options = net::Options {
+            backend: settings.io,
+            listeners,
+            max_connections: settings.max_connections,
+            idle_timeout: settings.idle_timeout,
+            budget: Arc::new(Buffers(Arc::clone(&engine))),
+            ..net::Options::default()
+        };
+        let (control, loops) =
+            net::open(options, settings.threads).map_err(system("open the event loops"))?;
+        let stopper = Stopper::default();
+        stopper.state().control = Some(control.clone());
+        let settings = Arc::new(settings);
+        let source = Arc::new(Source::new(
+            Arc::clone(&settings),
+            clock,
+            Arc::clone(&engine),
+            control,
+            stopper,
+        ));
+        let context = context(&source);
+        source.set_context(&context);
+        let mut server = Server { source, workers: Vec::new(), admin: None, pidfile };
+        for worker in loops {
+            let thread = server.spawn_worker(worker, &context)?;
+            server.workers.push(thread);
+        }
+        if let Some(listener) = admin {
+            let admin = Admin::start(listener, Arc::clone(&server.source));
+            server.admin = Some(admin.map_err(system("start the admin page"))?);
+        }
+        server.announce();
+        Ok(server)
+    }
+
+    fn spawn_worker(
+        &self,
+        worker: net::Worker,
+        context: &Arc<ServerContext>,
+    ) -> Result<JoinHandle<()>, StartError> {
+        let source = Arc::clone(&self.source);
+        let session = source.engine.session(worker.waker());
+        let clock = source.clock;
+        let now = Arc::new(AtomicU32::new(clock.now()));
+        let shown = Arc::clone(&now);
+        let read_clock = Box::new(move || {
+            let now = clock.now();
+            shown.store(now, Relaxed);
+            now
+        });
+        let service = connection::Worker::new(Arc::clone(context), session, read_clock);
+        let registry = Arc::clone(&source.registry);
+        let service = Guard::new(service, registry, source.settings.protocol, now);
+        let index = worker.index();
+        source.workers.fetch_add(1, Relaxed);
+        let watch = Watch { source, index, result: Ok(()) };
+        std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || {
+                // All of it moves in here, not the one field that is assigned.
+                let mut watch = watch;
+                watch.result = worker.run(service);
+            })
+            .map_err(system("start a worker thread"))
+    }
+
+    fn announce(&self) {
+        let source = &self.source;
+        for listener in &source.net.options().listeners {
+            info!(event = "listening", address = %listener.endpoint());
+        }
+        if let Some(address) = self.admin_address() {
+            info!(event = "admin_page", url = %format_args!("http://{address}/"));
+        }
+        info!(
+            event = "serving",
+            version = env!("CARGO_PKG_VERSION"),
+            memory = source.settings.memory,
+            threads = source.settings.threads,
+            io = %source.net.backend(),
+        );
+    }
+
+    /// The TCP addresses of the data port, with the ports that the kernel chose for port 0.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let listeners = self.source.net.options().listeners.iter();
+        listeners.filter_map(Listener::address).collect()
+    }
+
+    /// The address of the admin page, if there is one.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(Admin::address)
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.source.engine
+    }
+
+    /// What statistics are read from.
+    pub fn stats(&self) -> &Arc<Source> {
+        &self.source
+    }
+
+    /// Asks this server to stop.
+    pub fn stopper(&self) -> Stopper {
+        self.source.stopper.clone()
+    }
+
+    /// Waits until a [`Stopper`], the `shutdown` command or a failure asks to stop; returns who it
+    /// was. The server still serves when this returns.
+    pub fn wait(&self) -> String {
+        self.source.stopper.wait()
+    }
+
+    /// Takes no new connections, gives commands in flight `grace`, and ends.
+    ///
+    /// # Errors
+    /// If the server had ended by itself: why.
+    pub fn shutdown(mut self, grace: Duration) -> Result<(), Failure> {
+        self.end(grace);
+        match self.source.stopper.state().failure.take() {
+            Some(failure) => Err(Failure(failure)),
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self, grace: Duration) {
+        if self.workers.is_empty() {
+            return;
+        }
+        self.source.draining.store(true, Relaxed);
+        let connections = self.source.net_totals_ever().current;
+        debug!(event = "draining", connections, grace_ms = grace.as_millis() as u64);
+        let now = self.source.stopper.state().now;
+        self.source.net.shut_down(if now { Duration::ZERO } else { grace });
+        for worker in self.workers.drain(..) {
+            if worker.join().is_err() {
+                error!(event = "worker_panicked");
+            }
+        }
+        if let Some(admin) = self.admin.take() {
+            admin.stop();
+        }
+        if let Some(path) = self.pidfile.take() {
+            // After a change of user it may not be ours to remove; the next start overwrites it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+fn context(source: &Arc<Source>) -> Arc<ServerContext> {
+    let settings = &source.settings;
+    let hooks = Box::new(ServerHooks(Arc::clone(source)));
+    let engine = Arc::clone(&source.engine);
+    let mut context = ServerContext::new(engine, source.clock.started(), hooks);
+    context.switches = Switches {
+        flush: settings.flush_all,
+        dump: settings.dumping,
+        shutdown: settings.shutdown_command,
+    };
+    context.version = MEMCACHED_VERSION.to_owned();
+    context.verbosity = AtomicU32::new(settings.verbosity);
+    Arc::new(context)
+}
+
+/// Limits of the process, as far as settings ask for them.
+fn prepare_process(settings: &mut Settings) -> Result<(), StartError> {
+    if settings.core_dumps {
+        process::enable_core_dumps().map_err(system("let core files be written"))?;
+    }
+    // Beside the connections: listeners, one or two descriptors per worker, the admin page.
+    let beside = 64 + 4 * settings.threads as u64;
+    let wanted = settings.max_connections as u64 + beside;
+    let allowed = process::raise_file_limit(wanted).map_err(system("read the file limit"))?;
+    if allowed < wanted {
+        let reachable = allowed.saturating_sub(beside).max(1);
+        if settings.is_asked("max-connections") {
+            let error = io::Error::other(format!(
+                "the limit of open files is {allowed}, enough for {reachable} connections: raise \
+                 it (ulimit -n, LimitNOFILE=) or lower --max-connections"
+            ));
+            let connections = settings.max_connections;
+            return Err(system(format!("keep {connections} connections"))(error));
+        }
+        warn!(event = "fewer_connections", reachable, reason = "limit of open files");
+        settings.max_connections = reachable as usize;
+    }
+    Ok(())
+}
+
+fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
+    let mut listeners = Vec::new();
+    for listen in settings.listen_addresses() {
+        let addresses = listen
+            .resolve(settings.default_port())
+            .map_err(|error| StartError::Resolve { address: listen.to_string(), error })?;
+        let mut failed = None;
+        let before = listeners.len();
+        for mut address in addresses {
+            // Both families of one name share the port that the kernel chose for the first.
+            if address.port() == 0
+                && let Some(first) = listeners.get(before).and_then(Listener::address)
+            {
+                address.set_port(first.port());
+            }
+            match Listener::bind(&Endpoint::Tcp(address)) {
+                Ok(listener) => listeners.push(listener),
+                // A machine may lack one of the two families.
+                Err(error) if listen.host == "*" && !matches!(error, BindError::InUse(_)) => {
+                    failed = Some(error);
+                }
+                Err(error) => return Err(StartError::Bind(error)),
+            }
+        }
+        if let Some(error) = failed.filter(|_| listeners.len() == before) {
+            return Err(StartError::Bind(error));
+        }
+    }
+    if let Some(path) = &settings.socket {
+        // The directory may change when the server goes to the background.
+        let path = std::path::absolute(path).map_err(system("find the current directory"))?;
+        let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
+        listeners.push(Listener::bind(&endpoint).map_err(StartError::Bind)?);
+    }
+    Ok(listeners)
+}
+
+/// A default address that is taken is not worth a refusal to serve; one that was asked for is.
+fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpListener>, StartError> {
+    let Some(address) = settings.admin else { return Ok(None) };
+    let default = Settings::default().admin == Some(address) && !settings.is_asked("admin");
+    match admin::bind(address) {
+        Ok(listener) => {
+            if !address.ip().is_loopback() {
+                warn!(event = "admin_open", %address, reason = "anybody who reaches it can read it");
+            }
+            Ok(Some(listener))
+        }
+        Err(error) if default => {
+            warn!(event = "admin_off", %address, %error);
+            Ok(None)
+        }
+        Err(error) => Err(StartError::Admin { address, error }),
+    }
+}
+
+fn write_pidfile(settings: &Settings) -> Result<Option<PathBuf>, StartError> {
+    let Some(path) = &settings.pidfile else { return Ok(None) };
+    let path = std::path::absolute(path).map_err(system("find the current directory"))?;
+    std::fs::write(&path, format!("{}\n", std::process::id()))
+        .map_err(system(format!("write --pidfile {}", path.display())))?;
+    Ok(Some(path))
+}
+
+/// Test harnesses of memcached's wait for this file. Written aside and renamed, so that whoever
+/// sees it sees all of it.
+fn write_port_file(settings: &Settings, listeners: &[Listener]) {
+    let Some(path) = &settings.port_file else { return };
+    let mut text = String::new();
+    for address in listeners.iter().filter_map(Listener::address) {
+        let family = if address.is_ipv4() { "INET" } else { "INET6" };
+        text += &format!("TCP {family}: {}\n", address.port());
+    }
+    let mut aside = path.clone().into_os_string();
+    aside.push(".lck");
+    let written = std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, path));
+    if let Err(error) = written {
+        warn!(event = "port_file_failed", path = %path.display(), %error);
+    }
+}
+
+/// From here on the process has the rights of the user it was told to become.
+fn drop_rights(settings: &Settings) -> Result<(), StartError> {
+    if process::is_root() {
+        match &settings.user {
+            Some(user) => {
+                process::become_user(user).map_err(system(format!("become --user {user}")))?;
+            }
+            None if settings.flavor == Flavor::Memcached || settings.daemon => {
+                warn!(event = "running_as_root", advice = "give --user to drop its rights");
+            }
+            None => debug!(event = "running_as_root", advice = "give --user to drop its rights"),
+        }
+    } else if let Some(user) = &settings.user {
+        debug!(event = "user_unchanged", user, reason = "not started as root");
+    }
+    if settings.lock_memory
+        && let Err(error) = process::lock_memory()
+    {
+        warn!(event = "memory_not_locked", %error, advice = "raise the limit: ulimit -l");
+    }
+    Ok(())
+}
+
+/// Sockets that a service manager has opened cannot be served yet; serving others in their place
+/// would leave their clients waiting for ever.
+fn refuse_inherited(sockets: &[OwnedFd]) -> Result<(), StartError> {
+    if sockets.is_empty() {
+        return Ok(());
+    }
+    let error = io::Error::other("remove the socket unit and let Larder listen itself");
+    Err(system(format!("take over {} sockets of the service manager", sockets.len()))(error))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::*;
+use crate::settings::{ListenAddress, Port, Protocol};
+
+/// Any port of the loopback address, no admin page.
+fn settings() -> Settings {
+    Settings {
+        listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
+        admin: None,
+        threads: 2,
+        ..Settings::default()
+    }
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let client = TcpStream::connect(server.addresses()[0]).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client
+}
+
+fn ask(client: &mut TcpStream, request: &str, expected: &str) {
+    client.write_all(request.as_bytes()).unwrap();
+    let mut reply = vec![0; expected.len()];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(String::from_utf8_lossy(&reply), expected, "{request}");
+}
+
+/// Reads what comes until the server closes.
+fn rest(mut client: TcpStream) -> String {
+    let mut text = String::new();
+    // A reset ends the connection, too.
+    let _ = client.read_to_string(&mut text);
+    text
+}
+
+#[test]
+fn serves_and_stops() {
+    let server = Server::start(settings()).unwrap();
+    let mut client = connect(&server);
+    ask(&mut client, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    ask(&mut client, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
+    ask(&mut client, "version\r\n", "VERSION 1.6.45\r\n");
+    let address = server.addresses()[0];
+    server.shutdown(Duration::from_secs(5)).unwrap();
+    assert_eq!(rest(client), "");
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn two_servers_know_nothing_of_each_other() {
+    let (one, two) = (Server::start(settings()).unwrap(), Server::start(settings()).unwrap());
+    ask(&mut connect(&one), "set k 0 0 1\r\n1\r\n", "STORED\r\n");
+    ask(&mut connect(&two), "get k\r\n", "END\r\n");
+    drop(one);
+    ask(&mut connect(&two), "get k\r\n", "END\r\n");
+}
+
+#[test]
+fn a_stop_has_a_reason_and_the_shutdown_command_is_one() {
+    let server = Server::start(Settings { shutdown_command: true, ..settings() }).unwrap();
+    let mut client = connect(&server);
+    client.write_all(b"shutdown graceful\r\n").unwrap();
+    assert_eq!(server.wait(), "the shutdown command");
+    assert!(!server.stopper().stop("somebody else"));
+    assert_eq!(server.wait(), "the shutdown command");
+    server.shutdown(Duration::from_secs(5)).unwrap();
+
+    let server = Server::start(settings()).unwrap();
+    ask(&mut connect(&server), "shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n");
+}
+
+#[test]
+fn a_stop_waits_for_a_command_in_flight() {
+    let server = Server::start(settings()).unwrap();
+    let mut client = connect(&server);
+    ask(&mut client, "mn\r\nset k 0 0 3\r\nab", "MN\r\n");
+    let ending = std::thread::spawn(move || server.shutdown(Duration::from_secs(20)));
+    client.write_all(b"c\r\n").unwrap();
+    assert_eq!(rest(client), "STORED\r\n");
+    ending.join().unwrap().unwrap();
+}
+
+#[test]
+fn stop_now_ends_a_wait_for_a_command_in_flight() {
+    let server = Server::start(settings()).unwrap();
+    let mut client = connect(&server);
+    ask(&mut client, "mn\r\nset k 0 0 3\r\nab", "MN\r\n");
+    let stopper = server.stopper();
+    let ending = std::thread::spawn(move || server.shutdown(Duration::from_secs(3600)));
+    stopper.stop_now("impatience");
+    ending.join().unwrap().unwrap();
+    assert_eq!(rest(client), "");
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let server = Server::start(settings()).unwrap();
+    let taken = server.addresses()[0].port();
+    let error = Server::start(Settings {
+        listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(taken) }],
+        ..settings()
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("is taken by another process"), "{error}");
+
+    let error = Server::start(Settings { memory: 1 << 20, max_item_size: 1024, ..settings() });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("--memory is too small: give at least 8 MB"), "{error}");
+
+    let listen = vec![ListenAddress { host: "no.such.host.invalid".to_owned(), port: None }];
+    let error = Server::start(Settings { listen, ..settings() }).unwrap_err().to_string();
+    assert!(error.contains("--listen no.such.host.invalid has no address"), "{error}");
+
+    let pidfile = Some("/does/not/exist/larder.pid".into());
+    let error = Server::start(Settings { pidfile, ..settings() }).unwrap_err().to_string();
+    assert!(error.contains("cannot write --pidfile /does/not/exist/larder.pid"), "{error}");
+}
+
+#[test]
+fn files_are_written_and_removed() {
+    let folder = std::env::temp_dir().join(format!("larder-server-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (pidfile, port_file) = (folder.join("pid"), folder.join("port"));
+    let socket = folder.join("socket");
+    let server = Server::start(Settings {
+        pidfile: Some(pidfile.clone()),
+        port_file: Some(port_file.clone()),
+        socket: Some(socket.clone()),
+        ..settings()
+    })
+    .unwrap();
+    let port = server.addresses()[0].port();
+    assert_eq!(std::fs::read_to_string(&port_file).unwrap(), format!("TCP INET: {port}\n"));
+    let pid = std::fs::read_to_string(&pidfile).unwrap();
+    assert_eq!(pid.trim(), std::process::id().to_string());
+    let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    client.write_all(b"mn\r\n").unwrap();
+    let mut reply = [0; 4];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"MN\r\n");
+    drop(server);
+    assert!(!pidfile.exists() && !socket.exists());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn every_address_with_one_port_of_the_kernels_choice() {
+    let listen = vec![ListenAddress { host: "*".to_owned(), port: None }];
+    let server = Server::start(Settings { listen, port: Port::Any, ..settings() }).unwrap();
+    let addresses = server.addresses();
+    assert!(addresses.iter().all(|a| a.port() == addresses[0].port() && a.port() != 0));
+    ask(&mut connect_to(addresses[0].port()), "get k\r\n", "END\r\n");
+}
+
+fn connect_to(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).unwrap()
+}
+
+#[test]
+fn only_the_protocol_that_is_allowed() {
+    let binary_noop: [u8; 24] = {
+        let mut header = [0; 24];
+        header[0] = 0x80;
+        header[1] = 0x0a;
+        header
+    };
+    let server = Server::start(Settings { protocol: Protocol::Ascii, ..settings() }).unwrap();
+    ask(&mut connect(&server), "mn\r\n", "MN\r\n");
+    let mut client = connect(&server);
+    client.write_all(&binary_noop).unwrap();
+    assert_eq!(rest(client), "");
+
+    let server = Server::start(Settings { protocol: Protocol::Binary, ..settings() }).unwrap();
+    let mut client = connect(&server);
+    client.write_all(b"mn\r\n").unwrap();
+    assert_eq!(rest(client), "");
+    let mut client = connect(&server);
+    client.write_all(&binary_noop).unwrap();
+    let mut reply = [0; 24];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..2], [0x81, 0x0a]);
+}

@@ -1,0 +1,78 @@
+//! What can be wrong with the settings, said so that the reader knows where and what to do.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Where a value came from, from the strongest to the weakest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A flag on the command line.
+    Flag,
+    /// An environment variable.
+    Environment,
+    /// The configuration file.
+    File(PathBuf),
+    /// Nobody said anything.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag => f.write_str("command line"),
+            Origin::Environment => f.write_str("environment"),
+            Origin::File(path) => path.display().fmt(f),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// One value cannot be used.
+    Value {
+        /// Who gave it, as the person wrote it: `--memory`, `LARDER_MEMORY`, `file: memory`.
+        place: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// The configuration file has a key that does not exist.
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// A key that looks like it.
+        suggestion: Option<&'static str>,
+    },
+    /// The configuration file cannot be read.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Two values do not go together, or a value is out of range.
+    Together(String),
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SettingsError::Value { place, reason } => write!(f, "{place}: {reason}"),
+            SettingsError::UnknownKey { path, key, suggestion } => {
+                write!(f, "{}: there is no setting {key:?}", path.display())?;
+                match suggestion {
+                    Some(known) => write!(f, ": did you mean {known:?}?"),
+                    None => f.write_str(": `larder serve --help` lists them"),
+                }
+            }
+            SettingsError::File { path, reason } => write!(f, "{}: {reason}", path.display()),
+            SettingsError::Together(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}

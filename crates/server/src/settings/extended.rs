@@ -1,0 +1,90 @@
+//! memcached's `-o name[=value],...`. What has a meaning here is set; tuning of mechanisms that do
+//! not exist here is noted; what protects, restricts or keeps data is refused.
+
+use super::{Settings, units};
+
+/// Tuning without a meaning here; a name that ends in `_` stands for all that begin so.
+const TUNING: &[&str] = &[
+    "drop_unread",
+    "ext_",
+    "hash_algorithm",
+    "hashpower",
+    "hot_",
+    "inline_ascii_resp",
+    "lru_",
+    "maxconns_fast",
+    "modern",
+    "read_buf_mem_limit",
+    "relaxed_privileges",
+    "resp_obj_mem_limit",
+    "slab_",
+    "sock_cookie_id",
+    "tail_repair_time",
+    "temporary_ttl",
+    "track_sizes",
+    "warm_",
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+];
+
+/// What must not be ignored, and why it cannot be done.
+const REFUSED: &[(&str, &str)] = &[
+    ("ext_path", "this version keeps items in RAM only: remove it or stay with memcached"),
+    ("ssl_", "there is no TLS on the data port: put a TLS proxy in front or remove it"),
+    ("proxy_", "there is no proxy: remove it"),
+    ("drop_privileges", "there is no system call filter: use systemd's SystemCallFilter="),
+];
+
+fn matches(name: &str, pattern: &str) -> bool {
+    name == pattern || (pattern.ends_with('_') && name.starts_with(pattern))
+}
+
+pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
+    settings.extended = text.to_owned();
+    for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        if name == "idle_timeout" {
+            let timeout = units::parse_duration(value).map_err(|e| format!("{name}: {e}"))?;
+            settings.idle_timeout = (!timeout.is_zero()).then_some(timeout);
+            continue;
+        }
+        if let Some((_, reason)) = REFUSED.iter().find(|(pattern, _)| matches(name, pattern)) {
+            return Err(format!("{name}: {reason}"));
+        }
+        let plain = name.strip_prefix("no_").unwrap_or(name);
+        let known = TUNING.iter().any(|pattern| matches(plain, pattern));
+        settings.notes.push(match known || plain == "hashexpand" || plain == "chunked_items" {
+            true => format!("-o {name} tunes what does not exist here: ignored"),
+            false => format!("-o {name} is not known: ignored"),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_has_a_meaning_is_set() {
+        let mut settings = Settings::default();
+        apply(&mut settings, "idle_timeout=30, hashpower=20,,no_lru_crawler,wonder=1").unwrap();
+        assert_eq!(settings.idle_timeout, Some(Duration::from_secs(30)));
+        assert_eq!(settings.notes.len(), 3);
+        assert!(settings.notes[2].contains("wonder is not known"), "{:?}", settings.notes);
+        apply(&mut settings, "idle_timeout=0").unwrap();
+        assert_eq!(settings.idle_timeout, None);
+    }
+
+    #[test]
+    fn what_protects_or_keeps_data_is_refused() {
+        for text in ["ext_path=/f:1G", "ssl_chain_cert=/c", "drop_privileges", "proxy_config=x"] {
+            let refused = apply(&mut Settings::default(), text).unwrap_err();
+            assert!(text.starts_with(refused.split(':').next().unwrap()), "{refused}");
+        }
+        assert!(apply(&mut Settings::default(), "no_drop_privileges").is_ok());
+        assert!(apply(&mut Settings::default(), "idle_timeout=soon").is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! Help texts, made from the table.
+
+use super::Settings;
+use super::table::{Group, Kind, SETTINGS, Setting};
+
+/// The version of memcached whose replies Larder gives. `memcached -V` and the `version` command
+/// answer it, because clients and test harnesses compare it.
+pub const MEMCACHED_VERSION: &str = "1.6.45";
+
+/// What stands below the flags in `larder serve --help`.
+pub(super) const AFTER_HELP: &str = "\
+Sizes:      64, 512MB, 1.5GB, 512k; units count in 1024s
+Durations:  30 (seconds), 500ms, 5m, 1h
+Sources:    flags, then LARDER_* in the environment, then the file of --config, then defaults
+
+Example:
+  larder serve --memory 2GB --listen 0.0.0.0 --threads 4
+  LARDER_MEMORY=2GB LARDER_ADMIN=off larder serve
+
+Signals:
+  SIGTERM, SIGINT, SIGUSR1   stop: no new connections, commands in flight are finished
+  the same again             stop at once
+  SIGHUP                     read the log level from the sources again
+
+Exit codes:
+  0  stopped when asked to
+  1  failed while running
+  2  the command line, the environment or the file is wrong
+  3  could not start: an address is taken, memory or a permission is missing";
+
+/// The long help of a flag: what it does, default, name in the environment.
+pub(super) fn long_help(setting: &Setting) -> String {
+    let mut text = setting.help.to_owned();
+    if setting.is_shown() && setting.kind != Kind::Switch {
+        let default = match setting.key {
+            // Not the same on every machine.
+            "threads" => "the number of cores".to_owned(),
+            _ => (setting.show)(&Settings::default()),
+        };
+        if !default.is_empty() {
+            text += &format!("\n[default: {default}]");
+        }
+    }
+    text += &format!("\n[env: {}]", setting.environment());
+    text
+}
+
+/// What `memcached -h` prints when Larder was started by that name. Harnesses read the version off
+/// its first line, and search it for the flags that they may use.
+pub fn memcached_help() -> String {
+    let mut text = format!(
+        "memcached {MEMCACHED_VERSION}\nThis is Larder {}, started by the name of memcached.\n\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    for setting in SETTINGS.iter().filter(|setting| setting.group != Group::Refused) {
+        let short = setting.short.map_or("    ".to_owned(), |short| format!("-{short}, "));
+        let long = setting.alias.unwrap_or(setting.key);
+        let value = match setting.kind {
+            Kind::Value(name) | Kind::List(name) => format!("=<{}>", name.to_ascii_lowercase()),
+            Kind::Switch | Kind::Count => String::new(),
+        };
+        text += &format!("{:<38} {}\n", format!("{short}--{long}{value}"), setting.help);
+    }
+    for (flag, what) in [
+        ("    --config=<file>", "TOML file with settings"),
+        ("-h, --help", "Print this help and exit"),
+        ("-i, --license", "Print the licence and exit"),
+        ("-V, --version", "Print the version and exit"),
+    ] {
+        text += &format!("{flag:<38} {what}\n");
+    }
+    text
+}

@@ -1,0 +1,308 @@
+//! From a command line, an environment and a file to [`Settings`]. The stronger source is applied
+//! later: file, then environment, then flags.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use super::table::{Group, Kind, SETTINGS, Setting};
+use super::{Flavor, Origin, Settings, SettingsError, help};
+
+/// The environment variables of a process, as far as they concern settings.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+}
+
+impl Environment {
+    /// The variables of this process.
+    pub fn of_process() -> Environment {
+        std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect()
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+}
+
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
+        let wanted = |name: &String| name.starts_with("LARDER_") || name.starts_with("MEMCACHED_");
+        Environment { variables: variables.into_iter().filter(|(name, _)| wanted(name)).collect() }
+    }
+}
+
+/// Names that containers put into the environment beside a service called `larder`.
+const FOREIGN: [&str; 2] = ["LARDER_SERVICE_", "LARDER_PORT_"];
+
+/// The command line of `larder serve`.
+pub fn command() -> Command {
+    let command = Command::new("serve")
+        .about("Serve the memcached protocols")
+        .after_help("Every setting has a name in the environment and in the file, see --help.")
+        .after_long_help(help::AFTER_HELP);
+    arguments(command)
+}
+
+/// The command line of memcached, for a start through a link of that name. It knows Larder's
+/// flags too.
+pub fn memcached_command() -> Command {
+    let command = Command::new("memcached")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .infer_long_args(true)
+        .arg(switch("help", 'h'))
+        .arg(switch("version", 'V'))
+        .arg(switch("license", 'i'))
+        // memcached does not look at what is left over.
+        .arg(Arg::new(LEFT_OVER).num_args(0..).hide(true));
+    arguments(command)
+}
+
+const LEFT_OVER: &str = "left-over";
+
+fn switch(name: &'static str, short: char) -> Arg {
+    Arg::new(name).long(name).short(short).action(ArgAction::SetTrue).hide(true)
+}
+
+fn arguments(command: Command) -> Command {
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(clap::value_parser!(PathBuf))
+        .help("TOML file with settings")
+        .long_help("TOML file with settings, keys named like the flags\n[env: LARDER_CONFIG]")
+        .help_heading(Group::Process.heading());
+    let arguments = SETTINGS.iter().map(argument);
+    command.args_override_self(true).args(arguments).arg(config)
+}
+
+fn argument(setting: &'static Setting) -> Arg {
+    let mut argument = Arg::new(setting.key)
+        .long(setting.key)
+        .help(setting.help)
+        .long_help(help::long_help(setting))
+        .help_heading(setting.group.heading())
+        .hide(setting.group == Group::Refused)
+        .hide_short_help(setting.group == Group::Tuning);
+    if let Some(short) = setting.short {
+        argument = argument.short(short);
+    }
+    if let Some(alias) = setting.alias {
+        argument = argument.alias(alias);
+    }
+    match setting.kind {
+        Kind::Value(name) => {
+            argument.value_name(name).action(ArgAction::Set).allow_hyphen_values(true)
+        }
+        Kind::List(name) => argument.value_name(name).action(ArgAction::Append),
+        Kind::Switch => argument.action(ArgAction::SetTrue),
+        Kind::Count => argument.action(ArgAction::Count),
+    }
+}
+
+/// What a parsed command line says about a setting.
+fn flag(setting: &Setting, matches: &ArgMatches) -> Option<String> {
+    if matches.value_source(setting.key) != Some(clap::parser::ValueSource::CommandLine) {
+        return None;
+    }
+    match setting.kind {
+        Kind::Value(_) | Kind::List(_) => {
+            let values = matches.get_many::<String>(setting.key)?;
+            // memcached strips what stands before a value.
+            let values: Vec<_> = values.map(|value| value.trim_start()).collect();
+            Some(values.join(","))
+        }
+        Kind::Switch => Some(matches.get_flag(setting.key).to_string()),
+        Kind::Count => Some(matches.get_count(setting.key).to_string()),
+    }
+}
+
+fn flag_name(setting: &Setting, flavor: Flavor) -> String {
+    match (flavor, setting.short) {
+        (Flavor::Memcached, Some(short)) => format!("-{short}"),
+        _ => format!("--{}", setting.key),
+    }
+}
+
+/// Puts the settings together.
+///
+/// # Errors
+/// The first value that cannot be used, or file that cannot be read, with what to do.
+pub fn from_matches(
+    flavor: Flavor,
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> Result<Settings, SettingsError> {
+    let mut settings = Settings::new(flavor);
+    settings.config = match matches.get_one::<PathBuf>("config") {
+        Some(path) => Some(path.clone()),
+        None => environment.get("LARDER_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from),
+    };
+    if let Some(path) = settings.config.clone() {
+        apply_file(&mut settings, &path)?;
+    }
+    apply_environment(&mut settings, environment)?;
+    for setting in SETTINGS {
+        if let Some(text) = flag(setting, matches) {
+            apply(&mut settings, setting, &text, Origin::Flag, || flag_name(setting, flavor))?;
+        }
+    }
+    if flavor == Flavor::Memcached
+        && let Some(words) = matches.get_many::<String>(LEFT_OVER)
+    {
+        let words: Vec<_> = words.map(String::as_str).collect();
+        settings.notes.push(format!("no flags, ignored as memcached does: {}", words.join(" ")));
+    }
+    settings.port_file = environment.get("MEMCACHED_PORT_FILENAME").map(PathBuf::from);
+    settings.check()?;
+    Ok(settings)
+}
+
+fn apply(
+    settings: &mut Settings,
+    setting: &Setting,
+    text: &str,
+    origin: Origin,
+    place: impl FnOnce() -> String,
+) -> Result<(), SettingsError> {
+    (setting.set)(settings, text)
+        .map_err(|reason| SettingsError::Value { place: place(), reason })?;
+    settings.origins.insert(setting.key, origin);
+    Ok(())
+}
+
+fn apply_environment(
+    settings: &mut Settings,
+    environment: &Environment,
+) -> Result<(), SettingsError> {
+    for setting in SETTINGS {
+        let name = setting.environment();
+        let Some(text) = environment.get(&name) else { continue };
+        // What containers set for a service that is called larder.
+        if setting.key == "port" && text.contains("://") {
+            continue;
+        }
+        apply(settings, setting, text, Origin::Environment, || name)?;
+    }
+    let known = |name: &str| {
+        name == "LARDER_CONFIG" || SETTINGS.iter().any(|setting| setting.environment() == name)
+    };
+    for name in environment.variables.keys() {
+        let foreign = FOREIGN.iter().any(|prefix| name.starts_with(prefix));
+        if name.starts_with("LARDER_") && !foreign && !known(name) {
+            let key = name["LARDER_".len()..].to_ascii_lowercase().replace('_', "-");
+            let hint = suggestion(&key).map(environment_hint).unwrap_or_default();
+            settings.notes.push(format!("the variable {name} names no setting: ignored{hint}"));
+        }
+    }
+    Ok(())
+}
+
+fn environment_hint(key: &'static str) -> String {
+    format!("; did you mean LARDER_{}?", key.to_ascii_uppercase().replace('-', "_"))
+}
+
+fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError> {
+    let unreadable = |reason: String| SettingsError::File { path: path.to_owned(), reason };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| unreadable(format!("cannot be read: {error}")))?;
+    let table: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| unreadable(error.to_string()))?;
+    for key in table.keys() {
+        if !SETTINGS.iter().any(|setting| setting.key == key) {
+            return Err(SettingsError::UnknownKey {
+                path: path.to_owned(),
+                key: key.clone(),
+                suggestion: suggestion(key),
+            });
+        }
+    }
+    for setting in SETTINGS {
+        let Some(value) = table.get(setting.key) else { continue };
+        let place = || format!("{}: {}", path.display(), setting.key);
+        let text =
+            file_text(value).map_err(|reason| SettingsError::Value { place: place(), reason })?;
+        apply(settings, setting, &text, Origin::File(path.to_owned()), place)?;
+    }
+    Ok(())
+}
+
+/// The text that a flag would have.
+fn file_text(value: &toml::Value) -> Result<String, String> {
+    match value {
+        toml::Value::String(text) => Ok(text.clone()),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        toml::Value::Float(number) => Ok(number.to_string()),
+        toml::Value::Boolean(on) => Ok(on.to_string()),
+        toml::Value::Array(values) => {
+            let texts: Result<Vec<_>, _> = values.iter().map(file_text).collect();
+            Ok(texts?.join(","))
+        }
+        toml::Value::Datetime(_) | toml::Value::Table(_) => {
+            Err("it must be a string, a number, true, false or a list of these".to_owned())
+        }
+    }
+}
+
+/// The setting whose name is nearest to `key`, if one is near.
+fn suggestion(key: &str) -> Option<&'static str> {
+    let key = key.to_ascii_lowercase().replace('_', "-");
+    let shown = SETTINGS.iter().filter(|setting| setting.group != Group::Refused);
+    let named = shown.clone().find(|setting| setting.alias == Some(key.as_str()));
+    if let Some(setting) = named {
+        return Some(setting.key);
+    }
+    shown
+        .map(|setting| (distance(&key, setting.key), setting.key))
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// Insertions, deletions and replacements that make `b` of `a`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance("memory", "memory"), 0);
+        assert_eq!(distance("memmory", "memory"), 1);
+        assert_eq!(distance("", "io"), 2);
+        assert_eq!(distance("treads", "threads"), 1);
+    }
+
+    #[test]
+    fn suggestions() {
+        let cases = [
+            ("memroy", Some("memory")),
+            ("max_item_size", Some("max-item-size")),
+            ("memory-limit", Some("memory")),
+            ("max-connection", Some("max-connections")),
+            ("adminn", Some("admin")),
+            ("colour-of-the-sky", None),
+        ];
+        for (key, expected) in cases {
+            assert_eq!(suggestion(key), expected, "{key}");
+        }
+    }
+}

@@ -1,0 +1,752 @@
+//! The list of settings. Everything that names a setting is generated from here.
+
+use std::path::PathBuf;
+
+use larder_engine::WhenFull;
+
+use super::units::{Bare, parse_duration, parse_size, show_size};
+use super::{ListenAddress, LogFormat, LogLevel, Port, Protocol, Settings, extended};
+use crate::net::BackendChoice;
+
+/// How a setting is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// With a value; the text is its name in the help.
+    Value(&'static str),
+    /// With a list of values, separated by commas or given repeatedly.
+    List(&'static str),
+    /// On by being there; `true` or `false` in the environment and in the file.
+    Switch,
+    /// Counted: `-vv` is 2.
+    Count,
+}
+
+/// Where a setting stands in the help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    Network,
+    Memory,
+    Commands,
+    Process,
+    Log,
+    /// memcached's, with no effect here; not in the help of `larder serve`.
+    Tuning,
+    /// Refused with a reason; not in any help.
+    Refused,
+}
+
+impl Group {
+    pub(super) fn heading(self) -> &'static str {
+        match self {
+            Group::Network => "Network",
+            Group::Memory => "Memory",
+            Group::Commands => "Commands",
+            Group::Process => "Process",
+            Group::Log => "Logging",
+            Group::Tuning | Group::Refused => "Other",
+        }
+    }
+}
+
+/// One setting.
+pub(super) struct Setting {
+    /// The long flag, and the key in the file; `LARDER_KEY` in the environment.
+    pub(super) key: &'static str,
+    /// memcached's long flag, where it is another one.
+    pub(super) alias: Option<&'static str>,
+    pub(super) short: Option<char>,
+    pub(super) kind: Kind,
+    pub(super) group: Group,
+    pub(super) help: &'static str,
+    /// Takes over a value; the error says what to do.
+    pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
+    /// The present value, readable by `set`.
+    pub(super) show: fn(&Settings) -> String,
+}
+
+impl Setting {
+    /// Whether the setting says something about how the server runs.
+    pub(super) fn is_shown(&self) -> bool {
+        !matches!(self.group, Group::Tuning | Group::Refused)
+    }
+
+    /// Its name in the environment.
+    pub(super) fn environment(&self) -> String {
+        format!("LARDER_{}", self.key.to_ascii_uppercase().replace('-', "_"))
+    }
+}
+
+type Set = fn(&mut Settings, &str) -> Result<(), String>;
+type Show = fn(&Settings) -> String;
+
+const fn setting(
+    key: &'static str,
+    short: Option<char>,
+    kind: Kind,
+    group: Group,
+    help: &'static str,
+    (set, show): (Set, Show),
+) -> Setting {
+    Setting { key, alias: None, short, kind, group, help, set, show }
+}
+
+impl Setting {
+    /// memcached's name of the flag.
+    const fn or(mut self, alias: &'static str) -> Setting {
+        self.alias = Some(alias);
+        self
+    }
+}
+
+/// A setting that sets a boolean field.
+macro_rules! switch {
+    ($field:ident) => {
+        switch!($field, true)
+    };
+    ($field:ident, $on:literal) => {
+        (
+            |s, text| {
+                s.$field = parse_switch(text)? == $on;
+                Ok(())
+            },
+            |s| show_switch(s.$field == $on),
+        )
+    };
+}
+
+/// A tuning flag of memcached's: accepted, checked to be a number, noted.
+macro_rules! tuning {
+    ($why:literal) => {
+        (
+            |s, text| {
+                if text != "false" {
+                    s.notes.push($why.to_owned());
+                }
+                Ok(())
+            },
+            |_| String::new(),
+        )
+    };
+}
+
+/// A flag that must not be ignored and cannot be done.
+macro_rules! refused {
+    ($why:literal) => {
+        (|_, text| if text == "false" { Ok(()) } else { Err($why.to_owned()) }, |_| String::new())
+    };
+}
+
+use Group::{Commands, Log, Memory, Network, Process, Refused, Tuning};
+use Kind::{Count, List, Switch, Value};
+
+/// All settings, in the order of the help.
+pub(super) static SETTINGS: &[Setting] = &[
+    setting(
+        "listen",
+        Some('l'),
+        List("ADDR"),
+        Network,
+        "Address or address:port to listen on; repeatable, * is every address",
+        (set_listen, |s| joined(s.listen_addresses())),
+    ),
+    setting(
+        "port",
+        Some('p'),
+        Value("PORT"),
+        Network,
+        "TCP port; 0 is no TCP, -1 lets the kernel choose",
+        (set_port, show_port),
+    ),
+    setting(
+        "socket",
+        Some('s'),
+        Value("PATH"),
+        Network,
+        "Unix socket; without --listen and --port there is no TCP then",
+        (
+            |s, text| {
+                s.socket = path(text)?;
+                Ok(())
+            },
+            |s| show_path(s.socket.as_ref()),
+        ),
+    )
+    .or("unix-socket"),
+    setting(
+        "socket-mode",
+        Some('a'),
+        Value("MODE"),
+        Network,
+        "Permissions of the Unix socket, in octal",
+        (set_socket_mode, |s| format!("{:o}", s.socket_mode)),
+    )
+    .or("unix-mask"),
+    setting(
+        "max-connections",
+        Some('c'),
+        Value("N"),
+        Network,
+        "Connections at a time",
+        (
+            |s, text| {
+                s.max_connections = positive(text)?;
+                Ok(())
+            },
+            |s| s.max_connections.to_string(),
+        ),
+    )
+    .or("conn-limit"),
+    setting(
+        "idle-timeout",
+        None,
+        Value("DURATION"),
+        Network,
+        "Close connections that are silent for this long; 0 is never",
+        (
+            |s, text| {
+                let timeout = parse_duration(text)?;
+                s.idle_timeout = (!timeout.is_zero()).then_some(timeout);
+                Ok(())
+            },
+            |s| show_duration(s.idle_timeout.unwrap_or_default()),
+        ),
+    ),
+    setting(
+        "protocol",
+        Some('B'),
+        Value("auto|ascii|binary"),
+        Network,
+        "Protocol that connections may speak",
+        (
+            |s, text| {
+                s.protocol = one_of(text, PROTOCOLS)?;
+                Ok(())
+            },
+            |s| name_of(s.protocol, PROTOCOLS),
+        ),
+    ),
+    setting(
+        "io",
+        None,
+        Value("auto|uring|epoll"),
+        Network,
+        "Kernel interface of the event loops; auto takes io_uring where the kernel allows it",
+        (
+            |s, text| {
+                s.io = one_of(text, BACKENDS)?;
+                Ok(())
+            },
+            |s| name_of(s.io, BACKENDS),
+        ),
+    ),
+    setting(
+        "admin",
+        None,
+        Value("ADDR|off"),
+        Network,
+        "Address of the admin page, health checks and metrics",
+        (set_admin, |s| s.admin.map_or("off".to_owned(), |address| address.to_string())),
+    ),
+    setting(
+        "admin-host",
+        None,
+        List("NAME"),
+        Network,
+        "Host name under which the admin page may be asked for; addresses and localhost always may",
+        (
+            |s, text| {
+                s.admin_hosts = split(text).map(str::to_ascii_lowercase).collect();
+                Ok(())
+            },
+            |s| s.admin_hosts.join(","),
+        ),
+    ),
+    setting(
+        "memory",
+        Some('m'),
+        Value("SIZE"),
+        Memory,
+        "RAM for data and index together: 64 (MiB), 512MB, 2GB",
+        (
+            |s, text| {
+                s.memory = parse_size(text, Bare::Mebibytes)?;
+                Ok(())
+            },
+            |s| show_size(s.memory),
+        ),
+    )
+    .or("memory-limit"),
+    setting(
+        "max-item-size",
+        Some('I'),
+        Value("SIZE"),
+        Memory,
+        "Largest item: 1m, 512k, 1GB at most",
+        (set_max_item_size, |s| show_size(s.max_item_size)),
+    ),
+    setting(
+        "when-full",
+        None,
+        Value("evict|refuse"),
+        Memory,
+        "When memory is full: the least valuable items make room, or writes are refused",
+        (
+            |s, text| {
+                s.when_full = one_of(text, WHEN_FULL)?;
+                Ok(())
+            },
+            |s| name_of(s.when_full, WHEN_FULL),
+        ),
+    ),
+    setting(
+        "disable-evictions",
+        Some('M'),
+        Switch,
+        Memory,
+        "Same as --when-full refuse",
+        (
+            |s, text| {
+                if parse_switch(text)? {
+                    s.when_full = WhenFull::Refuse;
+                }
+                Ok(())
+            },
+            |s| show_switch(s.when_full == WhenFull::Refuse),
+        ),
+    ),
+    setting(
+        "lock-memory",
+        Some('k'),
+        Switch,
+        Memory,
+        "Keep all memory out of swap",
+        switch!(lock_memory),
+    ),
+    setting(
+        "disable-flush-all",
+        Some('F'),
+        Switch,
+        Commands,
+        "Refuse flush_all",
+        switch!(flush_all, false),
+    ),
+    setting(
+        "disable-dumping",
+        Some('X'),
+        Switch,
+        Commands,
+        "Refuse commands that list keys",
+        switch!(dumping, false),
+    ),
+    setting("disable-watch", Some('W'), Switch, Commands, "Refuse watch", switch!(watch, false)),
+    setting(
+        "enable-shutdown",
+        Some('A'),
+        Switch,
+        Commands,
+        "Allow the shutdown command",
+        switch!(shutdown_command),
+    ),
+    setting(
+        "prefix-delimiter",
+        Some('D'),
+        Value("CHAR"),
+        Commands,
+        "Character that ends a key's prefix in stats detail, which it turns on",
+        (
+            |s, text| {
+                let [delimiter] = text.as_bytes() else {
+                    return Err(format!("{text:?} is not one byte: write for example :"));
+                };
+                s.prefix_delimiter = *delimiter;
+                s.detail = true;
+                Ok(())
+            },
+            |s| char::from(s.prefix_delimiter).to_string(),
+        ),
+    ),
+    setting(
+        "threads",
+        Some('t'),
+        Value("N"),
+        Process,
+        "Worker threads; the number of cores unless given",
+        (
+            |s, text| {
+                s.threads = positive(text)?;
+                if s.threads > 1024 {
+                    return Err("more than 1024 threads help nobody: use one per core".to_owned());
+                }
+                Ok(())
+            },
+            |s| s.threads.to_string(),
+        ),
+    ),
+    setting("daemon", Some('d'), Switch, Process, "Run in the background", switch!(daemon)),
+    setting(
+        "user",
+        Some('u'),
+        Value("USER"),
+        Process,
+        "User to become when started as root",
+        (
+            |s, text| {
+                s.user = (!text.is_empty()).then(|| text.to_owned());
+                Ok(())
+            },
+            |s| s.user.clone().unwrap_or_default(),
+        ),
+    ),
+    setting(
+        "pidfile",
+        Some('P'),
+        Value("FILE"),
+        Process,
+        "File for the process number",
+        (
+            |s, text| {
+                s.pidfile = path(text)?;
+                Ok(())
+            },
+            |s| show_path(s.pidfile.as_ref()),
+        ),
+    ),
+    setting(
+        "enable-coredumps",
+        Some('r'),
+        Switch,
+        Process,
+        "Raise the limit of core files",
+        switch!(core_dumps),
+    ),
+    setting(
+        "drain-timeout",
+        None,
+        Value("DURATION"),
+        Process,
+        "How long a stop waits for commands in flight",
+        (
+            |s, text| {
+                s.drain_timeout = parse_duration(text)?;
+                Ok(())
+            },
+            |s| show_duration(s.drain_timeout),
+        ),
+    ),
+    setting(
+        "verbose",
+        Some('v'),
+        Count,
+        Log,
+        "Log more: -v is level debug, -vv is trace",
+        (
+            |s, text| {
+                s.verbosity =
+                    text.parse().map_err(|_| format!("{text:?} is not a number from 0"))?;
+                Ok(())
+            },
+            |s| s.verbosity.to_string(),
+        ),
+    ),
+    setting(
+        "log-level",
+        None,
+        Value("LEVEL"),
+        Log,
+        "error, warn, info, debug or trace",
+        (
+            |s, text| {
+                s.log_level = one_of(text, LOG_LEVELS)?;
+                Ok(())
+            },
+            |s| s.log_level.name().to_owned(),
+        ),
+    ),
+    setting(
+        "log-format",
+        None,
+        Value("logfmt|json"),
+        Log,
+        "Form of log lines",
+        (
+            |s, text| {
+                s.log_format = one_of(text, LOG_FORMATS)?;
+                Ok(())
+            },
+            |s| name_of(s.log_format, LOG_FORMATS),
+        ),
+    ),
+    setting(
+        "extended",
+        Some('o'),
+        List("NAME[=VALUE]"),
+        Tuning,
+        "memcached's extended options: idle_timeout=SECONDS; other tuning is ignored with a note",
+        (extended::apply, |s| s.extended.clone()),
+    ),
+    setting(
+        "udp-port",
+        Some('U'),
+        Value("PORT"),
+        Tuning,
+        "0: there is no UDP",
+        (set_udp, |_| "0".to_owned()),
+    ),
+    setting(
+        "max-reqs-per-event",
+        Some('R'),
+        Value("N"),
+        Tuning,
+        "Ignored: connections take turns by bytes",
+        tuning!("-R has no meaning here, connections take turns by bytes: ignored"),
+    ),
+    setting(
+        "listen-backlog",
+        Some('b'),
+        Value("N"),
+        Tuning,
+        "Ignored: the backlog is as long as the kernel allows",
+        tuning!("-b has no meaning here, the backlog is as long as the kernel allows: ignored"),
+    ),
+    setting(
+        "slab-growth-factor",
+        Some('f'),
+        Value("FACTOR"),
+        Tuning,
+        "Ignored: there are no slabs",
+        tuning!("-f has no meaning here, there are no slabs: ignored"),
+    ),
+    setting(
+        "slab-min-size",
+        Some('n'),
+        Value("BYTES"),
+        Tuning,
+        "Ignored: there are no slabs",
+        tuning!("-n has no meaning here, there are no slabs: ignored"),
+    ),
+    setting(
+        "enable-largepages",
+        Some('L'),
+        Switch,
+        Tuning,
+        "Ignored: large pages follow the kernel's settings",
+        tuning!("-L has no meaning here, large pages follow the kernel's settings: ignored"),
+    ),
+    setting(
+        "disable-cas",
+        Some('C'),
+        Switch,
+        Tuning,
+        "Ignored: cas ids cost nothing",
+        tuning!("-C has no meaning here, cas ids cost nothing: ignored"),
+    ),
+    setting(
+        "napi-ids",
+        Some('N'),
+        Value("N"),
+        Tuning,
+        "Ignored: connections go to the least loaded worker",
+        tuning!("-N has no meaning here, connections go to the least loaded worker: ignored"),
+    )
+    .or("napi_ids"),
+    setting(
+        "enable-sasl",
+        Some('S'),
+        Switch,
+        Refused,
+        "",
+        refused!("there is no authentication: listen on a trusted network or a Unix socket"),
+    ),
+    setting(
+        "auth-file",
+        Some('Y'),
+        Value("FILE"),
+        Refused,
+        "",
+        refused!("there is no authentication: listen on a trusted network or a Unix socket"),
+    ),
+    setting(
+        "enable-ssl",
+        Some('Z'),
+        Switch,
+        Refused,
+        "",
+        refused!("there is no TLS on the data port: put a TLS proxy in front or remove it"),
+    ),
+    setting(
+        "memory-file",
+        Some('e'),
+        Value("FILE"),
+        Refused,
+        "",
+        refused!("this version keeps items in RAM only, a restart begins empty: remove it"),
+    ),
+    setting(
+        "store",
+        None,
+        List("PATH"),
+        Refused,
+        "",
+        refused!("this version keeps items in RAM only: the next one brings the store"),
+    ),
+    setting(
+        "durability",
+        None,
+        Value("MODE"),
+        Refused,
+        "",
+        refused!("this version keeps items in RAM only: the next one brings the store"),
+    ),
+    setting(
+        "sync-interval",
+        None,
+        Value("DURATION"),
+        Refused,
+        "",
+        refused!("this version keeps items in RAM only: the next one brings the store"),
+    ),
+];
+
+const PROTOCOLS: &[(&str, Protocol)] =
+    &[("auto", Protocol::Auto), ("ascii", Protocol::Ascii), ("binary", Protocol::Binary)];
+const BACKENDS: &[(&str, BackendChoice)] = &[
+    ("auto", BackendChoice::Auto),
+    ("uring", BackendChoice::Uring),
+    ("epoll", BackendChoice::Epoll),
+];
+const WHEN_FULL: &[(&str, WhenFull)] = &[("evict", WhenFull::Evict), ("refuse", WhenFull::Refuse)];
+const LOG_FORMATS: &[(&str, LogFormat)] =
+    &[("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
+const LOG_LEVELS: &[(&str, LogLevel)] = &[
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+];
+
+fn one_of<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
+    known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+        format!("{text:?} is not one of {}", names.join(", "))
+    })
+}
+
+fn name_of<T: Copy + PartialEq>(value: T, known: &[(&str, T)]) -> String {
+    known.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name).to_owned()
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("{text:?} is not a whole number from 1")),
+    }
+}
+
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" | "" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
+    }
+}
+
+fn show_switch(on: bool) -> String {
+    if on { "true" } else { "false" }.to_owned()
+}
+
+fn show_duration(duration: std::time::Duration) -> String {
+    match (duration.as_secs(), duration.subsec_millis()) {
+        (seconds, 0) => format!("{seconds}s"),
+        _ => format!("{}ms", duration.as_millis()),
+    }
+}
+
+fn path(text: &str) -> Result<Option<PathBuf>, String> {
+    Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
+fn show_path(path: Option<&PathBuf>) -> String {
+    path.map_or(String::new(), |path| path.display().to_string())
+}
+
+fn split(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+fn joined(parts: Vec<ListenAddress>) -> String {
+    parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn set_listen(settings: &mut Settings, text: &str) -> Result<(), String> {
+    settings.listen = split(text).map(ListenAddress::parse).collect::<Result<_, _>>()?;
+    match settings.listen.is_empty() {
+        true => Err("the list is empty: write for example 127.0.0.1".to_owned()),
+        false => Ok(()),
+    }
+}
+
+fn set_port(settings: &mut Settings, text: &str) -> Result<(), String> {
+    settings.port = match text.parse::<i64>() {
+        Ok(-1) => Port::Any,
+        Ok(0) => Port::Off,
+        Ok(port @ 1..=65535) => Port::Fixed(port as u16),
+        _ => return Err(format!("{text:?} is not a port: write a number from 1 to 65535")),
+    };
+    Ok(())
+}
+
+fn show_port(settings: &Settings) -> String {
+    match settings.port {
+        Port::Off => "0".to_owned(),
+        Port::Any => "-1".to_owned(),
+        Port::Fixed(port) => port.to_string(),
+    }
+}
+
+fn set_socket_mode(settings: &mut Settings, text: &str) -> Result<(), String> {
+    settings.socket_mode = u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| format!("{text:?} is not a mode: write octal digits such as 700 or 0770"))?;
+    Ok(())
+}
+
+fn set_admin(settings: &mut Settings, text: &str) -> Result<(), String> {
+    use std::net::{IpAddr, SocketAddr};
+    settings.admin = if text == "off" {
+        None
+    } else if let Ok(address) = text.parse::<SocketAddr>() {
+        Some(address)
+    } else if let Ok(host) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Some(SocketAddr::new(host, 11212))
+    } else if let Some(Ok(port)) = text.strip_prefix("localhost:").map(str::parse) {
+        Some(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port))
+    } else {
+        return Err(format!("{text:?} is not an address: write 127.0.0.1:11212, or off"));
+    };
+    Ok(())
+}
+
+fn set_max_item_size(settings: &mut Settings, text: &str) -> Result<(), String> {
+    let size = parse_size(text, Bare::Bytes)?;
+    if !(1024..=1 << 30).contains(&size) {
+        return Err(format!("{text:?} is out of range: it must lie between 1k and 1GB"));
+    }
+    settings.max_item_size = size;
+    Ok(())
+}
+
+fn set_udp(settings: &mut Settings, text: &str) -> Result<(), String> {
+    match (text.parse::<u16>(), settings.flavor) {
+        (Ok(0), _) => Ok(()),
+        (Err(_), _) => Err(format!("{text:?} is not a port")),
+        (Ok(port), super::Flavor::Memcached) => {
+            settings.notes.push(format!("there is no UDP: port {port} stays closed"));
+            Ok(())
+        }
+        (Ok(_), super::Flavor::Larder) => {
+            Err("there is no UDP: use TCP and write -U 0 or leave it out".to_owned())
+        }
+    }
+}

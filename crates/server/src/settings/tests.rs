@@ -1,0 +1,327 @@
+use super::*;
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+}
+
+fn load(flavor: Flavor, args: &[&str], env: &[(&str, &str)]) -> Result<Settings, String> {
+    let command = match flavor {
+        Flavor::Larder => command(),
+        Flavor::Memcached => memcached_command(),
+    };
+    let args = std::iter::once("larder").chain(args.iter().copied());
+    let matches = command.try_get_matches_from(args).map_err(|error| error.to_string())?;
+    from_matches(flavor, &matches, &environment(env)).map_err(|error| error.to_string())
+}
+
+fn larder(args: &[&str]) -> Result<Settings, String> {
+    load(Flavor::Larder, args, &[])
+}
+
+fn memcached(line: &str) -> Result<Settings, String> {
+    load(Flavor::Memcached, &line.split_whitespace().collect::<Vec<_>>(), &[])
+}
+
+fn shown(settings: &Settings) -> Vec<String> {
+    settings.listen_addresses().iter().map(ToString::to_string).collect()
+}
+
+/// A configuration file that is removed with its directory.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> File {
+        let directory =
+            std::env::temp_dir().join(format!("larder-settings-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("larder.toml");
+        std::fs::write(&path, text).unwrap();
+        File(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
+#[test]
+fn the_stronger_source_wins() {
+    let file = File::new("precedence", "memory = 100\nthreads = 3\nport = 1100\nlog-level='warn'");
+    let env = [("LARDER_MEMORY", "200MB"), ("LARDER_THREADS", "5")];
+    let args = ["--config", file.path(), "-m", "300"];
+    let settings = load(Flavor::Larder, &args, &env).unwrap();
+    assert_eq!(settings.memory, 300 << 20);
+    assert_eq!(settings.threads, 5);
+    assert_eq!(settings.port, Port::Fixed(1100));
+    assert_eq!(settings.max_connections, 1024);
+    assert_eq!(*settings.origin("memory"), Origin::Flag);
+    assert_eq!(*settings.origin("threads"), Origin::Environment);
+    assert_eq!(*settings.origin("port"), Origin::File(file.0.clone()));
+    assert_eq!(*settings.origin("max-connections"), Origin::Default);
+}
+
+#[test]
+fn every_setting_can_come_from_flag_environment_and_file() {
+    let value = |setting: &table::Setting| match setting.key {
+        "listen" => "127.0.0.1:11300",
+        "port" | "max-reqs-per-event" | "listen-backlog" | "slab-min-size" | "napi-ids" => "12",
+        "socket" => "/tmp/s",
+        "socket-mode" => "600",
+        "max-connections" | "threads" | "verbose" => "2",
+        "idle-timeout" | "drain-timeout" => "7s",
+        "protocol" => "auto",
+        "io" => "epoll",
+        "admin" => "127.0.0.1:1",
+        "admin-host" => "cache.example",
+        "memory" => "100MB",
+        "max-item-size" => "512KB",
+        "when-full" => "refuse",
+        "prefix-delimiter" => "/",
+        "user" => "nobody",
+        "pidfile" => "/tmp/p",
+        "log-level" => "warn",
+        "log-format" => "json",
+        "extended" => "idle_timeout=7",
+        "udp-port" => "0",
+        "slab-growth-factor" => "1.25",
+        _ => "true",
+    };
+    for setting in table::SETTINGS.iter().filter(|s| s.group != table::Group::Refused) {
+        let value = value(setting);
+        let from_env = load(Flavor::Larder, &[], &[(&setting.environment(), value)]);
+        let from_env = from_env.unwrap_or_else(|error| panic!("{}: {error}", setting.key));
+        let file = File::new(setting.key, &format!("{} = {value:?}", setting.key));
+        let from_file = larder(&["--config", file.path()]).unwrap();
+        let flag = format!("--{}", setting.key);
+        let args: Vec<&str> = match setting.kind {
+            table::Kind::Switch => vec![&flag],
+            table::Kind::Count => vec![&flag, &flag],
+            _ => vec![&flag, value],
+        };
+        let from_flag = larder(&args).unwrap();
+        for settings in [&from_env, &from_file, &from_flag] {
+            assert!(settings.is_asked(setting.key), "{}", setting.key);
+            if setting.is_shown() {
+                assert_eq!((setting.show)(settings), value, "{}", setting.key);
+            }
+        }
+    }
+}
+
+#[test]
+fn shown_values_can_be_set() {
+    let settings = Settings::default();
+    for setting in table::SETTINGS.iter().filter(|setting| setting.is_shown()) {
+        let text = (setting.show)(&settings);
+        let result = (setting.set)(&mut Settings::default(), &text);
+        // What is not there cannot be written down, but what is must read back.
+        assert!(result.is_ok() || text.is_empty(), "{}: {text:?}: {result:?}", setting.key);
+    }
+}
+
+#[test]
+fn names_are_unique() {
+    let mut names: Vec<&str> = table::SETTINGS.iter().map(|setting| setting.key).collect();
+    names.extend(table::SETTINGS.iter().filter_map(|setting| setting.alias));
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+    command().debug_assert();
+    memcached_command().debug_assert();
+}
+
+#[test]
+fn bad_values_say_where_and_what_to_do() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["-m", "64X"], "--memory: \"64X\" is not a size: write for example 64, 512MB or 2GB"),
+        (&["-I", "2GB"], "--max-item-size: \"2GB\" is out of range: it must lie between 1k and"),
+        (&["-I", "1000"], "between 1k and 1GB"),
+        (&["-m", "64", "-I", "64m"], "more than half of --memory 64MB: raise --memory or lower"),
+        (&["-p", "70000"], "--port: \"70000\" is not a port"),
+        (&["-p", "-2"], "is not a port"),
+        (&["-p", "0"], "nothing to listen on: give --listen ADDR:PORT, --port or --socket"),
+        (&["-t", "0"], "--threads: \"0\" is not a whole number from 1"),
+        (&["-c", "-5"], "--max-connections"),
+        (&["-a", "999"], "--socket-mode: \"999\" is not a mode: write octal digits"),
+        (&["-U", "11211"], "--udp-port: there is no UDP"),
+        (&["-l", "tls:127.0.0.1"], "--listen: \"tls:127.0.0.1\": there is no TLS"),
+        (&["-S"], "--enable-sasl: there is no authentication"),
+        (&["-Y", "/etc/users"], "--auth-file: there is no authentication"),
+        (&["-Z"], "--enable-ssl: there is no TLS"),
+        (&["-e", "/mnt/file"], "--memory-file: this version keeps items in RAM only"),
+        (&["--store", "/data"], "--store: this version keeps items in RAM only"),
+        (&["--durability", "sync"], "--durability: this version keeps items in RAM only"),
+        (&["--sync-interval", "1s"], "--sync-interval: this version keeps items in RAM only"),
+        (&["-o", "ext_path=/f:1G"], "--extended: ext_path: this version keeps items in RAM only"),
+        (&["--when-full", "panic"], "\"panic\" is not one of evict, refuse"),
+        (&["--io", "kqueue"], "\"kqueue\" is not one of auto, uring, epoll"),
+        (&["--admin", "on"], "--admin: \"on\" is not an address: write 127.0.0.1:11212, or off"),
+        (&["--idle-timeout", "soon"], "\"soon\" is not a duration"),
+        (&["--memroy", "1GB"], "--memory"),
+        (&["surplus"], "unexpected argument 'surplus'"),
+    ];
+    for (args, expected) in cases {
+        let error = larder(args).expect_err("refused");
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+    let error = load(Flavor::Larder, &[], &[("LARDER_MEMORY", "lots")]).unwrap_err();
+    assert!(error.starts_with("LARDER_MEMORY: \"lots\" is not a size"), "{error}");
+}
+
+#[test]
+fn files_are_checked() {
+    let cases = [
+        ("unknown", "memroy = 64", "there is no setting \"memroy\": did you mean \"memory\"?"),
+        ("underscore", "max_item_size = '1m'", "did you mean \"max-item-size\"?"),
+        ("nothing", "zzz = 1", "there is no setting \"zzz\": `larder serve --help` lists them"),
+        ("value", "memory = '1 elephant'", "larder.toml: memory: \"1 elephant\" is not a size"),
+        ("table", "[memory]\nlimit = 1", "it must be a string, a number, true, false or a list"),
+        ("syntax", "memory = ", "larder.toml: TOML parse error at line 1"),
+        ("refused", "store = ['/data']", "larder.toml: store: this version keeps items in RAM"),
+    ];
+    for (name, text, expected) in cases {
+        let file = File::new(name, text);
+        let error = larder(&["--config", file.path()]).unwrap_err();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+    let error = larder(&["--config", "/does/not/exist.toml"]).unwrap_err();
+    assert!(error.contains("/does/not/exist.toml: cannot be read"), "{error}");
+    let file = File::new("good", "listen = ['127.0.0.1', '[::1]:2']\nport = 1\ndaemon = false");
+    assert_eq!(shown(&larder(&["--config", file.path()]).unwrap()), ["127.0.0.1", "[::1]:2"]);
+}
+
+#[test]
+fn lists_are_replaced_not_joined_across_sources() {
+    let env = [("LARDER_LISTEN", "10.0.0.1,10.0.0.2")];
+    assert_eq!(shown(&load(Flavor::Larder, &[], &env).unwrap()), ["10.0.0.1", "10.0.0.2"]);
+    let args = ["-l", "127.0.0.1", "-l", "::1,127.0.0.2:5"];
+    let settings = load(Flavor::Larder, &args, &env).unwrap();
+    assert_eq!(shown(&settings), ["127.0.0.1", "::1", "127.0.0.2:5"]);
+}
+
+#[test]
+fn environments_of_containers_do_no_harm() {
+    let env = [
+        ("LARDER_PORT", "tcp://10.0.0.1:11211"),
+        ("LARDER_PORT_11211_TCP_ADDR", "10.0.0.1"),
+        ("LARDER_SERVICE_HOST", "10.0.0.1"),
+        ("LARDER_MEMROY", "1GB"),
+        ("HOME", "/root"),
+    ];
+    let settings = load(Flavor::Larder, &[], &env).unwrap();
+    assert_eq!(settings.port, Port::Fixed(11211));
+    assert_eq!(settings.notes.len(), 1);
+    assert!(settings.notes[0].contains("did you mean LARDER_MEMORY?"), "{:?}", settings.notes);
+}
+
+#[test]
+fn where_larder_listens() {
+    let cases: &[(&[&str], &[&str])] = &[
+        (&[], &["127.0.0.1"]),
+        (&["-p", "1"], &["127.0.0.1"]),
+        (&["-s", "/s"], &[]),
+        (&["-s", "/s", "-p", "1"], &["127.0.0.1"]),
+        (&["-s", "/s", "-l", "::1"], &["::1"]),
+        (&["-p", "0", "-l", "::1,[::1]:5"], &["[::1]:5"]),
+    ];
+    for (args, expected) in cases {
+        assert_eq!(shown(&larder(args).unwrap()), *expected, "{args:?}");
+    }
+    assert_eq!(larder(&["-p", "-1"]).unwrap().port, Port::Any);
+}
+
+#[test]
+fn memcached_command_lines_are_understood() {
+    let settings = memcached(
+        "-d -P /run/memcached.pid -u memcache -m 1024 -p 11311 -l 10.0.0.5 -c 4096 -vv -U 0 \
+         -R 20 -C -b 1024 -t 4 -I 2m -o modern,idle_timeout=60,hashpower=20 -f 1.25 -n 48 -L",
+    )
+    .unwrap();
+    assert!(settings.daemon);
+    assert_eq!(settings.pidfile, Some("/run/memcached.pid".into()));
+    assert_eq!(settings.user.as_deref(), Some("memcache"));
+    assert_eq!(settings.memory, 1 << 30);
+    assert_eq!(settings.port, Port::Fixed(11311));
+    assert_eq!(settings.max_connections, 4096);
+    assert_eq!(settings.verbosity, 2);
+    assert_eq!(settings.effective_log_level(), LogLevel::Trace);
+    assert_eq!(settings.threads, 4);
+    assert_eq!(settings.max_item_size, 2 << 20);
+    assert_eq!(settings.idle_timeout, Some(Duration::from_secs(60)));
+    assert_eq!(settings.admin, None);
+    assert_eq!(shown(&settings), ["10.0.0.5"]);
+    // -C -R -b -f -n -L modern hashpower
+    assert_eq!(settings.notes.len(), 8, "{:?}", settings.notes);
+}
+
+#[test]
+fn memcached_long_flags_are_understood() {
+    let settings = memcached(
+        "--memory-limit=256 --conn-limit 100 --unix-socket=/s --unix-mask=770 --enable-shutdown \
+         --disable-evictions --disable-flush-all --disable-dumping --max-item-size=1m",
+    )
+    .unwrap();
+    assert_eq!(settings.memory, 256 << 20);
+    assert_eq!(settings.max_connections, 100);
+    assert_eq!(settings.socket, Some("/s".into()));
+    assert_eq!(settings.socket_mode, 0o770);
+    assert!(settings.shutdown_command && !settings.flush_all && !settings.dumping);
+    assert_eq!(settings.when_full, WhenFull::Refuse);
+}
+
+#[test]
+fn memcached_defaults_are_memcacheds() {
+    let settings = memcached("").unwrap();
+    assert_eq!(shown(&settings), ["*"]);
+    assert_eq!(settings.admin, None);
+    assert!(memcached("--admin 127.0.0.1:5 -m64 -p1 -vvv").unwrap().admin.is_some());
+    // The socket turns the network off, said or not.
+    let settings = memcached("-s /s -p 5 -u root -o relaxed_privileges").unwrap();
+    assert!(shown(&settings).is_empty());
+    assert!(settings.notes.iter().any(|note| note.contains("-p and -l are ignored")));
+    // What memcached's harness passes, and words that are no flags.
+    assert!(memcached("-l 127.0.0.1 -p 1 -U 27000 start").is_ok());
+    assert!(memcached("-S").unwrap_err().starts_with("-S: there is no authentication"));
+    let args = ["-m", " 64", "-D", ":"];
+    assert_eq!(load(Flavor::Memcached, &args, &[]).unwrap().memory, 64 << 20);
+}
+
+#[test]
+fn memcached_help_is_what_harnesses_look_for() {
+    let help = memcached_help();
+    assert!(help.starts_with("memcached 1.6.45\n"));
+    assert!(help.contains("unix-socket"));
+    for absent in ["sasl", "ext_path", "proxy_config", "enable-ssl", "no_drop_privileges"] {
+        assert!(!help.to_lowercase().contains(absent), "{absent}");
+    }
+}
+
+/// The help texts are an interface: a change of them is to be looked at. Run with
+/// `LARDER_UPDATE=1` to accept it.
+#[test]
+fn help_texts_are_as_recorded() {
+    // Not wrapped to a terminal.
+    let wide = |command: clap::Command| command.term_width(100);
+    let texts = [
+        ("serve-short.txt", wide(command()).render_help().to_string()),
+        ("serve-long.txt", wide(command()).render_long_help().to_string()),
+        ("memcached.txt", memcached_help()),
+    ];
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/settings/snapshots");
+    for (name, text) in texts {
+        let text: String = text.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        let path = folder.join(name);
+        if std::env::var_os("LARDER_UPDATE").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let recorded = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, recorded, "{name} has changed: LARDER_UPDATE=1 records it");
+    }
+}

@@ -1,0 +1,63 @@
+//! Signals as values. They are blocked in every thread and taken by one that waits for them, so no
+//! code of ours ever runs inside a signal handler.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM, SIGINT, SIGUSR1: stop; a second one: at once.
+    Stop,
+    /// SIGHUP: read the settings again.
+    Reload,
+}
+
+const STOP: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1];
+
+/// The signals that this process takes as values from now on.
+#[derive(Debug)]
+pub struct Signals {
+    set: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks the signals in this thread and in all threads that it starts afterwards: call it
+    /// before any other thread exists.
+    ///
+    /// # Errors
+    /// When the kernel refuses, which it does not.
+    pub fn take() -> io::Result<Signals> {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigemptyset` initializes the set; the others get an initialized set and known
+        // signal numbers. SIGPIPE is ignored so that a client that is gone is an error code.
+        let (set, result) = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            let mut set = set.assume_init();
+            for signal in STOP.into_iter().chain([libc::SIGHUP]) {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            (set, libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()))
+        };
+        match result {
+            0 => Ok(Signals { set }),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Waits for the next signal.
+    pub fn wait(&self) -> Signal {
+        loop {
+            let mut signal = 0;
+            // SAFETY: both point to initialized memory that outlives the call.
+            let result = unsafe { libc::sigwait(&self.set, &mut signal) };
+            if result == 0 {
+                return match signal {
+                    libc::SIGHUP => Signal::Reload,
+                    _ => Signal::Stop,
+                };
+            }
+        }
+    }
+}

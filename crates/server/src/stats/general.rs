@@ -1,0 +1,183 @@
+//! `stats` without a group. The rows stand in memcached's order.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Row, Source, put};
+use crate::process;
+use crate::settings::MEMCACHED_VERSION;
+
+pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
+    let engine = source.engine.stats();
+    let net = source.net_totals();
+    process_rows(source, row);
+    connection_rows(source, &net, row);
+    command_rows(&engine.totals, &net, row);
+    transport_rows(source, &engine, &net, row);
+    mechanism_rows(&engine, row);
+    item_rows(&engine, row);
+    larder_rows(source, &engine, &net, row);
+}
+
+fn process_rows(source: &Source, row: &mut Row<'_>) {
+    let usage = process::usage();
+    put(row, "pid", std::process::id());
+    put(row, "uptime", source.clock.uptime().as_secs());
+    put(row, "time", source.clock.now());
+    put(row, "version", MEMCACHED_VERSION);
+    put(row, "libevent", "none");
+    put(row, "pointer_size", usize::BITS);
+    for (name, time) in [("rusage_user", usage.user), ("rusage_system", usage.system)] {
+        row(name, format_args!("{}.{:06}", time.as_secs(), time.subsec_micros()));
+    }
+}
+
+fn connection_rows(source: &Source, net: &super::NetTotals, row: &mut Row<'_>) {
+    put(row, "max_connections", source.settings.max_connections);
+    put(row, "curr_connections", net.current);
+    put(row, "total_connections", net.total);
+    put(row, "rejected_connections", net.rejected);
+    put(row, "connection_structures", net.current);
+    put(row, "response_obj_oom", 0);
+    put(row, "response_obj_count", 0);
+    put(row, "response_obj_bytes", 0);
+    put(row, "read_buf_count", 0);
+    put(row, "read_buf_bytes", net.buffer_bytes);
+    put(row, "read_buf_bytes_free", 0);
+    put(row, "read_buf_oom", net.refused_buffers);
+    put(row, "reserved_fds", 0);
+}
+
+fn command_rows(totals: &larder_engine::Totals, net: &super::NetTotals, row: &mut Row<'_>) {
+    put(row, "cmd_get", totals.cmd_get);
+    put(row, "cmd_set", totals.cmd_set);
+    put(row, "cmd_flush", totals.cmd_flush);
+    put(row, "cmd_touch", totals.cmd_touch);
+    put(row, "cmd_meta", net.meta());
+    put(row, "get_hits", totals.get_hits);
+    put(row, "get_misses", totals.get_misses);
+    put(row, "get_expired", totals.get_expired);
+    put(row, "get_flushed", 0);
+    put(row, "delete_misses", totals.delete_misses);
+    put(row, "delete_hits", totals.delete_hits);
+    put(row, "incr_misses", totals.incr_misses);
+    put(row, "incr_hits", totals.incr_hits);
+    put(row, "decr_misses", totals.decr_misses);
+    put(row, "decr_hits", totals.decr_hits);
+    put(row, "cas_misses", totals.cas_misses);
+    put(row, "cas_hits", totals.cas_hits);
+    put(row, "cas_badval", totals.cas_badval);
+    put(row, "touch_hits", totals.touch_hits);
+    put(row, "touch_misses", totals.touch_misses);
+    put(row, "store_too_large", totals.store_too_large);
+    put(row, "store_no_memory", totals.store_no_memory);
+    put(row, "auth_cmds", 0);
+    put(row, "auth_errors", 0);
+}
+
+fn transport_rows(
+    source: &Source,
+    engine: &larder_engine::Stats,
+    net: &super::NetTotals,
+    row: &mut Row<'_>,
+) {
+    if source.settings.idle_timeout.is_some() {
+        put(row, "idle_kicks", net.idle_closed);
+    }
+    put(row, "bytes_read", net.bytes_read);
+    put(row, "bytes_written", net.bytes_written);
+    put(row, "limit_maxbytes", engine.memory_limit);
+    put(row, "accepting_conns", u8::from(!source.draining.load(Relaxed)));
+    put(row, "listen_disabled_num", 0);
+    put(row, "time_in_listen_disabled_us", 0);
+    put(row, "threads", source.settings.threads);
+    put(row, "conn_yields", net.yields);
+    put(row, "hash_power_level", engine.index_slots.max(1).ilog2());
+    put(row, "hash_bytes", engine.index_bytes);
+    put(row, "hash_is_expanding", 0);
+}
+
+/// Mechanisms of memcached's; the cleaner is the nearest to its slab mover.
+fn mechanism_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
+    put(row, "slab_reassign_rescues", engine.totals.moved_items);
+    for name in [
+        "slab_reassign_chunk_rescues",
+        "slab_reassign_inline_reclaim",
+        "slab_reassign_busy_items",
+        "slab_reassign_busy_deletes",
+        "slab_reassign_busy_nomem",
+    ] {
+        put(row, name, 0);
+    }
+    put(row, "slab_reassign_last_busy_status", "none");
+    for name in [
+        "slab_reassign_running",
+        "slabs_moved",
+        "lru_crawler_running",
+        "lru_crawler_starts",
+        "lru_maintainer_juggles",
+        "malloc_fails",
+        "log_worker_dropped",
+        "log_worker_written",
+        "log_watcher_skipped",
+        "log_watcher_sent",
+        "log_watchers",
+        "unexpected_napi_ids",
+        "round_robin_fallback",
+    ] {
+        put(row, name, 0);
+    }
+}
+
+fn item_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
+    let totals = &engine.totals;
+    put(row, "bytes", engine.item_bytes);
+    put(row, "curr_items", engine.items);
+    put(row, "total_items", totals.total_items);
+    put(row, "slab_global_page_pool", 0);
+    put(row, "expired_unfetched", totals.expired_unfetched);
+    put(row, "evicted_unfetched", totals.evicted_unfetched);
+    put(row, "evicted_active", 0);
+    put(row, "evictions", totals.evictions);
+    put(row, "reclaimed", totals.expired);
+    for name in [
+        "crawler_reclaimed",
+        "crawler_items_checked",
+        "lrutail_reflocked",
+        "moves_to_cold",
+        "moves_to_warm",
+        "moves_within_lru",
+        "direct_reclaims",
+        "lru_bumps_dropped",
+    ] {
+        put(row, name, 0);
+    }
+}
+
+/// What memcached has no row for.
+fn larder_rows(
+    source: &Source,
+    engine: &larder_engine::Stats,
+    net: &super::NetTotals,
+    row: &mut Row<'_>,
+) {
+    put(row, "larder_version", env!("CARGO_PKG_VERSION"));
+    put(row, "larder_health", source.readiness().map_or_else(|reason| reason, |()| "ok"));
+    put(row, "larder_io", source.net.backend().kind.name());
+    put(row, "larder_items_ram", engine.items);
+    put(row, "larder_memory_used", engine.memory_used);
+    put(row, "larder_index_bytes", engine.index_bytes);
+    put(row, "larder_index_slots", engine.index_slots);
+    put(row, "larder_frame_bytes", engine.frame_bytes);
+    put(row, "larder_buffer_bytes", engine.buffer_bytes);
+    put(row, "larder_resident_bytes", process::resident_bytes());
+    put(row, "larder_segments", engine.segments);
+    put(row, "larder_segment_size", engine.segment_size);
+    put(row, "larder_jumbo_segments", engine.jumbos);
+    put(row, "larder_moved_items", engine.totals.moved_items);
+    put(row, "larder_reads", net.reads);
+    put(row, "larder_writes", net.writes);
+    put(row, "larder_loop_turns", net.turns);
+    put(row, "larder_output_stalls", net.stalls);
+    put(row, "larder_accept_errors", net.accept_errors);
+    put(row, "larder_idle_closed", net.idle_closed);
+}

@@ -1,0 +1,110 @@
+//! `stats items`, `slabs` and `conns`. There are no slab classes: all items show as class 1, whose
+//! chunks are the log's units of 8 bytes, so that sums over classes come out right.
+
+use super::{Row, Source, put};
+use crate::net::{Endpoint, Peer};
+
+/// The unit of the log, in bytes.
+const UNIT: u64 = 8;
+
+pub(super) fn items(source: &Source, row: &mut Row<'_>) {
+    let engine = source.engine.stats();
+    let totals = &engine.totals;
+    if engine.items == 0 {
+        return;
+    }
+    let rows: [(&str, u64); 28] = [
+        ("number", engine.items),
+        ("number_hot", 0),
+        ("number_warm", 0),
+        ("number_cold", engine.items),
+        ("age_hot", 0),
+        ("age_warm", 0),
+        ("age", 0),
+        ("mem_requested", engine.item_bytes),
+        ("evicted", totals.evictions),
+        ("evicted_nonzero", 0),
+        ("evicted_time", 0),
+        ("outofmemory", totals.store_no_memory),
+        ("tailrepairs", 0),
+        ("reclaimed", totals.expired),
+        ("expired_unfetched", totals.expired_unfetched),
+        ("evicted_unfetched", totals.evicted_unfetched),
+        ("evicted_active", 0),
+        ("crawler_reclaimed", 0),
+        ("crawler_items_checked", 0),
+        ("lrutail_reflocked", 0),
+        ("moves_to_cold", 0),
+        ("moves_to_warm", 0),
+        ("moves_within_lru", 0),
+        ("direct_reclaims", 0),
+        ("hits_to_hot", 0),
+        ("hits_to_warm", 0),
+        ("hits_to_cold", totals.get_hits),
+        ("hits_to_temp", 0),
+    ];
+    for (name, value) in rows {
+        row(&format!("items:1:{name}"), format_args!("{value}"));
+    }
+}
+
+pub(super) fn slabs(source: &Source, row: &mut Row<'_>) {
+    let engine = source.engine.stats();
+    let totals = &engine.totals;
+    let chunks = engine.frame_bytes / UNIT;
+    let used = (engine.item_bytes / UNIT).min(chunks);
+    let rows: [(&str, u64); 15] = [
+        ("chunk_size", UNIT),
+        ("chunks_per_page", engine.segment_size / UNIT),
+        ("total_pages", engine.segments),
+        ("total_chunks", chunks),
+        ("used_chunks", used),
+        ("free_chunks", chunks - used),
+        ("free_chunks_end", 0),
+        ("get_hits", totals.get_hits),
+        ("cmd_set", totals.cmd_set),
+        ("delete_hits", totals.delete_hits),
+        ("incr_hits", totals.incr_hits),
+        ("decr_hits", totals.decr_hits),
+        ("cas_hits", totals.cas_hits),
+        ("cas_badval", totals.cas_badval),
+        ("touch_hits", totals.touch_hits),
+    ];
+    if engine.segments > 0 {
+        for (name, value) in rows {
+            row(&format!("1:{name}"), format_args!("{value}"));
+        }
+    }
+    put(row, "active_slabs", u8::from(engine.segments > 0));
+    put(row, "total_malloced", engine.frame_bytes);
+}
+
+/// Listeners are numbered from 0 downwards in memcached's place of the descriptor: they have no
+/// connection number. Connections show theirs.
+pub(super) fn connections(source: &Source, row: &mut Row<'_>) {
+    let address = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(address) if address.is_ipv4() => format!("tcp:{address}"),
+        Endpoint::Tcp(address) => format!("tcp6:{address}"),
+        Endpoint::Unix { path, .. } => format!("unix:{}", path.display()),
+    };
+    let uptime = source.clock.uptime().as_secs();
+    for (number, listener) in source.net.options().listeners.iter().enumerate() {
+        let name = format!("listen{number}");
+        row(&format!("{name}:addr"), format_args!("{}", address(listener.endpoint())));
+        row(&format!("{name}:state"), format_args!("conn_listening"));
+        row(&format!("{name}:secs_since_last_cmd"), format_args!("{uptime}"));
+    }
+    let now = source.clock.now();
+    for (id, entry) in source.registry.snapshot() {
+        match &entry.peer {
+            Peer::Tcp(peer) => {
+                let family = if peer.is_ipv4() { "tcp" } else { "tcp6" };
+                row(&format!("{id}:addr"), format_args!("{family}:{peer}"));
+            }
+            Peer::Unix => row(&format!("{id}:addr"), format_args!("unix:")),
+        }
+        row(&format!("{id}:state"), format_args!("conn_read"));
+        let idle = now.saturating_sub(entry.last_command());
+        row(&format!("{id}:secs_since_last_cmd"), format_args!("{idle}"));
+    }
+}

@@ -1,0 +1,154 @@
+use std::fmt::Write;
+
+use crate::server::Server;
+use crate::settings::{ListenAddress, Settings};
+
+/// The rows that memcached 1.6.45 answers, asked of a fresh server with one item, in its order.
+const GENERAL: &str = "pid uptime time version libevent pointer_size rusage_user rusage_system \
+    max_connections curr_connections total_connections rejected_connections \
+    connection_structures response_obj_oom response_obj_count response_obj_bytes read_buf_count \
+    read_buf_bytes read_buf_bytes_free read_buf_oom reserved_fds cmd_get cmd_set cmd_flush \
+    cmd_touch cmd_meta get_hits get_misses get_expired get_flushed delete_misses delete_hits \
+    incr_misses incr_hits decr_misses decr_hits cas_misses cas_hits cas_badval touch_hits \
+    touch_misses store_too_large store_no_memory auth_cmds auth_errors bytes_read bytes_written \
+    limit_maxbytes accepting_conns listen_disabled_num time_in_listen_disabled_us threads \
+    conn_yields hash_power_level hash_bytes hash_is_expanding slab_reassign_rescues \
+    slab_reassign_chunk_rescues slab_reassign_inline_reclaim slab_reassign_busy_items \
+    slab_reassign_busy_deletes slab_reassign_busy_nomem slab_reassign_last_busy_status \
+    slab_reassign_running slabs_moved lru_crawler_running lru_crawler_starts \
+    lru_maintainer_juggles malloc_fails log_worker_dropped log_worker_written \
+    log_watcher_skipped log_watcher_sent log_watchers unexpected_napi_ids round_robin_fallback \
+    bytes curr_items total_items slab_global_page_pool expired_unfetched evicted_unfetched \
+    evicted_active evictions reclaimed crawler_reclaimed crawler_items_checked \
+    lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru direct_reclaims \
+    lru_bumps_dropped";
+
+const SETTINGS: &str = "maxbytes maxconns tcpport udpport inter verbosity oldest evictions \
+    domain_socket umask shutdown_command growth_factor chunk_size num_threads \
+    num_threads_per_udp stat_key_prefix detail_enabled reqs_per_event cas_enabled tcp_backlog \
+    binding_protocol auth_enabled_sasl auth_enabled_ascii item_size_max maxconns_fast \
+    hashpower_init slab_reassign slab_automove slab_automove_ratio slab_automove_window \
+    slab_chunk_max lru_crawler lru_crawler_sleep lru_crawler_tocrawl tail_repair_time \
+    flush_enabled dump_enabled hash_algorithm lru_maintainer_thread lru_segmented hot_lru_pct \
+    warm_lru_pct hot_max_factor warm_max_factor temp_lru temporary_ttl idle_timeout \
+    watcher_logbuf_size worker_logbuf_size read_buf_mem_limit track_sizes \
+    inline_ascii_response ext_item_size ext_item_age ext_low_ttl ext_recache_rate \
+    ext_wbuf_size ext_compact_under ext_drop_under ext_max_sleep ext_max_frag \
+    slab_automove_freeratio ext_drop_unread num_napi_ids memory_file client_flags_size";
+
+const ITEMS: &str = "number number_hot number_warm number_cold age_hot age_warm age \
+    mem_requested evicted evicted_nonzero evicted_time outofmemory tailrepairs reclaimed \
+    expired_unfetched evicted_unfetched evicted_active crawler_reclaimed crawler_items_checked \
+    lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru direct_reclaims hits_to_hot \
+    hits_to_warm hits_to_cold hits_to_temp";
+
+const SLABS: &str = "chunk_size chunks_per_page total_pages total_chunks used_chunks free_chunks \
+    free_chunks_end get_hits cmd_set delete_hits incr_hits decr_hits cas_hits cas_badval \
+    touch_hits";
+
+fn server() -> Server {
+    let mut settings = Settings { admin: None, threads: 2, ..Settings::default() };
+    settings.listen = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }];
+    Server::start(settings).unwrap()
+}
+
+fn store_one(server: &Server) {
+    use std::io::{Read, Write as _};
+    let mut client = std::net::TcpStream::connect(server.addresses()[0]).unwrap();
+    client.write_all(b"set a 0 0 3\r\nabc\r\nget a\r\nmd b\r\n").unwrap();
+    let expected = b"STORED\r\nVALUE a 0 3\r\nabc\r\nEND\r\nNF\r\n";
+    let mut reply = vec![0; expected.len()];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(reply, expected);
+    // A worker counts after it has sent.
+    while server.stats().net_totals_ever().bytes_written < expected.len() as u64 {
+        std::thread::yield_now();
+    }
+}
+
+fn rows(server: &Server, group: &str) -> Vec<(String, String)> {
+    let mut rows = Vec::new();
+    let known = server.stats().group(group.as_bytes(), &mut |name, value| {
+        let mut text = String::new();
+        write!(text, "{value}").unwrap();
+        rows.push((name.to_owned(), text));
+    });
+    assert!(known, "{group}");
+    rows
+}
+
+fn split_names(rows: &[(String, String)]) -> (Vec<&str>, Vec<&str>) {
+    rows.iter().map(|(name, _)| name.as_str()).partition(|name| !name.starts_with("larder_"))
+}
+
+#[test]
+fn names_are_memcacheds() {
+    let server = server();
+    store_one(&server);
+    for (group, prefix, expected) in
+        [("", "", GENERAL), ("settings", "", SETTINGS), ("items", "items:1:", ITEMS)]
+    {
+        let rows = rows(&server, group);
+        let expected: Vec<_> =
+            expected.split_whitespace().map(|name| format!("{prefix}{name}")).collect();
+        assert_eq!(split_names(&rows).0, expected, "{group}");
+    }
+    let slabs = rows(&server, "slabs");
+    let mut expected: Vec<_> = SLABS.split_whitespace().map(|name| format!("1:{name}")).collect();
+    expected.extend(["active_slabs".to_owned(), "total_malloced".to_owned()]);
+    assert_eq!(split_names(&slabs).0, expected);
+    assert_eq!(rows(&server, "sizes"), [("sizes_status".to_owned(), "disabled".to_owned())]);
+    assert!(rows(&server, "extstore").is_empty());
+    assert!(!server.stats().group(b"bogus", &mut |_, _| panic!("a row")));
+}
+
+#[test]
+fn values_are_counted_and_reset() {
+    let server = server();
+    store_one(&server);
+    let value = |server: &Server, name: &str| -> u64 {
+        let rows = rows(server, "");
+        rows.iter().find(|(row, _)| row == name).expect(name).1.parse().unwrap()
+    };
+    for name in ["cmd_get", "cmd_set", "get_hits", "curr_items", "total_items", "cmd_meta"] {
+        assert_eq!(value(&server, name), 1, "{name}");
+    }
+    assert_eq!(value(&server, "total_connections"), 1);
+    assert_eq!(value(&server, "threads"), 2);
+    assert_eq!(value(&server, "limit_maxbytes"), 64 << 20);
+    assert_eq!(value(&server, "pid"), u64::from(std::process::id()));
+    assert!(value(&server, "bytes_read") > 20);
+    server.stats().reset();
+    for name in ["total_connections", "bytes_read", "bytes_written", "cmd_meta"] {
+        assert_eq!(value(&server, name), 0, "{name}");
+    }
+    assert_eq!(value(&server, "curr_items"), 1);
+}
+
+#[test]
+fn own_rows_are_there() {
+    let server = server();
+    let rows = rows(&server, "");
+    for name in ["larder_items_ram", "larder_index_bytes", "larder_frame_bytes", "larder_io"] {
+        assert!(split_names(&rows).1.contains(&name), "{name}");
+    }
+    assert!(rows.contains(&("larder_health".to_owned(), "ok".to_owned())));
+    let settings = self::rows(&server, "settings");
+    assert!(settings.contains(&("larder_when_full".to_owned(), "evict".to_owned())));
+}
+
+#[test]
+fn connections_are_listed() {
+    let server = server();
+    let client = std::net::TcpStream::connect(server.addresses()[0]).unwrap();
+    let me = format!("tcp:{}", client.local_addr().unwrap());
+    // The worker has accepted once it has answered.
+    let mut stream = &client;
+    std::io::Write::write_all(&mut stream, b"mn\r\n").unwrap();
+    let mut reply = [0; 4];
+    std::io::Read::read_exact(&mut stream, &mut reply).unwrap();
+    let rows = rows(&server, "conns");
+    let listener = format!("tcp:{}", server.addresses()[0]);
+    assert_eq!(rows[0], ("listen0:addr".to_owned(), listener));
+    assert!(rows.iter().any(|(name, value)| name.ends_with(":addr") && *value == me), "{rows:?}");
+}
