@@ -26,6 +26,29 @@ pub fn find(haystack: &[u8], needle: u8) -> usize {
     at
 }
 
+/// Where a space or a line feed first stands in `haystack`, or the length of `haystack`.
+#[inline]
+pub fn find_separator(haystack: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(chunk) = haystack.get(at..at + 8) {
+        let Ok(bytes) = <[u8; 8]>::try_from(chunk) else { break };
+        let chunk = u64::from_le_bytes(bytes);
+        let zeros = |difference: u64| difference.wrapping_sub(LOW) & !difference & HIGH;
+        let spaces = zeros(chunk ^ (LOW * b' ' as u64));
+        let line_feeds = zeros(chunk ^ (LOW * b'\n' as u64));
+        // Whichever is the lowest of both is exact.
+        let found = spaces | line_feeds;
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while at < haystack.len() && !matches!(haystack[at], b' ' | b'\n') {
+        at += 1;
+    }
+    at
+}
+
 /// The tokens of a line: runs of spaces separate, nothing else does.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'a> {
@@ -139,12 +162,14 @@ mod tests {
     proptest! {
         #[test]
         fn find_agrees_with_position(
-            haystack in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b' '), Just(b'!')], 0..40),
+            haystack in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b' '), Just(b'!'), Just(b'\n'), Just(0x0b)], 0..40),
             needle in prop_oneof![any::<u8>(), Just(b' ')],
         ) {
             let expected =
                 haystack.iter().position(|&byte| byte == needle).unwrap_or(haystack.len());
             prop_assert_eq!(find(&haystack, needle), expected);
+            let expected = haystack.iter().position(|&byte| byte == b' ' || byte == b'\n');
+            prop_assert_eq!(find_separator(&haystack), expected.unwrap_or(haystack.len()));
         }
 
         #[test]

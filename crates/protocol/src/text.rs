@@ -29,6 +29,10 @@ const LINE_LEN_MIN: usize = 4;
 /// whole or is refused, no keys stay there ([`Parse::NeedValue`] keeps its key).
 #[inline]
 pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
+    if let Some(consumed) = retrieval::get_one(input, keys) {
+        let get = Get { cas: false, exptime: None, keys_follow: false };
+        return Parse::Request { request: Request::Get(get), consumed };
+    }
     let Some(newline) = memchr::memchr(b'\n', input) else {
         return unfinished_line(input);
     };

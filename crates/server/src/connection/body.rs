@@ -1,6 +1,7 @@
 //! Values that do not fit into what a connection may leave in its input. Their header is kept, the
-//! value grows as its bytes arrive (a client that announces a gigabyte and sends nothing costs
-//! nothing), and when it is complete the header is parsed once more and executed with it.
+//! value grows as its bytes arrive (a client that announces much and sends nothing costs nothing),
+//! and when it is complete the header is parsed once more and executed with it. Only the largest
+//! values get all their memory at once, from the engine, to be filled in place.
 
 use super::batch::KeyBatch;
 use super::dialect::Dialect;

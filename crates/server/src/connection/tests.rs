@@ -32,7 +32,11 @@ impl Hooks for NoHooks {
 
 /// A worker with an engine of its own.
 fn worker() -> Worker {
-    let engine = Engine::open(Options { memory: 64 << 20, ..Options::default() }).unwrap();
+    worker_with(Options { memory: 64 << 20, ..Options::default() })
+}
+
+fn worker_with(options: Options) -> Worker {
+    let engine = Engine::open(options).unwrap();
     let mut context = ServerContext::new(Arc::clone(&engine), NOW - 100, Box::new(NoHooks));
     context.switches = Switches { shutdown: true, ..Switches::default() };
     let session = engine.session(Waker::noop().clone());

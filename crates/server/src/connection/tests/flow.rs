@@ -1,6 +1,7 @@
 //! Long values, long lines, full outputs, and pipelines.
 
-use super::{Client, shown, worker};
+use super::{Client, shown, worker, worker_with};
+use larder_engine::{Options, WhenFull};
 
 #[track_caller]
 fn check(client: &mut Client<'_>, request: &[u8], reply: &[u8]) {
@@ -196,4 +197,42 @@ fn statistics_have_a_frame() {
     check(&mut client, b"version\r\n", b"VERSION 1.6.45\r\n");
     check(&mut client, b"watch fetchers\r\n", b"CLIENT_ERROR watch commands not allowed\r\n");
     check(&mut client, b"shutdown\r\nmn\r\n", b"<EOF>");
+}
+
+/// More than fits, to an engine that evicts: every set succeeds, parked as long as it takes.
+#[test]
+fn writes_park_until_there_is_space() {
+    let mut worker = worker();
+    let mut client = Client::new(&mut worker);
+    for len in [100, 20_000, 700_000] {
+        let value = value(len);
+        for i in 0..200_000_000 / (len + 100) / 4 {
+            client.send(&set(&format!("{len}:{i}"), &value));
+            assert_eq!(client.take(), b"STORED\r\n", "{len}, {i}");
+        }
+    }
+}
+
+#[test]
+fn a_full_server_that_refuses_keeps_the_stream_in_order() {
+    let memory = 64 << 20;
+    let options = Options { memory, when_full: WhenFull::Refuse, ..Options::default() };
+    let mut worker = worker_with(options);
+    let mut client = Client::new(&mut worker);
+    let value = value(200_000);
+    let mut refused = 0;
+    for i in 0..1000 {
+        client.send(&set(&format!("k{i}"), &value));
+        client.send(b"mn\r\n");
+        match &client.take()[..] {
+            b"STORED\r\nMN\r\n" => {}
+            b"SERVER_ERROR out of memory storing object\r\nMN\r\n" => refused += 1,
+            other => panic!("{}", shown(other)),
+        }
+    }
+    assert!((500..990).contains(&refused), "{refused}");
+    let mut first = shown_value("k0", &value);
+    first.extend_from_slice(b"END\r\n");
+    check(&mut client, b"get k0\r\n", &first);
+    check(&mut client, b"delete k0\r\n", b"DELETED\r\n");
 }
