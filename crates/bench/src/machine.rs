@@ -79,6 +79,19 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
     Ok(())
 }
 
+/// Raises the limit of open files as far as this process may; thousands of connections need it. A
+/// failure shows later, as a connection that cannot be opened.
+pub(crate) fn allow_many_files() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes to and reads from the local variable during the calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -196,6 +196,10 @@ impl Arguments {
                 ..base.clone()
             };
             let summary = Load { pipeline: line.pipeline, ..load.clone() }.run(shape)?;
+            if summary.first_error.as_deref() == Some("ERROR") {
+                eprintln!("  {} does not know {}: left out", who.name(), line.verb.name());
+                continue;
+            }
             let summary = summary.without_errors()?;
             if matches!(started, Started::Server(_)) && summary.hit_ratio.is_some_and(|r| r < 1.0) {
                 let name = who.name();

@@ -62,7 +62,7 @@ struct Row {
 }
 
 /// Limits that are tried until resident memory is equal.
-const ATTEMPTS: usize = 7;
+const ATTEMPTS: usize = 9;
 
 impl Arguments {
     pub(super) fn run(self) -> Result<()> {
@@ -98,20 +98,19 @@ impl Arguments {
     /// Replays with other limits until the peer's resident memory is that of the first server.
     fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<Row> {
         let mut best: Option<Row> = None;
-        let mut limit = self.memory;
-        let mut tried = Vec::new();
-        while tried.len() < ATTEMPTS && !tried.contains(&limit) {
-            tried.push(limit);
+        let mut search = Search { limit: self.memory, below: None, above: None, last: None };
+        for _ in 0..ATTEMPTS {
+            let limit = search.limit;
             let mut row = self.measure(peer, trace, limit)?;
             let error = row.rss as f64 / rss as f64 - 1.0;
             row.equal = error.abs() <= self.tolerance;
             eprintln!("  -m {limit}: RSS {} ({:+.1} %)", megabytes(row.rss), error * 100.0);
-            limit = next_limit(limit, row.rss, rss);
+            let (equal, taken) = (row.equal, row.rss);
             let distance = |row: &Row| row.rss.abs_diff(rss);
             if best.as_ref().is_none_or(|best| distance(&row) < distance(best)) {
                 best = Some(row);
             }
-            if error.abs() <= self.tolerance {
+            if equal || !search.go_on(taken, rss) {
                 break;
             }
         }
@@ -136,11 +135,42 @@ impl Arguments {
     }
 }
 
-/// What lies above the limit (code, tables, buffers) stays when the limit changes, so the difference
-/// is what the limit moves by.
-fn next_limit(limit: u64, rss: u64, wanted: u64) -> u64 {
-    let difference = (wanted as f64 - rss as f64) / f64::from(1 << 20);
-    (limit as f64 + difference).round().max(2.0) as u64
+/// Looks for the limit with which resident memory becomes what is wanted.
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    /// What to try next, in MiB.
+    limit: u64,
+    /// The greatest limit that gave too little, and the least that gave too much.
+    below: Option<u64>,
+    above: Option<u64>,
+    /// Resident bytes of the last attempt.
+    last: Option<u64>,
+}
+
+impl Search {
+    /// Chooses the next limit after `rss` bytes were resident; false if there is none to try.
+    fn go_on(&mut self, rss: u64, wanted: u64) -> bool {
+        // More room that is not used: everything fits, and no limit will make it more.
+        let full = self.last.is_none_or(|last| rss > last + last / 100);
+        if rss < wanted && self.above.is_none() && !full {
+            return false;
+        }
+        self.last = Some(rss);
+        if rss < wanted {
+            self.below = Some(self.limit.max(self.below.unwrap_or(0)));
+        } else {
+            self.above = Some(self.limit.min(self.above.unwrap_or(u64::MAX)));
+        }
+        // What lies above the limit (code, tables, buffers) stays when the limit changes, so the
+        // difference is what the limit moves by; halving follows where that leads nowhere.
+        let difference = (wanted as f64 - rss as f64) / f64::from(1 << 20);
+        let direct = (self.limit as f64 + difference).round().max(2.0) as u64;
+        let (low, high) = (self.below.unwrap_or(1), self.above.unwrap_or(direct.saturating_add(1)));
+        let tried = self.limit;
+        self.limit =
+            if low < direct && direct < high { direct } else { low + high.saturating_sub(low) / 2 };
+        self.limit != tried && self.limit > low && self.limit < high
+    }
 }
 
 impl Row {
@@ -161,11 +191,34 @@ impl Row {
 mod tests {
     use super::*;
 
+    /// Searches with a server whose resident memory is a function of its limit.
+    fn search(start: u64, wanted: u64, resident: impl Fn(u64) -> u64) -> (u64, usize) {
+        let mut search = Search { limit: start, below: None, above: None, last: None };
+        for attempt in 1..=100 {
+            let rss = resident(search.limit) << 20;
+            if rss == wanted << 20 || !search.go_on(rss, wanted << 20) {
+                return (search.limit, attempt);
+            }
+        }
+        panic!("the search does not end");
+    }
+
     #[test]
-    fn the_limit_moves_by_what_is_missing() {
-        let mebibytes = |count: u64| count << 20;
-        assert_eq!(next_limit(64, mebibytes(90), mebibytes(80)), 54);
-        assert_eq!(next_limit(64, mebibytes(80), mebibytes(80)), 64);
-        assert_eq!(next_limit(10, mebibytes(80), mebibytes(10)), 2);
+    fn a_constant_above_the_limit_is_found_at_once() {
+        assert_eq!(search(64, 80, |limit| limit + 26), (54, 2));
+        assert_eq!(search(64, 80, |limit| limit + 16), (64, 1));
+    }
+
+    #[test]
+    fn memory_that_grows_faster_than_the_limit_is_found_by_halving() {
+        let (limit, attempts) = search(64, 80, |limit| 4 * limit);
+        assert_eq!(limit, 20);
+        assert!(attempts <= ATTEMPTS, "{attempts}");
+    }
+
+    #[test]
+    fn what_cannot_be_reached_ends() {
+        search(64, 80, |_| 10);
+        search(64, 80, |_| 100);
     }
 }

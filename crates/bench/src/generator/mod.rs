@@ -124,6 +124,7 @@ impl Load {
     pub fn run(&self, shape: Shape) -> Result<Summary> {
         self.check(&shape)?;
         let workload = Workload::new(shape)?;
+        crate::machine::allow_many_files();
         let shared = Shared::new(self.threads);
         let mut workers = Vec::new();
         for index in 0..self.threads {
