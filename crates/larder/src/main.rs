@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn command() -> Command {
-    let bench = Command::new("bench")
+    let bench = larder_bench::Command::augment_subcommands(Command::new("bench"))
         .about("Measure Larder and other servers")
         .subcommand_required(true)
         .arg_required_else_help(true);
@@ -54,7 +54,7 @@ fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(settings::command())
-        .subcommand(larder_bench::Command::augment_subcommands(bench))
+        .subcommand(bench)
         .subcommand(ctl::command())
 }
 

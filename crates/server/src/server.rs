@@ -24,7 +24,7 @@ use crate::connection;
 use crate::guard::Guard;
 use crate::net::{self, BindError, Endpoint, Listener};
 use crate::process;
-use crate::settings::{Flavor, MEMCACHED_VERSION, Settings};
+use crate::settings::{MEMCACHED_VERSION, Settings};
 use crate::stats::{ServerHooks, Source};
 
 /// Why a server could not be started. The message says what to do.
@@ -410,6 +410,7 @@ fn context(source: &Arc<Source>) -> Arc<ServerContext> {
     };
     context.version = MEMCACHED_VERSION.to_owned();
     context.verbosity = AtomicU32::new(settings.verbosity);
+    context.prefixes.enable(settings.detail);
     Arc::new(context)
 }
 
@@ -526,10 +527,8 @@ fn drop_rights(settings: &Settings) -> Result<(), StartError> {
             Some(user) => {
                 process::become_user(user).map_err(system(format!("become --user {user}")))?;
             }
-            None if settings.flavor == Flavor::Memcached || settings.daemon => {
-                warn!(event = "running_as_root", advice = "give --user to drop its rights");
-            }
-            None => debug!(event = "running_as_root", advice = "give --user to drop its rights"),
+            // memcached refuses this.
+            None => warn!(event = "running_as_root", advice = "give --user to drop its rights"),
         }
     } else if let Some(user) = &settings.user {
         debug!(event = "user_unchanged", user, reason = "not started as root");

@@ -146,8 +146,6 @@ pub struct Settings {
     pub watch: bool,
     /// The `shutdown` command is allowed.
     pub shutdown_command: bool,
-    /// The character that ends the prefix of a key in `stats detail`.
-    pub prefix_delimiter: u8,
     /// `stats detail` counts from the start.
     pub detail: bool,
     /// How many `-v` were given.
@@ -206,7 +204,6 @@ impl Default for Settings {
             dumping: true,
             watch: true,
             shutdown_command: false,
-            prefix_delimiter: b':',
             detail: false,
             verbosity: 0,
             log_level: LogLevel::Info,

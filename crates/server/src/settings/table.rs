@@ -352,17 +352,19 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('D'),
         Value("CHAR"),
         Commands,
-        "Character that ends a key's prefix in stats detail, which it turns on",
+        "Turn stats detail on; a prefix ends at the character :",
         (
             |s, text| {
-                let [delimiter] = text.as_bytes() else {
-                    return Err(format!("{text:?} is not one byte: write for example :"));
-                };
-                s.prefix_delimiter = *delimiter;
+                if text.chars().count() != 1 {
+                    return Err(format!("{text:?} is not one character: write :"));
+                }
+                if text != ":" {
+                    s.notes.push(format!("-D {text}: prefixes end at `:` here: ignored"));
+                }
                 s.detail = true;
                 Ok(())
             },
-            |s| char::from(s.prefix_delimiter).to_string(),
+            |_| ":".to_owned(),
         ),
     ),
     setting(

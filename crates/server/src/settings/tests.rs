@@ -82,7 +82,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         "memory" => "100MB",
         "max-item-size" => "512KB",
         "when-full" => "refuse",
-        "prefix-delimiter" => "/",
+        "prefix-delimiter" => ":",
         "user" => "nobody",
         "pidfile" => "/tmp/p",
         "log-level" => "warn",

@@ -51,7 +51,7 @@ fn network_rows(source: &Source, row: &mut Row<'_>) {
     put(row, "chunk_size", 48);
     put(row, "num_threads", settings.threads);
     put(row, "num_threads_per_udp", settings.threads);
-    put(row, "stat_key_prefix", char::from(settings.prefix_delimiter));
+    put(row, "stat_key_prefix", ":");
     put(row, "detail_enabled", yes(source.detail_enabled()));
     put(row, "reqs_per_event", 0);
     put(row, "cas_enabled", "yes");
