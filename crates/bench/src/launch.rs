@@ -86,14 +86,14 @@ impl Program {
         let Allowance { memory, threads, .. } = allowance;
         let text = match self.dialect {
             Dialect::Larder => format!(
-                "serve -l 127.0.0.1 -p {port} -m {memory} -t {threads} -c 20000 --admin off"
+                "serve -l 127.0.0.1 -p {port} -m {memory} -t {threads} -c 10000 --admin off"
             ),
             Dialect::Memcached => format!(
-                "-l 127.0.0.1 -p {port} -U 0 -m {memory} -t {threads} -c 20000 -u {}",
+                "-l 127.0.0.1 -p {port} -U 0 -m {memory} -t {threads} -c 10000 -u {}",
                 std::env::var("USER").unwrap_or_else(|_| "root".into())
             ),
             Dialect::Pogocache => format!(
-                "-h 127.0.0.1 -p {port} --maxmemory {memory}mb --threads {threads} --maxconns 20000"
+                "-h 127.0.0.1 -p {port} --maxmemory {memory}mb --threads {threads} --maxconns 10000"
             ),
         };
         text.split(' ').map(str::to_owned).chain(self.extra.iter().cloned()).collect()
