@@ -56,6 +56,16 @@ impl Target<'_, '_> {
         self.flags.has(b'q')
     }
 
+    /// The expiries that `T` and, on a created item, `N` give.
+    fn expiries_given(
+        &self,
+        x: &Execution<'_, '_>,
+        created: bool,
+    ) -> (Option<Expiry>, Option<Expiry>) {
+        let vivify = self.flags.vivify.filter(|_| created);
+        (self.flags.ttl.map(|ttl| x.expiry(ttl)), vivify.map(|vivify| x.expiry(vivify)))
+    }
+
     /// The expiry of an item that this command creates: of `N` and `T` the later one counts.
     fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i64) -> Expiry {
         let last = self.command.tokens().filter(|token| matches!(token[0], b'N' | b'T')).last();
@@ -173,7 +183,7 @@ fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
     };
     let item = got.item;
     let with_value = flags.has(b'v') && flags.compare != Some(item.cas());
-    put_hit(x.output, target, &got, with_value, now);
+    put_hit(x, target, &got, with_value);
     if !with_value {
         return Executed::Done;
     }
@@ -183,15 +193,10 @@ fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
     }
 }
 
-fn put_hit(
-    output: &mut OutputBuffer<'_>,
-    target: &Target<'_, '_>,
-    got: &Got<'_>,
-    with_value: bool,
-    now: UnixSeconds,
-) {
-    let item = &got.item;
-    let mut line = Line { room: output.room(LINE_MAX), len: 0 };
+fn put_hit(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, got: &Got<'_>, with_value: bool) {
+    let (item, now) = (&got.item, x.session.now());
+    let (ttl, vivify) = target.expiries_given(x, got.created);
+    let mut line = Line { room: x.output.room(LINE_MAX), len: 0 };
     if with_value {
         line.text(b"VA ");
         line.number(item.value().len() as u64);
@@ -202,8 +207,8 @@ fn put_hit(
     let mut expiry = if got.created { Expiry::NEVER } else { got.old_expiry };
     for token in target.command.tokens() {
         match token[0] {
-            b'T' => expiry = item.expiry(),
-            b'N' if got.created => expiry = item.expiry(),
+            b'T' => expiry = ttl.unwrap_or(expiry),
+            b'N' => expiry = vivify.unwrap_or(expiry),
             b't' => line.time_to_live(expiry, now),
             letter => put_item_flag(&mut line, letter, item, now),
         }
@@ -219,7 +224,7 @@ fn put_hit(
         line.text(b" W");
     }
     let len = line.finish();
-    output.advance(len);
+    x.output.advance(len);
 }
 
 fn put_item_flag(line: &mut Line<'_>, letter: u8, item: &Item<'_>, now: UnixSeconds) {
@@ -360,12 +365,13 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
     } else {
         &b"HD"[..]
     };
+    let (ttl, vivify) = target.expiries_given(x, created);
     let mut shown = old_expiry.unwrap_or(if created { Expiry::NEVER } else { expiry });
     put_line(x.output, status, target, |line, token| match token[0] {
         b'c' => line.flag(b'c', cas),
         b't' => line.time_to_live(shown, now),
-        b'T' => shown = expiry,
-        b'N' if created => shown = expiry,
+        b'T' => shown = ttl.unwrap_or(shown),
+        b'N' => shown = vivify.unwrap_or(shown),
         _ => line.echo(target, token),
     });
     if flags.has(b'v') {
