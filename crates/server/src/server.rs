@@ -4,6 +4,8 @@
 //!
 //! Invariant: whatever can fail, fails in [`Server::start`], before the first client is served.
 
+mod prepare;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -17,15 +19,18 @@ use std::time::Duration;
 use larder_engine::{Engine, OpenError};
 use tracing::{debug, error, info, warn};
 
-use crate::admin::{self, Admin};
+use crate::admin::Admin;
 use crate::clock::{Clock, random_seed};
 use crate::command::{ServerContext, Switches};
 use crate::connection;
 use crate::guard::Guard;
-use crate::net::{self, BindError, Endpoint, Listener};
-use crate::process;
+use crate::net::{self, BindError, Listener};
 use crate::settings::{MEMCACHED_VERSION, Settings};
 use crate::stats::{ServerHooks, Source};
+use prepare::{
+    bind, bind_admin, drop_rights, prepare_process, refuse_inherited, write_pidfile,
+    write_port_file,
+};
 
 /// Why a server could not be started. The message says what to do.
 #[derive(Debug)]
@@ -412,143 +417,6 @@ fn context(source: &Arc<Source>) -> Arc<ServerContext> {
     context.verbosity = AtomicU32::new(settings.verbosity);
     context.prefixes.enable(settings.detail);
     Arc::new(context)
-}
-
-/// Limits of the process, as far as settings ask for them.
-fn prepare_process(settings: &mut Settings) -> Result<(), StartError> {
-    if settings.core_dumps {
-        process::enable_core_dumps().map_err(system("let core files be written"))?;
-    }
-    // Beside the connections: listeners, one or two descriptors per worker, the admin page.
-    let beside = 64 + 4 * settings.threads as u64;
-    let wanted = settings.max_connections as u64 + beside;
-    let allowed = process::raise_file_limit(wanted).map_err(system("read the file limit"))?;
-    if allowed < wanted {
-        let reachable = allowed.saturating_sub(beside).max(1);
-        if settings.is_asked("max-connections") {
-            let error = io::Error::other(format!(
-                "the limit of open files is {allowed}, enough for {reachable} connections: raise \
-                 it (ulimit -n, LimitNOFILE=) or lower --max-connections"
-            ));
-            let connections = settings.max_connections;
-            return Err(system(format!("keep {connections} connections"))(error));
-        }
-        warn!(event = "fewer_connections", reachable, reason = "limit of open files");
-        settings.max_connections = reachable as usize;
-    }
-    Ok(())
-}
-
-fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
-    let mut listeners = Vec::new();
-    for listen in settings.listen_addresses() {
-        let addresses = listen
-            .resolve(settings.default_port())
-            .map_err(|error| StartError::Resolve { address: listen.to_string(), error })?;
-        let mut failed = None;
-        let before = listeners.len();
-        for mut address in addresses {
-            // Both families of one name share the port that the kernel chose for the first.
-            if address.port() == 0
-                && let Some(first) = listeners.get(before).and_then(Listener::address)
-            {
-                address.set_port(first.port());
-            }
-            match Listener::bind(&Endpoint::Tcp(address)) {
-                Ok(listener) => listeners.push(listener),
-                // A machine may lack one of the two families.
-                Err(error) if listen.host == "*" && !matches!(error, BindError::InUse(_)) => {
-                    failed = Some(error);
-                }
-                Err(error) => return Err(StartError::Bind(error)),
-            }
-        }
-        if let Some(error) = failed.filter(|_| listeners.len() == before) {
-            return Err(StartError::Bind(error));
-        }
-    }
-    if let Some(path) = &settings.socket {
-        // The directory may change when the server goes to the background.
-        let path = std::path::absolute(path).map_err(system("find the current directory"))?;
-        let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
-        listeners.push(Listener::bind(&endpoint).map_err(StartError::Bind)?);
-    }
-    Ok(listeners)
-}
-
-/// A default address that is taken is not worth a refusal to serve; one that was asked for is.
-fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpListener>, StartError> {
-    let Some(address) = settings.admin else { return Ok(None) };
-    let default = Settings::default().admin == Some(address) && !settings.is_asked("admin");
-    match admin::bind(address) {
-        Ok(listener) => {
-            if !address.ip().is_loopback() {
-                warn!(event = "admin_open", %address, reason = "anybody who reaches it can read it");
-            }
-            Ok(Some(listener))
-        }
-        Err(error) if default => {
-            warn!(event = "admin_off", %address, %error);
-            Ok(None)
-        }
-        Err(error) => Err(StartError::Admin { address, error }),
-    }
-}
-
-fn write_pidfile(settings: &Settings) -> Result<Option<PathBuf>, StartError> {
-    let Some(path) = &settings.pidfile else { return Ok(None) };
-    let path = std::path::absolute(path).map_err(system("find the current directory"))?;
-    std::fs::write(&path, format!("{}\n", std::process::id()))
-        .map_err(system(format!("write --pidfile {}", path.display())))?;
-    Ok(Some(path))
-}
-
-/// Test harnesses of memcached's wait for this file. Written aside and renamed, so that whoever
-/// sees it sees all of it.
-fn write_port_file(settings: &Settings, listeners: &[Listener]) {
-    let Some(path) = &settings.port_file else { return };
-    let mut text = String::new();
-    for address in listeners.iter().filter_map(Listener::address) {
-        let family = if address.is_ipv4() { "INET" } else { "INET6" };
-        text += &format!("TCP {family}: {}\n", address.port());
-    }
-    let mut aside = path.clone().into_os_string();
-    aside.push(".lck");
-    let written = std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, path));
-    if let Err(error) = written {
-        warn!(event = "port_file_failed", path = %path.display(), %error);
-    }
-}
-
-/// From here on the process has the rights of the user it was told to become.
-fn drop_rights(settings: &Settings) -> Result<(), StartError> {
-    if process::is_root() {
-        match &settings.user {
-            Some(user) => {
-                process::become_user(user).map_err(system(format!("become --user {user}")))?;
-            }
-            // memcached refuses this.
-            None => warn!(event = "running_as_root", advice = "give --user to drop its rights"),
-        }
-    } else if let Some(user) = &settings.user {
-        debug!(event = "user_unchanged", user, reason = "not started as root");
-    }
-    if settings.lock_memory
-        && let Err(error) = process::lock_memory()
-    {
-        warn!(event = "memory_not_locked", %error, advice = "raise the limit: ulimit -l");
-    }
-    Ok(())
-}
-
-/// Sockets that a service manager has opened cannot be served yet; serving others in their place
-/// would leave their clients waiting for ever.
-fn refuse_inherited(sockets: &[OwnedFd]) -> Result<(), StartError> {
-    if sockets.is_empty() {
-        return Ok(());
-    }
-    let error = io::Error::other("remove the socket unit and let Larder listen itself");
-    Err(system(format!("take over {} sockets of the service manager", sockets.len()))(error))
 }
 
 #[cfg(test)]

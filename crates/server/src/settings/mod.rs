@@ -9,6 +9,7 @@ mod listen;
 mod load;
 mod table;
 mod units;
+mod values;
 
 pub use error::{Origin, SettingsError};
 pub use help::{MEMCACHED_VERSION, memcached_help};

@@ -1,12 +1,14 @@
 //! The list of settings. Everything that names a setting is generated from here.
 
-use std::path::PathBuf;
-
 use larder_engine::WhenFull;
 
 use super::units::{Bare, parse_duration, parse_size, show_size};
-use super::{ListenAddress, LogFormat, LogLevel, Port, Protocol, Settings, extended};
-use crate::net::BackendChoice;
+use super::values::{
+    BACKENDS, LOG_FORMATS, LOG_LEVELS, PROTOCOLS, WHEN_FULL, joined, name_of, one_of, parse_switch,
+    path, positive, set_admin, set_listen, set_max_item_size, set_port, set_socket_mode, set_udp,
+    show_duration, show_path, show_port, show_switch, split,
+};
+use super::{Settings, extended};
 
 /// How a setting is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -608,147 +610,3 @@ pub(super) static SETTINGS: &[Setting] = &[
         refused!("this version keeps items in RAM only: the next one brings the store"),
     ),
 ];
-
-const PROTOCOLS: &[(&str, Protocol)] =
-    &[("auto", Protocol::Auto), ("ascii", Protocol::Ascii), ("binary", Protocol::Binary)];
-const BACKENDS: &[(&str, BackendChoice)] = &[
-    ("auto", BackendChoice::Auto),
-    ("uring", BackendChoice::Uring),
-    ("epoll", BackendChoice::Epoll),
-];
-const WHEN_FULL: &[(&str, WhenFull)] = &[("evict", WhenFull::Evict), ("refuse", WhenFull::Refuse)];
-const LOG_FORMATS: &[(&str, LogFormat)] =
-    &[("logfmt", LogFormat::Logfmt), ("json", LogFormat::Json)];
-const LOG_LEVELS: &[(&str, LogLevel)] = &[
-    ("error", LogLevel::Error),
-    ("warn", LogLevel::Warn),
-    ("info", LogLevel::Info),
-    ("debug", LogLevel::Debug),
-    ("trace", LogLevel::Trace),
-];
-
-fn one_of<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
-    known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
-        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-        format!("{text:?} is not one of {}", names.join(", "))
-    })
-}
-
-fn name_of<T: Copy + PartialEq>(value: T, known: &[(&str, T)]) -> String {
-    known.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name).to_owned()
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("{text:?} is not a whole number from 1")),
-    }
-}
-
-fn parse_switch(text: &str) -> Result<bool, String> {
-    match text {
-        "true" | "1" | "yes" | "on" => Ok(true),
-        "false" | "0" | "no" | "off" | "" => Ok(false),
-        _ => Err(format!("{text:?} is neither true nor false")),
-    }
-}
-
-fn show_switch(on: bool) -> String {
-    if on { "true" } else { "false" }.to_owned()
-}
-
-fn show_duration(duration: std::time::Duration) -> String {
-    match (duration.as_secs(), duration.subsec_millis()) {
-        (seconds, 0) => format!("{seconds}s"),
-        _ => format!("{}ms", duration.as_millis()),
-    }
-}
-
-fn path(text: &str) -> Result<Option<PathBuf>, String> {
-    Ok((!text.is_empty()).then(|| PathBuf::from(text)))
-}
-
-fn show_path(path: Option<&PathBuf>) -> String {
-    path.map_or(String::new(), |path| path.display().to_string())
-}
-
-fn split(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty())
-}
-
-fn joined(parts: Vec<ListenAddress>) -> String {
-    parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-}
-
-fn set_listen(settings: &mut Settings, text: &str) -> Result<(), String> {
-    settings.listen = split(text).map(ListenAddress::parse).collect::<Result<_, _>>()?;
-    match settings.listen.is_empty() {
-        true => Err("the list is empty: write for example 127.0.0.1".to_owned()),
-        false => Ok(()),
-    }
-}
-
-fn set_port(settings: &mut Settings, text: &str) -> Result<(), String> {
-    settings.port = match text.parse::<i64>() {
-        Ok(-1) => Port::Any,
-        Ok(0) => Port::Off,
-        Ok(port @ 1..=65535) => Port::Fixed(port as u16),
-        _ => return Err(format!("{text:?} is not a port: write a number from 1 to 65535")),
-    };
-    Ok(())
-}
-
-fn show_port(settings: &Settings) -> String {
-    match settings.port {
-        Port::Off => "0".to_owned(),
-        Port::Any => "-1".to_owned(),
-        Port::Fixed(port) => port.to_string(),
-    }
-}
-
-fn set_socket_mode(settings: &mut Settings, text: &str) -> Result<(), String> {
-    settings.socket_mode = u32::from_str_radix(text, 8)
-        .ok()
-        .filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| format!("{text:?} is not a mode: write octal digits such as 700 or 0770"))?;
-    Ok(())
-}
-
-fn set_admin(settings: &mut Settings, text: &str) -> Result<(), String> {
-    use std::net::{IpAddr, SocketAddr};
-    settings.admin = if text == "off" {
-        None
-    } else if let Ok(address) = text.parse::<SocketAddr>() {
-        Some(address)
-    } else if let Ok(host) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        Some(SocketAddr::new(host, 11212))
-    } else if let Some(Ok(port)) = text.strip_prefix("localhost:").map(str::parse) {
-        Some(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port))
-    } else {
-        return Err(format!("{text:?} is not an address: write 127.0.0.1:11212, or off"));
-    };
-    Ok(())
-}
-
-fn set_max_item_size(settings: &mut Settings, text: &str) -> Result<(), String> {
-    let size = parse_size(text, Bare::Bytes)?;
-    if !(1024..=1 << 30).contains(&size) {
-        return Err(format!("{text:?} is out of range: it must lie between 1k and 1GB"));
-    }
-    settings.max_item_size = size;
-    Ok(())
-}
-
-fn set_udp(settings: &mut Settings, text: &str) -> Result<(), String> {
-    match (text.parse::<u16>(), settings.flavor) {
-        (Ok(0), _) => Ok(()),
-        (Err(_), _) => Err(format!("{text:?} is not a port")),
-        (Ok(port), super::Flavor::Memcached) => {
-            settings.notes.push(format!("there is no UDP: port {port} stays closed"));
-            Ok(())
-        }
-        (Ok(_), super::Flavor::Larder) => {
-            Err("there is no UDP: use TCP and write -U 0 or leave it out".to_owned())
-        }
-    }
-}
