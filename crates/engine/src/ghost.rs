@@ -20,9 +20,10 @@ pub(crate) struct Ghost {
 impl Ghost {
     pub(crate) fn new(memory: u64) -> Self {
         let buckets = (memory / MEMORY_PER_GHOST / PER_WORD / 2).max(64);
-        // Zero pages are not resident until a ghost is written.
-        let words = vec![0u64; buckets as usize * 2].into_boxed_slice();
-        Ghost { words: words.into_iter().map(AtomicU64::new).collect() }
+        // Zeroed by the allocator, so that a page is resident only after a ghost was written to it.
+        let words = Box::<[AtomicU64]>::new_zeroed_slice(buckets as usize * 2);
+        // SAFETY: all zero is a valid atomic integer.
+        Ghost { words: unsafe { words.assume_init() } }
     }
 
     /// Bytes of RAM when every page is in use.

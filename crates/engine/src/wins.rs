@@ -33,6 +33,13 @@ impl Wins {
         self.place(key).swap(token, Relaxed) != token
     }
 
+    /// A new version begins without a winner, even if its explicit cas id was used before.
+    pub(crate) fn forget(&self, key: &Key<'_>, cas: u64) {
+        if self.claimed(key, cas) {
+            self.place(key).store(0, Relaxed);
+        }
+    }
+
     /// Whether somebody has claimed this version of the key.
     pub(crate) fn claimed(&self, key: &Key<'_>, cas: u64) -> bool {
         self.used.load(Relaxed) && self.place(key).load(Relaxed) == key.fingerprint(cas)

@@ -103,6 +103,9 @@ impl Session {
             Value::Large(large) => Body::Large(large),
         };
         let item = self.write(guard, key, existing, fields, body)?;
+        if store.cas.is_some() {
+            self.engine.wins.forget(key, item.cas());
+        }
         if let (Comparison::Stale, Some(old)) = (comparison, live) {
             if self.engine.wins.claimed(key, old.record.cas()) {
                 self.engine.wins.claim(key, item.cas());
