@@ -195,17 +195,17 @@ impl Cleaner {
                 }
                 oldest[stream as usize].get_or_insert(sealed);
                 live[stream as usize] += u64::from(segment.live());
-                if let Some(benefit) = self.benefit(engine, sealed.segment, now) {
-                    if best.is_none_or(|(most, ..)| benefit > most) {
-                        best = Some((benefit, stream, sealed.segment));
-                    }
+                if let Some(benefit) = self.benefit(engine, sealed.segment, now)
+                    && best.is_none_or(|(most, ..)| benefit > most)
+                {
+                    best = Some((benefit, stream, sealed.segment));
                 }
             }
         }
-        if let Some((_, stream, number)) = best {
-            if self.clean(engine, stream, number, Fate::Keep) == Step::Freed {
-                return Step::Freed;
-            }
+        if let Some((_, stream, number)) = best
+            && self.clean(engine, stream, number, Fate::Keep) == Step::Freed
+        {
+            return Step::Freed;
         }
         if engine.options.when_full == WhenFull::Refuse {
             return if unsettled { Step::Later } else { Step::Nothing };

@@ -33,7 +33,7 @@ impl Ghost {
 
     fn bucket(&self, key: &Key<'_>) -> (&AtomicU64, &AtomicU64, u64) {
         let buckets = self.words.len() / 2;
-        let at = ((key.hi >> 32) * buckets as u64 >> 32) as usize * 2;
+        let at = (((key.hi >> 32) * buckets as u64) >> 32) as usize * 2;
         let print = (key.hi >> 16 & 0xFFFF).max(1);
         (&self.words[at], &self.words[at + 1], print)
     }

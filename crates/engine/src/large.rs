@@ -51,7 +51,7 @@ impl LargeValue {
     }
 
     /// Hands the mapping out, and where a record whose value begins `head` bytes in must begin.
-    pub(crate) fn into_record(&mut self, head: usize) -> Option<(Mapping, usize)> {
+    pub(crate) fn take_record(&mut self, head: usize) -> Option<(Mapping, usize)> {
         debug_assert!(head <= HEADROOM);
         Some((self.mapping.take()?, HEADROOM - head))
     }

@@ -123,7 +123,7 @@ impl Session {
             }
         };
         let (mapping, start) =
-            large.into_record(layout.value_offset()).ok_or(Refused::OutOfMemory)?;
+            large.take_record(layout.value_offset()).ok_or(Refused::OutOfMemory)?;
         fields.seq = guard.next_seq();
         let footprint = mapping.len() as u64;
         // SAFETY: header and key lie in the mapping's headroom, directly before the value.

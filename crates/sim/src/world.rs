@@ -82,7 +82,7 @@ impl World {
             memory: 8 << 20,
             max_item_size: 1 << 20,
             when_full: if evicts { WhenFull::Evict } else { WhenFull::Refuse },
-            hash_seed: random.next(),
+            hash_seed: random.bits(),
         };
         let engine = Engine::open_without_cleaner(options).expect("the options are valid");
         let mut model = Model::default();
@@ -250,7 +250,7 @@ impl World {
         };
         let len = self.random.below(1 + self.random.clone().below(self.value_max)) as usize;
         let value = vec![b'a' + self.random.below(26) as u8; len];
-        let flags = if self.random.one_in(3) { self.random.next() as u32 } else { 0 };
+        let flags = if self.random.one_in(3) { self.random.bits() as u32 } else { 0 };
         let expiry = self.expiry();
         let compare = match (self.model.get(&key), self.random.below(8)) {
             (Some(old), 0) => Some(old.cas),
@@ -316,7 +316,7 @@ impl World {
     fn count(&mut self) -> Check {
         let key = [b"n", &self.key()[..]].concat();
         let decrement = self.random.one_in(3);
-        let delta = if self.random.one_in(20) { self.random.next() } else { self.random.below(99) };
+        let delta = if self.random.one_in(20) { self.random.bits() } else { self.random.below(99) };
         let initial = self.random.below(1000);
         let create = (!self.random.one_in(4)).then_some(Create { initial, expiry: Expiry::NEVER });
         let arith = Arith { decrement, delta, compare: None, cas: None, expiry: None, create };

@@ -26,7 +26,7 @@ impl Candidates {
     /// The candidates of a key with this position (a uniform 32-bit hash) and tag among `buckets`.
     #[inline]
     pub(crate) fn of(position: u32, tag: u32, buckets: usize) -> Self {
-        let first = (u64::from(position) * buckets as u64 >> 32) as usize;
+        let first = ((u64::from(position) * buckets as u64) >> 32) as usize;
         Candidates { first, second: alternate(first, tag, buckets) }
     }
 }
@@ -34,7 +34,7 @@ impl Candidates {
 /// The other candidate of an item with `tag` that lies in `bucket`.
 #[inline]
 pub(crate) fn alternate(bucket: usize, tag: u32, buckets: usize) -> usize {
-    let sum = (u64::from(tag.wrapping_mul(0x9E37_79B1)) * buckets as u64 >> 32) as usize;
+    let sum = ((u64::from(tag.wrapping_mul(0x9E37_79B1)) * buckets as u64) >> 32) as usize;
     if sum >= bucket { sum - bucket } else { sum + buckets - bucket }
 }
 
@@ -50,10 +50,11 @@ pub(crate) fn find<T>(
     for bucket in [at.first, at.second] {
         for place in &buckets[bucket].0 {
             let slot = Slot(place.load(Ordering::Acquire));
-            if slot.tag() == tag && !slot.is_empty() {
-                if let Some(found) = matches(slot) {
-                    return Some((place, slot, found));
-                }
+            if slot.tag() == tag
+                && !slot.is_empty()
+                && let Some(found) = matches(slot)
+            {
+                return Some((place, slot, found));
             }
         }
     }

@@ -106,10 +106,10 @@ impl Session {
         if store.cas.is_some() {
             self.engine.wins.forget(key, item.cas());
         }
-        if let (Comparison::Stale, Some(old)) = (comparison, live) {
-            if self.engine.wins.claimed(key, old.record.cas()) {
-                self.engine.wins.claim(key, item.cas());
-            }
+        if let (Comparison::Stale, Some(old)) = (comparison, live)
+            && self.engine.wins.claimed(key, old.record.cas())
+        {
+            self.engine.wins.claim(key, item.cas());
         }
         Ok(Stored::Stored { cas: item.cas(), size })
     }
@@ -122,10 +122,10 @@ impl Session {
         old: &Existing<'a>,
         store: Store<'_>,
     ) -> Result<Stored, Refused> {
-        if let Some(wanted) = store.compare {
-            if self.compare(old, wanted, false) == Comparison::Mismatch {
-                return Ok(Stored::Exists);
-            }
+        if let Some(wanted) = store.compare
+            && self.compare(old, wanted, false) == Comparison::Mismatch
+        {
+            return Ok(Stored::Exists);
         }
         let fields = Fields { cas: store.cas, ..old.record.fields() };
         let more: &[u8] = match store.value {

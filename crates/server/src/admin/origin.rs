@@ -85,7 +85,13 @@ mod tests {
             assert!(judged(&[("host", host)]), "{host}");
         }
         assert!(judged(&[("host", "Cache.Example:11212")]));
-        for host in ["evil.example", "evil.example:11212", "localhost.evil.example", "", "127.0.0.1.evil.example:1"] {
+        for host in [
+            "evil.example",
+            "evil.example:11212",
+            "localhost.evil.example",
+            "",
+            "127.0.0.1.evil.example:1",
+        ] {
             assert!(!judged(&[("host", host)]), "{host}");
         }
         assert!(!judged(&[]));
