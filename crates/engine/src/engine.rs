@@ -255,14 +255,23 @@ impl Engine {
 
     /// Charges connection buffers against the memory limit; false when they may not grow further.
     pub fn charge_buffers(&self, bytes: usize) -> bool {
-        let charged = self.budget.charge_buffers(bytes as u64);
+        self.charged(self.budget.charge_buffers(bytes as u64))
+    }
+
+    /// As [`Engine::charge_buffers`] for the value of a request while it arrives: such buffers leave
+    /// a part of the share to short requests and replies.
+    pub fn charge_body(&self, bytes: usize) -> bool {
+        self.charged(self.budget.charge_body(bytes as u64))
+    }
+
+    fn charged(&self, charged: bool) -> bool {
         if charged && self.budget.excess() > 0 {
             self.kick_cleaner();
         }
         charged
     }
 
-    /// Gives back what [`Engine::charge_buffers`] charged.
+    /// Gives back what [`Engine::charge_buffers`] or [`Engine::charge_body`] charged.
     pub fn release_buffers(&self, bytes: usize) {
         self.budget.release_buffers(bytes as u64);
     }

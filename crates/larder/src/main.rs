@@ -1,5 +1,6 @@
 //! The larder binary: what the words of the command line do, and with which code the process ends.
 
+mod allocator;
 mod ctl;
 mod logging;
 mod serve;
@@ -11,9 +12,6 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use larder_server::settings::{self, Environment, Flavor, MEMCACHED_VERSION, memcached_help};
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Failed while running.
 const FAILED: u8 = 1;
 /// The command line, the environment or the configuration file is wrong.
@@ -22,6 +20,7 @@ const USAGE: u8 = 2;
 const NOT_STARTED: u8 = 3;
 
 fn main() -> ExitCode {
+    allocator::give_back_buffers();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if is_memcached(&arguments) {
         return memcached(&arguments);

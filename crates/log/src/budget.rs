@@ -14,6 +14,9 @@ pub struct Budget {
 
 /// Connection buffers may take this share of the limit: one in so many.
 const BUFFER_SHARE: u64 = 4;
+/// Of that, bodies that are being received leave one in so many to everybody's short requests and
+/// replies: clients that announce values and stall starve only each other.
+const BODY_RESERVE: u64 = 4;
 
 impl Budget {
     /// A budget of `limit` bytes.
@@ -96,7 +99,17 @@ impl Budget {
 
     /// Charges connection buffers; false when they would take more than their share.
     pub fn charge_buffers(&self, bytes: u64) -> bool {
+        self.charge_up_to(bytes, self.limit() / BUFFER_SHARE)
+    }
+
+    /// Charges the buffer of a body that is being received; false when bodies would take what is
+    /// reserved for everything else.
+    pub fn charge_body(&self, bytes: u64) -> bool {
         let share = self.limit() / BUFFER_SHARE;
+        self.charge_up_to(bytes, share - share / BODY_RESERVE)
+    }
+
+    fn charge_up_to(&self, bytes: u64, share: u64) -> bool {
         let fits = self
             .buffers
             .fetch_update(Relaxed, Relaxed, |held| (held + bytes <= share).then_some(held + bytes))

@@ -78,11 +78,13 @@ impl ChargedBuffer {
             return true;
         }
         let capacity = needed.max(2 * self.charged).max(GROWTH_MIN).min(len);
-        if !self.engine.charge_buffers(capacity - self.charged) {
+        if !self.engine.charge_body(capacity - self.charged) {
             return false;
         }
         self.charged = capacity;
-        self.bytes.try_reserve_exact(capacity - self.bytes.len()).is_ok()
+        // All addresses at once, so that growing leaves no garbage behind; a page becomes resident,
+        // and is charged, only when bytes arrive for it.
+        self.bytes.capacity() >= len || self.bytes.try_reserve_exact(len).is_ok()
     }
 }
 

@@ -1,0 +1,224 @@
+//! The budget is a promise: whatever clients send or refuse to read, the process stays within its
+//! memory, and nobody's writes wait for somebody else. Against the real binary.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MEGABYTE: usize = 1 << 20;
+/// The largest value with a short key under the default `-I 1m`.
+const LARGE: usize = MEGABYTE - 100;
+
+struct Server {
+    process: Child,
+    address: String,
+    memory: u64,
+}
+
+impl Server {
+    /// A server with `memory` MiB, ready to be used.
+    fn start(memory: u64, more: &[&str]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--admin", "off", "-t", "2"])
+            .args(["-m", &memory.to_string()])
+            .args(more)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        let mut log = BufReader::new(process.stderr.take().expect("stderr is piped"));
+        let mut line = String::new();
+        while !line.contains("event=listening") {
+            line.clear();
+            assert!(log.read_line(&mut line).expect("the log is text") > 0, "it ended at start");
+        }
+        let address = line.trim().rsplit_once("address=").expect("it says where").1.to_owned();
+        // Nobody may block on a full pipe.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Server { process, address, memory }
+    }
+
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect(&self.address).expect("it accepts");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket option");
+        stream.set_write_timeout(Some(Duration::from_secs(30))).expect("a socket option");
+        Client(BufReader::new(stream))
+    }
+
+    /// Resident bytes of the server.
+    fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()));
+        let status = status.expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is resident");
+        let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
+        kib.expect("a number of KiB") << 10
+    }
+
+    fn assert_within_budget(&self) {
+        let limit = (self.memory << 20) * 11 / 10 + (32 << 20);
+        let resident = self.resident();
+        assert!(resident <= limit, "{} of {} MiB resident", resident >> 20, limit >> 20);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).expect("the server reads");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("the server answers");
+        line.trim_end().to_owned()
+    }
+
+    fn set(&mut self, key: &str, value: &[u8]) {
+        self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
+        self.send(value);
+        self.send(b"\r\n");
+        assert_eq!(self.line(), "STORED", "set {key}");
+    }
+
+    fn alive(&mut self) {
+        self.send(b"mn\r\n");
+        assert_eq!(self.line(), "MN");
+    }
+}
+
+#[test]
+fn idle_connections_are_cheap() {
+    let count = 4000;
+    let server = Server::start(64, &["-c", "5000"]);
+    let mut first = server.connect();
+    first.alive();
+    let before = server.resident();
+    let mut idle: Vec<Client> = (0..count).map(|_| server.connect()).collect();
+    // Each has been used once, half of them with something unfinished in the input.
+    for (at, client) in idle.iter_mut().enumerate() {
+        client.alive();
+        if at % 2 == 0 {
+            client.send(b"get half-a-com");
+        }
+    }
+    first.alive();
+    let each = server.resident().saturating_sub(before) / count;
+    assert!(each <= 8 << 10, "{each} bytes for each idle connection");
+    server.assert_within_budget();
+}
+
+#[test]
+fn clients_that_do_not_read_block_nobody() {
+    let server = Server::start(64, &[]);
+    let mut writer = server.connect();
+    let value = vec![b'v'; LARGE];
+    for n in 0..20 {
+        writer.set(&format!("large:{n}"), &value);
+    }
+    let mut deaf: Vec<Client> = (0..64).map(|_| server.connect()).collect();
+    for client in &mut deaf {
+        let keys: Vec<String> = (0..20).map(|n| format!("large:{n}")).collect();
+        client.send(format!("get {}\r\n", keys.join(" ")).as_bytes());
+    }
+    writer.alive();
+    let began = Instant::now();
+    for n in 0..100 {
+        writer.set(&format!("new:{n}"), &value);
+        server.assert_within_budget();
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(20), "100 MB of writes took {took:?}");
+}
+
+#[test]
+fn a_get_of_many_large_values_stays_in_the_budget() {
+    let server = Server::start(64, &[]);
+    let mut client = server.connect();
+    let value = vec![b'v'; LARGE];
+    for n in 0..30 {
+        client.set(&format!("large:{n}"), &value);
+    }
+    let keys: Vec<String> = (0..18_000).map(|n| format!("large:{}", n % 30)).collect();
+    client.send(format!("get {}\r\n", keys.join(" ")).as_bytes());
+    let mut buffer = vec![0; MEGABYTE];
+    for _ in 0..300 {
+        client.0.read_exact(&mut buffer).expect("values come");
+        server.assert_within_budget();
+    }
+    drop(client);
+    server.connect().alive();
+}
+
+#[test]
+fn bodies_that_never_arrive_stay_in_the_budget() {
+    let server = Server::start(64, &[]);
+    let mut victim = server.connect();
+    victim.set("kept", b"value");
+    let mut stalled: Vec<Client> = (0..300).map(|_| server.connect()).collect();
+    let part = vec![b'p'; 200 << 10];
+    for (n, client) in stalled.iter_mut().enumerate() {
+        client.send(format!("set stalled:{n} 0 0 {}\r\n", 240 << 10).as_bytes());
+        // The server may refuse and swallow, but it has to take the bytes.
+        client.send(&part);
+    }
+    for n in 0..2000 {
+        victim.set(&format!("small:{n}"), &part[..5000]);
+    }
+    // Long values may be refused meanwhile, with a clear error and nothing else lost.
+    for n in 0..200 {
+        victim.send(format!("set new:{n} 0 0 {}\r\n", part.len()).as_bytes());
+        victim.send(&part);
+        victim.send(b"\r\n");
+        let reply = victim.line();
+        let refused = "SERVER_ERROR out of memory storing object";
+        assert!(reply == "STORED" || reply == refused, "{reply:?}");
+        server.assert_within_budget();
+    }
+    drop(stalled);
+    victim.alive();
+}
+
+#[test]
+fn hostile_input_leaves_the_server_answering() {
+    let server = Server::start(64, &[]);
+    let key = "k".repeat(250);
+    let flood = format!("get {key}\r\nset {key} 0 0 2\r\nxx\r\n").repeat(2000);
+    let mut state = 1u64;
+    let noise: Vec<u8> = (0..200_000)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for round in 0..8 {
+            let (server, flood, noise) = (&server, &flood, &noise);
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    let Ok(mut stream) = TcpStream::connect(&server.address) else { continue };
+                    // The server may close on nonsense: that is no error of this test.
+                    let bytes = if round % 2 == 0 { flood.as_bytes() } else { &noise[..] };
+                    let _ = stream.write_all(bytes);
+                }
+            });
+        }
+        let mut good = server.connect();
+        for n in 0..500 {
+            good.set(&format!("good:{n}"), b"value");
+            good.send(format!("get good:{n}\r\n").as_bytes());
+            let reply = [good.line(), good.line(), good.line()];
+            assert_eq!(reply, [&format!("VALUE good:{n} 0 5"), "value", "END"]);
+        }
+    });
+    server.assert_within_budget();
+}
