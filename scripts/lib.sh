@@ -32,7 +32,7 @@ apt_install() {
         die "apt-get could not install: $*"
 }
 
-# A C compiler (the linker, and the allocator's C source) and Rust; rust-toolchain.toml names the version.
+# A C compiler (it links) and Rust; rust-toolchain.toml names the version.
 need_rust() {
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
