@@ -42,6 +42,7 @@ impl Server {
 
     fn connect(&self) -> Client {
         let stream = TcpStream::connect(&self.address).expect("it accepts");
+        stream.set_nodelay(true).expect("a socket option");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket option");
         stream.set_write_timeout(Some(Duration::from_secs(30))).expect("a socket option");
         Client(BufReader::new(stream))
