@@ -13,13 +13,15 @@ pub struct Key<'a> {
     pub(crate) lo: u64,
     /// Tag (from the bottom); the rest is for fingerprints.
     pub(crate) hi: u64,
+    /// Which candidate slot probably is the key's, plus one; 0 if nobody looked yet.
+    hint: u8,
 }
 
 impl<'a> Key<'a> {
     #[inline]
     pub(crate) fn new(bytes: &'a [u8], seed: u64) -> Self {
         let hash = xxh3_128_with_seed(bytes, seed);
-        Key { bytes, lo: hash as u64, hi: (hash >> 64) as u64 }
+        Key { bytes, lo: hash as u64, hi: (hash >> 64) as u64, hint: 0 }
     }
 
     /// The key as the client wrote it.
@@ -36,6 +38,17 @@ impl<'a> Key<'a> {
     #[inline]
     pub(crate) fn tag(&self) -> u32 {
         self.hi as u32 & ((1 << TAG_BITS) - 1)
+    }
+
+    /// The candidate slot that is worth the first look.
+    #[inline]
+    pub(crate) fn hint(&self) -> Option<usize> {
+        self.hint.checked_sub(1).map(usize::from)
+    }
+
+    #[inline]
+    pub(crate) fn set_hint(&mut self, number: usize) {
+        self.hint = number as u8 + 1;
     }
 
     /// A number that tells this key from others with high probability, together with `version`.

@@ -91,15 +91,14 @@ impl Session {
         unsafe { self.engine.index.prefetch(key) };
     }
 
-    /// Second stage of a batch: brings the key's record into the processor's cache.
+    /// Second stage of a batch: brings the key's record into the processor's cache, and notes in the
+    /// key where it was found.
     #[inline]
-    pub fn prefetch_record(&self, key: &Key<'_>) {
-        let fetch = |slot: Slot| {
-            self.engine.log.prefetch(slot.address());
-            Some(())
-        };
+    pub fn prefetch_record(&self, key: &mut Key<'_>) {
         // SAFETY: as above; only an address is used.
-        unsafe { self.engine.index.find(key, fetch) };
+        if let Some(address) = unsafe { self.engine.index.guess(key) } {
+            self.engine.log.prefetch(address);
+        }
     }
 
     /// The key's record as readers see it: expired or not.
@@ -118,7 +117,7 @@ impl Session {
     pub(crate) unsafe fn matching(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         // SAFETY: by the caller's promise.
         let record = unsafe { self.engine.log.record(slot.address()) }?;
-        (record.key() == key.bytes()).then_some(record)
+        same_bytes(record.key(), key.bytes()).then_some(record)
     }
 
     #[inline]
@@ -174,8 +173,41 @@ impl Session {
     }
 }
 
+/// Whether two keys are equal. Keys are short: whole words in place beat a call of `memcmp`.
+#[inline]
+fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    const WORD: usize = size_of::<u64>();
+    if a.len() != b.len() {
+        return false;
+    }
+    let (Some(end_a), Some(end_b)) = (a.last_chunk::<WORD>(), b.last_chunk::<WORD>()) else {
+        return a == b;
+    };
+    // The last word overlaps the ones before it.
+    end_a == end_b && a.chunks_exact(WORD).zip(b.chunks_exact(WORD)).all(|(a, b)| a == b)
+}
+
 impl Drop for Session {
     fn drop(&mut self) {
         self.engine.end_counters(&self.counters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same_bytes;
+
+    #[test]
+    fn keys_are_equal_exactly_if_all_bytes_are() {
+        for len in 0..=40 {
+            let key: Vec<u8> = (0..len).collect();
+            assert!(same_bytes(&key, &key.clone()));
+            assert!(!same_bytes(&key, &[&key[..], b"x"].concat()));
+            for at in 0..key.len() {
+                let mut other = key.clone();
+                other[at] ^= 1;
+                assert!(!same_bytes(&key, &other), "length {len}, byte {at}");
+            }
+        }
     }
 }

@@ -38,6 +38,27 @@ pub(crate) fn alternate(bucket: usize, tag: u32, buckets: usize) -> usize {
     if sum >= bucket { sum - bucket } else { sum + buckets - bucket }
 }
 
+/// One of the sixteen slots of two candidate buckets.
+#[inline]
+pub(crate) fn place(buckets: &[Bucket], at: Candidates, number: usize) -> &AtomicU64 {
+    let bucket = if number < SLOTS { at.first } else { at.second };
+    &buckets[bucket].0[number % SLOTS]
+}
+
+/// Which of the sixteen candidate slots have `tag`, a bit each. Computed without a branch: which of
+/// the two buckets an item lies in is a coin toss that no predictor wins.
+#[inline]
+pub(crate) fn tagged(buckets: &[Bucket], at: Candidates, tag: u32) -> u32 {
+    let (first, second) = (&buckets[at.first].0, &buckets[at.second].0);
+    let mut mask = 0;
+    for number in 0..SLOTS {
+        let one = Slot(first[number].load(Ordering::Relaxed)).tag() == tag;
+        let other = Slot(second[number].load(Ordering::Relaxed)).tag() == tag;
+        mask |= u32::from(one) << number | u32::from(other) << (number + SLOTS);
+    }
+    mask
+}
+
 /// The first slot with `tag` in the candidates that `matches` accepts. Takes no lock: a slot that is
 /// displaced meanwhile may be missed, see [`Version`].
 #[inline]
@@ -47,18 +68,29 @@ pub(crate) fn find<T>(
     tag: u32,
     mut matches: impl FnMut(Slot) -> Option<T>,
 ) -> Option<(&AtomicU64, Slot, T)> {
-    for bucket in [at.first, at.second] {
-        for place in &buckets[bucket].0 {
-            let slot = Slot(place.load(Ordering::Acquire));
-            if slot.tag() == tag
-                && !slot.is_empty()
-                && let Some(found) = matches(slot)
-            {
-                return Some((place, slot, found));
-            }
+    let mut mask = tagged(buckets, at, tag);
+    while mask != 0 {
+        let place = place(buckets, at, mask.trailing_zeros() as usize);
+        if let Some(found) = accept(place, tag, &mut matches) {
+            return Some(found);
         }
+        mask &= mask - 1;
     }
     None
+}
+
+/// The slot in `place` if it has `tag` and `matches` accepts it.
+#[inline]
+pub(crate) fn accept<T>(
+    place: &AtomicU64,
+    tag: u32,
+    mut matches: impl FnMut(Slot) -> Option<T>,
+) -> Option<(&AtomicU64, Slot, T)> {
+    let slot = Slot(place.load(Ordering::Acquire));
+    if slot.is_empty() || slot.tag() != tag {
+        return None;
+    }
+    matches(slot).map(|found| (place, slot, found))
 }
 
 /// Lets readers notice that slots were displaced while they looked. Odd while a displacement is

@@ -101,6 +101,12 @@ impl Index {
                 return None;
             }
             let at = Candidates::of(key.position(), key.tag(), buckets.len());
+            if let Some(number) = key.hint() {
+                let place = bucket::place(buckets, at, number);
+                if let Some(found) = bucket::accept(place, key.tag(), &mut matches) {
+                    return Some(found);
+                }
+            }
             let found = bucket::find(buckets, at, key.tag(), &mut matches);
             if found.is_some() || stripe.version.unchanged(begun) {
                 return found;
@@ -122,6 +128,29 @@ impl Index {
         let at = Candidates::of(key.position(), key.tag(), buckets.len());
         larder_log::log::prefetch((&raw const buckets[at.first]).cast());
         larder_log::log::prefetch((&raw const buckets[at.second]).cast());
+    }
+
+    /// The address that the key's tag leads to, most probably its record's, noted in the key so that
+    /// the look-up need not search again.
+    ///
+    /// # Safety
+    /// As [`Index::find`].
+    #[inline]
+    pub(crate) unsafe fn guess(&self, key: &mut Key<'_>) -> Option<Address> {
+        // SAFETY: as in `find`.
+        let buckets = unsafe { self.stripe(key).table().buckets() };
+        if buckets.is_empty() {
+            return None;
+        }
+        let at = Candidates::of(key.position(), key.tag(), buckets.len());
+        let mask = bucket::tagged(buckets, at, key.tag());
+        if mask == 0 {
+            return None;
+        }
+        let number = mask.trailing_zeros() as usize;
+        key.set_hint(number);
+        let slot = Slot(bucket::place(buckets, at, number).load(Ordering::Acquire));
+        (!slot.is_empty()).then(|| slot.address())
     }
 
     /// Locks the key's stripe for writing.
@@ -267,14 +296,20 @@ impl<'a> Guard<'a> {
     pub(crate) fn find<T>(
         &self,
         key: &Key<'_>,
-        matches: impl FnMut(Slot) -> Option<T>,
+        mut matches: impl FnMut(Slot) -> Option<T>,
     ) -> Option<(Place<'a>, Slot, T)> {
         let buckets = self.buckets();
         if buckets.is_empty() {
             return None;
         }
         let at = Candidates::of(key.position(), key.tag(), buckets.len());
-        let (place, slot, found) = bucket::find(buckets, at, key.tag(), matches)?;
+        let hinted = key.hint().and_then(|number| {
+            bucket::accept(bucket::place(buckets, at, number), key.tag(), &mut matches)
+        });
+        let (place, slot, found) = match hinted {
+            Some(found) => found,
+            None => bucket::find(buckets, at, key.tag(), matches)?,
+        };
         Some((Place { place }, slot, found))
     }
 

@@ -141,8 +141,8 @@ fn prefetch(x: &Execution<'_, '_>, keys: &[Key<'_>]) {
     for key in window {
         x.session.prefetch_buckets(key);
     }
-    for key in window {
-        x.session.prefetch_record(key);
+    for mut key in window.iter().copied() {
+        x.session.prefetch_record(&mut key);
     }
 }
 

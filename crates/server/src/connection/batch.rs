@@ -111,9 +111,9 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
 
     /// Second stage, when all keys are known. A single key gains nothing by it.
     #[inline]
-    pub(super) fn prefetch_records(&self) {
+    pub(super) fn prefetch_records(&mut self) {
         if self.keys.len() > 1 {
-            for key in &self.keys[..self.keys.len().min(PREFETCH_WINDOW)] {
+            for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
                 self.session.prefetch_record(key);
             }
         }
