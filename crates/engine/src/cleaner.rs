@@ -35,8 +35,9 @@ const READY_FRAMES: usize = 2;
 const CLEAN_BELOW: f64 = 0.6;
 /// In refuse mode nothing is evicted, so segments that are alive up to this share are cleaned.
 const CLEAN_BELOW_WHEN_REFUSING: f64 = 0.95;
-/// All memory is swept for expired items about once in this many seconds.
-const SWEEP_SECONDS: u32 = 60;
+/// So many bytes of segments are swept for expired items in a second at most: about a hundredth of a
+/// processor with small items.
+const SWEEP_BYTES: usize = 64 << 20;
 /// Records whose buckets are fetched together.
 const BATCH: usize = 32;
 /// How often the quiescent period is asked for while somebody waits for it.
@@ -73,7 +74,7 @@ enum Fate {
 pub(crate) struct Cleaner {
     counters: Arc<Counters>,
     participant: Participant,
-    /// The segment at which the sweep goes on, and the second of the last sweep.
+    /// The segment that was swept last, and the second of the last sweep.
     sweep_at: SegmentNumber,
     swept: UnixSeconds,
     idle_polls: u32,
@@ -120,7 +121,7 @@ impl Cleaner {
         Cleaner {
             counters: engine.new_counters(),
             participant: engine.epochs.join(),
-            sweep_at: 1,
+            sweep_at: 0,
             swept: 0,
             idle_polls: 0,
         }
@@ -296,37 +297,33 @@ impl Cleaner {
         kept
     }
 
-    /// Expires items one by one in a part of memory every second.
+    /// Once a second: takes expired items out of segments that have some, in turn.
     fn sweep(&mut self, engine: &Engine) {
         let now = engine.now.load(Ordering::Relaxed);
         if now == self.swept {
             return;
         }
         self.swept = now;
-        let numbers = engine.log.numbers();
-        let share = (numbers.len() as u32).div_ceil(SWEEP_SECONDS);
-        for _ in 0..share {
-            self.sweep_at = if self.sweep_at + 1 < numbers.end { self.sweep_at + 1 } else { 1 };
-            let segment = engine.log.segment(self.sweep_at);
-            let due = segment.min_expiry() != 0 && segment.min_expiry() <= now;
-            if due && let Some(stream) = self.settled_stream(engine, self.sweep_at) {
-                let fate = if segment.expired_whole(now) { Fate::Evict } else { Fate::Sweep };
-                if fate == Fate::Evict {
-                    self.clean(engine, stream, self.sweep_at, fate);
-                } else {
-                    self.walk(engine, stream, self.sweep_at, fate);
+        let settled = engine.log.settled();
+        let mut due: Vec<(SegmentNumber, Stream)> = Vec::new();
+        for stream in [Stream::Hot, Stream::Survivors] {
+            for sealed in engine.log.sealed(stream) {
+                let earliest = engine.log.segment(sealed.segment).min_expiry();
+                if sealed.sealed <= settled && earliest != 0 && earliest <= now {
+                    due.push((sealed.segment, stream));
                 }
             }
         }
-    }
-
-    /// The stream of a sealed segment whose appenders are done.
-    fn settled_stream(&self, engine: &Engine, number: SegmentNumber) -> Option<Stream> {
-        let settled = engine.log.settled();
-        [Stream::Hot, Stream::Survivors].into_iter().find(|&stream| {
-            let is_it = |entry: &Sealed| entry.segment == number && entry.sealed <= settled;
-            engine.log.sealed(stream).iter().any(is_it)
-        })
+        due.sort_unstable_by_key(|&(number, _)| (number <= self.sweep_at, number));
+        due.truncate((SWEEP_BYTES / engine.log.segment_size()).max(1));
+        for (number, stream) in due {
+            self.sweep_at = number;
+            if engine.log.segment(number).expired_whole(now) {
+                self.clean(engine, stream, number, Fate::Evict);
+            } else {
+                self.walk(engine, stream, number, Fate::Sweep);
+            }
+        }
     }
 
     /// Decides about every record of a segment; false if one could not be moved.

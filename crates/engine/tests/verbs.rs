@@ -287,3 +287,27 @@ fn a_scan_visits_every_item_once() {
     while s.scan(&mut cursor, &mut |item| assert!(seen.insert(item.key().to_vec()))) {}
     assert_eq!(seen.len(), 10_000);
 }
+
+#[test]
+fn expired_items_are_swept_while_the_rest_of_their_segment_lives() {
+    let options = Options { memory: 16 << 20, ..Options::default() };
+    let engine = Engine::open_without_cleaner(options).unwrap();
+    let mut cleaner = ManualCleaner::default();
+    let mut s = session(&engine);
+    for n in 0..4000 {
+        let expiry = if n % 2 == 0 { Expiry::at(1005) } else { Expiry::NEVER };
+        let key = format!("key:{n}");
+        let stored = ready(s.store(&s.key(key.as_bytes()), Store::set(&[b'v'; 1000], 0, expiry)));
+        assert!(matches!(stored, Stored::Stored { .. }));
+    }
+    s.tick(1004);
+    engine.clean(&mut cleaner);
+    assert_eq!(engine.stats().totals.expired, 0);
+    s.tick(1005);
+    engine.clean(&mut cleaner);
+    let stats = engine.stats();
+    // The open segment is left alone.
+    assert!(stats.totals.expired > 1900, "{stats:?}");
+    assert_eq!(stats.items, 4000 - stats.totals.expired);
+    assert_eq!(stats.totals.evictions, 0);
+}
