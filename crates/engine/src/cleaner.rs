@@ -31,6 +31,8 @@ const PROBATION_SHARE: u64 = 10;
 const PROMOTE_AT: u8 = 2;
 /// Frames that writers should find ready.
 const READY_FRAMES: usize = 2;
+/// Segments by which cleaning may exceed the budget before it waits.
+const CLEANING_OVERDRAFT: usize = 1;
 /// A segment is cleaned instead of another being evicted when it is alive up to this share.
 const CLEAN_BELOW: f64 = 0.6;
 /// In refuse mode nothing is evicted, so segments that are alive up to this share are cleaned.
@@ -133,7 +135,7 @@ impl Cleaner {
         self.reap(engine);
         self.sweep(engine);
         let mut last = Step::Freed;
-        while last == Step::Freed && self.must_free(engine) {
+        while last == Step::Freed && self.must_free(engine) && !overdrawn(engine) {
             last = self.step(engine);
             self.reap(engine);
         }
@@ -424,6 +426,13 @@ impl Cleaner {
             engine.ghost.remember(key);
         }
     }
+}
+
+/// Whether moving more would take too much memory beyond the budget before what was freed so far is
+/// given back: then the quiescent period comes first.
+fn overdrawn(engine: &Engine) -> bool {
+    let allowed = (CLEANING_OVERDRAFT * engine.log.segment_size()) as u64;
+    engine.log.quarantined() > 0 && engine.budget.used() > engine.budget.limit() + allowed
 }
 
 /// Accepts only the slot that leads to this very record.
