@@ -301,11 +301,7 @@ fn arithmetic(
 fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
     let mut tokens = arguments.split(|&byte| byte == b' ').filter(|token| !token.is_empty());
     match tokens.next().unwrap_or(b"") {
-        b"reset" => {
-            x.context.engine().reset_stats();
-            x.context.prefixes.clear();
-            x.context.hooks().reset_stats();
-        }
+        b"reset" => x.context.reset_stats(),
         b"detail" if x.context.switches.dump => match tokens.next() {
             Some(switch @ (b"on" | b"off")) => x.context.prefixes.enable(switch == b"on"),
             Some(b"dump") => {

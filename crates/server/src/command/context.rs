@@ -74,6 +74,13 @@ impl ServerContext {
         }
     }
 
+    /// `stats reset`, in whatever protocol: every counter begins again at zero.
+    pub(super) fn reset_stats(&self) {
+        self.engine().reset_stats();
+        self.prefixes.clear();
+        self.hooks().reset_stats();
+    }
+
     /// The engine that all workers share.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine

@@ -26,9 +26,7 @@ pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
     let group = tokens.next().unwrap_or(b"");
     match group {
         b"reset" => {
-            x.context.engine().reset_stats();
-            x.context.prefixes.clear();
-            x.context.hooks().reset_stats();
+            x.context.reset_stats();
             x.output.extend(reply::RESET.as_bytes());
         }
         b"detail" => detail(x, tokens.next().unwrap_or(b"")),
