@@ -1,0 +1,72 @@
+//! The one interface between the store and what keeps its bytes.
+//!
+//! Its promises are deliberately few, because they are all that a disk keeps: a range of bytes, and
+//! a call after which what was written before is still there when the power fails.
+
+use std::fmt;
+use std::io;
+
+/// A fixed number of bytes that outlive the process. All methods block the calling thread and may
+/// be called by several at once.
+///
+/// What may be relied on:
+///
+/// - A read answers what was last written there, by whichever thread, if that write had returned
+///   before the read began. Of a write that overlaps the read in time, any part may be seen.
+/// - Once [`sync`](Device::sync) has answered `Ok`, every write that had *returned* when `sync` was
+///   called is durable.
+/// - Until then a power loss may keep any part of it, in any order, in pieces of a sector or less.
+///   The end of the process (`kill -9`) keeps it, still without making it durable: what a restart
+///   reads may yet be lost, until a sync of the restarted process has covered it.
+/// - After a write that failed, any part of its range may hold its bytes.
+/// - After a sync that failed, every write that it would have covered may be lost, now or later,
+///   and **although a later sync succeeds**: the operating system drops pages that it could not
+///   write. Only writing the bytes again, elsewhere, and syncing that helps.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// How many bytes there are; never changes.
+    fn size(&self) -> u64;
+
+    /// Fills `buffer` from `offset`.
+    ///
+    /// # Errors
+    /// The device could not be read (contents of `buffer` are then unspecified), or the range does
+    /// not lie inside of the device ([`io::ErrorKind::InvalidInput`]).
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset`; they are not durable before a [`sync`](Device::sync).
+    ///
+    /// # Errors
+    /// The device could not be written, or is full: any part may have been written. A range that
+    /// does not lie inside of the device ([`io::ErrorKind::InvalidInput`]): nothing was.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes everything durable that was written before this call.
+    ///
+    /// # Errors
+    /// Some of it may not be durable, and never become so: see above.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The error for a range that does not lie inside of `size` bytes.
+pub(crate) fn check_range(size: u64, offset: u64, length: usize) -> io::Result<()> {
+    match offset.checked_add(length as u64) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{length} bytes at {offset} are not inside of a device of {size} bytes"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_must_lie_inside() {
+        assert!(check_range(4096, 0, 4096).is_ok());
+        assert!(check_range(4096, 4096, 0).is_ok());
+        assert!(check_range(4096, 1, 4096).is_err());
+        assert!(check_range(4096, u64::MAX, 2).is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! A file or a block device.
+//!
+//! Writes go through the page cache and `fdatasync` makes them durable: it flushes the drive's own
+//! cache too, and a write that was cut off is continued until it is whole. Two things must not
+//! happen here and are why opening takes more than one call: two processes in one store, and a file
+//! whose length or name is lost in a power loss although its contents are not.
+
+mod kernel;
+#[cfg(test)]
+mod tests;
+
+use crate::device::check_range;
+use crate::{Device, OpenError};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The name of the file when a directory is given.
+pub const FILE_NAME: &str = "larder.store";
+
+/// The size of a new file when none is asked for: half of what is free, and at most this.
+pub const MAX_DEFAULT_SIZE: u64 = 64 << 30;
+
+/// No store is smaller, bytes. What a store really needs follows from its segment size.
+pub(crate) const MIN_SIZE: u64 = 1 << 20;
+
+/// Sizes are multiples of this, bytes.
+const GRAIN: u64 = 4096;
+
+/// How many bytes of an existing file `open_checked` shows to the check.
+const HEAD: usize = 8192;
+
+/// A file or block device that this process has for itself.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    size: u64,
+    is_new: bool,
+}
+
+impl FileDevice {
+    /// Opens `path`: a directory (the store is the file [`FILE_NAME`] in it), a file, which is
+    /// created if it is missing, or a block device. It stays locked until this value is dropped.
+    ///
+    /// `size` is in bytes, rounded down to 4096. A new file gets that size, or without one half of
+    /// what is free in its file system and at most [`MAX_DEFAULT_SIZE`]; its space is allocated now,
+    /// so that it cannot run out later. An existing file grows if `size` is larger; without one it
+    /// stays as it is. Of a block device the first `size` bytes are used, or all.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; nothing has been changed then.
+    pub fn open(path: &Path, size: Option<u64>) -> Result<FileDevice, OpenError> {
+        FileDevice::open_checked(path, size, |_| true)
+    }
+
+    /// As [`open`](FileDevice::open), but shows the first bytes (up to 8192) of anything that is not
+    /// empty to `is_ours` before it is changed, and refuses with [`OpenError::Foreign`] if that
+    /// answers `false`: a file named by mistake is not made longer.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; nothing has been changed then.
+    pub fn open_checked(
+        path: &Path,
+        size: Option<u64>,
+        is_ours: impl FnOnce(&[u8]) -> bool,
+    ) -> Result<FileDevice, OpenError> {
+        let place = Place::find(path)?;
+        let file = place.open()?;
+        let length = place.length(&file)?;
+        if length > 0 && !is_ours(&place.head(&file, length)?) {
+            return Err(OpenError::Foreign { path: place.path });
+        }
+        let size = if place.is_block_device {
+            place.part(length, size)?
+        } else {
+            place.settle(&file, length, size)?
+        };
+        kernel::expect_random_reads(&file);
+        let is_new = length == 0;
+        Ok(FileDevice { file, path: place.path, size, is_new })
+    }
+
+    /// The file or block device, after a directory was resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file was created, or was empty. A block device never is.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+}
+
+impl Device for FileDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        check_range(self.size, offset, buffer.len())?;
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        check_range(self.size, offset, bytes.len())?;
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+/// What a path leads to.
+struct Place {
+    path: PathBuf,
+    is_block_device: bool,
+}
+
+impl Place {
+    fn find(path: &Path) -> Result<Place, OpenError> {
+        let mut path = path.to_path_buf();
+        let mut metadata = path.metadata();
+        if metadata.as_ref().is_ok_and(|metadata| metadata.is_dir()) {
+            path.push(FILE_NAME);
+            metadata = path.metadata();
+        }
+        let is_block_device = match metadata {
+            Ok(metadata) if metadata.is_file() => false,
+            Ok(metadata) if metadata.file_type().is_block_device() => true,
+            Ok(_) => return Err(OpenError::NotAPlace { path }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // "data/" is meant to be a directory, and a file needs one to lie in.
+                let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+                let directory = if slash { path.clone() } else { directory_of(&path) };
+                if slash || !directory.is_dir() {
+                    return Err(OpenError::NoDirectory { path: directory });
+                }
+                false
+            }
+            Err(source) => return Err(OpenError::Io { path, action: "open", source }),
+        };
+        Ok(Place { path, is_block_device })
+    }
+
+    fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+        let path = self.path.clone();
+        move |source| OpenError::Io { path, action, source }
+    }
+
+    /// Opens and locks. The lock belongs to the open file, so the kernel takes it back however the
+    /// process ends.
+    fn open(&self) -> Result<File, OpenError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        if self.is_block_device {
+            // Without O_CREAT this asks the kernel for the device: busy if it is mounted.
+            options.custom_flags(libc::O_EXCL);
+        } else {
+            options.create(true).mode(0o600);
+        }
+        let file = options.open(&self.path).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) => OpenError::Mounted { path: self.path.clone() },
+            _ => self.io("open")(error),
+        })?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: self.path.clone() }),
+            Err(TryLockError::Error(source)) => Err(self.io("lock")(source)),
+        }
+    }
+
+    fn length(&self, mut file: &File) -> Result<u64, OpenError> {
+        // A block device's metadata says 0; the end can be sought in both.
+        io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(self.io("measure"))
+    }
+
+    fn head(&self, file: &File, length: u64) -> Result<Vec<u8>, OpenError> {
+        let mut head = vec![0; length.min(HEAD as u64) as usize];
+        file.read_exact_at(&mut head, 0).map_err(self.io("read"))?;
+        Ok(head)
+    }
+
+    /// How much of a block device to use.
+    fn part(&self, capacity: u64, asked: Option<u64>) -> Result<u64, OpenError> {
+        let path = || self.path.clone();
+        let size = match asked {
+            Some(asked) if asked > capacity => {
+                return Err(OpenError::TooLarge { path: path(), capacity, asked });
+            }
+            Some(asked) => whole(asked),
+            None => whole(capacity),
+        };
+        if size < MIN_SIZE {
+            return Err(OpenError::TooSmall { path: path(), size });
+        }
+        Ok(size)
+    }
+
+    /// Gives a file its size, and makes name and size durable.
+    fn settle(&self, file: &File, length: u64, asked: Option<u64>) -> Result<u64, OpenError> {
+        let path = || self.path.clone();
+        let size = match asked {
+            Some(asked) => whole(asked),
+            None if length > 0 => whole(length),
+            None => {
+                let free = kernel::free_bytes(file).map_err(self.io("measure"))?;
+                let half = whole(free / 2).min(MAX_DEFAULT_SIZE);
+                if half < MIN_SIZE {
+                    return Err(OpenError::NoSpace { path: path(), needed: MIN_SIZE * 2, free });
+                }
+                half
+            }
+        };
+        if size < MIN_SIZE {
+            return Err(OpenError::TooSmall { path: path(), size });
+        }
+        if size < whole(length) {
+            return Err(OpenError::Shrink { path: path(), existing: length, asked: size });
+        }
+        if size > length {
+            self.allocate(file, length, size)?;
+        }
+        // Always: the process that created the file may not have come this far.
+        file.sync_all().map_err(self.io("sync"))?;
+        sync_directory(&directory_of(&self.path)).map_err(self.io("sync the directory of"))?;
+        Ok(size)
+    }
+
+    fn allocate(&self, file: &File, length: u64, size: u64) -> Result<(), OpenError> {
+        let result = match kernel::allocate(file, length, size) {
+            Err(error) if kernel::cannot_allocate(&error) => file.set_len(size),
+            result => result,
+        };
+        result.map_err(|error| {
+            // As it was before; if even that fails, the first error is the one to report.
+            let _ = file.set_len(length);
+            if error.raw_os_error() != Some(libc::ENOSPC) {
+                return self.io("allocate space for")(error);
+            }
+            let free = kernel::free_bytes(file).unwrap_or(0);
+            OpenError::NoSpace { path: self.path.clone(), needed: size - length, free }
+        })
+    }
+}
+
+fn whole(bytes: u64) -> u64 {
+    bytes - bytes % GRAIN
+}
+
+/// The directory in which `path` lies.
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Makes the names in a directory durable.
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    match File::open(directory)?.sync_all() {
+        // Some network and user-space file systems have nothing to sync in a directory and say so.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,46 @@
+//! Kernel calls on files that the standard library does not have.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Allocates the bytes from `length` to `size`; the file is `size` bytes long afterwards.
+pub(super) fn allocate(file: &File, length: u64, size: u64) -> io::Result<()> {
+    let too_large = |_| io::Error::from_raw_os_error(libc::EFBIG);
+    let start = libc::off_t::try_from(length).map_err(too_large)?;
+    let bytes = libc::off_t::try_from(size - length).map_err(too_large)?;
+    loop {
+        // SAFETY: takes numbers only; the descriptor is open as long as `file` is borrowed.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, start, bytes) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Whether the file system does not know how to allocate space ahead.
+pub(super) fn cannot_allocate(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
+}
+
+/// What an unprivileged user can still allocate in the file's file system, bytes.
+pub(super) fn free_bytes(file: &File) -> io::Result<u64> {
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the kernel fills the structure that the pointer leads to, and keeps no pointer.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, so the structure is filled.
+    let found = unsafe { found.assume_init() };
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Turns reading ahead off: single records are read from anywhere, and whoever reads a segment reads
+/// it in one call.
+pub(super) fn expect_random_reads(file: &File) {
+    // SAFETY: takes numbers only, and is a hint: whether it fails makes no difference.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+}

@@ -1,0 +1,117 @@
+//! What shall go wrong, and when.
+
+use std::fmt;
+use std::io;
+
+/// A call to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// `read_at`.
+    Read,
+    /// `write_at`.
+    Write,
+    /// `sync`.
+    Sync,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// `EIO`: the device answered with an error.
+    Io,
+    /// `ENOSPC`: there is no space.
+    Full,
+}
+
+impl Failure {
+    pub(super) fn error(self) -> io::Error {
+        io::Error::from_raw_os_error(match self {
+            Failure::Io => libc::EIO,
+            Failure::Full => libc::ENOSPC,
+        })
+    }
+}
+
+/// Calls of one kind that shall fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which kind.
+    pub operation: Operation,
+    /// The first call that fails, counted from 1 among the calls of this kind since the device was
+    /// made (see [`Counts`]).
+    pub at: u64,
+    /// How many calls in succession fail; `u64::MAX` for all that follow.
+    pub times: u64,
+    /// How.
+    pub failure: Failure,
+}
+
+impl Fault {
+    /// The `at`-th call fails, those behind it do not.
+    pub fn once(operation: Operation, at: u64, failure: Failure) -> Fault {
+        Fault { operation, at, times: 1, failure }
+    }
+
+    /// The `at`-th call fails, and all behind it until
+    /// [`SimDevice::mend`](super::SimDevice::mend).
+    pub fn lasting(operation: Operation, at: u64, failure: Failure) -> Fault {
+        Fault { operation, at, times: u64::MAX, failure }
+    }
+
+    pub(super) fn hits(&self, operation: Operation, call: u64) -> bool {
+        self.operation == operation && call >= self.at && call - self.at < self.times
+    }
+}
+
+/// How many calls a simulated device has had, those that failed included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls of `read_at`.
+    pub reads: u64,
+    /// Calls of `write_at`.
+    pub writes: u64,
+    /// Calls of `sync`.
+    pub syncs: u64,
+}
+
+impl Counts {
+    /// Writes and syncs: the calls at which a crash makes a difference.
+    pub fn changes(&self) -> u64 {
+        self.writes + self.syncs
+    }
+
+    /// Counts a call; answers its number among those of its kind.
+    pub(super) fn count(&mut self, operation: Operation) -> u64 {
+        let counter = match operation {
+            Operation::Read => &mut self.reads,
+            Operation::Write => &mut self.writes,
+            Operation::Sync => &mut self.syncs,
+        };
+        *counter += 1;
+        *counter
+    }
+}
+
+/// What every call of a simulated device answers once it has stopped: the machine is gone, and what
+/// remains is to take its image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;
+
+impl Stopped {
+    /// Whether `error` is this one and not a fault.
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Stopped>())
+    }
+
+    pub(super) fn error() -> io::Error {
+        io::Error::new(io::ErrorKind::NotConnected, Stopped)
+    }
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the simulated machine has stopped")
+    }
+}
+
+impl std::error::Error for Stopped {}
