@@ -7,13 +7,17 @@ use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::large::LargeValue;
 use crate::stats::{Counters, bump};
-use crate::{Outcome, UnixSeconds, WhenFull};
+use crate::durability::{Change, Changes};
+use crate::fetch::Fetched;
+use crate::write::{Existing, NotWritten};
+use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
 use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{Participant, Record, State};
+use larder_log::record::Kind;
+use larder_log::{Address, Appending, Participant, Record, State};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 /// One thread's way into the engine: `Send`, but not `Sync`.
@@ -23,6 +27,15 @@ pub struct Session {
     participant: Participant,
     waker: Waker,
     now: UnixSeconds,
+    /// What it changed and is not durable; only in sync mode.
+    changes: Option<Arc<Changes>>,
+    /// In async mode: writes must wait, see [`Durable::is_overdue`](crate::durability::Durable).
+    overdue: bool,
+    /// The commit that the answer in the making depends on; 0 for none.
+    depends: Cell<u64>,
+    /// The address of a record that must be read before there is an answer; 0 for none.
+    missing: Cell<u64>,
+    fetched: Fetched,
     /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
     _not_sync: PhantomData<Cell<()>>,
 }
@@ -38,7 +51,21 @@ impl Session {
         let mut participant = engine.epochs.join();
         participant.tick();
         let now = engine.now.load(Ordering::Relaxed);
-        Session { engine, counters, participant, waker, now, _not_sync: PhantomData }
+        let durable = engine.durable.as_ref();
+        let changes = durable.filter(|durable| durable.is_sync()).map(|d| d.new_changes());
+        Session {
+            engine,
+            counters,
+            participant,
+            waker,
+            now,
+            changes,
+            overdue: false,
+            depends: Cell::new(0),
+            missing: Cell::new(0),
+            fetched: Fetched::default(),
+            _not_sync: PhantomData,
+        }
     }
 
     /// The engine.
@@ -53,6 +80,10 @@ impl Session {
         self.participant.tick();
         if now != self.now {
             self.new_second(now);
+        }
+        if let Some(durable) = &self.engine.durable {
+            self.overdue = durable.is_overdue();
+            self.fetched.turn();
         }
     }
 
@@ -106,7 +137,14 @@ impl Session {
     pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
         // SAFETY: a session is awake while its calls are made; the record's lifetime is that of the
         // borrow of `self`, which `tick` ends.
-        unsafe { self.engine.index.find(key, |slot| self.matching(key, slot)) }
+        let found = unsafe { self.engine.index.find(key, |slot| self.matching(key, slot)) }?;
+        if self.engine.durable.is_some() {
+            self.depends_on(found.1.address(), &found.2);
+            if found.2.kind() != Kind::Item {
+                return None;
+            }
+        }
+        Some(found)
     }
 
     /// The slot's record if it is this key's.
@@ -116,7 +154,10 @@ impl Session {
     #[inline]
     pub(crate) unsafe fn matching(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         // SAFETY: by the caller's promise.
-        let record = unsafe { self.engine.log.record(slot.address()) }?;
+        let record = match unsafe { self.engine.log.record(slot.address()) } {
+            Some(record) => record,
+            None => self.fetched_record(slot.address())?,
+        };
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
 
@@ -147,26 +188,169 @@ impl Session {
         Some(self.item(Slot::new(0, 0, handle.address), record))
     }
 
-    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it can never fit.
+    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than
+    /// the largest item.
     pub fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
         if len as u64 > self.engine.options.max_item_size {
             return Outcome::Ready(None);
         }
         match self.engine.map_large(len) {
             Some(large) => Outcome::Ready(Some(large)),
-            None => self.no_space(|| None),
+            None => self.no_space(),
         }
     }
 
-    /// What a call answers that found no space: wait for the cleaner, or `refused`.
-    pub(crate) fn no_space<T>(&self, refused: impl FnOnce() -> T) -> Outcome<T> {
+    /// A record that is not in memory, if it was fetched; else it is noted as missing.
+    #[cold]
+    fn fetched_record(&self, address: Address) -> Option<Record<'_>> {
+        let generation = self.engine.log.segment(address.segment()).generation();
+        let record = self.fetched.get(address, generation);
+        if record.is_none() {
+            self.missing.set(address.bits());
+        }
+        record
+    }
+
+    /// Whether the look-up that just found nothing could not look at a record.
+    #[inline]
+    pub(crate) fn must_read(&self) -> bool {
+        self.missing.get() != 0
+    }
+
+    /// Has the missing record read; the call is to be repeated when the waker was woken. What cannot
+    /// be read is an error where nothing may be lost, and else as good as evicted.
+    #[cold]
+    pub(crate) fn needs_read<T>(&self, key: &Key<'_>) -> Outcome<T> {
+        let address = Address::from_bits(self.missing.take());
+        self.depends.set(0);
+        let generation = self.engine.log.segment(address.segment()).generation();
+        if !self.fetched.is_unreadable(address, generation) {
+            self.engine.fetch(address, &self.fetched, &self.waker);
+            return Outcome::NeedsRead;
+        }
+        if self.engine.options.when_full == WhenFull::Refuse {
+            return Outcome::Refused(Refusal::StoreFailed);
+        }
+        let guard = self.engine.index.lock(key);
+        let found = guard.find(key, |slot| (slot.address() == address).then_some(()));
+        if let Some((place, ..)) = found {
+            guard.remove(place, true);
+            bump(&self.counters.unreadable, 1);
+        }
+        self.waker.wake_by_ref();
+        Outcome::NeedsRead
+    }
+
+    /// In sync mode: an answer that follows from this record must not be given before it is durable.
+    #[inline]
+    pub(crate) fn depends_on(&self, address: Address, record: &Record<'_>) {
+        if self.changes.is_some() {
+            let segment = self.engine.log.segment(address.segment());
+            let end = (address.offset() + record.size()) as u32;
+            if !segment.is_durable(end) {
+                self.depends_on_commit(segment.closed() >= end);
+            }
+        }
+    }
+
+    #[cold]
+    fn depends_on_commit(&self, closed: bool) {
+        if let Some(store) = self.engine.log.store() {
+            let commit = if closed { store.settled_commit() + 1 } else { store.open_commit() };
+            self.depends.set(self.depends.get().max(commit));
+        }
+    }
+
+    /// Before space is reserved: from here to the end of the answer's life a commit waits for this
+    /// thread.
+    #[inline]
+    pub(crate) fn appending(&self) -> Result<Appending<'_>, NotWritten> {
+        let appending = self.participant.appending();
+        match &self.engine.durable {
+            Some(durable) if durable.is_failing() => Err(NotWritten::StoreFailed),
+            _ => Ok(appending),
+        }
+    }
+
+    /// A record was written at `address` and is about to be published.
+    #[inline]
+    pub(crate) fn changed(&self, address: Address, existing: Option<&Existing<'_>>) {
+        let Some(store) = self.engine.log.store() else { return };
+        if let Some(changes) = &self.changes {
+            let before = existing.map_or(Slot::EMPTY, |old| old.place.slot());
+            let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
+            changes.push(Change { address, before });
+        } else if !self.overdue {
+            return;
+        }
+        self.depends.set(self.depends.get().max(store.open_commit()));
+    }
+
+    /// Whether answers wait until they are durable.
+    pub(crate) fn is_sync(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    /// The answer of a call, with what it waits for.
+    #[inline]
+    pub(crate) fn answer<T>(&self, answer: T) -> Outcome<T> {
+        if self.engine.durable.is_none() {
+            return Outcome::Ready(answer);
+        }
+        self.missing.set(0);
+        match self.depends.take() {
+            0 => Outcome::Ready(answer),
+            position => Outcome::AfterCommit(answer, CommitPoint { stream: 0, position }),
+        }
+    }
+
+    /// Whether what was answered with `point` is durable.
+    #[inline]
+    pub fn commit_state(&self, point: CommitPoint) -> CommitState {
+        self.engine.commit_state(point.position)
+    }
+
+    /// Has the session's waker woken once, when the state of some commit has changed; and has what
+    /// was written so far committed.
+    #[inline]
+    pub fn wake_on_commit(&self) {
+        if let Some(durable) = &self.engine.durable {
+            durable.wait(&self.waker);
+            durable.want_commit();
+        }
+    }
+
+    /// What a call answers that wrote nothing.
+    pub(crate) fn not_written<T>(&self, key: &Key<'_>, why: NotWritten) -> Outcome<T> {
+        match why {
+            NotWritten::NeedsRead => return self.needs_read(key),
+            NotWritten::NoSpace => return self.no_space(),
+            // No room can be made for these by waiting.
+            NotWritten::TooLarge | NotWritten::OutOfMemory => {
+                bump(&self.counters.store_no_memory, 1);
+            }
+            NotWritten::StoreFailed => {}
+        }
+        self.depends.set(0);
+        self.missing.set(0);
+        Outcome::Refused(match why {
+            NotWritten::StoreFailed => Refusal::StoreFailed,
+            _ => Refusal::OutOfMemory,
+        })
+    }
+
+    /// What a call answers that found no space: wait for the cleaner, or that there is none.
+    fn no_space<T>(&self) -> Outcome<T> {
+        self.depends.set(0);
+        self.missing.set(0);
         if self.engine.full.load(Ordering::Relaxed) {
             if self.engine.options.when_full == WhenFull::Evict {
                 self.engine.kick_cleaner();
             }
             bump(&self.counters.store_no_memory, 1);
             self.engine.budget.unwant();
-            return Outcome::Ready(refused());
+            let full = self.engine.log.available_numbers() == 0;
+            return Outcome::Refused(if full { Refusal::StoreFull } else { Refusal::OutOfMemory });
         }
         self.engine.wait_for_space(&self.waker);
         Outcome::NeedsSpace

@@ -8,7 +8,7 @@ use crate::index::{Guard, Place};
 use crate::key::Key;
 use crate::large::LargeValue;
 use crate::{Item, Session};
-use larder_log::record::write_head;
+use larder_log::record::{HEADER, Kind, write_head, write_tombstone};
 use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
 
@@ -17,8 +17,8 @@ use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
 pub(crate) struct Existing<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) record: Record<'a>,
-    /// It has expired: clients see none.
-    pub(crate) expired: bool,
+    /// It has expired, or is a tombstone: clients see none.
+    pub(crate) gone: bool,
 }
 
 /// The bytes of a new value.
@@ -40,11 +40,15 @@ impl Body<'_> {
 
 /// Why nothing was written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum NotWritten {
     /// The item is larger than the largest.
     TooLarge,
-    /// Memory must be reclaimed first.
+    /// Memory, or a place in the store, must be reclaimed first.
     NoSpace,
+    /// What the key's slot leads to must be read from the store first.
+    NeedsRead,
+    /// Commits fail, and nothing is accepted until they succeed again.
+    StoreFailed,
     /// There is no memory, and the value is lost.
     OutOfMemory,
 }
@@ -52,11 +56,20 @@ pub(crate) enum Refused {
 impl Session {
     /// What the key's slot leads to.
     #[inline]
-    pub(crate) fn existing<'a>(&'a self, guard: &Guard<'a>, key: &Key<'_>) -> Option<Existing<'a>> {
+    pub(crate) fn existing<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+    ) -> Result<Option<Existing<'a>>, NotWritten> {
         // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
-        let (place, _, record) = guard.find(key, |slot| unsafe { self.matching(key, slot) })?;
+        let found = guard.find(key, |slot| unsafe { self.matching(key, slot) });
+        let Some((place, slot, record)) = found else {
+            return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(None) };
+        };
+        self.depends_on(slot.address(), &record);
         let expiry = record.expiry();
-        Some(Existing { place, record, expired: expiry != 0 && expiry <= self.now() })
+        let gone = expiry != 0 && expiry <= self.now() || record.kind() != Kind::Item;
+        Ok(Some(Existing { place, record, gone }))
     }
 
     /// Writes a new version of the key and publishes it. The seq in `fields` is ignored.
@@ -67,24 +80,27 @@ impl Session {
         existing: Option<&Existing<'a>>,
         mut fields: Fields,
         body: Body<'_>,
-    ) -> Result<Item<'a>, Refused> {
+    ) -> Result<Item<'a>, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
         let size = layout.size();
         if size as u64 > self.engine.options.max_item_size {
-            return Err(Refused::TooLarge);
+            return Err(NotWritten::TooLarge);
         }
         let log = &self.engine.log;
         let place = match existing {
             Some(existing) => existing.place,
             None => guard
-                .vacate(key, |at| log.prefetch(at), |at| self.position(at))
-                .ok_or(Refused::NoSpace)?,
+                .vacate(key, |at| log.prefetch(at), |at| self.engine.position(at))
+                .ok_or(NotWritten::NoSpace)?,
         };
+        let value_hash = self.value_hash(&body);
+        let _appending = self.appending()?;
         let address = match body {
             Body::Pieces(first, second) if size <= log.largest_record() => {
                 let stream = self.stream_for(key, existing);
-                let reserved =
-                    log.reserve(stream, size, self.now(), Claim::Write).ok_or(Refused::NoSpace)?;
+                let reserved = log
+                    .reserve(stream, size, self.now(), Claim::Write)
+                    .ok_or(NotWritten::NoSpace)?;
                 fields.seq = guard.next_seq();
                 // SAFETY: the reservation is `size` bytes of this thread's own; nobody reads them
                 // before the slot is published. The value's pieces are `layout.value` bytes.
@@ -93,13 +109,53 @@ impl Session {
                     let at = reserved.memory.add(layout.value_offset());
                     at.copy_from_nonoverlapping(first.as_ptr(), first.len());
                     at.add(first.len()).copy_from_nonoverlapping(second.as_ptr(), second.len());
+                    log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
                 }
                 reserved.address
             }
-            body => self.write_jumbo(guard, key, fields, &layout, body)?,
+            body => self.write_jumbo(guard, key, fields, &layout, body, value_hash)?,
         };
         log.segment(address.segment()).note_expiry(fields.expiry);
+        self.changed(address, existing);
         Ok(self.publish(guard, key, existing, place, address))
+    }
+
+    /// With a store: writes that the key was deleted, and lets its slot lead there until that is
+    /// durable.
+    pub(crate) fn write_tombstone(
+        &self,
+        guard: &Guard<'_>,
+        key: &Key<'_>,
+        existing: &Existing<'_>,
+    ) -> Result<(), NotWritten> {
+        let layout = Layout { header: HEADER, key: key.bytes().len(), value: 0 };
+        let log = &self.engine.log;
+        let value_hash = self.value_hash(&Body::Pieces(&[], &[]));
+        let _appending = self.appending()?;
+        let reserved = log
+            .reserve(Stream::Hot, layout.size(), self.now(), Claim::Small)
+            .ok_or(NotWritten::NoSpace)?;
+        let seq = guard.next_seq();
+        // SAFETY: the reservation is this thread's own and as long as the layout says.
+        unsafe {
+            write_tombstone(reserved.memory, &layout, seq, key.bytes());
+            log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
+        }
+        let address = reserved.address;
+        self.changed(address, Some(existing));
+        let old = existing.place.slot();
+        let was_item = existing.record.kind() == Kind::Item;
+        if self.is_sync() {
+            let slot = Slot::new(key.tag(), 0, address);
+            guard.replace(existing.place, slot, -i32::from(was_item));
+        } else {
+            guard.remove(existing.place, was_item);
+            let segment = log.segment(address.segment());
+            segment.note_end();
+            segment.kill(layout.size());
+        }
+        self.engine.kill(old.address().segment(), existing.record.size());
+        Ok(())
     }
 
     /// A jumbo: adopts the mapping that the value was filled into, or copies into a new one.
@@ -110,12 +166,13 @@ impl Session {
         mut fields: Fields,
         layout: &Layout,
         body: Body<'_>,
-    ) -> Result<Address, Refused> {
+        value_hash: u64,
+    ) -> Result<Address, NotWritten> {
         let mut copied;
         let large = match body {
             Body::Large(large) => large,
             Body::Pieces(first, second) => {
-                copied = self.engine.map_large(layout.value).ok_or(Refused::NoSpace)?;
+                copied = self.engine.map_large(layout.value).ok_or(NotWritten::NoSpace)?;
                 let (front, back) = copied.bytes_mut().split_at_mut(first.len());
                 front.copy_from_slice(first);
                 back.copy_from_slice(second);
@@ -123,16 +180,21 @@ impl Session {
             }
         };
         let (mapping, start) =
-            large.take_record(layout.value_offset()).ok_or(Refused::OutOfMemory)?;
+            large.take_record(layout.value_offset()).ok_or(NotWritten::OutOfMemory)?;
         fields.seq = guard.next_seq();
         let footprint = mapping.len() as u64;
+        let record = mapping.base().wrapping_add(start);
         // SAFETY: header and key lie in the mapping's headroom, directly before the value.
-        unsafe { write_head(mapping.base().add(start), layout, &fields, key.bytes()) };
+        unsafe { write_head(record, layout, &fields, key.bytes()) };
+        let log = &self.engine.log;
         let adopted =
-            self.engine.log.adopt_jumbo(mapping, start, layout.size(), layout.value, self.now());
+            log.adopt_jumbo(mapping, start, layout.size(), layout.value, self.now(), |address| {
+                // SAFETY: nobody reads the record before its slot is published.
+                unsafe { log.seal_record(address, record, layout, value_hash) };
+            });
         adopted.map_err(|_| {
             self.engine.budget.release(footprint);
-            Refused::OutOfMemory
+            NotWritten::OutOfMemory
         })
     }
 
@@ -149,9 +211,9 @@ impl Session {
         let slot = match existing {
             Some(old) => {
                 let before = old.place.slot();
-                let frequency = if old.expired { 0 } else { before.frequency() };
+                let frequency = if old.gone { 0 } else { before.frequency() };
                 let slot = Slot::new(key.tag(), frequency, address);
-                guard.replace(place, slot);
+                guard.replace(place, slot, i32::from(old.record.kind() != Kind::Item));
                 self.engine.kill(before.address().segment(), old.record.size());
                 slot
             }
@@ -166,11 +228,20 @@ impl Session {
         self.item(slot, record.expect("a segment that was just written has a frame"))
     }
 
-    /// Takes the key's item out of the index.
-    pub(crate) fn unpublish(&self, guard: &Guard<'_>, existing: &Existing<'_>) {
+    /// Deletes the key's item.
+    pub(crate) fn remove(
+        &self,
+        guard: &Guard<'_>,
+        key: &Key<'_>,
+        existing: &Existing<'_>,
+    ) -> Result<(), NotWritten> {
+        if self.engine.durable.is_some() {
+            return self.write_tombstone(guard, key, existing);
+        }
         let slot = existing.place.slot();
-        guard.remove(existing.place);
+        guard.remove(existing.place, true);
         self.engine.kill(slot.address().segment(), existing.record.size());
+        Ok(())
     }
 
     /// New keys are on probation, unless they were evicted from there a short while ago. A new
@@ -183,10 +254,12 @@ impl Session {
         if back { Stream::Survivors } else { Stream::Hot }
     }
 
-    /// The position of the key of a resident record.
-    fn position(&self, address: Address) -> u32 {
-        // SAFETY: called for addresses in slots under the stripe's lock.
-        let record = unsafe { self.engine.log.record(address) };
-        record.map_or(0, |record| self.key(record.key()).position())
+    /// Hash of a new value for the record's checksum; only a store has checksums.
+    fn value_hash(&self, body: &Body<'_>) -> u64 {
+        let Some(store) = self.engine.log.store() else { return 0 };
+        match body {
+            Body::Pieces(first, second) => store.value_hash(first, second),
+            Body::Large(large) => store.value_hash(large.bytes(), &[]),
+        }
     }
 }

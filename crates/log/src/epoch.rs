@@ -12,9 +12,15 @@ use std::sync::{Arc, PoisonError};
 
 const ASLEEP: u64 = u64::MAX;
 
+/// What one participant shows the others; a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Seen(AtomicU64);
+struct Seen {
+    /// The epoch of its last quiescent point, or `ASLEEP`.
+    epoch: AtomicU64,
+    /// Odd while it may hold a reservation that is not filled and published.
+    appending: AtomicU64,
+}
 
 /// The epochs of all participants.
 #[derive(Debug)]
@@ -32,7 +38,7 @@ impl Default for Epochs {
 impl Epochs {
     /// A new participant, asleep.
     pub fn join(self: &Arc<Self>) -> Participant {
-        let seen = Arc::new(Seen(AtomicU64::new(ASLEEP)));
+        let seen = Arc::new(Seen { epoch: AtomicU64::new(ASLEEP), appending: AtomicU64::new(0) });
         self.lock().push(Arc::clone(&seen));
         Participant { epochs: Arc::clone(self), seen }
     }
@@ -54,7 +60,23 @@ impl Epochs {
     /// The greatest epoch that has passed.
     pub fn horizon(&self) -> u64 {
         fence(Ordering::SeqCst);
-        self.lock().iter().map(|seen| seen.0.load(Ordering::Acquire)).min().unwrap_or(ASLEEP)
+        self.lock().iter().map(|seen| seen.epoch.load(Ordering::Acquire)).min().unwrap_or(ASLEEP)
+    }
+
+    /// Waits until every append that had begun is complete: filled, published, and whatever else
+    /// its thread does before it drops its [`Appending`]. An append takes less than a microsecond,
+    /// unless its value is large or its thread lost the processor.
+    ///
+    /// An append that reserved before this thread closed the segment (by changing its tail) is seen:
+    /// the reservation changed the same tail after the mark was set.
+    pub fn wait_for_appends(&self) {
+        for seen in &*self.lock() {
+            let begun = seen.appending.load(Ordering::Acquire);
+            let mut turn = 0;
+            while begun % 2 == 1 && seen.appending.load(Ordering::Acquire) == begun {
+                crate::sync::spin(&mut turn);
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Seen>>> {
@@ -73,9 +95,9 @@ impl Participant {
     /// A quiescent point: no reference from before is held. The participant is awake afterwards.
     #[inline]
     pub fn tick(&mut self) {
-        let was_asleep = self.seen.0.load(Ordering::Relaxed) == ASLEEP;
+        let was_asleep = self.seen.epoch.load(Ordering::Relaxed) == ASLEEP;
         let current = self.epochs.current.load(Ordering::Acquire);
-        self.seen.0.store(current, Ordering::Release);
+        self.seen.epoch.store(current, Ordering::Release);
         if was_asleep {
             // What is read from here on must not be older than what `passed` relied on while it
             // saw this participant asleep.
@@ -86,7 +108,31 @@ impl Participant {
     /// Holds nothing until the next `tick`.
     #[inline]
     pub fn sleep(&mut self) {
-        self.seen.0.store(ASLEEP, Ordering::Release);
+        self.seen.epoch.store(ASLEEP, Ordering::Release);
+    }
+
+    /// From here until the answer is dropped, this thread may hold reservations that are not filled
+    /// and published: a commit waits for it.
+    #[inline]
+    pub fn appending(&self) -> Appending<'_> {
+        let count = self.seen.appending.load(Ordering::Relaxed);
+        debug_assert!(count.is_multiple_of(2));
+        self.seen.appending.store(count + 1, Ordering::Relaxed);
+        Appending { seen: &self.seen }
+    }
+}
+
+/// While it lives, a commit waits: see [`Participant::appending`].
+#[derive(Debug)]
+pub struct Appending<'a> {
+    seen: &'a Seen,
+}
+
+impl Drop for Appending<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let count = self.seen.appending.load(Ordering::Relaxed);
+        self.seen.appending.store(count + 1, Ordering::Release);
     }
 }
 

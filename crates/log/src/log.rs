@@ -2,11 +2,14 @@
 //! a segment's frame gets back to the pool.
 
 use crate::address::{Address, SegmentNumber};
+use crate::format::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
 use crate::record::Record;
 use crate::segment::{Segment, State};
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::reclaim::Quarantined;
+use crate::store::Store;
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::io;
@@ -27,9 +30,28 @@ pub enum Stream {
 pub enum Claim {
     /// A client's write.
     Write,
-    /// The cleaner, which may use the reserve.
+    /// A client's write that must work when the store is full of values: a delete, or the next
+    /// state of a counter.
+    Small,
+    /// The cleaner, which may use the whole reserve.
     Clean,
 }
+
+impl Claim {
+    /// Segments of a store that this claim must leave to the more urgent ones.
+    fn spared(self) -> usize {
+        match self {
+            Claim::Write => CLEANER_SEGMENTS + SMALL_SEGMENTS,
+            Claim::Small => CLEANER_SEGMENTS,
+            Claim::Clean => 0,
+        }
+    }
+}
+
+/// Segments of a store that only the cleaner may take: one per stream that it appends to.
+const CLEANER_SEGMENTS: usize = 2;
+/// Segments of a store that values may not take, so that a full store can still delete and count.
+const SMALL_SEGMENTS: usize = 1;
 
 /// Space for one record, not yet visible to anybody. It must be filled before the thread's next
 /// quiescent point.
@@ -53,6 +75,12 @@ pub struct Sealed {
 /// What was appended together: an address and its record's bytes.
 pub type Appended<'a> = (Address, Record<'a>);
 
+/// Room that a mapping for [`Log::adopt_jumbo`] must have in front of the record: the header that
+/// comes first on a device.
+pub const JUMBO_HEADROOM: usize = HEADER_BYTES;
+/// Room that it must have behind the record.
+pub const JUMBO_FOOTROOM: usize = TRAILER_BYTES;
+
 /// How a log is built.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -62,53 +90,77 @@ pub struct Config {
     pub max_frame_bytes: u64,
 }
 
+/// Where a stream is appended to.
 #[derive(Debug, Default)]
-struct Open {
+pub(crate) struct Open {
     /// The open segment; 0 before the first.
-    segment: AtomicU32,
-    roll: Mutex<()>,
+    pub(crate) segment: AtomicU32,
+    pub(crate) roll: Mutex<()>,
 }
 
 /// The log.
 #[derive(Debug)]
 pub struct Log {
     segment_size: usize,
-    budget: Arc<Budget>,
-    epochs: Arc<Epochs>,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) epochs: Arc<Epochs>,
     segments: Box<[Segment]>,
-    frames: Frames,
-    numbers: Mutex<Vec<SegmentNumber>>,
-    streams: [Open; 2],
-    queues: [Mutex<VecDeque<Sealed>>; 2],
-    quarantine: Mutex<VecDeque<(u64, SegmentNumber)>>,
+    pub(crate) frames: Frames,
+    pub(crate) numbers: Mutex<Vec<SegmentNumber>>,
+    pub(crate) streams: [Open; 2],
+    pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
+    pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
+    pub(crate) store: Option<Store>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Log {
-    /// An empty log; memory is touched as it is written.
-    pub fn new(config: Config, budget: Arc<Budget>, epochs: Arc<Epochs>) -> io::Result<Self> {
+    /// An empty log; memory is touched as it is written. With a store, its segments are loaded by
+    /// [`Log::recover`] before anything is appended.
+    pub fn new(
+        config: Config,
+        store: Option<Store>,
+        budget: Arc<Budget>,
+        epochs: Arc<Epochs>,
+    ) -> io::Result<Self> {
         assert!(config.segment_size.is_power_of_two());
         assert!(config.segment_size <= crate::MAX_SEGMENT_SIZE);
         let frames = Frames::reserve(config.max_frame_bytes, config.segment_size)?;
-        // Jumbos are longer than half a segment: three numbers per frame are enough for any mix.
-        let wanted = (config.max_frame_bytes as usize / config.segment_size + 8) * 3;
-        let count = wanted.min(crate::address::MAX_SEGMENT as usize);
+        let count = match &store {
+            Some(store) => store.segment_count(),
+            None => {
+                // Jumbos are longer than half a segment: three numbers per frame are enough for
+                // any mix.
+                let wanted = (config.max_frame_bytes as usize / config.segment_size + 8) * 3;
+                wanted.min(crate::address::MAX_SEGMENT as usize)
+            }
+        };
         let segments: Box<[Segment]> = (0..=count).map(|_| Segment::default()).collect();
         budget.charge((segments.len() * size_of::<Segment>()) as u64);
+        let numbers = match &store {
+            Some(_) => Vec::new(),
+            None => (1..=count as SegmentNumber).rev().collect(),
+        };
         Ok(Log {
             segment_size: config.segment_size,
             budget,
             epochs,
             segments,
             frames,
-            numbers: Mutex::new((1..=count as SegmentNumber).rev().collect()),
+            numbers: Mutex::new(numbers),
             streams: Default::default(),
             queues: Default::default(),
             quarantine: Mutex::default(),
+            store,
         })
+    }
+
+    /// The store, if there is one.
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
     }
 
     /// Bytes of a segment.
@@ -187,7 +239,7 @@ impl Log {
         loop {
             let number = self.streams[stream as usize].segment.load(Ordering::Acquire);
             let segment = self.segment(number);
-            if let Some(offset) = segment.reserve(bytes as u32, self.segment_size as u32) {
+            if let Some(offset) = segment.reserve(bytes as u32, self.capacity()) {
                 let address = Address::new(number, offset as usize);
                 // SAFETY: the reserved range lies inside of the frame.
                 let memory = unsafe { segment.frame().add(offset as usize) };
@@ -197,7 +249,32 @@ impl Log {
         }
     }
 
-    /// Seals the stream's segment `full` and opens the next. `None`: no frame.
+    /// Bytes of a segment that records may fill: with a store the last trailer must fit behind them.
+    #[inline]
+    pub(crate) fn capacity(&self) -> u32 {
+        let trailer = if self.store.is_some() { TRAILER_BYTES } else { 0 };
+        (self.segment_size - trailer) as u32
+    }
+
+    /// Takes a free number, unless it is among those reserved for more urgent claims.
+    fn take_number(&self, claim: Claim) -> Option<SegmentNumber> {
+        let mut numbers = lock(&self.numbers);
+        let spared = if self.store.is_some() { claim.spared() } else { 0 };
+        if numbers.len() <= spared {
+            return None;
+        }
+        numbers.pop()
+    }
+
+    /// Segments of the store that values could take; without a store, `usize::MAX`.
+    pub fn available_numbers(&self) -> usize {
+        match self.store {
+            Some(_) => lock(&self.numbers).len().saturating_sub(Claim::Write.spared()),
+            None => usize::MAX,
+        }
+    }
+
+    /// Seals the stream's segment `full` and opens the next. `None`: no frame, or no place.
     #[cold]
     fn roll(&self, stream: Stream, full: SegmentNumber, now: u32, claim: Claim) -> Option<()> {
         let open = &self.streams[stream as usize];
@@ -206,23 +283,36 @@ impl Log {
             return Some(());
         }
         let frame = self.frames.take(&self.budget, claim == Claim::Clean)?;
-        let Some(number) = lock(&self.numbers).pop() else {
+        let Some(number) = self.take_number(claim) else {
             // SAFETY: the frame was just taken and nobody has seen it.
             unsafe { self.frames.put(frame, &self.budget) };
             return None;
         };
-        self.segment(number).open(frame, stream as u8, now);
+        match &self.store {
+            None => self.segment(number).open(frame, 0, stream as u8, now),
+            Some(store) => {
+                let segment = self.segment(number);
+                segment.open(frame, HEADER_BYTES as u32, stream as u8, now);
+                segment.kill(HEADER_BYTES);
+                // SAFETY: the frame was just taken, and no record can be reserved in it before the
+                // segment is the stream's open one.
+                unsafe { store.begin_segment(number, segment, stream, frame, None) };
+            }
+        }
         open.segment.store(number, Ordering::Release);
         self.enqueue_sealed(stream, full);
         Some(())
     }
 
-    fn enqueue_sealed(&self, stream: Stream, number: SegmentNumber) {
+    pub(crate) fn enqueue_sealed(&self, stream: Stream, number: SegmentNumber) {
         if number != 0 {
             self.segment(number).close();
             let sealed = self.epochs.advance();
             self.segment(number).set_state(State::Sealed);
             lock(&self.queues[stream as usize]).push_back(Sealed { segment: number, sealed });
+            if let Some(store) = &self.store {
+                store.note_unsynced(stream, number);
+            }
         }
     }
 
@@ -247,130 +337,40 @@ impl Log {
         value: usize,
         now: u32,
     ) -> Result<Address, Mapping> {
-        let Some(number) = lock(&self.numbers).pop() else { return Err(mapping) };
+        let Some((number, parts)) = self.take_jumbo_numbers(size) else { return Err(mapping) };
         let (base, bytes) = mapping.into_raw();
         let segment = self.segment(number);
         debug_assert!(start < PAGE);
-        segment.open(base.wrapping_add(start), Stream::Hot as u8, now);
+        let at = base.wrapping_add(start);
+        segment.open(at, 0, Stream::Hot as u8, now);
         segment.make_jumbo(size, value, bytes);
+        if let Some(store) = &self.store {
+            // SAFETY: in front of the record there is room for the header, see `JUMBO_HEADROOM`.
+            unsafe {
+                let header = at.wrapping_sub(HEADER_BYTES);
+                store.begin_segment(number, segment, Stream::Hot, header, Some(parts));
+            }
+        }
         let sealed = self.epochs.advance();
         lock(&self.queues[Stream::Hot as usize]).push_back(Sealed { segment: number, sealed });
         Ok(Address::new(number, 0))
     }
 
-    /// Sealed segments whose `sealed` is at most this have no appender left.
-    pub fn settled(&self) -> u64 {
-        self.epochs.horizon()
-    }
-
-    /// Takes every sealed segment out of the queues. The caller has made sure that nobody appends.
-    pub fn drain_sealed(&self) -> Vec<SegmentNumber> {
-        self.queues
-            .iter()
-            .flat_map(|queue| std::mem::take(&mut *lock(queue)))
-            .map(|q| q.segment)
-            .collect()
-    }
-
-    /// The sealed segments of a stream, oldest first.
-    pub fn sealed(&self, stream: Stream) -> Vec<Sealed> {
-        lock(&self.queues[stream as usize]).iter().copied().collect()
-    }
-
-    /// Moves a sealed segment to the end of the survivors: its records go on living there without
-    /// being moved.
-    pub fn promote(&self, stream: Stream, number: SegmentNumber) {
-        if let Some(entry) = self.take_queued(stream, number) {
-            lock(&self.queues[Stream::Survivors as usize]).push_back(entry);
+    /// Numbers for a jumbo whose record has `size` bytes: its own, and with a store those of the
+    /// further places it covers.
+    fn take_jumbo_numbers(&self, size: usize) -> Option<(SegmentNumber, Vec<SegmentNumber>)> {
+        let Some(store) = &self.store else {
+            return self.take_number(Claim::Write).map(|number| (number, Vec::new()));
+        };
+        let parts = store.jumbo_places(size);
+        let mut numbers = lock(&self.numbers);
+        if numbers.len() < parts + Claim::Write.spared() {
+            return None;
         }
-    }
-
-    fn take_queued(&self, stream: Stream, number: SegmentNumber) -> Option<Sealed> {
-        let mut queue = lock(&self.queues[stream as usize]);
-        let at = queue.iter().position(|entry| entry.segment == number)?;
-        queue.remove(at)
-    }
-
-    /// Takes a sealed segment for cleaning; false if somebody else has it.
-    pub fn begin_cleaning(&self, stream: Stream, number: SegmentNumber) -> bool {
-        if self.take_queued(stream, number).is_none() {
-            return false;
-        }
-        self.segment(number).set_state(State::Cleaning);
-        true
-    }
-
-    /// Puts a segment that could not be cleaned back at the front of its queue.
-    pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
-        self.segment(number).set_state(State::Sealed);
-        lock(&self.queues[stream as usize]).push_front(Sealed { segment: number, sealed: 0 });
-    }
-
-    /// The records of a sealed segment, in order.
-    ///
-    /// # Safety
-    /// The segment must be sealed, its appenders done, and it must not be freed meanwhile.
-    pub unsafe fn records(&self, number: SegmentNumber) -> impl Iterator<Item = Appended<'_>> {
-        let segment = self.segment(number);
-        let (frame, filled) = (segment.frame(), segment.filled() as usize);
-        let mut offset = 0;
-        std::iter::from_fn(move || {
-            if offset >= filled {
-                return None;
-            }
-            // SAFETY: records follow each other without gaps up to the segment's filled length, and
-            // the caller says that they are complete.
-            let record = unsafe { Record::at(frame.add(offset), || segment.jumbo_value()) };
-            let address = Address::new(number, offset);
-            offset += record.size();
-            Some((address, record))
-        })
-    }
-
-    /// The segment's records are out of the index: its frame is reused after the quiescent period.
-    pub fn quarantine(&self, number: SegmentNumber) {
-        self.segment(number).set_state(State::Quarantine);
-        let epoch = self.epochs.advance();
-        lock(&self.quarantine).push_back((epoch, number));
-    }
-
-    /// Frees what has been in quarantine long enough; the answer is how many segments.
-    pub fn reap(&self) -> usize {
-        let mut freed = 0;
-        loop {
-            let number = {
-                let mut waiting = lock(&self.quarantine);
-                match waiting.front() {
-                    Some(&(epoch, number)) if self.epochs.passed(epoch) => {
-                        waiting.pop_front();
-                        number
-                    }
-                    _ => return freed,
-                }
-            };
-            self.free(number);
-            freed += 1;
-        }
-    }
-
-    /// Segments in quarantine.
-    pub fn quarantined(&self) -> usize {
-        lock(&self.quarantine).len()
-    }
-
-    fn free(&self, number: SegmentNumber) {
-        let segment = self.segment(number);
-        let jumbo = segment.jumbo_mapping();
-        let frame = segment.free();
-        if jumbo != 0 {
-            // SAFETY: nobody reads the jumbo after the quiescent period.
-            unsafe { unmap_jumbo(frame, jumbo) };
-            self.budget.release(jumbo as u64);
-        } else {
-            // SAFETY: nobody reads the frame after the quiescent period.
-            unsafe { self.frames.put(frame, &self.budget) };
-        }
-        lock(&self.numbers).push(number);
+        let from = numbers.len() - parts;
+        let mut taken = numbers.split_off(from);
+        let first = taken.pop()?;
+        Some((first, taken))
     }
 }
 
@@ -391,7 +391,7 @@ impl Drop for Log {
 ///
 /// # Safety
 /// `frame` is what [`Log::adopt_jumbo`] stored, and nobody reads it any more.
-unsafe fn unmap_jumbo(frame: *mut u8, bytes: usize) {
+pub(crate) unsafe fn unmap_jumbo(frame: *mut u8, bytes: usize) {
     let base = frame.wrapping_sub(frame as usize % PAGE);
     // SAFETY: the record begins in the mapping's first page, so this is the base that `into_raw`
     // gave; it is taken back once, when its segment is freed.

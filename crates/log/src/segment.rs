@@ -37,6 +37,9 @@ pub struct Segment {
     stream: AtomicU8,
     /// Whether some record in it never expires.
     immortal: AtomicU8,
+    /// Whether it holds the end of some key's history (a tombstone, an expired or evicted item):
+    /// what may hide an older version without being hidden itself.
+    ends: AtomicU8,
     /// Counts the uses of this number, so that an old handle is recognised.
     generation: AtomicU32,
     /// The least and the greatest expiry of its records; 0 while none has one.
@@ -44,6 +47,11 @@ pub struct Segment {
     max_expiry: AtomicU32,
     /// Unix seconds at which it was opened.
     born: AtomicU32,
+    /// Bytes from its start that the commit in flight, or an earlier one, covers. Written by the
+    /// committer; not used without a store.
+    closed: AtomicU32,
+    /// Bytes from its start that are durable. Written by the committer.
+    durable: AtomicU32,
     /// A jumbo's value length in bytes; 0 for a normal segment.
     jumbo_value: AtomicU64,
     /// A jumbo's mapping length in bytes.
@@ -59,10 +67,13 @@ impl Default for Segment {
             state: AtomicU8::new(State::Free as u8),
             stream: AtomicU8::new(0),
             immortal: AtomicU8::new(0),
+            ends: AtomicU8::new(0),
             generation: AtomicU32::new(0),
             min_expiry: AtomicU32::new(0),
             max_expiry: AtomicU32::new(0),
             born: AtomicU32::new(0),
+            closed: AtomicU32::new(0),
+            durable: AtomicU32::new(0),
             jumbo_value: AtomicU64::new(0),
             jumbo_mapping: AtomicU64::new(0),
         }
@@ -70,12 +81,15 @@ impl Default for Segment {
 }
 
 impl Segment {
-    /// Opens the segment on `frame`.
-    pub(crate) fn open(&self, frame: *mut u8, stream: u8, now: u32) {
+    /// Opens the segment on `frame`, whose first `head` bytes are taken.
+    pub(crate) fn open(&self, frame: *mut u8, head: u32, stream: u8, now: u32) {
         debug_assert_eq!(self.state(), State::Free);
         self.dead.store(0, Ordering::Relaxed);
         self.stream.store(stream, Ordering::Relaxed);
         self.immortal.store(0, Ordering::Relaxed);
+        self.ends.store(0, Ordering::Relaxed);
+        self.closed.store(0, Ordering::Relaxed);
+        self.durable.store(0, Ordering::Relaxed);
         self.min_expiry.store(0, Ordering::Relaxed);
         self.max_expiry.store(0, Ordering::Relaxed);
         self.born.store(now, Ordering::Relaxed);
@@ -84,7 +98,7 @@ impl Segment {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.frame.store(frame, Ordering::Release);
         self.set_state(State::Open);
-        self.tail.store(0, Ordering::Release);
+        self.tail.store(head, Ordering::Release);
     }
 
     /// Makes the open segment a sealed jumbo of one record of `size` bytes.
@@ -113,6 +127,23 @@ impl Segment {
                 Err(seen) => tail = seen,
             }
         }
+    }
+
+    /// Closes the segment, if it is not closed yet, and reserves `bytes` more at its end, for which
+    /// there must be room; the answer is their offset. One thread does this.
+    pub(crate) fn seal_with(&self, bytes: u32) -> u32 {
+        let before = self.tail.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED;
+        self.tail.store((before + bytes) | CLOSED, Ordering::Release);
+        before
+    }
+
+    /// Ends the segment at `end`; what lies behind is dead and forgotten.
+    pub(crate) fn cut(&self, end: u32) {
+        let before = self.tail.swap(end | CLOSED, Ordering::AcqRel) & !CLOSED;
+        let gone = before.saturating_sub(end);
+        let less = |dead: u32| Some(dead.saturating_sub(gone));
+        let _ = self.dead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.closed.store(end, Ordering::Release);
     }
 
     /// No more appends. Those that have reserved finish before their next quiescent point.
@@ -155,6 +186,16 @@ impl Segment {
         self.dead.fetch_add(bytes as u32, Ordering::Relaxed);
     }
 
+    /// A record of `bytes` that was superseded is current again.
+    pub fn revive(&self, bytes: usize) {
+        self.dead.fetch_sub(bytes as u32, Ordering::Relaxed);
+    }
+
+    /// The stream it was written by.
+    pub fn stream(&self) -> u8 {
+        self.stream.load(Ordering::Relaxed)
+    }
+
     /// A record with this expiry (0: never) was written.
     #[inline]
     pub fn note_expiry(&self, expiry: u32) {
@@ -181,6 +222,43 @@ impl Segment {
     /// After a sweep: the earliest expiry of the records that are left.
     pub fn set_min_expiry(&self, expiry: u32) {
         self.min_expiry.store(expiry, Ordering::Relaxed);
+    }
+
+    /// A record in it ended a key's history.
+    pub fn note_end(&self) {
+        if self.ends.load(Ordering::Relaxed) == 0 {
+            self.ends.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a record in it has ended a key's history.
+    pub fn has_ends(&self) -> bool {
+        self.ends.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the first `end` bytes are durable.
+    #[inline]
+    pub fn is_durable(&self, end: u32) -> bool {
+        self.durable.load(Ordering::Acquire) >= end
+    }
+
+    /// Bytes from its start that are durable.
+    pub fn durable(&self) -> u32 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Bytes from its start that the commit in flight, or an earlier one, covers.
+    #[inline]
+    pub fn closed(&self) -> u32 {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_closed(&self, end: u32) {
+        self.closed.store(end, Ordering::Release);
+    }
+
+    pub(crate) fn set_durable(&self, end: u32) {
+        self.durable.store(end, Ordering::Release);
     }
 
     /// Whether every record in it has expired at `now`.
@@ -215,6 +293,11 @@ impl Segment {
         self.jumbo_mapping.load(Ordering::Relaxed) as usize
     }
 
+    /// Whether it holds records, or held some that a crash could still bring back.
+    pub fn is_in_use(&self) -> bool {
+        self.state() != State::Free
+    }
+
     /// What the segment is doing.
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
@@ -243,7 +326,7 @@ mod tests {
     fn a_closed_segment_takes_no_more() {
         let segment = Segment::default();
         assert_eq!(segment.reserve(8, 64), None);
-        segment.open(std::ptr::dangling_mut(), 0, 5);
+        segment.open(std::ptr::dangling_mut(), 0, 0, 5);
         assert_eq!(segment.reserve(40, 64), Some(0));
         assert_eq!(segment.reserve(32, 64), None);
         assert_eq!(segment.reserve(24, 64), Some(40));
@@ -255,7 +338,7 @@ mod tests {
     #[test]
     fn a_segment_expires_whole_only_if_nothing_in_it_is_immortal() {
         let segment = Segment::default();
-        segment.open(std::ptr::dangling_mut(), 0, 5);
+        segment.open(std::ptr::dangling_mut(), 0, 0, 5);
         segment.note_expiry(10);
         segment.note_expiry(20);
         assert!(!segment.expired_whole(19));

@@ -13,7 +13,7 @@ pub(crate) mod table;
 
 use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
-use larder_log::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::{Address, Budget, Epochs};
 use slot::Slot;
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ struct Stripe {
     table: AtomicU64,
     /// The last version given out. Written under the lock.
     seq: AtomicU64,
-    /// Slots in use. Written under the lock.
+    /// Slots that lead to items. Written under the lock.
     items: AtomicU32,
 }
 
@@ -53,6 +53,9 @@ pub(crate) struct Index {
     retired: Mutex<VecDeque<(u64, Table)>>,
     /// Whether tables may grow only within the budget.
     strict: bool,
+    /// Versions from here on need a greater limit in the store before long.
+    lease_mark: AtomicU64,
+    wants_lease: AtomicBool,
 }
 
 impl Index {
@@ -74,6 +77,8 @@ impl Index {
             epochs: Arc::clone(epochs),
             retired: Mutex::default(),
             strict,
+            lease_mark: AtomicU64::new(u64::MAX),
+            wants_lease: AtomicBool::new(false),
         })
     }
 
@@ -162,23 +167,49 @@ impl Index {
     }
 
     /// Locks every stripe, makes the index empty and gives every later version a number above
-    /// every earlier one: the fence of flush_all. `while_locked` runs before anybody can write.
-    pub(crate) fn clear(&self, while_locked: impl FnOnce()) {
+    /// every earlier one: the fence of flush_all. `while_locked` gets it and runs before anybody can
+    /// write; if it fails, nothing is changed.
+    pub(crate) fn clear<E>(
+        &self,
+        while_locked: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
         for stripe in &self.stripes {
             stripe.acquire();
         }
         let newest = self.stripes.iter().map(|s| s.seq.load(Ordering::Relaxed)).max();
         let fence = newest.unwrap_or(0) + 1;
-        while_locked();
+        if let Err(error) = while_locked(fence) {
+            self.stripes.iter().for_each(Stripe::release);
+            return Err(error);
+        }
         let mut tables = Vec::with_capacity(self.stripes.len());
         for stripe in &self.stripes {
-            stripe.seq.store(fence, Ordering::Relaxed);
+            // The next version is the fence itself: what is older is below it.
+            stripe.seq.store(fence - 1, Ordering::Relaxed);
             stripe.items.store(0, Ordering::Relaxed);
             tables.push(Table::from_bits(stripe.table.swap(0, Ordering::AcqRel)));
             stripe.release();
         }
         let epoch = self.epochs.advance();
         self.lock_retired().extend(tables.into_iter().map(|table| (epoch, table)));
+        Ok(())
+    }
+
+    /// Every later version has a number above `seq`.
+    pub(crate) fn raise_seq(&self, seq: u64) {
+        for stripe in &self.stripes {
+            stripe.seq.fetch_max(seq, Ordering::Relaxed);
+        }
+    }
+
+    /// [`Index::wants_lease`] becomes true when a version reaches this number.
+    pub(crate) fn set_lease_mark(&self, seq: u64) {
+        self.lease_mark.store(seq, Ordering::Relaxed);
+    }
+
+    /// Whether some stripe's versions have reached the mark.
+    pub(crate) fn wants_lease(&self) -> bool {
+        self.wants_lease.swap(false, Ordering::Relaxed)
     }
 
     fn lock_retired(&self) -> std::sync::MutexGuard<'_, VecDeque<(u64, Table)>> {
@@ -222,7 +253,7 @@ impl Index {
         stripe.release();
     }
 
-    /// Slots in use.
+    /// Slots that lead to items.
     pub(crate) fn items(&self) -> u64 {
         self.stripes.iter().map(|s| u64::from(s.items.load(Ordering::Relaxed))).sum()
     }
@@ -318,13 +349,19 @@ impl<'a> Guard<'a> {
     pub(crate) fn next_seq(&self) -> u64 {
         let seq = self.stripe.seq.load(Ordering::Relaxed) + 1;
         self.stripe.seq.store(seq, Ordering::Relaxed);
+        if seq >= self.index.lease_mark.load(Ordering::Relaxed) {
+            self.index.wants_lease.store(true, Ordering::Relaxed);
+        }
         seq
     }
 
-    /// Publishes a new slot in a place that is in use.
+    /// Publishes a new slot in a place that is in use; the number of items changes by `items`.
     #[inline]
-    pub(crate) fn replace(&self, place: Place<'_>, slot: Slot) {
+    pub(crate) fn replace(&self, place: Place<'_>, slot: Slot, items: i32) {
         place.place.store(slot.0, Ordering::Release);
+        if items != 0 {
+            self.count(items);
+        }
     }
 
     /// Publishes a slot in a place that [`Guard::vacate`] gave.
@@ -334,10 +371,12 @@ impl<'a> Guard<'a> {
         self.count(1);
     }
 
-    /// Empties a place.
-    pub(crate) fn remove(&self, place: Place<'_>) {
+    /// Empties a place that led to an item, or to a tombstone.
+    pub(crate) fn remove(&self, place: Place<'_>, was_item: bool) {
         place.place.store(Slot::EMPTY.0, Ordering::Release);
-        self.count(-1);
+        if was_item {
+            self.count(-1);
+        }
     }
 
     fn count(&self, by: i32) {

@@ -2,7 +2,7 @@
 //! stops at 0, and a result that is shorter than the stored text is padded with spaces.
 
 use crate::stats::bump;
-use crate::write::{Body, Existing, Refused};
+use crate::write::{Body, Existing, NotWritten};
 use crate::{Arith, Counted, Expiry, Key, Outcome, Session};
 use larder_log::Fields;
 
@@ -16,24 +16,24 @@ impl Session {
         };
         let counted = {
             let guard = self.engine.index.lock(key);
-            let existing = self.existing(&guard, key);
-            match existing.filter(|old| !old.expired) {
-                Some(old) => {
+            match self.existing(&guard, key) {
+                Err(why) => Err(why),
+                Ok(Some(old)) if !old.gone => {
                     let counted = self.count(&guard, key, &old, arith);
                     if matches!(counted, Ok(Counted::Value { .. })) {
                         bump(hits, 1);
                     }
                     counted
                 }
-                None => {
+                Ok(existing) => {
                     bump(misses, 1);
                     self.create_counter(&guard, key, existing.as_ref(), arith)
                 }
             }
         };
         match counted {
-            Ok(counted) => Outcome::Ready(counted),
-            Err(_) => self.no_space(|| Counted::OutOfMemory),
+            Ok(counted) => self.answer(counted),
+            Err(why) => self.not_written(key, why),
         }
     }
 
@@ -43,7 +43,7 @@ impl Session {
         key: &Key<'_>,
         old: &Existing<'a>,
         arith: &Arith,
-    ) -> Result<Counted, Refused> {
+    ) -> Result<Counted, NotWritten> {
         if !self.same_version(old, arith.compare) {
             return Ok(Counted::Exists);
         }
@@ -71,7 +71,7 @@ impl Session {
         key: &Key<'_>,
         expired: Option<&Existing<'a>>,
         arith: &Arith,
-    ) -> Result<Counted, Refused> {
+    ) -> Result<Counted, NotWritten> {
         let Some(create) = arith.create else { return Ok(Counted::NotFound) };
         let mut digits = [b' '; DIGITS];
         let digits = format_number(create.initial, &mut digits);

@@ -9,18 +9,31 @@ impl Session {
     /// Deletes an item, or marks it stale, or empties it.
     pub fn delete(&self, key: &Key<'_>, delete: &Delete) -> Outcome<Deleted> {
         let guard = self.engine.index.lock(key);
-        let existing = self.existing(&guard, key);
-        let Some(old) = existing.filter(|old| !old.expired) else {
-            bump(&self.counters.delete_misses, 1);
-            return Outcome::Ready(Deleted::NotFound);
+        let old = match self.existing(&guard, key) {
+            Ok(Some(old)) if !old.gone => old,
+            Ok(_) => {
+                bump(&self.counters.delete_misses, 1);
+                return self.answer(Deleted::NotFound);
+            }
+            Err(why) => {
+                drop(guard);
+                return self.not_written(key, why);
+            }
         };
         if !self.same_version(&old, delete.compare) {
-            return Outcome::Ready(Deleted::Exists);
+            return self.answer(Deleted::Exists);
         }
         if !delete.invalidate && !delete.clear_value {
-            self.unpublish(&guard, &old);
-            bump(&self.counters.delete_hits, 1);
-            return Outcome::Ready(Deleted::Deleted);
+            return match self.remove(&guard, key, &old) {
+                Ok(()) => {
+                    bump(&self.counters.delete_hits, 1);
+                    self.answer(Deleted::Deleted)
+                }
+                Err(why) => {
+                    drop(guard);
+                    self.not_written(key, why)
+                }
+            };
         }
         let kept = old.record.fields();
         let (flags, old_expiry, value) = if delete.clear_value {
@@ -38,11 +51,11 @@ impl Session {
         match self.write(&guard, key, Some(&old), fields, Body::Pieces(value, &[])) {
             Ok(_) => {
                 bump(&self.counters.delete_hits, 1);
-                Outcome::Ready(Deleted::Deleted)
+                self.answer(Deleted::Deleted)
             }
-            Err(_) => {
+            Err(why) => {
                 drop(guard);
-                self.no_space(|| Deleted::OutOfMemory)
+                self.not_written(key, why)
             }
         }
     }

@@ -3,7 +3,8 @@
 
 use crate::engine::Engine;
 use crate::stats::bump;
-use crate::{Outcome, Session, UnixSeconds};
+use crate::{Outcome, Refusal, Session, UnixSeconds};
+use std::io;
 use std::sync::atomic::Ordering;
 
 impl Session {
@@ -12,10 +13,16 @@ impl Session {
     pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {
         bump(&self.counters.cmd_flush, 1);
         match at {
-            Some(at) if at > self.now() => self.engine.flush_at.store(at, Ordering::Relaxed),
+            Some(at) if at > self.now() => {
+                if self.engine.keep_flush_time(at).is_err() {
+                    return Outcome::Refused(Refusal::StoreFailed);
+                }
+                self.engine.flush_at.store(at, Ordering::Relaxed);
+            }
             _ => {
-                self.engine.flush_at.store(0, Ordering::Relaxed);
-                self.engine.flush();
+                if self.engine.flush().is_err() {
+                    return Outcome::Refused(Refusal::StoreFailed);
+                }
             }
         }
         Outcome::Ready(())
@@ -23,28 +30,49 @@ impl Session {
 }
 
 impl Engine {
-    /// Flushes if a delayed flush is due; exactly one caller does it.
+    /// Flushes if a delayed flush is due; exactly one caller does it. If the store cannot take it, it
+    /// stays due.
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
         let at = self.flush_at.load(Ordering::Relaxed);
         let due = at != 0 && at <= now;
         let relaxed = Ordering::Relaxed;
-        if due && self.flush_at.compare_exchange(at, 0, relaxed, relaxed).is_ok() {
-            self.flush();
+        if due
+            && self.flush_at.compare_exchange(at, 0, relaxed, relaxed).is_ok()
+            && self.flush().is_err()
+        {
+            let _ = self.flush_at.compare_exchange(0, at, relaxed, relaxed);
         }
     }
 
-    fn flush(&self) {
+    /// A delayed flush is due at `at`, after a restart too.
+    fn keep_flush_time(&self, at: UnixSeconds) -> io::Result<()> {
+        let Some(store) = self.log.store() else { return Ok(()) };
+        store.change_superblock_now(|superblock| superblock.pending_flush = at)
+    }
+
+    /// Empties the engine. With a store the fence is durable before anything is changed, and nobody
+    /// writes meanwhile: a flush waits for one sync.
+    fn flush(&self) -> io::Result<()> {
         let mut sealed = Vec::new();
         // Writers append under a stripe's lock, so while all are held nobody is appending.
-        self.index.clear(|| {
+        self.index.clear(|fence| {
+            if let Some(store) = self.log.store() {
+                store.change_superblock_now(|superblock| {
+                    superblock.fence = superblock.fence.max(fence);
+                    superblock.pending_flush = 0;
+                })?;
+            }
             self.log.seal_all();
             sealed = self.log.drain_sealed();
-        });
+            io::Result::Ok(())
+        })?;
+        self.flush_at.store(0, Ordering::Relaxed);
         // Only now is the index free of their addresses, so the quiescent period begins here.
         for segment in sealed {
-            self.log.quarantine(segment);
+            self.quarantine(segment, Vec::new());
         }
         self.full.store(false, Ordering::Relaxed);
         self.kick_cleaner();
+        Ok(())
     }
 }

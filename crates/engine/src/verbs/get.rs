@@ -1,7 +1,7 @@
 //! Reads: get, gat, touch, meta get.
 
 use crate::stats::bump;
-use crate::write::{Body, Existing, Refused};
+use crate::write::{Body, Existing, NotWritten};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, Session, Vivify};
 use larder_log::Fields;
 
@@ -9,19 +9,23 @@ impl Session {
     /// Plain get, the hot path: counts, bumps.
     #[inline]
     pub fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
+        let found = self.find(key);
+        if found.is_none() && self.must_read() {
+            return self.needs_read(key);
+        }
         bump(&self.counters.cmd_get, 1);
-        let Some((place, slot, record)) = self.find(key) else {
+        let Some((place, slot, record)) = found else {
             bump(&self.counters.get_misses, 1);
-            return Outcome::Ready(None);
+            return self.answer(None);
         };
         if Expiry::from_raw(record.expiry()).is_past(self.now()) {
             bump(&self.counters.get_misses, 1);
             bump(&self.counters.get_expired, 1);
-            return Outcome::Ready(None);
+            return self.answer(None);
         }
         bump(&self.counters.get_hits, 1);
         Self::bump_frequency(place, slot);
-        Outcome::Ready(Some(self.item(slot, record)))
+        self.answer(Some(self.item(slot, record)))
     }
 
     /// Get with options.
@@ -32,7 +36,7 @@ impl Session {
         }
         let found = match get.touch {
             Some(expiry) => self.touch(key, expiry),
-            None => Ok(self.look(key)),
+            None => self.look(key),
         };
         let found = match (found, &get.vivify) {
             (Ok(None), Some(vivify)) => {
@@ -47,13 +51,13 @@ impl Session {
                 if !get.no_bump {
                     self.bump(key);
                 }
-                Outcome::Ready(Some(self.found(key, get, item, old_expiry)))
+                self.answer(Some(self.found(key, get, item, old_expiry)))
             }
             Ok(None) => {
                 self.count_miss(get);
-                Outcome::Ready(None)
+                self.answer(None)
             }
-            Err(_) => self.no_space(|| None),
+            Err(why) => self.not_written(key, why),
         }
     }
 
@@ -78,21 +82,27 @@ impl Session {
     }
 
     /// The live item, and its expiry.
-    fn look(&self, key: &Key<'_>) -> Option<(Item<'_>, Expiry)> {
-        let (_, slot, record) = self.find(key)?;
+    fn look(&self, key: &Key<'_>) -> Result<Option<(Item<'_>, Expiry)>, NotWritten> {
+        let Some((_, slot, record)) = self.find(key) else {
+            return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(None) };
+        };
         let item = self.item(slot, record);
         if item.expiry().is_past(self.now()) {
             bump(&self.counters.get_expired, 1);
-            return None;
+            return Ok(None);
         }
-        Some((item, item.expiry()))
+        Ok(Some((item, item.expiry())))
     }
 
     /// Gives the live item another expiry: a new version with the old cas id. The answer is the new
     /// version and the old expiry.
-    fn touch(&self, key: &Key<'_>, expiry: Expiry) -> Result<Option<(Item<'_>, Expiry)>, Refused> {
+    fn touch(
+        &self,
+        key: &Key<'_>,
+        expiry: Expiry,
+    ) -> Result<Option<(Item<'_>, Expiry)>, NotWritten> {
         let guard = self.engine.index.lock(key);
-        let Some(existing) = self.existing(&guard, key).filter(|old| !old.expired) else {
+        let Some(existing) = self.existing(&guard, key)?.filter(|old| !old.gone) else {
             return Ok(None);
         };
         let old = existing.record;
@@ -111,18 +121,24 @@ impl Session {
     /// Creates an empty item unless somebody else was faster.
     fn vivify(&self, key: &Key<'_>, vivify: &Vivify) -> Outcome<Option<Got<'_>>> {
         let guard = self.engine.index.lock(key);
-        let existing = self.existing(&guard, key);
-        if let Some(Existing { place, record, expired: false }) = existing {
+        let existing = match self.existing(&guard, key) {
+            Ok(existing) => existing,
+            Err(why) => {
+                drop(guard);
+                return self.not_written(key, why);
+            }
+        };
+        if let Some(Existing { place, record, gone: false }) = existing {
             let item = self.item(place.slot(), record);
             let old_expiry = item.expiry();
-            return Outcome::Ready(Some(self.found(key, &Get::default(), item, old_expiry)));
+            return self.answer(Some(self.found(key, &Get::default(), item, old_expiry)));
         }
         let fields = Fields { cas: vivify.cas, expiry: vivify.expiry.raw(), ..Fields::default() };
         match self.write(&guard, key, existing.as_ref(), fields, Body::Pieces(&[], &[])) {
             Ok(item) => {
                 self.engine.wins.claim(key, item.cas());
                 bump(&self.counters.total_items, 1);
-                Outcome::Ready(Some(Got {
+                self.answer(Some(Got {
                     item,
                     old_expiry: vivify.expiry,
                     created: true,
@@ -130,9 +146,9 @@ impl Session {
                     won_before: false,
                 }))
             }
-            Err(_) => {
+            Err(why) => {
                 drop(guard);
-                self.no_space(|| None)
+                self.not_written(key, why)
             }
         }
     }

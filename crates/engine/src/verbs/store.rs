@@ -1,7 +1,7 @@
 //! Writes of whole values: set, add, replace, append, prepend, cas and meta set.
 
 use crate::stats::bump;
-use crate::write::{Body, Existing, Refused};
+use crate::write::{Body, Existing, NotWritten};
 use crate::{Key, Outcome, Session, Store, StoreMode, Stored, Value};
 use larder_log::Fields;
 
@@ -21,8 +21,14 @@ impl Session {
         bump(&self.counters.cmd_set, 1);
         let stored = {
             let guard = self.engine.index.lock(key);
-            let existing = self.existing(&guard, key);
-            let live = existing.filter(|old| !old.expired);
+            let existing = match self.existing(&guard, key) {
+                Ok(existing) => existing,
+                Err(why) => {
+                    drop(guard);
+                    return self.not_written(key, why);
+                }
+            };
+            let live = existing.filter(|old| !old.gone);
             match store.mode {
                 StoreMode::Append | StoreMode::Prepend => match &live {
                     Some(old) => self.extend(&guard, key, old, store),
@@ -42,14 +48,13 @@ impl Session {
                 if matches!(stored, Stored::Stored { .. }) {
                     bump(&self.counters.total_items, 1);
                 }
-                Outcome::Ready(stored)
+                self.answer(stored)
             }
-            Err(Refused::TooLarge) => {
+            Err(NotWritten::TooLarge) => {
                 bump(&self.counters.store_too_large, 1);
-                Outcome::Ready(Stored::TooLarge)
+                self.answer(Stored::TooLarge)
             }
-            Err(Refused::OutOfMemory) => Outcome::Ready(Stored::OutOfMemory),
-            Err(Refused::NoSpace) => self.no_space(|| Stored::OutOfMemory),
+            Err(why) => self.not_written(key, why),
         }
     }
 
@@ -62,7 +67,7 @@ impl Session {
         existing: Option<&Existing<'a>>,
         live: Option<&Existing<'a>>,
         store: Store<'_>,
-    ) -> Result<Stored, Refused> {
+    ) -> Result<Stored, NotWritten> {
         let compare = if store.mode == StoreMode::Add { None } else { store.compare };
         let comparison = match (live, compare) {
             (Some(old), Some(wanted)) => self.compare(old, wanted, store.invalidate),
@@ -121,7 +126,7 @@ impl Session {
         key: &Key<'_>,
         old: &Existing<'a>,
         store: Store<'_>,
-    ) -> Result<Stored, Refused> {
+    ) -> Result<Stored, NotWritten> {
         if let Some(wanted) = store.compare
             && self.compare(old, wanted, false) == Comparison::Mismatch
         {

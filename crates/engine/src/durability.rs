@@ -1,0 +1,439 @@
+//! Durability: the committer's thread, what waits for it, and what is undone when it fails.
+//!
+//! In sync mode every change is noted with what its slot held before, until it is durable. If a
+//! commit fails, the changes that are not durable are undone, newest first, before anybody who
+//! waits for them is answered. In async mode what was acknowledged stays: it is still in memory, and
+//! written again until the device takes it.
+
+use crate::engine::Engine;
+use crate::index::slot::Slot;
+use crate::key::Key;
+use larder_disk::Device;
+use larder_log::commit::{Closed, Committer as LogCommitter, DeadMap};
+use larder_log::record::Kind;
+use larder_log::{Address, CommitState};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// At once, and nothing is promised: the store only holds what does not fit into memory.
+    None,
+    /// At once; a crash takes back at most what was acknowledged within the sync interval.
+    Async,
+    /// When it is durable.
+    Sync,
+}
+
+/// Time that only moves forward, from any beginning.
+#[derive(Clone)]
+pub struct MonotonicClock(pub Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl fmt::Debug for MonotonicClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MonotonicClock")
+    }
+}
+
+/// The store that an engine keeps its items in.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Where the bytes go.
+    pub device: Arc<dyn Device>,
+    /// When a write is acknowledged.
+    pub durability: Durability,
+    /// In async mode: the most time whose acknowledged writes a crash may take back.
+    pub sync_interval: Duration,
+    /// Open a damaged store in refuse mode too, without the records that are lost.
+    pub accept_damage: bool,
+    /// Measures `sync_interval`.
+    pub clock: MonotonicClock,
+    /// Random numbers for a store that is created: its identity, and the secret of its checksums.
+    pub seeds: [u64; 3],
+}
+
+/// How the store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Everything that was written is durable, or about to be.
+    Good,
+    /// Commits fail: writes are refused, reads go on, and it is tried again.
+    Failing {
+        /// What the device said.
+        reason: String,
+    },
+}
+
+/// A change that is not durable yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    /// The new record.
+    pub(crate) address: Address,
+    /// What the slot held before.
+    pub(crate) before: Slot,
+}
+
+/// The changes of one session that are not durable yet.
+pub(crate) type Changes = Mutex<Vec<Change>>;
+
+/// Commits whose time is remembered for the percentiles.
+const REMEMBERED: usize = 1024;
+/// How long the committer waits before it tries a failing device again.
+const RETRY: Duration = Duration::from_millis(100);
+/// Un-synced bytes at which an async commit starts early.
+const EARLY_BYTES: u64 = 16 << 20;
+
+/// What sessions and committer share about durability.
+pub(crate) struct Durable {
+    pub(crate) mode: Durability,
+    interval: Duration,
+    clock: MonotonicClock,
+    /// Writes are refused.
+    failing: AtomicBool,
+    reason: Mutex<String>,
+    changes: Mutex<Vec<Arc<Changes>>>,
+    waiting: Mutex<Vec<Waker>>,
+    /// Somebody asked for a commit.
+    wanted: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+    /// No byte that is not durable is older than this, in microseconds of the clock.
+    synced_until: AtomicU64,
+    commits: AtomicU64,
+    times: Mutex<VecDeque<u64>>,
+}
+
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Durable").field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Durable {
+    pub(crate) fn new(options: &StoreOptions) -> Self {
+        let durable = Durable {
+            mode: options.durability,
+            interval: options.sync_interval,
+            clock: options.clock.clone(),
+            failing: AtomicBool::new(false),
+            reason: Mutex::default(),
+            changes: Mutex::default(),
+            waiting: Mutex::default(),
+            wanted: AtomicBool::new(false),
+            thread: Mutex::default(),
+            synced_until: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+            times: Mutex::default(),
+        };
+        durable.synced_until.store(durable.now_us(), Ordering::Relaxed);
+        durable
+    }
+
+    fn now_us(&self) -> u64 {
+        (self.clock.0)().as_micros() as u64
+    }
+
+    /// Whether answers must not depend on what is not durable.
+    #[inline]
+    pub(crate) fn is_sync(&self) -> bool {
+        self.mode == Durability::Sync
+    }
+
+    /// Whether writes are refused because commits fail.
+    #[inline]
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    /// In async mode: whether the oldest byte that is not durable has reached the interval, so that
+    /// nothing more may be acknowledged before it is.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.mode == Durability::Async
+            && self.now_us().saturating_sub(self.synced_until.load(Ordering::Relaxed))
+                >= self.interval.as_micros() as u64
+    }
+
+    /// Age of the oldest byte that may not be durable.
+    pub(crate) fn unsynced_age(&self) -> Duration {
+        let now = self.now_us();
+        Duration::from_micros(now.saturating_sub(self.synced_until.load(Ordering::Relaxed)))
+    }
+
+    /// A list for a new session's changes.
+    pub(crate) fn new_changes(&self) -> Arc<Changes> {
+        let changes = Arc::new(Changes::default());
+        lock(&self.changes).push(Arc::clone(&changes));
+        changes
+    }
+
+    fn take_changes(&self, into: &mut Vec<Change>) {
+        let mut all = lock(&self.changes);
+        for list in &*all {
+            into.append(&mut lock(list));
+        }
+        all.retain(|list| Arc::strong_count(list) > 1);
+    }
+
+    /// Somebody waits for the next commit.
+    pub(crate) fn want_commit(&self) {
+        if !self.wanted.swap(true, Ordering::AcqRel)
+            && let Some(thread) = &*lock(&self.thread)
+        {
+            thread.unpark();
+        }
+    }
+
+    /// `waker` is woken when the state of any commit has changed.
+    pub(crate) fn wait(&self, waker: &Waker) {
+        let mut waiting = lock(&self.waiting);
+        if !waiting.iter().any(|other| other.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+    }
+
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        if self.is_failing() {
+            Health::Failing { reason: lock(&self.reason).clone() }
+        } else {
+            Health::Good
+        }
+    }
+
+    /// Commits so far, and the median and the 99th percentile of the last ones' times, in
+    /// microseconds.
+    pub(crate) fn commit_times(&self) -> (u64, u64, u64) {
+        let mut times: Vec<u64> = lock(&self.times).iter().copied().collect();
+        times.sort_unstable();
+        let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or(0);
+        (self.commits.load(Ordering::Relaxed), at(50), at(99))
+    }
+}
+
+/// The committer's own state.
+#[derive(Debug, Default)]
+pub(crate) struct Committer {
+    log: LogCommitter,
+    /// Changes that no settled commit covers.
+    changes: Vec<Change>,
+}
+
+/// Starts the committer's thread. It holds no handle of the engine while it waits.
+pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
+    let Some(durable) = &engine.durable else { return Ok(()) };
+    let weak = Arc::downgrade(engine);
+    let builder = thread::Builder::new().name("committer".into());
+    let handle = builder.spawn(move || run(&weak))?;
+    *lock(&durable.thread) = Some(handle.thread().clone());
+    Ok(())
+}
+
+fn run(weak: &Weak<Engine>) {
+    loop {
+        let Some(engine) = weak.upgrade() else { return };
+        let Some(durable) = &engine.durable else { return };
+        let failing = durable.is_failing();
+        let asked = durable.wanted.swap(false, Ordering::AcqRel);
+        let due = asked || durable.mode == Durability::Async;
+        let healthy = if due || failing { engine.commit() } else { true };
+        let wait = match durable.mode {
+            _ if !healthy => Some(RETRY),
+            Durability::Async => Some(durable.interval / 4),
+            Durability::Sync | Durability::None => None,
+        };
+        let again = healthy && durable.wanted.load(Ordering::Acquire);
+        drop(engine);
+        match wait {
+            _ if again => {}
+            Some(time) => thread::park_timeout(time),
+            None => thread::park(),
+        }
+    }
+}
+
+impl Engine {
+    /// Makes everything durable that was written before this call, as far as the device lets it;
+    /// false if it does not. The committer's thread does this by itself: calling it is for
+    /// simulations and for [`Engine::close`].
+    pub fn commit(&self) -> bool {
+        let Some(durable) = &self.durable else { return true };
+        let mut committer = lock(&self.committer);
+        let began = durable.now_us();
+        committer.log.stage_all(&mut lock(&self.dead_maps));
+        let closed = self.log.close_commit();
+        durable.take_changes(&mut committer.changes);
+        let idle = closed.is_empty() && !self.log.has_commit_work(&committer.log);
+        if idle && !durable.is_failing() {
+            self.log.settle_idle(&closed);
+            durable.synced_until.store(began, Ordering::Relaxed);
+            self.after_commit(durable);
+            return true;
+        }
+        match self.log.write_commit(&mut committer.log, &closed) {
+            Ok(written) => {
+                self.log.settle_commit(&mut committer.log, &closed, written);
+                durable.synced_until.store(began, Ordering::Relaxed);
+                self.settle_changes(&mut committer.changes);
+                let mut times = lock(&durable.times);
+                times.push_back(durable.now_us().saturating_sub(began));
+                if times.len() > REMEMBERED {
+                    times.pop_front();
+                }
+                drop(times);
+                durable.commits.fetch_add(1, Ordering::Relaxed);
+                if durable.is_failing() && !self.heal(durable) {
+                    return false;
+                }
+                self.after_commit(durable);
+                true
+            }
+            Err(error) => {
+                self.fail(durable, &mut committer, closed, &error);
+                false
+            }
+        }
+    }
+
+    /// Whoever waited for a commit, or for what it freed, looks again.
+    fn after_commit(&self, durable: &Durable) {
+        durable.wake();
+        if self.log.quarantined() > 0 {
+            self.kick_cleaner();
+        }
+    }
+
+    /// One commit has succeeded after a failure: if the device gives back what it was given, writes
+    /// are accepted again.
+    fn heal(&self, durable: &Durable) -> bool {
+        match self.log.verify_device() {
+            Ok(()) => {
+                durable.failing.store(false, Ordering::Release);
+                durable.wake();
+                true
+            }
+            Err(error) => {
+                *lock(&durable.reason) = error.to_string();
+                false
+            }
+        }
+    }
+
+    fn fail(&self, durable: &Durable, committer: &mut Committer, closed: Closed, error: &io::Error) {
+        *lock(&durable.reason) = error.to_string();
+        durable.failing.store(true, Ordering::Release);
+        if durable.mode != Durability::Sync {
+            self.log.retry_commit(&mut committer.log, closed);
+            durable.wake();
+            return;
+        }
+        // Whoever still appends is waited for here. Who did not see yet that writes are refused
+        // appends to another segment, to a commit that is not given up.
+        let rest = self.log.close_and_leave();
+        durable.take_changes(&mut committer.changes);
+        self.undo(std::mem::take(&mut committer.changes));
+        self.log.fail_commits(&mut committer.log, &[closed, rest]);
+        durable.wake();
+    }
+
+    /// Takes changes back, the newest of each key first.
+    fn undo(&self, changes: Vec<Change>) {
+        let mut newest_first: Vec<(u64, Change)> = Vec::with_capacity(changes.len());
+        for change in changes {
+            // SAFETY: a record that is not durable has its frame, and the committer, who alone makes
+            // it durable or gives it up, is here.
+            if let Some(record) = unsafe { self.log.record(change.address) } {
+                newest_first.push((record.seq(), change));
+            }
+        }
+        newest_first.sort_unstable_by_key(|&(seq, _)| std::cmp::Reverse(seq));
+        for (_, change) in newest_first {
+            // SAFETY: as above.
+            let Some(record) = (unsafe { self.log.record(change.address) }) else { continue };
+            let key = Key::new(record.key(), self.options.hash_seed);
+            let guard = self.index.lock(&key);
+            let found = guard.find(&key, |slot| (slot.address() == change.address).then_some(()));
+            let Some((place, _, ())) = found else { continue };
+            let was_item = record.kind() == Kind::Item;
+            self.log.segment(change.address.segment()).kill(record.size());
+            if change.before.is_empty() {
+                guard.remove(place, was_item);
+                continue;
+            }
+            // SAFETY: what an un-durable change superseded is in quarantine at most.
+            let before = unsafe { self.log.record(change.before.address()) };
+            let is_item = before.is_none_or(|before| before.kind() == Kind::Item);
+            guard.replace(place, change.before, i32::from(is_item) - i32::from(was_item));
+            if let Some(before) = before {
+                self.log.segment(change.before.address().segment()).revive(before.size());
+            }
+        }
+    }
+
+    /// Forgets changes that are durable; a durable tombstone leaves the index.
+    fn settle_changes(&self, changes: &mut Vec<Change>) {
+        changes.retain(|change| {
+            let segment = self.log.segment(change.address.segment());
+            if segment.durable() <= change.address.offset() as u32 {
+                return true;
+            }
+            // SAFETY: the committer gives up no frame while it looks here.
+            if let Some(record) = unsafe { self.log.record(change.address) }
+                && record.kind() == Kind::Tombstone
+            {
+                self.bury(change.address, record.key(), record.size());
+            }
+            false
+        });
+    }
+
+    /// Takes a tombstone out of the index: from now on it only hides older versions from recovery.
+    pub(crate) fn bury(&self, address: Address, key: &[u8], size: usize) {
+        let key = Key::new(key, self.options.hash_seed);
+        let guard = self.index.lock(&key);
+        let found = guard.find(&key, |slot| (slot.address() == address).then_some(()));
+        if let Some((place, _, ())) = found {
+            guard.remove(place, false);
+            let segment = self.log.segment(address.segment());
+            segment.note_end();
+            segment.kill(size);
+        }
+    }
+
+    /// How the store is; without one, good.
+    pub fn health(&self) -> Health {
+        self.durable.as_ref().map_or(Health::Good, Durable::health)
+    }
+
+    /// How far a commit has come.
+    #[inline]
+    pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
+        self.log.store().map_or(CommitState::Durable, |store| store.commit_state(commit))
+    }
+
+    /// A dead map for the committer to write.
+    pub(crate) fn stage_dead_map(&self, map: DeadMap) {
+        lock(&self.dead_maps).push(map);
+        if let Some(durable) = &self.durable {
+            durable.want_commit();
+        }
+    }
+
+    /// Bytes that are not durable, and whether there are enough for a commit before its time.
+    pub(crate) fn commit_early(&self) -> bool {
+        self.log.unsynced_bytes() > EARLY_BYTES
+    }
+}

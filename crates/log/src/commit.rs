@@ -1,0 +1,515 @@
+//! Group commit: everything that was reserved before a moment becomes durable with one sync.
+//!
+//! A commit is *closed* (a trailer is reserved behind what was reserved so far, in both streams),
+//! *written* and synced, and *settled* (marks move, whoever waits is told). While one commit is
+//! written the next one fills, so there is no fixed pause between commits: under load each takes
+//! as many records as arrive during one sync.
+//!
+//! Invariants: one thread commits. A commit is closed only after the one before it was settled, so a
+//! commit that is seen on a device proves that all before it were durable. In place, every block of
+//! a segment is written once; what does not fill a block yet goes to one of two alternating tail
+//! places, so no write ever touches bytes that an earlier commit made durable.
+
+use crate::address::SegmentNumber;
+use crate::format::{BLOCK, HEADER_BYTES, Meta, MetaState, TRAILER_BYTES, Tail, Trailer};
+use crate::failure::Cut;
+use crate::log::{Log, Stream, lock};
+use crate::segment::Segment;
+use crate::store::Store;
+use std::io;
+use std::sync::atomic::Ordering;
+
+const STREAMS: [Stream; 2] = [Stream::Hot, Stream::Survivors];
+
+/// A part of a segment that one commit covers.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    segment: SegmentNumber,
+    stream: Stream,
+    from: u32,
+    /// Behind the trailer.
+    to: u32,
+    sealed: bool,
+}
+
+/// A commit that is closed: what it covers is complete and no longer changes.
+#[derive(Debug)]
+pub struct Closed {
+    /// Its number.
+    pub number: u64,
+    parts: Vec<Part>,
+    jumbos: Vec<SegmentNumber>,
+}
+
+/// A dead map that waits until what it says is durable.
+#[derive(Debug)]
+pub struct DeadMap {
+    /// The segment.
+    pub segment: SegmentNumber,
+    /// Its use that the map was made for.
+    pub generation: u32,
+    /// Every record that was dead after this commit is in the map.
+    pub cover: u64,
+    /// Nothing in the map is newer than this commit.
+    pub after: u64,
+    /// One bit per 16 bytes of the segment.
+    pub bits: Vec<u8>,
+}
+
+/// The committer's own state.
+#[derive(Debug, Default)]
+pub struct Committer {
+    /// Which of each stream's tail places holds what is durable.
+    tails: [bool; 2],
+    buffer: Vec<u8>,
+    maps: Vec<DeadMap>,
+    pub(crate) cuts: Vec<Cut>,
+    /// Commits that failed but were acknowledged: they are written again with the next.
+    again: Vec<Closed>,
+}
+
+/// What a commit wrote beside records.
+#[derive(Debug, Default)]
+pub struct Written {
+    freed: Vec<SegmentNumber>,
+    /// Segments whose metas were written, and the versions of these.
+    metas: Vec<(SegmentNumber, u64)>,
+    superblock: Option<u64>,
+    covered: Vec<(SegmentNumber, u32, u64)>,
+    tails: [bool; 2],
+}
+
+impl Committer {
+    /// Dead maps to be written once what they say is durable.
+    pub fn stage_all(&mut self, maps: &mut Vec<DeadMap>) {
+        self.maps.append(maps);
+    }
+}
+
+impl Closed {
+    /// Whether it covers any record.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.jumbos.is_empty()
+    }
+
+    /// The segments of its parts.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentNumber> {
+        self.parts.iter().map(|part| part.segment).chain(self.jumbos.iter().copied())
+    }
+
+    /// Bytes of segments that it covers.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| u64::from(part.to - part.from)).sum()
+    }
+}
+
+impl Log {
+    pub(crate) fn durable_log(&self) -> &Store {
+        self.store.as_ref().expect("only a log with a store is committed")
+    }
+
+    /// Closes the open commit. Afterwards every record that it covers is filled and published, and
+    /// new ones belong to the next.
+    pub fn close_commit(&self) -> Closed {
+        self.close(false)
+    }
+
+    /// As [`Log::close_commit`]; the streams go on in other segments.
+    pub fn close_and_leave(&self) -> Closed {
+        self.close(true)
+    }
+
+    fn close(&self, leave: bool) -> Closed {
+        let store = self.durable_log();
+        // First the number, then the trailers: a record behind a trailer is never counted to its
+        // commit. One in front of it may be counted to the next, which is late but not wrong.
+        let number = store.open_commit.fetch_add(1, Ordering::AcqRel);
+        let mut parts = Vec::new();
+        for stream in STREAMS {
+            let open = &self.streams[stream as usize];
+            let _rolling = lock(&open.roll);
+            for segment in store.take_unsynced(stream) {
+                parts.extend(self.close_part(segment, stream, true));
+            }
+            let segment = open.segment.load(Ordering::Acquire);
+            if segment != 0 {
+                parts.extend(self.close_part(segment, stream, leave));
+                if leave {
+                    open.segment.store(0, Ordering::Release);
+                    self.enqueue_sealed(stream, segment);
+                }
+            }
+        }
+        self.epochs.wait_for_appends();
+        let jumbos = std::mem::take(&mut *lock(&store.new_jumbos));
+        for part in &parts {
+            self.write_trailer(store, number, part);
+        }
+        Closed { number, parts, jumbos }
+    }
+
+    /// Reserves the trailer of what is new in a segment.
+    fn close_part(&self, number: SegmentNumber, stream: Stream, rolled: bool) -> Option<Part> {
+        let entry = self.durable_log().entry(number);
+        if entry.sealed.load(Ordering::Acquire) {
+            return None;
+        }
+        let segment = self.segment(number);
+        let from = segment.closed();
+        let begun = if from == 0 { HEADER_BYTES as u32 } else { from };
+        if !rolled && segment.filled() == begun {
+            return None;
+        }
+        // Behind this trailer there must be room for another.
+        let room = self.capacity() - TRAILER_BYTES as u32;
+        let at = if rolled { None } else { segment.reserve(TRAILER_BYTES as u32, room) };
+        let sealed = at.is_none();
+        let at = at.unwrap_or_else(|| segment.seal_with(TRAILER_BYTES as u32));
+        if sealed {
+            entry.sealed.store(true, Ordering::Release);
+        }
+        let to = at + TRAILER_BYTES as u32;
+        segment.kill(TRAILER_BYTES);
+        segment.set_closed(to);
+        Some(Part { segment: number, stream, from, to, sealed })
+    }
+
+    fn write_trailer(&self, store: &Store, commit: u64, part: &Part) {
+        let segment = self.segment(part.segment);
+        let trailer = Trailer {
+            generation: segment.generation(),
+            commit,
+            covered: part.to - part.from - TRAILER_BYTES as u32,
+            sealed: part.sealed,
+            seq_limit: lock(&store.changing).superblock.seq_limit,
+            durable_ends: *lock(&store.durable_ends),
+        };
+        let from = part.from as usize;
+        let at = part.to as usize - TRAILER_BYTES;
+        let end = if part.sealed { (part.to as usize).next_multiple_of(BLOCK) } else { at + TRAILER_BYTES };
+        let frame = segment.frame();
+        // SAFETY: what lies below the trailer is filled and never changes; the trailer, and in a
+        // sealed segment all behind it, is this thread's own. The frame of an un-durable segment
+        // stays.
+        unsafe {
+            let covered = std::slice::from_raw_parts(frame.add(from), at - from);
+            let own = std::slice::from_raw_parts_mut(frame.add(at), end - at);
+            own[TRAILER_BYTES..].fill(0);
+            trailer.encode(store.checksum_seed, covered, &mut own[..TRAILER_BYTES]);
+        }
+    }
+
+    /// Writes a closed commit and what waits to be written with it, and syncs.
+    ///
+    /// # Errors
+    /// Those of the device. Then nothing of the commit may be believed to be durable; it must be
+    /// given to [`Log::fail_commits`].
+    pub fn write_commit(&self, committer: &mut Committer, closed: &Closed) -> io::Result<Written> {
+        let store = self.durable_log();
+        let mut written = Written { tails: committer.tails, ..Written::default() };
+        self.write_cuts(store, committer)?;
+        let again = std::mem::take(&mut committer.again);
+        let result = again.iter().chain([closed]).try_for_each(|commit| {
+            self.write_records(store, committer, &mut written, commit)
+        });
+        committer.again = again;
+        result?;
+        self.write_maps(store, committer, &mut written)?;
+        self.write_free_marks(store, &mut written)?;
+        written.superblock = store.write_changed_superblock()?;
+        store.device.sync()?;
+        Ok(written)
+    }
+
+    fn write_records(
+        &self,
+        store: &Store,
+        committer: &mut Committer,
+        written: &mut Written,
+        commit: &Closed,
+    ) -> io::Result<()> {
+        for part in &commit.parts {
+            self.write_part(store, committer, written, commit.number, part)?;
+        }
+        for &jumbo in &commit.jumbos {
+            self.write_jumbo(store, written, commit.number, jumbo)?;
+        }
+        Ok(())
+    }
+
+    /// Whole blocks in place, the rest of an open segment to the stream's other tail place.
+    fn write_part(
+        &self,
+        store: &Store,
+        committer: &mut Committer,
+        written: &mut Written,
+        commit: u64,
+        part: &Part,
+    ) -> io::Result<()> {
+        let segment = self.segment(part.segment);
+        let first = part.from as usize / BLOCK * BLOCK;
+        let to = part.to as usize;
+        let whole = if part.sealed { to.next_multiple_of(BLOCK) } else { to / BLOCK * BLOCK };
+        let place = store.geometry.segment(part.segment);
+        let frame = segment.frame();
+        if whole > first {
+            // SAFETY: everything below the part's end is complete and never changes; behind the end
+            // of a sealed segment nothing is written any more.
+            let blocks = unsafe { std::slice::from_raw_parts(frame.add(first), whole - first) };
+            store.device.write_at(place + first as u64, blocks)?;
+        }
+        if whole < to {
+            let which = !committer.tails[part.stream as usize];
+            // SAFETY: as above.
+            let data = unsafe { std::slice::from_raw_parts(frame.add(whole), to - whole) };
+            let tail = Tail {
+                store_id: store.id,
+                stream: part.stream as u8,
+                segment: part.segment,
+                generation: segment.generation(),
+                offset: whole as u32,
+                commit,
+            };
+            tail.encode(store.checksum_seed, data, &mut committer.buffer);
+            let place = store.geometry.tail_place(part.stream as u8, which);
+            store.device.write_at(place, &committer.buffer)?;
+            written.tails[part.stream as usize] = which;
+        }
+        Ok(())
+    }
+
+    /// A jumbo's header, record and trailer, cut into its places.
+    fn write_jumbo(
+        &self,
+        store: &Store,
+        written: &mut Written,
+        commit: u64,
+        number: SegmentNumber,
+    ) -> io::Result<()> {
+        let segment = self.segment(number);
+        let size = segment.filled() as usize;
+        let parts = store.parts(number);
+        let trailer = Trailer {
+            generation: segment.generation(),
+            commit,
+            covered: (HEADER_BYTES + size) as u32,
+            sealed: true,
+            seq_limit: lock(&store.changing).superblock.seq_limit,
+            durable_ends: *lock(&store.durable_ends),
+        };
+        // SAFETY: the mapping has room for the header in front of the record and for the trailer
+        // behind it, see `JUMBO_HEADROOM`; the record never changes, the rest is this thread's own.
+        let image = unsafe {
+            let base = segment.frame().sub(HEADER_BYTES);
+            let covered = std::slice::from_raw_parts(base, HEADER_BYTES + size);
+            let own = std::slice::from_raw_parts_mut(base.add(HEADER_BYTES + size), TRAILER_BYTES);
+            trailer.encode(store.checksum_seed, covered, own);
+            std::slice::from_raw_parts(base, HEADER_BYTES + size + TRAILER_BYTES)
+        };
+        let places = std::iter::once(&number).chain(&parts);
+        for (piece, &place) in image.chunks(self.segment_size()).zip(places) {
+            store.device.write_at(store.geometry.segment(place), piece)?;
+        }
+        for (index, &part) in parts.iter().enumerate() {
+            let state = MetaState::JumboPart {
+                owner: number,
+                owner_generation: segment.generation(),
+                index: index as u32 + 1,
+            };
+            self.write_meta(store, written, part, state, commit, None)?;
+        }
+        store.entry(number).sealed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes a segment's meta to the older of its two copies.
+    fn write_meta(
+        &self,
+        store: &Store,
+        written: &mut Written,
+        number: SegmentNumber,
+        state: MetaState,
+        cover: u64,
+        dead: Option<&[u8]>,
+    ) -> io::Result<()> {
+        let version = store.entry(number).meta_version.load(Ordering::Relaxed) + 1;
+        let meta = Meta {
+            store_id: store.id,
+            segment: number,
+            generation: self.segment(number).generation(),
+            state,
+            version,
+            cover,
+        };
+        let bytes = meta.encode(store.checksum_seed, dead, &store.geometry);
+        written.metas.push((number, version));
+        store.device.write_at(store.geometry.meta(number, version), &bytes)
+    }
+
+    fn write_maps(
+        &self,
+        store: &Store,
+        committer: &mut Committer,
+        written: &mut Written,
+    ) -> io::Result<()> {
+        let durable = store.settled_commit();
+        for map in std::mem::take(&mut committer.maps) {
+            if self.segment(map.segment).generation() != map.generation {
+                continue;
+            }
+            if map.after > durable {
+                committer.maps.push(map);
+                continue;
+            }
+            let bits = Some(&map.bits[..]);
+            self.write_meta(store, written, map.segment, MetaState::InUse, map.cover, bits)?;
+            written.covered.push((map.segment, map.generation, map.cover));
+        }
+        Ok(())
+    }
+
+    fn write_free_marks(&self, store: &Store, written: &mut Written) -> io::Result<()> {
+        for number in self.freeable(store) {
+            for part in store.parts(number).into_iter().chain([number]) {
+                self.write_meta(store, written, part, MetaState::Free, 0, None)?;
+            }
+            written.freed.push(number);
+        }
+        Ok(())
+    }
+
+    /// Segments whose records nobody needs any more, in the order in which they were emptied.
+    fn freeable(&self, store: &Store) -> Vec<SegmentNumber> {
+        let durable = store.settled_commit();
+        let mut freeable = Vec::new();
+        for first in lock(&self.quarantine).iter().filter(|first| !first.marked) {
+            let last_commit = store.entry(first.number).last_commit.load(Ordering::Relaxed);
+            let ends = self.segment(first.number).has_ends() || !first.ends.is_empty();
+            if first.emptied > durable || ends && !self.covered(store, first.number, last_commit) {
+                break;
+            }
+            freeable.push(first.number);
+        }
+        freeable
+    }
+
+    /// Whether no other segment could bring back a version older than `commit`.
+    fn covered(&self, store: &Store, except: SegmentNumber, commit: u64) -> bool {
+        let all = self.numbers().all(|number| {
+            let entry = store.entry(number);
+            number == except
+                || !self.segment(number).is_in_use()
+                || entry.cover.load(Ordering::Relaxed) >= commit
+        });
+        if !all {
+            store.cover_wanted.fetch_max(commit, Ordering::Relaxed);
+        }
+        all
+    }
+
+    /// Segments whose dead maps are older than what is needed to free others, and how new they must
+    /// be.
+    pub fn wanted_maps(&self) -> Vec<SegmentNumber> {
+        let Some(store) = &self.store else { return Vec::new() };
+        let wanted = store.cover_wanted.load(Ordering::Relaxed);
+        let older = |&number: &SegmentNumber| {
+            self.segment(number).is_in_use()
+                && store.entry(number).cover.load(Ordering::Relaxed) < wanted
+        };
+        self.numbers().filter(older).collect()
+    }
+
+    /// The commit was written and synced: its marks move.
+    pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
+        let store = self.durable_log();
+        committer.tails = written.tails;
+        committer.cuts.clear();
+        for commit in committer.again.drain(..) {
+            self.settle_records(store, &commit);
+        }
+        self.settle_records(store, closed);
+        for (number, version) in written.metas {
+            store.entry(number).meta_version.store(version, Ordering::Relaxed);
+        }
+        if let Some(changes) = written.superblock {
+            store.settle_superblock(changes);
+        }
+        for (segment, generation, cover) in written.covered {
+            if self.segment(segment).generation() == generation {
+                store.entry(segment).cover.fetch_max(cover, Ordering::Relaxed);
+            }
+        }
+        if !written.freed.is_empty() {
+            let mut quarantine = lock(&self.quarantine);
+            for waiting in quarantine.iter_mut() {
+                waiting.marked |= written.freed.contains(&waiting.number);
+            }
+        }
+        store.settled_commit.store(closed.number, Ordering::Release);
+    }
+
+    fn settle_records(&self, store: &Store, commit: &Closed) {
+        let mut ends = lock(&store.durable_ends);
+        for part in &commit.parts {
+            self.settle_part(store, commit.number, part.segment, part.to);
+            ends[part.stream as usize] = (part.segment, part.to);
+        }
+        drop(ends);
+        for &jumbo in &commit.jumbos {
+            self.settle_part(store, commit.number, jumbo, self.segment(jumbo).filled());
+        }
+    }
+
+    fn settle_part(&self, store: &Store, commit: u64, number: SegmentNumber, end: u32) {
+        let segment: &Segment = self.segment(number);
+        segment.set_closed(end);
+        segment.set_durable(end);
+        store.entry(number).last_commit.store(commit, Ordering::Relaxed);
+    }
+
+    /// A commit that covers nothing and had nothing to write.
+    pub fn settle_idle(&self, closed: &Closed) {
+        self.durable_log().settled_commit.store(closed.number, Ordering::Release);
+    }
+
+    /// A commit could not be written, but what it covers was acknowledged: its records stay in
+    /// memory and are written again, from there, with the next commit. Whoever waits for it is told
+    /// that it failed.
+    pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
+        let store = self.durable_log();
+        lock(&store.failed).insert(closed.number);
+        store.any_failed.store(true, Ordering::Release);
+        store.settled_commit.store(closed.number, Ordering::Release);
+        committer.again.push(closed);
+    }
+
+    /// Whether a commit would have something to write although no record is new.
+    pub fn has_commit_work(&self, committer: &Committer) -> bool {
+        let store = self.durable_log();
+        let durable = store.settled_commit();
+        lock(&store.changing).is_dirty()
+            || !committer.cuts.is_empty()
+            || !committer.again.is_empty()
+            || committer.maps.iter().any(|map| map.after <= durable)
+            || !self.freeable(store).is_empty()
+    }
+
+    /// Bytes of segments that are not durable.
+    pub fn unsynced_bytes(&self) -> u64 {
+        let Some(store) = &self.store else { return 0 };
+        let undurable = |number: SegmentNumber| {
+            let segment = self.segment(number);
+            u64::from(segment.filled().saturating_sub(segment.durable()))
+        };
+        let mut bytes = 0;
+        for stream in STREAMS {
+            let open = self.streams[stream as usize].segment.load(Ordering::Acquire);
+            if open != 0 {
+                bytes += undurable(open);
+            }
+            bytes += store.unsynced_segments(stream).into_iter().map(undurable).sum::<u64>();
+        }
+        bytes += lock(&store.new_jumbos).iter().map(|&number| undurable(number)).sum::<u64>();
+        bytes
+    }
+}

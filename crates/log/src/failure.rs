@@ -1,0 +1,107 @@
+//! What happens to the log when a commit could not be made durable: the streams are cut at their
+//! durable ends and go on in other segments, so the pages of the failed commit are never believed.
+
+use crate::address::SegmentNumber;
+use crate::commit::{Closed, Committer};
+use crate::format::{BLOCK, Geometry};
+use crate::log::{Log, Sealed, lock};
+use crate::segment::State;
+use crate::store::Store;
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// A segment that was cut, until its durable end is in place on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    segment: SegmentNumber,
+    generation: u32,
+    durable: u32,
+}
+
+impl Log {
+    /// Gives up the commits `closed`. Their changes were undone (nothing in the index leads to a
+    /// record of theirs), nobody appends, and no other commit is closed but not settled.
+    pub fn fail_commits(&self, committer: &mut Committer, closed: &[Closed]) {
+        let store = self.durable_log();
+        for commit in closed {
+            for number in commit.segments() {
+                self.cut(store, committer, number);
+            }
+        }
+        self.restore_quarantined(store.settled_commit());
+        let mut failed = lock(&store.failed);
+        failed.extend(closed.iter().map(|commit| commit.number));
+        store.any_failed.store(true, Ordering::Release);
+        drop(failed);
+        if let Some(last) = closed.last() {
+            store.settled_commit.store(last.number, Ordering::Release);
+        }
+    }
+
+    /// Seals a segment at its durable end.
+    fn cut(&self, store: &Store, committer: &mut Committer, number: SegmentNumber) {
+        let segment = self.segment(number);
+        let durable = segment.durable();
+        store.entry(number).sealed.store(true, Ordering::Release);
+        segment.cut(durable);
+        let cut = Cut { segment: number, generation: segment.generation(), durable };
+        committer.cuts.retain(|other| other.segment != number);
+        committer.cuts.push(cut);
+    }
+
+    /// Segments that were emptied by changes after `durable`, which were undone, hold live records
+    /// again.
+    fn restore_quarantined(&self, durable: u64) {
+        let mut quarantine = lock(&self.quarantine);
+        let (undone, kept) = quarantine.drain(..).partition(|entry| entry.emptied > durable);
+        *quarantine = kept;
+        let undone: std::collections::VecDeque<_> = undone;
+        for entry in undone.into_iter().rev() {
+            let segment = self.segment(entry.number);
+            segment.set_state(State::Sealed);
+            self.durable_log().keep_ends(entry.number, entry.ends);
+            let sealed = Sealed { segment: entry.number, sealed: 0 };
+            lock(&self.queues[segment.stream() as usize]).push_front(sealed);
+        }
+    }
+
+    /// Writes the last block of each segment that was cut, ended by zeros.
+    pub(crate) fn write_cuts(&self, store: &Store, committer: &Committer) -> io::Result<()> {
+        for cut in &committer.cuts {
+            let segment = self.segment(cut.segment);
+            let frame = segment.frame();
+            if segment.generation() != cut.generation || frame.is_null() {
+                continue;
+            }
+            let first = cut.durable as usize / BLOCK * BLOCK;
+            if first == self.segment_size() {
+                continue;
+            }
+            let mut block = [0; BLOCK];
+            let len = cut.durable as usize - first;
+            // SAFETY: below its durable end a segment never changes, and its frame stays while the
+            // cut is not written.
+            let kept = unsafe { std::slice::from_raw_parts(frame.add(first), len) };
+            block[..len].copy_from_slice(kept);
+            let place = store.geometry.segment(cut.segment) + first as u64;
+            store.device.write_at(place, &block)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the superblock back, past a failure: the device answers again.
+    ///
+    /// # Errors
+    /// Those of the device, or that it answers something else than was written.
+    pub fn verify_device(&self) -> io::Result<()> {
+        let store = self.durable_log();
+        let written = store.superblock();
+        let mut block = [0; BLOCK];
+        store.device.read_at(Geometry::superblock(written.version), &mut block)?;
+        if block[..] == written.encode()[..] {
+            Ok(())
+        } else {
+            Err(io::Error::other("the device does not give back what was written to it"))
+        }
+    }
+}

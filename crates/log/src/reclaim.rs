@@ -1,0 +1,159 @@
+//! How segments leave: queues of sealed segments in write order, cleaning, and the quarantine in
+//! which a segment waits until nobody can need it any more.
+//!
+//! Without a store that is until every thread has passed a quiescent point. With one it is also
+//! until a crash could not bring back what the segment's records had superseded or ended:
+//!
+//! 1. every change that took a record of the segment out of the index is durable;
+//! 2. if the segment holds *ends* (records that hide older versions without being hidden
+//!    themselves: tombstones, expired and evicted items), every other segment that could hold an
+//!    older version has a durable dead map at least as new as the segment's last commit;
+//! 3. the segment's own free mark is durable.
+//!
+//! Segments are freed in the order in which they were emptied, so of two that hide each other's
+//! records the first goes first, and the second needs it no more.
+
+use crate::address::{Address, SegmentNumber};
+use crate::log::{Appended, Log, Sealed, Stream, lock, unmap_jumbo};
+use crate::record::Record;
+use crate::segment::State;
+
+/// A segment whose records are out of the index.
+#[derive(Debug)]
+pub(crate) struct Quarantined {
+    pub(crate) number: SegmentNumber,
+    /// Its frame may be reused when this epoch has passed.
+    pub(crate) epoch: u64,
+    /// With a store: what emptied it is durable when this commit is.
+    pub(crate) emptied: u64,
+    /// With a store: whether its free mark is durable.
+    pub(crate) marked: bool,
+    /// Where the ends begin that were made when it was emptied: its dead map leaves them out.
+    pub(crate) ends: Vec<u32>,
+}
+
+impl Log {
+    /// Sealed segments whose `sealed` is at most this have no appender left.
+    pub fn settled(&self) -> u64 {
+        self.epochs.horizon()
+    }
+
+    /// Takes every sealed segment out of the queues. The caller has made sure that nobody appends.
+    pub fn drain_sealed(&self) -> Vec<SegmentNumber> {
+        self.queues
+            .iter()
+            .flat_map(|queue| std::mem::take(&mut *lock(queue)))
+            .map(|q| q.segment)
+            .collect()
+    }
+
+    /// The sealed segments of a stream, oldest first.
+    pub fn sealed(&self, stream: Stream) -> Vec<Sealed> {
+        lock(&self.queues[stream as usize]).iter().copied().collect()
+    }
+
+    /// Moves a sealed segment to the end of the survivors: its records go on living there without
+    /// being moved.
+    pub fn promote(&self, stream: Stream, number: SegmentNumber) {
+        if let Some(entry) = self.take_queued(stream, number) {
+            lock(&self.queues[Stream::Survivors as usize]).push_back(entry);
+        }
+    }
+
+    fn take_queued(&self, stream: Stream, number: SegmentNumber) -> Option<Sealed> {
+        let mut queue = lock(&self.queues[stream as usize]);
+        let at = queue.iter().position(|entry| entry.segment == number)?;
+        queue.remove(at)
+    }
+
+    /// Takes a sealed segment for cleaning; false if somebody else has it.
+    pub fn begin_cleaning(&self, stream: Stream, number: SegmentNumber) -> bool {
+        if self.take_queued(stream, number).is_none() {
+            return false;
+        }
+        self.segment(number).set_state(State::Cleaning);
+        true
+    }
+
+    /// Puts a segment that could not be cleaned back at the front of its queue.
+    pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
+        self.segment(number).set_state(State::Sealed);
+        lock(&self.queues[stream as usize]).push_front(Sealed { segment: number, sealed: 0 });
+    }
+
+    /// The records of a sealed segment, in order.
+    ///
+    /// # Safety
+    /// The segment must be sealed, its appenders done, and it must not be freed meanwhile.
+    pub unsafe fn records(&self, number: SegmentNumber) -> impl Iterator<Item = Appended<'_>> {
+        let segment = self.segment(number);
+        let (frame, filled) = (segment.frame(), segment.filled() as usize);
+        let mut offset = 0;
+        std::iter::from_fn(move || {
+            if offset >= filled {
+                return None;
+            }
+            // SAFETY: records follow each other without gaps up to the segment's filled length, and
+            // the caller says that they are complete.
+            let record = unsafe { Record::at(frame.add(offset), || segment.jumbo_value()) };
+            let address = Address::new(number, offset);
+            offset += record.size();
+            Some((address, record))
+        })
+    }
+
+    /// The segment's records are out of the index: its frame is reused after the quiescent period.
+    /// `ends` says where in it records begin that were removed without a newer version.
+    pub fn quarantine(&self, number: SegmentNumber, ends: Vec<u32>) {
+        self.segment(number).set_state(State::Quarantine);
+        let epoch = self.epochs.advance();
+        let emptied = self.store.as_ref().map_or(0, |store| store.open_commit());
+        let marked = self.store.is_none();
+        lock(&self.quarantine).push_back(Quarantined { number, epoch, emptied, marked, ends });
+    }
+
+    /// Frees what has been in quarantine long enough; the answer is how many segments.
+    pub fn reap(&self) -> usize {
+        let mut freed = 0;
+        loop {
+            let number = {
+                let mut waiting = lock(&self.quarantine);
+                match waiting.front() {
+                    Some(first) if first.marked && self.epochs.passed(first.epoch) => {
+                        let number = first.number;
+                        waiting.pop_front();
+                        number
+                    }
+                    _ => return freed,
+                }
+            };
+            self.free(number);
+            freed += 1;
+        }
+    }
+
+    /// Segments in quarantine.
+    pub fn quarantined(&self) -> usize {
+        lock(&self.quarantine).len()
+    }
+
+    fn free(&self, number: SegmentNumber) {
+        let segment = self.segment(number);
+        let jumbo = segment.jumbo_mapping();
+        let frame = segment.free();
+        if jumbo != 0 {
+            // SAFETY: nobody reads the jumbo after the quiescent period.
+            unsafe { unmap_jumbo(frame, jumbo) };
+            self.budget.release(jumbo as u64);
+        } else if !frame.is_null() {
+            // SAFETY: nobody reads the frame after the quiescent period.
+            unsafe { self.frames.put(frame, &self.budget) };
+        }
+        let mut numbers = lock(&self.numbers);
+        if let Some(store) = &self.store {
+            numbers.extend(store.take_parts(number));
+            store.forget_segment(number);
+        }
+        numbers.push(number);
+    }
+}

@@ -1,0 +1,303 @@
+//! What the log knows about its device: geometry, superblock, and for every segment which commits
+//! it belongs to.
+//!
+//! A segment's number is its place on the device. What is written where, and why a crash at any
+//! moment leaves every acknowledged record readable, stands in `docs/file-format.md`.
+
+use crate::address::SegmentNumber;
+use crate::format::{Geometry, SegmentHeader, Superblock};
+use crate::log::{Stream, lock};
+use crate::segment::Segment;
+use larder_disk::Device;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A version number that is leased ahead lasts for so many versions of one stripe: long enough that
+/// no stripe uses it up between two commits, short enough for a million restarts.
+pub const SEQ_LEASE: u64 = 1 << 28;
+
+/// What is known about a segment beyond its entry in the segment table.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    /// The commit that was open when the segment was opened.
+    pub(crate) opened: AtomicU64,
+    /// The last commit that covers a part of it.
+    pub(crate) last_commit: AtomicU64,
+    /// Every record in it that was dead after this commit is durably known to be dead.
+    pub(crate) cover: AtomicU64,
+    /// Version of its meta on the device.
+    pub(crate) meta_version: AtomicU64,
+    /// Its last trailer was written, or it was cut: nothing more is written to it.
+    pub(crate) sealed: AtomicBool,
+}
+
+/// How far a commit has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitState {
+    /// Everything that belongs to it is durable.
+    Durable,
+    /// It is being filled or written.
+    Pending,
+    /// It could not be made durable; what belongs to it was undone.
+    Failed,
+}
+
+/// What the superblock says, and how much of that the device knows.
+#[derive(Debug)]
+pub(crate) struct Changing {
+    /// Its version is the one that is durable; what is written has the next.
+    pub(crate) superblock: Superblock,
+    /// Counts changes; the superblock is durable when `durable` has reached `changes`.
+    changes: u64,
+    durable: u64,
+}
+
+impl Changing {
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.durable != self.changes
+    }
+}
+
+/// A store that is open.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) geometry: Geometry,
+    pub(crate) changing: Mutex<Changing>,
+    /// Identity and secret of the store: see `docs/file-format.md`.
+    pub(crate) id: u64,
+    pub(crate) checksum_seed: u64,
+    entries: Box<[Entry]>,
+    /// The commit that new records belong to, or the one before it if it is being closed.
+    pub(crate) open_commit: AtomicU64,
+    /// The last commit that is durable or has failed.
+    pub(crate) settled_commit: AtomicU64,
+    pub(crate) failed: Mutex<BTreeSet<u64>>,
+    pub(crate) any_failed: AtomicBool,
+    /// Sealed segments of each stream of which something is not durable.
+    unsynced: [Mutex<Vec<SegmentNumber>>; 2],
+    /// Jumbos that are complete and in no commit yet.
+    pub(crate) new_jumbos: Mutex<Vec<SegmentNumber>>,
+    /// The further places of each jumbo.
+    parts: Mutex<HashMap<SegmentNumber, Vec<SegmentNumber>>>,
+    /// Where ends begin in segments that were emptied and then filled again by an undone commit.
+    kept_ends: Mutex<HashMap<SegmentNumber, Vec<u32>>>,
+    /// Where each stream was durable after the last commit: segment and offset.
+    pub(crate) durable_ends: Mutex<[(u32, u32); 2]>,
+    /// Dead maps at least as new as this commit are needed to free something.
+    pub(crate) cover_wanted: AtomicU64,
+}
+
+impl Store {
+    /// The store on `device`, as its superblock describes it.
+    pub fn new(device: Arc<dyn Device>, superblock: Superblock, geometry: Geometry) -> Self {
+        let count = geometry.segment_count as usize;
+        let next = superblock.next_commit.max(1);
+        Store {
+            device,
+            geometry,
+            id: superblock.store_id as u64,
+            checksum_seed: superblock.checksum_seed,
+            changing: Mutex::new(Changing { superblock, changes: 0, durable: 0 }),
+            entries: (0..=count).map(|_| Entry::default()).collect(),
+            open_commit: AtomicU64::new(next),
+            settled_commit: AtomicU64::new(next - 1),
+            failed: Mutex::default(),
+            any_failed: AtomicBool::new(false),
+            unsynced: Default::default(),
+            new_jumbos: Mutex::default(),
+            parts: Mutex::default(),
+            kept_ends: Mutex::default(),
+            durable_ends: Mutex::default(),
+            cover_wanted: AtomicU64::new(0),
+        }
+    }
+
+    /// Segments of the store.
+    pub fn segment_count(&self) -> usize {
+        self.geometry.segment_count as usize
+    }
+
+    /// The secret with which record checksums are seeded.
+    pub fn checksum_seed(&self) -> u64 {
+        self.checksum_seed
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, number: SegmentNumber) -> &Entry {
+        &self.entries[number as usize]
+    }
+
+    /// The commit that will cover what was reserved before this call, by the calling thread in an
+    /// [`Appending`](crate::Appending) that still lives, or by another thread and published.
+    #[inline]
+    pub fn open_commit(&self) -> u64 {
+        self.open_commit.load(Ordering::Acquire)
+    }
+
+    /// The last commit that is durable or has failed.
+    #[inline]
+    pub fn settled_commit(&self) -> u64 {
+        self.settled_commit.load(Ordering::Acquire)
+    }
+
+    /// How far a commit has come.
+    #[inline]
+    pub fn commit_state(&self, commit: u64) -> CommitState {
+        if self.settled_commit() < commit {
+            CommitState::Pending
+        } else if self.any_failed.load(Ordering::Acquire) && lock(&self.failed).contains(&commit) {
+            CommitState::Failed
+        } else {
+            CommitState::Durable
+        }
+    }
+
+    /// Changes the superblock; the next commit makes it durable.
+    pub fn change_superblock(&self, change: impl FnOnce(&mut Superblock)) {
+        let mut changing = lock(&self.changing);
+        change(&mut changing.superblock);
+        changing.changes += 1;
+    }
+
+    /// What the superblock says now.
+    pub fn superblock(&self) -> Superblock {
+        lock(&self.changing).superblock.clone()
+    }
+
+    /// Changes the superblock and makes it durable at once, waiting for the device.
+    ///
+    /// # Errors
+    /// Those of the device; the change stands all the same, and a later commit makes it durable.
+    pub fn change_superblock_now(&self, change: impl FnOnce(&mut Superblock)) -> io::Result<()> {
+        // The committer waits meanwhile: two writers would write the same copy.
+        let mut changing = lock(&self.changing);
+        change(&mut changing.superblock);
+        changing.changes += 1;
+        self.write_superblock(&changing)?;
+        self.device.sync()?;
+        changing.superblock.version += 1;
+        changing.durable = changing.changes;
+        Ok(())
+    }
+
+    fn write_superblock(&self, changing: &Changing) -> io::Result<()> {
+        let version = changing.superblock.version + 1;
+        let block = Superblock { version, ..changing.superblock.clone() }.encode();
+        self.device.write_at(Geometry::superblock(version), &block[..])
+    }
+
+    /// Writes the superblock to the older of its copies if it has changed; the answer is for
+    /// [`Store::settle_superblock`] after the sync.
+    pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<u64>> {
+        let changing = lock(&self.changing);
+        if !changing.is_dirty() {
+            return Ok(None);
+        }
+        self.write_superblock(&changing)?;
+        Ok(Some(changing.changes))
+    }
+
+    /// What [`Store::write_changed_superblock`] wrote is durable.
+    pub(crate) fn settle_superblock(&self, changes: u64) {
+        let mut changing = lock(&self.changing);
+        if changing.durable < changes {
+            changing.durable = changes;
+            changing.superblock.version += 1;
+        }
+    }
+
+    /// Begins a new use of a segment: writes its header at `at`.
+    ///
+    /// # Safety
+    /// The header's bytes at `at` must be the caller's own.
+    pub(crate) unsafe fn begin_segment(
+        &self,
+        number: SegmentNumber,
+        segment: &Segment,
+        stream: Stream,
+        at: *mut u8,
+        jumbo_parts: Option<Vec<SegmentNumber>>,
+    ) {
+        let opened = self.open_commit();
+        let entry = self.entry(number);
+        entry.opened.store(opened, Ordering::Relaxed);
+        entry.last_commit.store(opened, Ordering::Relaxed);
+        entry.cover.store(opened - 1, Ordering::Relaxed);
+        entry.sealed.store(false, Ordering::Release);
+        let header = SegmentHeader {
+            store_id: self.id,
+            number,
+            generation: segment.generation(),
+            stream: stream as u8,
+            opened_commit: opened,
+            born: segment.born(),
+            jumbo_value: segment.jumbo_value() as u64,
+            jumbo_parts: jumbo_parts.as_ref().map_or(0, |parts| parts.len() as u32),
+        };
+        // SAFETY: the caller owns these bytes.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at, crate::format::HEADER_BYTES) };
+        header.encode(self.checksum_seed, bytes);
+        if let Some(parts) = jumbo_parts {
+            lock(&self.parts).insert(number, parts);
+            lock(&self.new_jumbos).push(number);
+        }
+    }
+
+    /// Places that a jumbo whose record has `size` bytes covers, its first included.
+    pub(crate) fn jumbo_places(&self, size: usize) -> usize {
+        self.geometry.jumbo_places(size)
+    }
+
+    /// The further places of a jumbo.
+    pub(crate) fn parts(&self, number: SegmentNumber) -> Vec<SegmentNumber> {
+        lock(&self.parts).get(&number).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn set_parts(&self, number: SegmentNumber, parts: Vec<SegmentNumber>) {
+        lock(&self.parts).insert(number, parts);
+    }
+
+    pub(crate) fn take_parts(&self, number: SegmentNumber) -> Vec<SegmentNumber> {
+        lock(&self.parts).remove(&number).unwrap_or_default()
+    }
+
+    /// Records in a segment that were removed without a newer version, at these offsets.
+    pub(crate) fn keep_ends(&self, number: SegmentNumber, mut ends: Vec<u32>) {
+        if !ends.is_empty() {
+            lock(&self.kept_ends).entry(number).or_default().append(&mut ends);
+        }
+    }
+
+    /// The offsets of such records in a segment.
+    pub fn kept_ends(&self, number: SegmentNumber) -> Vec<u32> {
+        lock(&self.kept_ends).get(&number).cloned().unwrap_or_default()
+    }
+
+    /// The segment is free: nothing that is said of it holds for its next use.
+    pub(crate) fn forget_segment(&self, number: SegmentNumber) {
+        lock(&self.kept_ends).remove(&number);
+        for end in lock(&self.durable_ends).iter_mut().filter(|end| end.0 == number) {
+            *end = (0, 0);
+        }
+    }
+
+    pub(crate) fn note_unsynced(&self, stream: Stream, number: SegmentNumber) {
+        lock(&self.unsynced[stream as usize]).push(number);
+    }
+
+    pub(crate) fn unsynced_segments(&self, stream: Stream) -> Vec<SegmentNumber> {
+        lock(&self.unsynced[stream as usize]).clone()
+    }
+
+    pub(crate) fn take_unsynced(&self, stream: Stream) -> Vec<SegmentNumber> {
+        std::mem::take(&mut *lock(&self.unsynced[stream as usize]))
+    }
+}
