@@ -28,7 +28,7 @@ pub use item::{Item, ItemHandle};
 pub use key::Key;
 pub use large::LargeValue;
 pub use options::{Options, WhenFull};
-pub use outcome::{CommitPoint, Outcome};
+pub use outcome::{CommitPoint, CommitState, Outcome, Refusal};
 pub use session::Session;
 pub use stats::{Stats, Totals};
 pub use verbs::*;

@@ -1,13 +1,36 @@
 //! What an engine call can answer. No call ever blocks a worker: what cannot be finished now says
-//! what it waits for, and the connection parks.
+//! what it waits for, and the connection parks or holds its reply back.
 
-/// A position in the durability order: the `commit`-th group commit of a stream.
+/// A position in the durability order of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitPoint {
     /// The stream that the change was appended to.
     pub stream: u32,
-    /// The group commit of that stream that makes the change durable.
-    pub commit: u64,
+    /// How far the stream must be durable. Positions of one stream grow in the order of its
+    /// records, and whatever makes one durable makes every smaller one durable.
+    pub position: u64,
+}
+
+/// What has become of a commit point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitState {
+    /// Everything up to the point survives a crash.
+    Durable,
+    /// Not yet.
+    Pending,
+    /// It never will be: the change was undone.
+    Failed,
+}
+
+/// Why a call was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Memory is full and nothing in it may be reclaimed.
+    OutOfMemory,
+    /// The store cannot be written; it is tried again in the background.
+    StoreFailed,
+    /// The store is full and nothing on it may be reclaimed.
+    StoreFull,
 }
 
 /// The answer of an engine call.
@@ -16,11 +39,17 @@ pub struct CommitPoint {
 pub enum Outcome<T> {
     /// Finished; the answer may be sent.
     Ready(T),
-    /// Finished, but the answer must be held back until the commit is durable.
+    /// Finished, but the answer must be held back until
+    /// [`commit_state`](crate::Session::commit_state) says that the point is durable.
     AfterCommit(T, CommitPoint),
+    /// Nothing was done: the record is being read into memory. Call again after the session's waker
+    /// was woken.
+    NeedsRead,
     /// Nothing was done: memory is full and is being reclaimed. Call again after the session's
     /// waker was woken.
     NeedsSpace,
+    /// Nothing was done, and waiting would not change that.
+    Refused(Refusal),
 }
 
 impl<T> Outcome<T> {
@@ -29,7 +58,9 @@ impl<T> Outcome<T> {
         match self {
             Outcome::Ready(t) => Outcome::Ready(f(t)),
             Outcome::AfterCommit(t, point) => Outcome::AfterCommit(f(t), point),
+            Outcome::NeedsRead => Outcome::NeedsRead,
             Outcome::NeedsSpace => Outcome::NeedsSpace,
+            Outcome::Refused(refusal) => Outcome::Refused(refusal),
         }
     }
 }

@@ -7,7 +7,8 @@ use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::large::LargeValue;
 use crate::stats::{Counters, bump};
-use crate::{Outcome, UnixSeconds, WhenFull};
+use crate::write::NotWritten;
+use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 use larder_log::{Participant, Record, State};
 use std::cell::Cell;
@@ -147,26 +148,51 @@ impl Session {
         Some(self.item(Slot::new(0, 0, handle.address), record))
     }
 
-    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it can never fit.
+    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than
+    /// the largest item.
     pub fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
         if len as u64 > self.engine.options.max_item_size {
             return Outcome::Ready(None);
         }
         match self.engine.map_large(len) {
             Some(large) => Outcome::Ready(Some(large)),
-            None => self.no_space(|| None),
+            None => self.no_space(),
         }
     }
 
-    /// What a call answers that found no space: wait for the cleaner, or `refused`.
-    pub(crate) fn no_space<T>(&self, refused: impl FnOnce() -> T) -> Outcome<T> {
+    /// Whether what was answered with `point` is durable.
+    #[inline]
+    pub fn commit_state(&self, point: CommitPoint) -> CommitState {
+        // Without a store nothing is promised, and no answer waits.
+        let _ = point;
+        CommitState::Durable
+    }
+
+    /// Has the session's waker woken once, when the next commit has ended.
+    #[inline]
+    pub fn wake_on_commit(&self) {}
+
+    /// What a call answers that wrote nothing.
+    pub(crate) fn not_written<T>(&self, why: NotWritten) -> Outcome<T> {
+        match why {
+            NotWritten::NoSpace => self.no_space(),
+            // No room can be made for these by waiting.
+            NotWritten::TooLarge | NotWritten::OutOfMemory => {
+                bump(&self.counters.store_no_memory, 1);
+                Outcome::Refused(Refusal::OutOfMemory)
+            }
+        }
+    }
+
+    /// What a call answers that found no space: wait for the cleaner, or that there is none.
+    fn no_space<T>(&self) -> Outcome<T> {
         if self.engine.full.load(Ordering::Relaxed) {
             if self.engine.options.when_full == WhenFull::Evict {
                 self.engine.kick_cleaner();
             }
             bump(&self.counters.store_no_memory, 1);
             self.engine.budget.unwant();
-            return Outcome::Ready(refused());
+            return Outcome::Refused(Refusal::OutOfMemory);
         }
         self.engine.wait_for_space(&self.waker);
         Outcome::NeedsSpace

@@ -40,7 +40,7 @@ impl Body<'_> {
 
 /// Why nothing was written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum NotWritten {
     /// The item is larger than the largest.
     TooLarge,
     /// Memory must be reclaimed first.
@@ -67,24 +67,25 @@ impl Session {
         existing: Option<&Existing<'a>>,
         mut fields: Fields,
         body: Body<'_>,
-    ) -> Result<Item<'a>, Refused> {
+    ) -> Result<Item<'a>, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
         let size = layout.size();
         if size as u64 > self.engine.options.max_item_size {
-            return Err(Refused::TooLarge);
+            return Err(NotWritten::TooLarge);
         }
         let log = &self.engine.log;
         let place = match existing {
             Some(existing) => existing.place,
             None => guard
                 .vacate(key, |at| log.prefetch(at), |at| self.position(at))
-                .ok_or(Refused::NoSpace)?,
+                .ok_or(NotWritten::NoSpace)?,
         };
         let address = match body {
             Body::Pieces(first, second) if size <= log.largest_record() => {
                 let stream = self.stream_for(key, existing);
-                let reserved =
-                    log.reserve(stream, size, self.now(), Claim::Write).ok_or(Refused::NoSpace)?;
+                let reserved = log
+                    .reserve(stream, size, self.now(), Claim::Write)
+                    .ok_or(NotWritten::NoSpace)?;
                 fields.seq = guard.next_seq();
                 // SAFETY: the reservation is `size` bytes of this thread's own; nobody reads them
                 // before the slot is published. The value's pieces are `layout.value` bytes.
@@ -110,12 +111,12 @@ impl Session {
         mut fields: Fields,
         layout: &Layout,
         body: Body<'_>,
-    ) -> Result<Address, Refused> {
+    ) -> Result<Address, NotWritten> {
         let mut copied;
         let large = match body {
             Body::Large(large) => large,
             Body::Pieces(first, second) => {
-                copied = self.engine.map_large(layout.value).ok_or(Refused::NoSpace)?;
+                copied = self.engine.map_large(layout.value).ok_or(NotWritten::NoSpace)?;
                 let (front, back) = copied.bytes_mut().split_at_mut(first.len());
                 front.copy_from_slice(first);
                 back.copy_from_slice(second);
@@ -123,7 +124,7 @@ impl Session {
             }
         };
         let (mapping, start) =
-            large.take_record(layout.value_offset()).ok_or(Refused::OutOfMemory)?;
+            large.take_record(layout.value_offset()).ok_or(NotWritten::OutOfMemory)?;
         fields.seq = guard.next_seq();
         let footprint = mapping.len() as u64;
         // SAFETY: header and key lie in the mapping's headroom, directly before the value.
@@ -132,7 +133,7 @@ impl Session {
             self.engine.log.adopt_jumbo(mapping, start, layout.size(), layout.value, self.now());
         adopted.map_err(|_| {
             self.engine.budget.release(footprint);
-            Refused::OutOfMemory
+            NotWritten::OutOfMemory
         })
     }
 

@@ -201,7 +201,7 @@ fn a_full_store_that_refuses_keeps_everything_and_frees_by_deletes() {
         loop {
             match s.store(&s.key(key.as_bytes()), Store::set(&value, 0, Expiry::NEVER)) {
                 Outcome::Ready(Stored::Stored { .. }) => break,
-                Outcome::Ready(Stored::OutOfMemory) => break 'fill,
+                Outcome::Refused(Refusal::OutOfMemory) => break 'fill,
                 Outcome::Ready(other) => panic!("{other:?}"),
                 _ => {
                     s.sleep();

@@ -2,7 +2,7 @@
 //! stops at 0, and a result that is shorter than the stored text is padded with spaces.
 
 use crate::stats::bump;
-use crate::write::{Body, Existing, Refused};
+use crate::write::{Body, Existing, NotWritten};
 use crate::{Arith, Counted, Expiry, Key, Outcome, Session};
 use larder_log::Fields;
 
@@ -33,7 +33,7 @@ impl Session {
         };
         match counted {
             Ok(counted) => Outcome::Ready(counted),
-            Err(_) => self.no_space(|| Counted::OutOfMemory),
+            Err(why) => self.not_written(why),
         }
     }
 
@@ -43,7 +43,7 @@ impl Session {
         key: &Key<'_>,
         old: &Existing<'a>,
         arith: &Arith,
-    ) -> Result<Counted, Refused> {
+    ) -> Result<Counted, NotWritten> {
         if !self.same_version(old, arith.compare) {
             return Ok(Counted::Exists);
         }
@@ -71,7 +71,7 @@ impl Session {
         key: &Key<'_>,
         expired: Option<&Existing<'a>>,
         arith: &Arith,
-    ) -> Result<Counted, Refused> {
+    ) -> Result<Counted, NotWritten> {
         let Some(create) = arith.create else { return Ok(Counted::NotFound) };
         let mut digits = [b' '; DIGITS];
         let digits = format_number(create.initial, &mut digits);

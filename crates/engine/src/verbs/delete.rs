@@ -40,9 +40,9 @@ impl Session {
                 bump(&self.counters.delete_hits, 1);
                 Outcome::Ready(Deleted::Deleted)
             }
-            Err(_) => {
+            Err(why) => {
                 drop(guard);
-                self.no_space(|| Deleted::OutOfMemory)
+                self.not_written(why)
             }
         }
     }

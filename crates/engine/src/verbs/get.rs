@@ -1,7 +1,7 @@
 //! Reads: get, gat, touch, meta get.
 
 use crate::stats::bump;
-use crate::write::{Body, Existing, Refused};
+use crate::write::{Body, Existing, NotWritten};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, Session, Vivify};
 use larder_log::Fields;
 
@@ -53,7 +53,7 @@ impl Session {
                 self.count_miss(get);
                 Outcome::Ready(None)
             }
-            Err(_) => self.no_space(|| None),
+            Err(why) => self.not_written(why),
         }
     }
 
@@ -90,7 +90,11 @@ impl Session {
 
     /// Gives the live item another expiry: a new version with the old cas id. The answer is the new
     /// version and the old expiry.
-    fn touch(&self, key: &Key<'_>, expiry: Expiry) -> Result<Option<(Item<'_>, Expiry)>, Refused> {
+    fn touch(
+        &self,
+        key: &Key<'_>,
+        expiry: Expiry,
+    ) -> Result<Option<(Item<'_>, Expiry)>, NotWritten> {
         let guard = self.engine.index.lock(key);
         let Some(existing) = self.existing(&guard, key).filter(|old| !old.expired) else {
             return Ok(None);
@@ -130,9 +134,9 @@ impl Session {
                     won_before: false,
                 }))
             }
-            Err(_) => {
+            Err(why) => {
                 drop(guard);
-                self.no_space(|| None)
+                self.not_written(why)
             }
         }
     }

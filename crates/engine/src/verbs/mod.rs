@@ -145,8 +145,6 @@ pub enum Stored {
     NotFound,
     /// The item would be larger than the largest item; nothing changed.
     TooLarge,
-    /// Memory is full and may not be reclaimed (`--when-full refuse`); nothing changed.
-    OutOfMemory,
 }
 
 /// A delete, or one of its meta variants.
@@ -174,8 +172,6 @@ pub enum Deleted {
     NotFound,
     /// The item has another cas id than `compare`.
     Exists,
-    /// Memory is full and may not be reclaimed; nothing changed.
-    OutOfMemory,
 }
 
 /// An increment or decrement of a decimal number.
@@ -224,6 +220,4 @@ pub enum Counted {
     NonNumeric,
     /// The item has another cas id than `compare`.
     Exists,
-    /// Memory is full and may not be reclaimed; nothing changed.
-    OutOfMemory,
 }

@@ -1,7 +1,7 @@
 //! Writes of whole values: set, add, replace, append, prepend, cas and meta set.
 
 use crate::stats::bump;
-use crate::write::{Body, Existing, Refused};
+use crate::write::{Body, Existing, NotWritten};
 use crate::{Key, Outcome, Session, Store, StoreMode, Stored, Value};
 use larder_log::Fields;
 
@@ -44,12 +44,11 @@ impl Session {
                 }
                 Outcome::Ready(stored)
             }
-            Err(Refused::TooLarge) => {
+            Err(NotWritten::TooLarge) => {
                 bump(&self.counters.store_too_large, 1);
                 Outcome::Ready(Stored::TooLarge)
             }
-            Err(Refused::OutOfMemory) => Outcome::Ready(Stored::OutOfMemory),
-            Err(Refused::NoSpace) => self.no_space(|| Stored::OutOfMemory),
+            Err(why) => self.not_written(why),
         }
     }
 
@@ -62,7 +61,7 @@ impl Session {
         existing: Option<&Existing<'a>>,
         live: Option<&Existing<'a>>,
         store: Store<'_>,
-    ) -> Result<Stored, Refused> {
+    ) -> Result<Stored, NotWritten> {
         let compare = if store.mode == StoreMode::Add { None } else { store.compare };
         let comparison = match (live, compare) {
             (Some(old), Some(wanted)) => self.compare(old, wanted, store.invalidate),
@@ -121,7 +120,7 @@ impl Session {
         key: &Key<'_>,
         old: &Existing<'a>,
         store: Store<'_>,
-    ) -> Result<Stored, Refused> {
+    ) -> Result<Stored, NotWritten> {
         if let Some(wanted) = store.compare
             && self.compare(old, wanted, false) == Comparison::Mismatch
         {
