@@ -5,7 +5,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a device could not be opened. Nothing that was there before has been changed.
+/// Why a device could not be opened. No byte that was there has been changed; a file that was to be
+/// created may have been left behind empty.
 #[derive(Debug)]
 pub enum OpenError {
     /// Another process has the store open.

@@ -4,6 +4,10 @@
 //! cache too, and a write that was cut off is continued until it is whole. Two things must not
 //! happen here and are why opening takes more than one call: two processes in one store, and a file
 //! whose length or name is lost in a power loss although its contents are not.
+//!
+//! The kernel gets no advice about reading ahead. `POSIX_FADV_RANDOM` left single 4 KiB reads as fast
+//! as they were, because the kernel recognises them by itself, and halved the speed of reading whole
+//! segments from a cold cache.
 
 mod kernel;
 #[cfg(test)]
@@ -50,7 +54,7 @@ impl FileDevice {
     /// stays as it is. Of a block device the first `size` bytes are used, or all.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing has been changed then.
+    /// See [`OpenError`].
     pub fn open(path: &Path, size: Option<u64>) -> Result<FileDevice, OpenError> {
         FileDevice::open_checked(path, size, |_| true)
     }
@@ -60,7 +64,7 @@ impl FileDevice {
     /// answers `false`: a file named by mistake is not made longer.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing has been changed then.
+    /// See [`OpenError`].
     pub fn open_checked(
         path: &Path,
         size: Option<u64>,
@@ -77,7 +81,6 @@ impl FileDevice {
         } else {
             place.settle(&file, length, size)?
         };
-        kernel::expect_random_reads(&file);
         let is_new = length == 0;
         Ok(FileDevice { file, path: place.path, size, is_new })
     }
@@ -205,14 +208,7 @@ impl Place {
         let size = match asked {
             Some(asked) => whole(asked),
             None if length > 0 => whole(length),
-            None => {
-                let free = kernel::free_bytes(file).map_err(self.io("measure"))?;
-                let half = whole(free / 2).min(MAX_DEFAULT_SIZE);
-                if half < MIN_SIZE {
-                    return Err(OpenError::NoSpace { path: path(), needed: MIN_SIZE * 2, free });
-                }
-                half
-            }
+            None => self.choose_size(file)?,
         };
         if size < MIN_SIZE {
             return Err(OpenError::TooSmall { path: path(), size });
@@ -229,7 +225,32 @@ impl Place {
         Ok(size)
     }
 
+    /// The size of a new file for which none was asked.
+    fn choose_size(&self, file: &File) -> Result<u64, OpenError> {
+        let Some(free) = kernel::free_bytes(file).map_err(self.io("measure"))? else {
+            let silent = io::Error::other("its file system does not say what is free: give a size");
+            return Err(self.io("choose a size for")(silent));
+        };
+        default_size(free).ok_or_else(|| OpenError::NoSpace {
+            path: self.path.clone(),
+            needed: MIN_SIZE * 2,
+            free,
+        })
+    }
+
+    /// Makes a file of `length` bytes one of `size`, with space for all of it.
     fn allocate(&self, file: &File, length: u64, size: u64) -> Result<(), OpenError> {
+        let no_space = |free| {
+            let path = self.path.clone();
+            OpenError::NoSpace { path, needed: size - length, free }
+        };
+        // Asked first: trying would take all that is left from everybody else for a moment.
+        let free = kernel::free_bytes(file).map_err(self.io("measure"))?;
+        if let Some(free) = free
+            && free < size - length
+        {
+            return Err(no_space(free));
+        }
         let result = match kernel::allocate(file, length, size) {
             Err(error) if kernel::cannot_allocate(&error) => file.set_len(size),
             result => result,
@@ -237,13 +258,18 @@ impl Place {
         result.map_err(|error| {
             // As it was before; if even that fails, the first error is the one to report.
             let _ = file.set_len(length);
-            if error.raw_os_error() != Some(libc::ENOSPC) {
-                return self.io("allocate space for")(error);
+            match error.raw_os_error() {
+                Some(libc::ENOSPC) => no_space(free.unwrap_or(0)),
+                _ => self.io("allocate space for")(error),
             }
-            let free = kernel::free_bytes(file).unwrap_or(0);
-            OpenError::NoSpace { path: self.path.clone(), needed: size - length, free }
         })
     }
+}
+
+/// Half of what is free, within limits; `None` if that is too little.
+fn default_size(free: u64) -> Option<u64> {
+    let size = whole(free / 2).min(MAX_DEFAULT_SIZE);
+    (size >= MIN_SIZE).then_some(size)
 }
 
 fn whole(bytes: u64) -> u64 {

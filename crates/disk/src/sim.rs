@@ -42,8 +42,11 @@ struct State {
     stop_at: Option<u64>,
     stopped: bool,
     held: Option<Operation>,
-    /// Calls that wait to be let go.
+    /// Calls that have been held since `hold`.
     waiting: u32,
+    /// How often calls were let go: one that waits goes when this changes, so that it also goes when
+    /// the next `hold` comes before it wakes up.
+    releases: u64,
 }
 
 /// What a call must do.
@@ -51,8 +54,9 @@ enum Verdict {
     Proceed,
     /// Leave behind what a failed call may, and answer this.
     Fail(io::Error),
-    /// As `Fail`, and the machine has stopped in the middle of this call.
-    Stop(io::Error),
+    /// Leave behind what a call may in the middle of which the machine stops, and answer
+    /// [`Stopped`].
+    Stop,
 }
 
 impl SimDevice {
@@ -78,6 +82,7 @@ impl SimDevice {
             stopped: false,
             held: None,
             waiting: 0,
+            releases: 0,
             cache,
         };
         SimDevice { size: state.cache.size(), state: Mutex::new(state), changed: Condvar::new() }
@@ -134,8 +139,9 @@ impl SimDevice {
 
     /// Stops the machine now.
     pub fn stop(&self) {
-        self.state().stopped = true;
-        self.release();
+        let mut state = self.state();
+        state.stopped = true;
+        self.let_go(&mut state);
     }
 
     /// Whether the machine has stopped.
@@ -145,15 +151,14 @@ impl SimDevice {
 
     /// Makes calls of this kind wait where they begin until [`release`](SimDevice::release), as on a
     /// device that has become slow. A sync that was held covers what had been written when it was
-    /// called. Only one kind is held at a time.
+    /// called. Only one kind is held at a time, and a machine that has stopped holds none.
     pub fn hold(&self, operation: Operation) {
         self.state().held = Some(operation);
     }
 
     /// Lets held calls go.
     pub fn release(&self) {
-        self.state().held = None;
-        self.changed.notify_all();
+        self.let_go(&mut self.state());
     }
 
     /// Waits until a call is being held; `false` if none was within `limit`.
@@ -211,17 +216,22 @@ impl SimDevice {
         mut state: MutexGuard<'a, State>,
         operation: Operation,
     ) -> MutexGuard<'a, State> {
-        if state.held != Some(operation) {
+        if state.held != Some(operation) || state.stopped {
             return state;
         }
         state.waiting += 1;
         self.changed.notify_all();
-        let mut state = self
-            .changed
-            .wait_while(state, |state| state.held == Some(operation))
-            .unwrap_or_else(PoisonError::into_inner);
-        state.waiting -= 1;
-        state
+        let entered = state.releases;
+        self.changed
+            .wait_while(state, |state| state.releases == entered)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn let_go(&self, state: &mut State) {
+        state.held = None;
+        state.waiting = 0;
+        state.releases += 1;
+        self.changed.notify_all();
     }
 }
 
@@ -235,7 +245,7 @@ impl State {
         let is_change = operation != Operation::Read;
         if is_change && self.stop_at.is_some_and(|change| self.counts.changes() >= change) {
             self.stopped = true;
-            return Ok(Verdict::Stop(Stopped::error()));
+            return Ok(Verdict::Stop);
         }
         let fault = self.faults.iter().find(|fault| fault.hits(operation, call));
         Ok(fault.map_or(Verdict::Proceed, |fault| Verdict::Fail(fault.failure.error())))
@@ -249,13 +259,18 @@ impl Device for SimDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_range(self.size, offset, buffer.len())?;
-        let mut state = self.enter(self.state(), Operation::Read);
+        let mut guard = self.enter(self.state(), Operation::Read);
+        let state = &mut *guard;
         match state.judge(Operation::Read)? {
             Verdict::Proceed => {
                 state.cache.read(offset, buffer);
                 Ok(())
             }
-            Verdict::Fail(error) | Verdict::Stop(error) => Err(error),
+            Verdict::Fail(error) => {
+                buffer.fill_with(|| state.random.next() as u8);
+                Err(error)
+            }
+            Verdict::Stop => Err(Stopped::error()),
         }
     }
 
@@ -268,9 +283,14 @@ impl Device for SimDevice {
                 state.cache.write(offset, bytes);
                 Ok(())
             }
-            Verdict::Fail(error) | Verdict::Stop(error) => {
+            Verdict::Fail(error) => {
                 state.cache.write_part(offset, bytes, &mut state.random);
                 Err(error)
+            }
+            Verdict::Stop => {
+                state.cache.write_part(offset, bytes, &mut state.random);
+                self.let_go(state);
+                Err(Stopped::error())
             }
         }
     }
@@ -289,7 +309,10 @@ impl Device for SimDevice {
                 state.cache.fail_sync(covered, &mut state.random);
                 Err(error)
             }
-            Verdict::Stop(error) => Err(error),
+            Verdict::Stop => {
+                self.let_go(state);
+                Err(Stopped::error())
+            }
         }
     }
 }

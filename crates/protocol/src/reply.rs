@@ -85,6 +85,10 @@ lines! {
     NO_MEMORY_STORING = "SERVER_ERROR out of memory storing object";
     /// No memory for something else.
     NO_MEMORY = "SERVER_ERROR out of memory";
+    /// The store cannot be written.
+    STORE_FAILED = "SERVER_ERROR store failed: write not kept";
+    /// The store has no room.
+    STORE_FULL = "SERVER_ERROR store is full";
     /// A memory limit that is too small.
     MEMLIMIT_TOO_SMALL = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
     /// A memory limit that looks like bytes.

@@ -13,7 +13,7 @@ mod dialect;
 #[cfg(test)]
 mod tests;
 
-use crate::command::{Counters, Dump, Execution, LongValue, ServerContext, text};
+use crate::command::{Counters, Dump, Execution, LongValue, ServerContext, Unready, text};
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use batch::{KeyBatch, Scratch};
 use body::Body;
@@ -174,8 +174,9 @@ impl Worker {
         let parsed = parse_keys(bytes, text::PREFETCH_WINDOW, &mut keys);
         keys.prefetch_records();
         let progress = text::answer_keys(&mut self.execution(output), get, keys.all());
-        connection.value = progress.value;
-        let interrupted = progress.value.is_some() || progress.answered < keys.all().len();
+        let (unready, value) = (progress.unready, progress.value);
+        connection.value = value;
+        let interrupted = value.is_some() || progress.answered < keys.all().len();
         let consumed = match progress.answered {
             _ if !interrupted => parsed.consumed,
             0 => 0,
@@ -185,7 +186,15 @@ impl Worker {
         self.text.give_keys(keys);
         input.consume(consumed);
         if interrupted {
-            return Step::Stop(if progress.needs_space { Flow::Park } else { Flow::Drain });
+            return match unready {
+                None => Step::Stop(Flow::Drain),
+                Some(Unready::Again) => Step::Stop(Flow::Park),
+                Some(Unready::Refused(refusal)) => {
+                    output.extend(text::refusal_line(refusal, false).as_bytes());
+                    connection.state = State::SkipLine;
+                    Step::Next
+                }
+            };
         }
         match parsed.end {
             KeysEnd::More => Step::Next,

@@ -4,7 +4,7 @@ use crate::Random;
 use crate::model::{Entry, Model};
 use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Engine, Expiry, Get, ManualCleaner, Options, Outcome,
-    ScanCursor, Session, Store, StoreMode, Stored, Value, WhenFull,
+    Refusal, ScanCursor, Session, Store, StoreMode, Stored, Value, WhenFull,
 };
 use std::collections::HashSet;
 use std::fmt;
@@ -150,17 +150,24 @@ impl World {
     }
 
     /// Calls until the engine has found space, cleaning meanwhile as the thread would. The model is
-    /// settled before each attempt, because the key itself may be evicted.
+    /// settled before each attempt, because the key itself may be evicted. `None` when the engine
+    /// refused the call: it changed nothing then.
     fn finish<T>(
         &mut self,
         key: &[u8],
         mut call: impl FnMut(&Session) -> Outcome<T>,
-    ) -> Result<T, String> {
+    ) -> Result<Option<T>, String> {
         let at = self.session();
         for _ in 0..1000 {
             self.settle(key)?;
-            if let Outcome::Ready(answer) = call(&self.sessions[at]) {
-                return Ok(answer);
+            match call(&self.sessions[at]) {
+                Outcome::Ready(answer) => return Ok(Some(answer)),
+                Outcome::Refused(Refusal::OutOfMemory) if !self.evicts => {
+                    self.compare(key)?;
+                    return Ok(None);
+                }
+                Outcome::NeedsSpace => {}
+                outcome => return Err(format!("{:?} from an engine in memory", outcome.map(drop))),
             }
             self.tick_all();
             self.engine.clean(&mut self.cleaner);
@@ -263,10 +270,8 @@ impl World {
             let store = Store { mode, compare, value, ..Store::set(&[], flags, expiry) };
             session.store(&session.key(&key), store)
         })?;
+        let Some(stored) = stored else { return Ok(()) };
         let old = self.model.get(&key).cloned();
-        if stored == Stored::OutOfMemory && !self.evicts {
-            return self.compare(&key);
-        }
         let extends = matches!(mode, StoreMode::Append | StoreMode::Prepend);
         let expected = match (&old, mode) {
             (Some(_), StoreMode::Add) => Some(Stored::NotStored),
@@ -321,9 +326,9 @@ impl World {
         let create = (!self.random.one_in(4)).then_some(Create { initial, expiry: Expiry::NEVER });
         let arith = Arith { decrement, delta, compare: None, cas: None, expiry: None, create };
         let counted = self.finish(&key, |session| session.arith(&session.key(&key), &arith))?;
+        let Some(counted) = counted else { return Ok(()) };
         let old = self.model.get(&key).cloned();
         match (counted, old) {
-            (Counted::OutOfMemory, _) if !self.evicts => self.compare(&key),
             (Counted::NotFound, None) if create.is_none() => Ok(()),
             (Counted::Value { value, cas, created: true, .. }, None) => {
                 same!("created", value, initial);
@@ -347,6 +352,7 @@ impl World {
     fn delete(&mut self) -> Check {
         let key = self.key();
         let deleted = self.finish(&key, |s| s.delete(&s.key(&key), &Delete::default()))?;
+        let Some(deleted) = deleted else { return Ok(()) };
         let expected = if self.model.remove(&key) { Deleted::Deleted } else { Deleted::NotFound };
         same!("delete", deleted, expected);
         Ok(())
@@ -356,14 +362,11 @@ impl World {
         let key = self.key();
         let expiry = self.expiry();
         let touch = Some(expiry.map_or(Expiry::NEVER, Expiry::at));
-        let before = self.engine.stats().totals.store_no_memory;
         let found = self.finish(&key, |session| {
             let found = session.get_with(&session.key(&key), &Get { touch, ..Get::default() });
             found.map(|found| found.is_some())
         })?;
-        if self.engine.stats().totals.store_no_memory > before && !self.evicts {
-            return self.compare(&key);
-        }
+        let Some(found) = found else { return Ok(()) };
         same!("touch", found, self.model.get(&key).is_some());
         if let Some(entry) = self.model.get_mut(&key) {
             entry.expiry = expiry;

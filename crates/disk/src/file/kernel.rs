@@ -26,8 +26,9 @@ pub(super) fn cannot_allocate(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
 }
 
-/// What an unprivileged user can still allocate in the file's file system, bytes.
-pub(super) fn free_bytes(file: &File) -> io::Result<u64> {
+/// What an unprivileged user can still allocate in the file's file system, bytes; `None` if it does
+/// not say, as file systems in user space may not.
+pub(super) fn free_bytes(file: &File) -> io::Result<Option<u64>> {
     let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the kernel fills the structure that the pointer leads to, and keeps no pointer.
     if unsafe { libc::fstatvfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
@@ -35,12 +36,5 @@ pub(super) fn free_bytes(file: &File) -> io::Result<u64> {
     }
     // SAFETY: the call has succeeded, so the structure is filled.
     let found = unsafe { found.assume_init() };
-    Ok(found.f_bavail.saturating_mul(found.f_frsize))
-}
-
-/// Turns reading ahead off: single records are read from anywhere, and whoever reads a segment reads
-/// it in one call.
-pub(super) fn expect_random_reads(file: &File) {
-    // SAFETY: takes numbers only, and is a hint: whether it fails makes no difference.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }

@@ -1,6 +1,7 @@
 //! On real files in the temporary directory.
 
 use super::*;
+use std::os::unix::fs::MetadataExt;
 
 /// A directory that is removed with its content.
 struct Folder(PathBuf);
@@ -26,12 +27,184 @@ impl Drop for Folder {
 
 const SIZE: u64 = 4 << 20;
 
+fn length(path: &Path) -> u64 {
+    path.metadata().expect("exists").len()
+}
+
+#[test]
+fn a_directory_gets_a_file_of_the_size_asked_for() {
+    let folder = Folder::new("create");
+    let device = FileDevice::open(&folder.0, Some(SIZE + 4095)).expect("opens");
+    assert!(device.is_new());
+    assert_eq!(device.path(), folder.file(FILE_NAME));
+    assert_eq!(device.size(), SIZE, "rounded down");
+    let metadata = device.path().metadata().expect("exists");
+    assert_eq!(metadata.len(), SIZE);
+    assert_eq!(metadata.mode() & 0o777, 0o600, "nobody else reads what clients stored");
+    let scratch = File::create(folder.file("scratch")).expect("file");
+    if kernel::allocate(&scratch, 0, 4096).is_ok() {
+        assert!(metadata.blocks() * 512 >= SIZE, "space is allocated, not only promised");
+    }
+}
+
+#[test]
+fn what_was_written_is_there_when_it_is_opened_again() {
+    let folder = Folder::new("reopen");
+    let path = folder.file("data");
+    let device = FileDevice::open(&path, Some(SIZE)).expect("opens");
+    device.write_at(SIZE - 10_000, &[5; 10_000]).expect("write");
+    device.sync().expect("sync");
+    drop(device);
+    let device = FileDevice::open(&path, None).expect("opens again");
+    assert!(!device.is_new());
+    assert_eq!(device.size(), SIZE, "without a size it stays as it is");
+    let mut found = [0; 10_000];
+    device.read_at(SIZE - 10_000, &mut found).expect("read");
+    assert_eq!(found, [5; 10_000]);
+    device.read_at(0, &mut found).expect("read");
+    assert_eq!(found, [0; 10_000], "what was never written is zero");
+}
+
 #[test]
 fn a_second_opener_is_refused_until_the_first_is_gone() {
     let folder = Folder::new("lock");
     let first = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
-    let second = FileDevice::open(&folder.file(FILE_NAME), Some(SIZE));
+    let second = FileDevice::open(&folder.file(FILE_NAME), Some(SIZE * 2));
     assert!(matches!(second, Err(OpenError::Locked { .. })), "{second:?}");
+    assert_eq!(length(first.path()), SIZE, "refused before anything is changed");
     drop(first);
     FileDevice::open(&folder.0, None).expect("the lock is gone");
+}
+
+#[test]
+fn a_file_grows_and_keeps_its_content() {
+    let folder = Folder::new("grow");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    device.write_at(0, &[1; 4096]).expect("write");
+    drop(device);
+    let device = FileDevice::open(&folder.0, Some(SIZE * 2)).expect("grows");
+    assert_eq!((device.size(), length(device.path())), (SIZE * 2, SIZE * 2));
+    let mut found = [0; 4096];
+    device.read_at(0, &mut found).expect("read");
+    assert_eq!(found, [1; 4096]);
+    device.write_at(SIZE * 2 - 4096, &[2; 4096]).expect("write to the new part");
+}
+
+#[test]
+fn a_file_does_not_shrink() {
+    let folder = Folder::new("shrink");
+    drop(FileDevice::open(&folder.0, Some(SIZE)).expect("opens"));
+    let refused = FileDevice::open(&folder.0, Some(SIZE / 2)).expect_err("smaller");
+    assert!(matches!(refused, OpenError::Shrink { existing: SIZE, .. }), "{refused:?}");
+    assert_eq!(length(&folder.file(FILE_NAME)), SIZE);
+    FileDevice::open(&folder.0, Some(SIZE)).expect("the same size is no shrinking");
+}
+
+#[test]
+fn a_foreign_file_stays_as_it_is() {
+    let folder = Folder::new("foreign");
+    let path = folder.file("letter");
+    std::fs::write(&path, b"dear Larder").expect("write");
+    let mut seen = Vec::new();
+    let refused = FileDevice::open_checked(&path, Some(SIZE), |head| {
+        seen = head.to_vec();
+        false
+    });
+    assert!(matches!(refused, Err(OpenError::Foreign { .. })), "{refused:?}");
+    assert_eq!(seen, b"dear Larder");
+    assert_eq!(std::fs::read(&path).expect("read"), b"dear Larder");
+
+    let new =
+        FileDevice::open_checked(&folder.0, Some(SIZE), |_| panic!("a new file is not shown"));
+    drop(new.expect("opens"));
+    let again = FileDevice::open_checked(&folder.0, None, |head| head == [0; HEAD]);
+    again.expect("8192 bytes are shown");
+}
+
+#[test]
+fn calls_outside_do_not_change_the_file() {
+    let folder = Folder::new("range");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    let error = device.write_at(SIZE - 1, &[1, 2]).expect_err("one byte too long");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    assert!(device.read_at(SIZE, &mut [0]).is_err());
+    assert_eq!(length(device.path()), SIZE);
+    let mut last = [9];
+    device.read_at(SIZE - 1, &mut last).expect("read");
+    assert_eq!(last, [0], "not even the part that fits");
+}
+
+#[test]
+fn a_file_that_somebody_cut_short_is_a_read_error() {
+    let folder = Folder::new("cut");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    let other = OpenOptions::new().write(true).open(device.path()).expect("opens");
+    other.set_len(SIZE / 2).expect("cut");
+    let error = device.read_at(SIZE - 4096, &mut [0; 4096]).expect_err("not there");
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn places_that_cannot_hold_a_store_are_named() {
+    let folder = Folder::new("places");
+    let missing = folder.file("missing");
+    let cases = [
+        (missing.join("data"), "no such directory"),
+        (missing.join(""), "no such directory"),
+        (PathBuf::from("/dev/null"), "a directory, a file or a block device"),
+        (folder.file(FILE_NAME).join("below"), "below"),
+    ];
+    drop(FileDevice::open(&folder.0, Some(SIZE)).expect("opens"));
+    for (path, expected) in cases {
+        let message = FileDevice::open(&path, Some(SIZE)).expect_err("refused").to_string();
+        assert!(message.contains(expected), "{}: {message}", path.display());
+    }
+    assert!(!missing.exists());
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused_and_leave_the_file_alone() {
+    let folder = Folder::new("sizes");
+    let path = folder.file("data");
+    let small = FileDevice::open(&path, Some(MIN_SIZE - 1)).expect_err("too small");
+    assert!(matches!(small, OpenError::TooSmall { .. }), "{small:?}");
+    drop(FileDevice::open(&path, Some(SIZE)).expect("opens"));
+    let large = FileDevice::open(&path, Some(1 << 60)).expect_err("too large");
+    assert!(matches!(large, OpenError::NoSpace { .. } | OpenError::Io { .. }), "{large:?}");
+    assert_eq!(length(&path), SIZE);
+}
+
+#[test]
+fn the_default_is_half_of_what_is_free_within_limits() {
+    assert_eq!(default_size(10 << 30), Some(5 << 30));
+    assert_eq!(default_size((10 << 30) + 5000), Some(5 << 30), "rounded down");
+    assert_eq!(default_size(1 << 40), Some(MAX_DEFAULT_SIZE));
+    assert_eq!(default_size(2 * MIN_SIZE), Some(MIN_SIZE));
+    assert_eq!(default_size(2 * MIN_SIZE - 1), None);
+    assert_eq!(default_size(0), None);
+}
+
+#[test]
+fn several_threads_write_and_read_at_once() {
+    let folder = Folder::new("threads");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let device = &device;
+            scope.spawn(move || {
+                for block in 0..32 {
+                    let at = (block * 4 + u64::from(thread)) * 4096;
+                    device.write_at(at, &[thread + 1; 4096]).expect("write");
+                    if block % 8 == 0 {
+                        device.sync().expect("sync");
+                    }
+                }
+            });
+        }
+    });
+    for block in 0..128 {
+        let mut found = [0; 4096];
+        device.read_at(block * 4096, &mut found).expect("read");
+        assert_eq!(found, [(block % 4) as u8 + 1; 4096], "block {block}");
+    }
 }

@@ -158,8 +158,10 @@ impl Cache {
                     Fate::Lost => {}
                     Fate::Torn => match random.below(16) {
                         0 => {
+                            // The power went while it was being written: nothing follows.
                             let cut = random.below(SECTOR as u64) as usize;
                             content[..cut].copy_from_slice(&bytes[..cut]);
+                            break;
                         }
                         1..8 => content = **bytes,
                         _ => {}

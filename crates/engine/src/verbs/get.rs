@@ -57,7 +57,11 @@ impl Session {
                 self.count_miss(get);
                 self.answer(None)
             }
+<<<<<<< HEAD
             Err(why) => self.not_written(key, why),
+=======
+            Err(why) => self.not_written(why),
+>>>>>>> main
         }
     }
 
@@ -148,7 +152,11 @@ impl Session {
             }
             Err(why) => {
                 drop(guard);
+<<<<<<< HEAD
                 self.not_written(key, why)
+=======
+                self.not_written(why)
+>>>>>>> main
             }
         }
     }

@@ -30,6 +30,8 @@ pub enum Status {
     UnknownCommand = 0x81,
     /// No memory.
     OutOfMemory = 0x82,
+    /// The server cannot keep what it is given.
+    InternalError = 0x84,
 }
 
 impl Status {
@@ -46,6 +48,7 @@ impl Status {
             Status::AuthError => "Auth failure.",
             Status::UnknownCommand => "Unknown command",
             Status::OutOfMemory => "Out of memory",
+            Status::InternalError => "Internal error",
         }
     }
 }

@@ -2,10 +2,10 @@
 //! get, so none of them has to be taken up again half-way except in the middle of a long value.
 //! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
 
-use super::{Executed, Execution, answer, expiry, put_value};
+use super::{Executed, Execution, Unready, expiry, put_value, settle};
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Expiry, Get as EngineGet, Item, Key,
-    Store as EngineStore, StoreMode as EngineMode, Stored, Value,
+    Refusal as EngineRefusal, Store as EngineStore, StoreMode as EngineMode, Stored, Value,
 };
 use larder_protocol::binary::{
     Arithmetic, Command, Delete, Get, HEADER_LEN, Head, Refusal, Request, Response, Status, Store,
@@ -19,6 +19,8 @@ const FLAGS_LEN: usize = 4;
 /// What an error reply says where the status's own text says less.
 const NO_MEMORY_STORING: &str = "Out of memory allocating item";
 const NO_MEMORY_COUNTING: &str = "Out of memory incrementing value";
+const STORE_FAILED: &str = "Store failed: write not kept";
+const STORE_FULL: &str = "Store is full";
 
 /// Executes `request` on its key, which is prefetched. `value` is the value of a storage request if
 /// it is not in the request itself.
@@ -30,18 +32,52 @@ pub(crate) fn execute(
     value: Option<Value<'_>>,
 ) -> Executed {
     let head = request.head;
-    match (&request.command, keys) {
+    let executed = match (&request.command, keys) {
         (Command::Get(request), [key]) => get(x, head, request, key),
         (Command::Store(request), [key]) => store(x, head, request, key, value),
         (Command::Touch { exptime }, [key]) => touch(x, head, *exptime, key),
         (Command::Delete(request), [key]) => delete(x, head, request, key),
         (Command::Arithmetic(request), [key]) => arithmetic(x, head, request, key),
         (command, _) => execute_rare(x, head, command),
+    };
+    conclude(x, request, executed)
+}
+
+#[inline]
+fn conclude(
+    x: &mut Execution<'_, '_>,
+    request: &Request<'_>,
+    executed: Result<Executed, Unready>,
+) -> Executed {
+    match executed {
+        Ok(executed) => executed,
+        Err(Unready::Again) => Executed::Again,
+        Err(Unready::Refused(refusal)) => refused(x, request, refusal),
     }
 }
 
-fn execute_rare(x: &mut Execution<'_, '_>, head: Head, command: &Command<'_>) -> Executed {
-    match *command {
+/// Replies that the engine refused.
+#[cold]
+fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, why: EngineRefusal) -> Executed {
+    let (status, text) = match (why, &request.command) {
+        (EngineRefusal::OutOfMemory, Command::Store(_)) => (Status::OutOfMemory, NO_MEMORY_STORING),
+        (EngineRefusal::OutOfMemory, Command::Arithmetic(_)) => {
+            (Status::OutOfMemory, NO_MEMORY_COUNTING)
+        }
+        (EngineRefusal::OutOfMemory, _) => (Status::OutOfMemory, Status::OutOfMemory.text()),
+        (EngineRefusal::StoreFailed, _) => (Status::InternalError, STORE_FAILED),
+        // Clients know this status: there is no room.
+        (EngineRefusal::StoreFull, _) => (Status::OutOfMemory, STORE_FULL),
+    };
+    error_text(x, request.head, status, text)
+}
+
+fn execute_rare(
+    x: &mut Execution<'_, '_>,
+    head: Head,
+    command: &Command<'_>,
+) -> Result<Executed, Unready> {
+    Ok(match *command {
         Command::Noop => ok(x, head, false, 0),
         Command::Quit { quiet } => {
             ok(x, head, quiet, 0);
@@ -60,14 +96,14 @@ fn execute_rare(x: &mut Execution<'_, '_>, head: Head, command: &Command<'_>) ->
             let at = if exptime > 0 { expiry_of(x, exptime).seconds() } else { None };
             // No item is older than the server.
             if at.is_none_or(|at| at > x.context.started) {
-                answer!(x.session.flush_all(at));
+                settle(x.session.flush_all(at))?;
             }
             ok(x, head, quiet, 0)
         }
         Command::Stat(arguments) => stat(x, head, arguments),
         // The others have a key, and the parser has found it.
         _ => error(x, head, Status::InvalidArguments),
-    }
+    })
 }
 
 /// Replies to a packet that is no request.
@@ -89,7 +125,10 @@ pub(crate) fn refuse_value(
     match (&request.command, keys) {
         (Command::Store(store), [key]) => {
             let largest = x.context.engine().max_value_len(key.bytes().len());
-            (value_len > largest).then(|| too_large(x, request.head, store.mode, key))
+            (value_len > largest).then(|| {
+                let executed = too_large(x, request.head, store.mode, key);
+                conclude(x, request, executed)
+            })
         }
         _ => None,
     }
@@ -126,22 +165,27 @@ fn expiry_of(x: &Execution<'_, '_>, exptime: u32) -> Expiry {
 }
 
 #[inline]
-fn get(x: &mut Execution<'_, '_>, head: Head, get: &Get, key: &Key<'_>) -> Executed {
+fn get(
+    x: &mut Execution<'_, '_>,
+    head: Head,
+    get: &Get,
+    key: &Key<'_>,
+) -> Result<Executed, Unready> {
     let found = match get.exptime {
-        None => answer!(x.session.get(key)),
+        None => settle(x.session.get(key))?,
         Some(exptime) => {
             let touch = EngineGet { touch: Some(expiry_of(x, exptime)), ..EngineGet::default() };
-            answer!(x.session.get_with(key, &touch)).map(|got| got.item)
+            settle(x.session.get_with(key, &touch))?.map(|got| got.item)
         }
     };
     x.context.prefixes.get(key.bytes(), found.is_some());
     let shown_key = if get.with_key { key.bytes() } else { &[] };
-    let Some(item) = found else { return miss(x, head, get, shown_key) };
+    let Some(item) = found else { return Ok(miss(x, head, get, shown_key)) };
     put_head(x, head, &item, shown_key, item.value().len());
-    match put_value(x.output, &item, b"") {
+    Ok(match put_value(x.output, &item, b"") {
         None => Executed::Done,
         Some(rest) => Executed::Value(rest),
-    }
+    })
 }
 
 /// The reply that begins with an item's flags, up to its value of `value_len` bytes.
@@ -177,17 +221,22 @@ fn miss(x: &mut Execution<'_, '_>, head: Head, get: &Get, key: &[u8]) -> Execute
     Executed::Done
 }
 
-fn touch(x: &mut Execution<'_, '_>, head: Head, exptime: u32, key: &Key<'_>) -> Executed {
+fn touch(
+    x: &mut Execution<'_, '_>,
+    head: Head,
+    exptime: u32,
+    key: &Key<'_>,
+) -> Result<Executed, Unready> {
     let touch = EngineGet { touch: Some(expiry_of(x, exptime)), ..EngineGet::default() };
-    let found = answer!(x.session.get_with(key, &touch)).map(|got| got.item);
+    let found = settle(x.session.get_with(key, &touch))?.map(|got| got.item);
     x.context.prefixes.get(key.bytes(), found.is_some());
-    match found {
+    Ok(match found {
         Some(item) => {
             put_head(x, head, &item, &[], 0);
             Executed::Done
         }
         None => error(x, head, Status::NotFound),
-    }
+    })
 }
 
 fn store(
@@ -196,7 +245,7 @@ fn store(
     request: &Store<'_>,
     key: &Key<'_>,
     value: Option<Value<'_>>,
-) -> Executed {
+) -> Result<Executed, Unready> {
     x.context.prefixes.set(key.bytes());
     let mode = match request.mode {
         StoreMode::Append => EngineMode::Append,
@@ -214,8 +263,8 @@ fn store(
         ..EngineStore::set(&[], request.flags, expiry_of(x, request.exptime))
     };
     let piece_len = store.value.len();
-    let status = match answer!(x.session.store(key, store)) {
-        Stored::Stored { cas, .. } => return ok(x, head, request.quiet, cas),
+    let status = match settle(x.session.store(key, store))? {
+        Stored::Stored { cas, .. } => return Ok(ok(x, head, request.quiet, cas)),
         Stored::Exists => Status::Exists,
         Stored::NotFound => Status::NotFound,
         Stored::NotStored => match request.mode {
@@ -231,32 +280,38 @@ fn store(
             Status::NotStored
         }
         Stored::TooLarge => return too_large(x, head, request.mode, key),
-        Stored::OutOfMemory => {
-            return error_text(x, head, Status::OutOfMemory, NO_MEMORY_STORING);
-        }
     };
-    error(x, head, status)
+    Ok(error(x, head, status))
 }
 
 /// Refuses a value that is larger than an item may be. A set that fails so leaves no old value
 /// behind: the client believes it is gone.
-fn too_large(x: &mut Execution<'_, '_>, head: Head, mode: StoreMode, key: &Key<'_>) -> Executed {
+fn too_large(
+    x: &mut Execution<'_, '_>,
+    head: Head,
+    mode: StoreMode,
+    key: &Key<'_>,
+) -> Result<Executed, Unready> {
     if mode == StoreMode::Set {
-        answer!(x.session.delete(key, &EngineDelete::default()));
+        settle(x.session.delete(key, &EngineDelete::default()))?;
     }
-    error(x, head, Status::TooLarge)
+    Ok(error(x, head, Status::TooLarge))
 }
 
-fn delete(x: &mut Execution<'_, '_>, head: Head, request: &Delete, key: &Key<'_>) -> Executed {
+fn delete(
+    x: &mut Execution<'_, '_>,
+    head: Head,
+    request: &Delete,
+    key: &Key<'_>,
+) -> Result<Executed, Unready> {
     x.context.prefixes.delete(key.bytes());
     let delete = EngineDelete { compare: request.compare, ..EngineDelete::default() };
-    let status = match answer!(x.session.delete(key, &delete)) {
-        Deleted::Deleted => return ok(x, head, request.quiet, 0),
+    let status = match settle(x.session.delete(key, &delete))? {
+        Deleted::Deleted => return Ok(ok(x, head, request.quiet, 0)),
         Deleted::NotFound => Status::NotFound,
         Deleted::Exists => Status::Exists,
-        Deleted::OutOfMemory => Status::OutOfMemory,
     };
-    error(x, head, status)
+    Ok(error(x, head, status))
 }
 
 /// A missing counter is created under the same lock that found it missing, so that of several
@@ -266,7 +321,7 @@ fn arithmetic(
     head: Head,
     request: &Arithmetic,
     key: &Key<'_>,
-) -> Executed {
+) -> Result<Executed, Unready> {
     let create = request
         .create
         .map(|create| Create { initial: create.initial, expiry: expiry_of(x, create.exptime) });
@@ -278,23 +333,20 @@ fn arithmetic(
         expiry: None,
         create,
     };
-    let status = match answer!(x.session.arith(key, &arith)) {
-        Counted::Value { .. } if request.quiet => return Executed::Done,
+    let status = match settle(x.session.arith(key, &arith))? {
+        Counted::Value { .. } if request.quiet => return Ok(Executed::Done),
         Counted::Value { value, cas, .. } => {
             let value_len = size_of_val(&value) as u32;
             let response = Response { value_len, cas, ..Response::new(head, Status::Ok) };
             x.output.extend(&response.to_bytes());
             x.output.extend(&value.to_be_bytes());
-            return Executed::Done;
+            return Ok(Executed::Done);
         }
         Counted::NotFound => Status::NotFound,
         Counted::NonNumeric => Status::NonNumeric,
         Counted::Exists => Status::Exists,
-        Counted::OutOfMemory => {
-            return error_text(x, head, Status::OutOfMemory, NO_MEMORY_COUNTING);
-        }
     };
-    error(x, head, status)
+    Ok(error(x, head, status))
 }
 
 /// Every row is a packet of its own, and the last one is empty.

@@ -1,6 +1,6 @@
 //! Meta commands. What a reply carries and in which order follows the flags of the command.
 
-use super::{Executed, Execution, answer, put_value, recache_below};
+use super::{Executed, Execution, Unready, put_value, recache_below, settle};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, Store, StoreMode, Stored,
@@ -15,7 +15,7 @@ pub(super) fn execute(
     command: &Meta<'_>,
     keys: &[Key<'_>],
     value: Option<Value<'_>>,
-) -> Executed {
+) -> Result<Executed, Unready> {
     x.counters.meta_commands.bump();
     if command.verb == Verb::Debug {
         return debug(x, command);
@@ -24,7 +24,7 @@ pub(super) fn execute(
         Ok(flags) => flags,
         Err(refusal) => {
             x.counters.malformed.bump();
-            return x.say(refusal);
+            return Ok(x.say(refusal));
         }
     };
     let mut decoded = [0; base64::DECODED_KEY_MAX];
@@ -32,7 +32,7 @@ pub(super) fn execute(
         [key] => *key,
         _ => match base64::decode(command.key, &mut decoded) {
             Some(key) => x.session.key(key),
-            None => return x.say(reply::KEY_NOT_DECODED),
+            None => return Ok(x.say(reply::KEY_NOT_DECODED)),
         },
     };
     let target = Target { command, flags: &flags, key: &key };
@@ -164,7 +164,7 @@ fn put_status(x: &mut Execution<'_, '_>, status: &[u8], target: &Target<'_, '_>)
     Executed::Done
 }
 
-fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
+fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, Unready> {
     let flags = target.flags;
     let now = x.session.now();
     let get = Get {
@@ -175,22 +175,22 @@ fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
             .map(|vivify| Vivify { expiry: target.expiry_of_new(x, vivify), cas: flags.cas }),
         recache_below: flags.recache.map(|recache| recache_below(recache, now)),
     };
-    let Some(got) = answer!(x.session.get_with(target.key, &get)) else {
+    let Some(got) = settle(x.session.get_with(target.key, &get))? else {
         if target.quiet() {
-            return Executed::Done;
+            return Ok(Executed::Done);
         }
-        return put_status(x, b"EN", target);
+        return Ok(put_status(x, b"EN", target));
     };
     let item = got.item;
     let with_value = flags.has(b'v') && flags.compare != Some(item.cas());
     put_hit(x, target, &got, with_value);
     if !with_value {
-        return Executed::Done;
+        return Ok(Executed::Done);
     }
-    match put_value(x.output, &item, b"\r\n") {
+    Ok(match put_value(x.output, &item, b"\r\n") {
         None => Executed::Done,
         Some(value) => Executed::Value(value),
-    }
+    })
 }
 
 fn put_hit(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, got: &Got<'_>, with_value: bool) {
@@ -238,7 +238,11 @@ fn put_item_flag(line: &mut Line<'_>, letter: u8, item: &Item<'_>, now: UnixSeco
     }
 }
 
-fn set(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, value: Option<Value<'_>>) -> Executed {
+fn set(
+    x: &mut Execution<'_, '_>,
+    target: &Target<'_, '_>,
+    value: Option<Value<'_>>,
+) -> Result<Executed, Unready> {
     let flags = target.flags;
     let value = value.unwrap_or(Value::Bytes(target.command.value));
     let given = value.len();
@@ -263,45 +267,44 @@ fn set(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, value: Option<Value<'
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
-    let stored = answer!(x.session.store(target.key, store));
+    let stored = settle(x.session.store(target.key, store))?;
     if !matches!(stored, Stored::Stored { .. }) && x.is_too_large(target.key, given) {
         return too_large(x, target.key);
     }
     let (status, cas, size): (&[u8], _, _) = match stored {
-        Stored::Stored { .. } if target.quiet() => return Executed::Done,
+        Stored::Stored { .. } if target.quiet() => return Ok(Executed::Done),
         Stored::Stored { cas, size } => (b"HD", cas, size),
         Stored::Exists => (b"EX", 0, given),
         Stored::NotFound if overwrites => (b"NF", 0, given),
         // What is too large here has grown to it.
         Stored::NotStored | Stored::NotFound | Stored::TooLarge => (b"NS", 0, given),
-        Stored::OutOfMemory => return x.say(reply::NO_MEMORY_STORING),
     };
     put_line(x.output, status, target, |line, token| match token[0] {
         b'c' => line.flag(b'c', cas),
         b's' => line.flag(b's', size as u64),
         _ => line.echo(target, token),
     });
-    Executed::Done
+    Ok(Executed::Done)
 }
 
 /// Refuses a value that is larger than an item may be. Whatever the mode, no old value stays
 /// behind.
-fn too_large(x: &mut Execution<'_, '_>, key: &Key<'_>) -> Executed {
-    answer!(x.session.delete(key, &Delete::default()));
-    x.say(reply::TOO_LARGE)
+fn too_large(x: &mut Execution<'_, '_>, key: &Key<'_>) -> Result<Executed, Unready> {
+    settle(x.session.delete(key, &Delete::default()))?;
+    Ok(x.say(reply::TOO_LARGE))
 }
 
 /// Refuses an `ms` before its value has arrived: its flags are wrong, or the value is too large.
 /// `None` if nothing is wrong.
-pub(crate) fn refuse_value(
+pub(super) fn refuse_value(
     x: &mut Execution<'_, '_>,
     command: &Meta<'_>,
     keys: &[Key<'_>],
     value_len: usize,
-) -> Option<Executed> {
+) -> Option<Result<Executed, Unready>> {
     if let Err(refusal) = Flags::parse(command) {
         x.counters.malformed.bump();
-        return Some(x.say(refusal));
+        return Some(Ok(x.say(refusal)));
     }
     let mut decoded = [0; base64::DECODED_KEY_MAX];
     let key = match keys {
@@ -311,7 +314,7 @@ pub(crate) fn refuse_value(
     x.is_too_large(&key, value_len).then(|| too_large(x, &key))
 }
 
-fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
+fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, Unready> {
     let flags = target.flags;
     let keeps = flags.has(b'I') || flags.has(b'x');
     let delete = Delete {
@@ -321,16 +324,15 @@ fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
         clear_value: flags.has(b'x'),
         cas: flags.cas,
     };
-    match answer!(x.session.delete(target.key, &delete)) {
+    Ok(match settle(x.session.delete(target.key, &delete))? {
         Deleted::Deleted if target.quiet() => Executed::Done,
         Deleted::Deleted => put_status(x, b"HD", target),
         Deleted::NotFound => put_status(x, b"NF", target),
         Deleted::Exists => put_status(x, b"EX", target),
-        Deleted::OutOfMemory => x.say(reply::NO_MEMORY),
-    }
+    })
 }
 
-fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
+fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, Unready> {
     let flags = target.flags;
     let arith = Arith {
         decrement: flags.decrement,
@@ -343,17 +345,13 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
             expiry: target.expiry_of_new(x, vivify),
         }),
     };
-    let old_expiry = match old_expiry(x, target) {
-        Ok(old_expiry) => old_expiry,
-        Err(executed) => return executed,
-    };
-    let (number, cas, expiry, created) = match answer!(x.session.arith(target.key, &arith)) {
-        Counted::Value { .. } if target.quiet() => return Executed::Done,
+    let old_expiry = old_expiry(x, target)?;
+    let (number, cas, expiry, created) = match settle(x.session.arith(target.key, &arith))? {
+        Counted::Value { .. } if target.quiet() => return Ok(Executed::Done),
         Counted::Value { value, cas, expiry, created } => (value, cas, expiry, created),
-        Counted::NotFound => return put_status(x, b"NF", target),
-        Counted::Exists => return put_status(x, b"EX", target),
-        Counted::NonNumeric => return x.say(reply::NON_NUMERIC),
-        Counted::OutOfMemory => return x.say(reply::NO_MEMORY),
+        Counted::NotFound => return Ok(put_status(x, b"NF", target)),
+        Counted::Exists => return Ok(put_status(x, b"EX", target)),
+        Counted::NonNumeric => return Ok(x.say(reply::NON_NUMERIC)),
     };
     let now = x.session.now();
     let mut digits = [0; reply::NUMBER_LEN_MAX];
@@ -378,34 +376,33 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Executed {
         x.output.extend(&digits[..len]);
         x.output.extend(b"\r\n");
     }
-    Executed::Done
+    Ok(Executed::Done)
 }
 
 /// The expiry before the command changes it, if that is to be shown: `t` before `T`.
-fn old_expiry(x: &Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Option<Expiry>, Executed> {
+fn old_expiry(x: &Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Option<Expiry>, Unready> {
     let first = target.command.tokens().find(|token| matches!(token[0], b't' | b'T'));
     if target.flags.ttl.is_none() || first.is_none_or(|token| token[0] != b't') {
         return Ok(None);
     }
     let get = Get { no_bump: true, ..Get::default() };
-    let found = x.session.get_with(target.key, &get).map(|got| got.map(|got| got.item.expiry()));
-    super::ready(found).ok_or(Executed::NeedsSpace)
+    Ok(settle(x.session.get_with(target.key, &get))?.map(|got| got.item.expiry()))
 }
 
 /// `me`: what is known of an item, for people.
-fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Executed {
+fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Result<Executed, Unready> {
     let mut decoded = [0; base64::DECODED_KEY_MAX];
     let bytes = match (command.base64, command.key) {
         (true, key) => base64::decode(key, &mut decoded),
         (false, key) => Some(key),
     };
     let Some(bytes) = bytes.filter(|_| command.key.len() <= KEY_LEN_MAX) else {
-        return x.say(reply::BAD_FORMAT);
+        return Ok(x.say(reply::BAD_FORMAT));
     };
     let key = x.session.key(bytes);
     let get = Get { no_bump: true, ..Get::default() };
-    let Some(got) = answer!(x.session.get_with(&key, &get)) else {
-        return x.say(reply::META_MISS);
+    let Some(got) = settle(x.session.get_with(&key, &get))? else {
+        return Ok(x.say(reply::META_MISS));
     };
     let (item, now) = (got.item, x.session.now());
     let mut line = Line { room: x.output.room(LINE_MAX), len: 0 };
@@ -428,5 +425,5 @@ fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Executed {
     line.number(item.record_size() as u64);
     let len = line.finish();
     x.output.advance(len);
-    Executed::Done
+    Ok(Executed::Done)
 }

@@ -18,7 +18,7 @@ pub(crate) use expiry::expiry;
 use expiry::recache_below;
 
 use crate::net::OutputBuffer;
-use larder_engine::{Item, ItemHandle, Outcome, Session};
+use larder_engine::{Item, ItemHandle, Outcome, Refusal, Session};
 use larder_protocol::text::Get;
 
 /// What a command is executed with.
@@ -38,9 +38,9 @@ pub(crate) struct Execution<'e, 'o> {
 pub(crate) enum Executed {
     /// The whole reply is in the output.
     Done,
-    /// Nothing was done: memory is being reclaimed. The same request is to be executed again when
-    /// the worker was woken.
-    NeedsSpace,
+    /// Nothing was done: memory is being reclaimed, or a record is being read. The same request is
+    /// to be executed again when the worker was woken.
+    Again,
     /// The reply up to somewhere in this value is in the output; the rest follows when the client
     /// has read.
     Value(LongValue),
@@ -111,25 +111,24 @@ pub(crate) fn put_value(
     Some(LongValue { handle: item.handle(), sent, trailer })
 }
 
-/// The answer of an engine call, or `None` if it needs space. This is the one place that will hold
-/// back what must not be said before a commit is durable.
-#[inline]
-pub(crate) fn ready<T>(outcome: Outcome<T>) -> Option<T> {
-    match outcome {
-        Outcome::Ready(answer) => Some(answer),
-        // Nothing is durable yet, so no engine answers this.
-        Outcome::AfterCommit(answer, _) => Some(answer),
-        Outcome::NeedsSpace => None,
-    }
+/// Why an engine call has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unready {
+    /// It is to be called again when the worker was woken.
+    Again,
+    /// It was refused, which is to be the reply.
+    Refused(Refusal),
 }
 
-/// The answer of an engine call; leaves the function if it needs space.
-macro_rules! answer {
-    ($outcome:expr) => {
-        match $crate::command::ready($outcome) {
-            Some(answer) => answer,
-            None => return $crate::command::Executed::NeedsSpace,
-        }
-    };
+/// The answer of an engine call. This is the one place that will hold back what must not be said
+/// before a commit is durable.
+#[inline]
+pub(crate) fn settle<T>(outcome: Outcome<T>) -> Result<T, Unready> {
+    match outcome {
+        Outcome::Ready(answer) => Ok(answer),
+        // Nothing is durable yet, so no engine answers this.
+        Outcome::AfterCommit(answer, _) => Ok(answer),
+        Outcome::NeedsRead | Outcome::NeedsSpace => Err(Unready::Again),
+        Outcome::Refused(refusal) => Err(Unready::Refused(refusal)),
+    }
 }
-pub(crate) use answer;

@@ -1,12 +1,17 @@
 //! Classic text commands.
 
-use super::{Dump, Executed, Execution, LongValue, answer, expiry, meta, put_value, ready, stats};
+use super::{
+    Dump, Executed, Execution, LongValue, Unready, expiry, meta, put_value, settle, stats,
+};
 use larder_engine::{
-    Arith, Counted, Delete, Deleted, Get as EngineGet, Item, Key, Outcome, Store as EngineStore,
+    Arith, Counted, Delete, Deleted, Get as EngineGet, Item, Key, Refusal, Store as EngineStore,
     StoreMode as EngineMode, Stored, Value,
 };
+use larder_protocol::meta::Verb;
 use larder_protocol::reply;
-use larder_protocol::text::{Admin, Arithmetic, Get, Request, Shutdown, Store, StoreMode, Touch};
+use larder_protocol::text::{
+    Admin, Arithmetic, Delete as DeleteRequest, Get, Request, Shutdown, Store, StoreMode, Touch,
+};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How many keys of a retrieval are prefetched at once.
@@ -21,21 +26,88 @@ pub(crate) fn execute(
     keys: &[Key<'_>],
     value: Option<Value<'_>>,
 ) -> Executed {
-    match (request, keys) {
+    let executed = match (request, keys) {
         (Request::Get(request), keys) => get(x, request, keys),
         (Request::Store(request), [key]) => store(x, request, key, value),
         (Request::Meta(command), keys) => meta::execute(x, command, keys, value),
-        (Request::Delete(request), [key]) => {
-            delete(x, key, if request.noreply { &NO_DELETE_REPLIES } else { &DELETE_REPLIES })
-        }
+        (Request::Delete(request), [key]) => delete(x, request, key),
         (Request::Arithmetic(request), [key]) => arithmetic(x, request, key),
         (Request::Touch(request), [key]) => touch(x, request, key),
         (request, _) => execute_rare(x, request),
+    };
+    conclude(x, request, executed)
+}
+
+/// Refuses a storage request before its value has arrived: its flags are wrong, or the value is too
+/// large. `None` if nothing is wrong.
+pub(crate) fn refuse_value(
+    x: &mut Execution<'_, '_>,
+    request: &Request<'_>,
+    keys: &[Key<'_>],
+    value_len: usize,
+) -> Option<Executed> {
+    let executed = match (request, keys) {
+        (Request::Store(store), [key]) => {
+            x.is_too_large(key, value_len).then(|| too_large(x, store, key))
+        }
+        (Request::Meta(command), keys) => meta::refuse_value(x, command, keys, value_len),
+        _ => None,
+    };
+    executed.map(|executed| conclude(x, request, executed))
+}
+
+#[inline]
+fn conclude(
+    x: &mut Execution<'_, '_>,
+    request: &Request<'_>,
+    executed: Result<Executed, Unready>,
+) -> Executed {
+    match executed {
+        Ok(executed) => executed,
+        Err(Unready::Again) => Executed::Again,
+        Err(Unready::Refused(refusal)) => refused(x, request, refusal),
     }
 }
 
-fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Executed {
+/// Replies that the engine refused, unless the client wants no reply.
+#[cold]
+fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, refusal: Refusal) -> Executed {
+    x.say_unless(is_noreply(request), refusal_line(refusal, stores(request)))
+}
+
+/// Whether the client wants no reply, errors included.
+pub(crate) fn is_noreply(request: &Request<'_>) -> bool {
     match request {
+        Request::Store(store) => store.noreply,
+        Request::Delete(delete) => delete.noreply,
+        Request::Arithmetic(arithmetic) => arithmetic.noreply,
+        Request::Touch(touch) => touch.noreply,
+        Request::Admin(Admin::FlushAll { noreply, .. }) => *noreply,
+        _ => false,
+    }
+}
+
+/// Whether a request carries a value to be stored.
+fn stores(request: &Request<'_>) -> bool {
+    match request {
+        Request::Store(_) => true,
+        Request::Meta(command) => command.verb == Verb::Set,
+        _ => false,
+    }
+}
+
+/// What is said of a refusal.
+pub(crate) fn refusal_line(refusal: Refusal, stores: bool) -> &'static str {
+    match refusal {
+        Refusal::OutOfMemory if stores => reply::NO_MEMORY_STORING,
+        Refusal::OutOfMemory => reply::NO_MEMORY,
+        Refusal::StoreFailed => reply::STORE_FAILED,
+        Refusal::StoreFull => reply::STORE_FULL,
+    }
+}
+
+fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Executed, Unready> {
+    Ok(match request {
         Request::MetaNoop => x.say(reply::META_NOOP),
         Request::Version => {
             x.output.extend(b"VERSION ");
@@ -45,10 +117,10 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Executed {
         }
         Request::Quit => Executed::Close,
         Request::Stats(arguments) => stats::execute(x, arguments),
-        Request::Admin(admin) => execute_admin(x, admin),
+        Request::Admin(admin) => return execute_admin(x, admin),
         // The others have a key, and the parser has found it.
         _ => x.say(reply::ERROR),
-    }
+    })
 }
 
 impl Execution<'_, '_> {
@@ -83,23 +155,26 @@ pub(crate) struct Progress {
     pub(crate) answered: usize,
     /// The value of the last of them, if it is long.
     pub(crate) value: Option<LongValue>,
-    /// The next key needs space first; else it was the output that was full.
-    pub(crate) needs_space: bool,
+    /// Why the next key is not answered; `None` if it was the output that was full.
+    pub(crate) unready: Option<Unready>,
 }
 
 #[inline]
-fn get(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Executed {
+fn get(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Result<Executed, Unready> {
     if get.keys_follow {
-        return Executed::Keys { get: *get, answered: 0, value: None };
+        return Ok(Executed::Keys { get: *get, answered: 0, value: None });
     }
-    let Progress { answered, value, needs_space } = answer_keys(x, get, keys);
-    if answered == 0 && needs_space {
-        return Executed::NeedsSpace;
+    let Progress { answered, value, unready } = answer_keys(x, get, keys);
+    match unready {
+        // A line instead of END, whatever was answered before.
+        Some(unready @ Unready::Refused(_)) => return Err(unready),
+        Some(unready @ Unready::Again) if answered == 0 => return Err(unready),
+        _ => {}
     }
     if answered < keys.len() || value.is_some() {
-        return Executed::Keys { get: Get { keys_follow: true, ..*get }, answered, value };
+        return Ok(Executed::Keys { get: Get { keys_follow: true, ..*get }, answered, value });
     }
-    x.say(reply::END)
+    Ok(x.say(reply::END))
 }
 
 /// Answers as many keys of a retrieval as the output has room for.
@@ -109,31 +184,34 @@ pub(crate) fn answer_keys(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]
     for (at, key) in keys.iter().enumerate() {
         if at > 0 {
             if x.output.is_full() {
-                return Progress { answered: at, value: None, needs_space: false };
+                return Progress { answered: at, value: None, unready: None };
             }
             if at % PREFETCH_WINDOW == 0 {
                 prefetch(x, &keys[at..]);
             }
         }
         let found = match get.exptime {
-            None => ready(x.session.get(key)),
+            None => settle(x.session.get(key)),
             Some(exptime) => {
                 let touch = EngineGet { touch: Some(x.expiry(exptime)), ..EngineGet::default() };
-                ready(x.session.get_with(key, &touch).map(|got| got.map(|got| got.item)))
+                settle(x.session.get_with(key, &touch)).map(|got| got.map(|got| got.item))
             }
         };
-        let Some(found) = found else {
-            return Progress { answered: at, value: None, needs_space: true };
+        let found = match found {
+            Ok(found) => found,
+            Err(unready) => {
+                return Progress { answered: at, value: None, unready: Some(unready) };
+            }
         };
         if detail {
             x.context.prefixes.get(key.bytes(), found.is_some());
         }
         let Some(item) = found else { continue };
         if let Some(value) = put_item(x, &item, get.cas) {
-            return Progress { answered: at + 1, value: Some(value), needs_space: false };
+            return Progress { answered: at + 1, value: Some(value), unready: None };
         }
     }
-    Progress { answered: keys.len(), value: None, needs_space: false }
+    Progress { answered: keys.len(), value: None, unready: None }
 }
 
 fn prefetch(x: &Execution<'_, '_>, keys: &[Key<'_>]) {
@@ -161,7 +239,7 @@ fn store(
     request: &Store<'_>,
     key: &Key<'_>,
     value: Option<Value<'_>>,
-) -> Executed {
+) -> Result<Executed, Unready> {
     x.context.prefixes.set(key.bytes());
     let (mode, compare) = match request.mode {
         StoreMode::Set => (EngineMode::Set, None),
@@ -174,7 +252,7 @@ fn store(
     let value = value.unwrap_or(Value::Bytes(request.value));
     let given = value.len();
     let plain = EngineStore::set(&[], request.flags, x.expiry(request.exptime));
-    let stored = answer!(x.session.store(key, EngineStore { mode, compare, value, ..plain }));
+    let stored = settle(x.session.store(key, EngineStore { mode, compare, value, ..plain }))?;
     if !matches!(stored, Stored::Stored { .. }) && x.is_too_large(key, given) {
         return too_large(x, request, key);
     }
@@ -184,37 +262,42 @@ fn store(
         Stored::NotStored | Stored::TooLarge => reply::NOT_STORED,
         Stored::Exists => reply::EXISTS,
         Stored::NotFound => reply::NOT_FOUND,
-        Stored::OutOfMemory => reply::NO_MEMORY_STORING,
     };
-    x.say_unless(request.noreply, line)
+    Ok(x.say_unless(request.noreply, line))
 }
 
 /// Refuses a value that is larger than an item may be. A set that fails so leaves no old value
 /// behind: the client believes it is gone.
-pub(crate) fn too_large(x: &mut Execution<'_, '_>, request: &Store<'_>, key: &Key<'_>) -> Executed {
+fn too_large(
+    x: &mut Execution<'_, '_>,
+    request: &Store<'_>,
+    key: &Key<'_>,
+) -> Result<Executed, Unready> {
     if request.mode == StoreMode::Set {
-        answer!(x.session.delete(key, &Delete::default()));
+        settle(x.session.delete(key, &Delete::default()))?;
     }
-    x.say_unless(request.noreply, reply::TOO_LARGE)
+    Ok(x.say_unless(request.noreply, reply::TOO_LARGE))
 }
 
-/// What a delete answers: deleted, not found, out of memory.
-type DeleteReplies = [&'static str; 3];
-const DELETE_REPLIES: DeleteReplies = [reply::DELETED, reply::NOT_FOUND, reply::NO_MEMORY];
-const NO_DELETE_REPLIES: DeleteReplies = [""; 3];
-
-fn delete(x: &mut Execution<'_, '_>, key: &Key<'_>, replies: &DeleteReplies) -> Executed {
+fn delete(
+    x: &mut Execution<'_, '_>,
+    request: &DeleteRequest,
+    key: &Key<'_>,
+) -> Result<Executed, Unready> {
     x.context.prefixes.delete(key.bytes());
-    let line = match answer!(x.session.delete(key, &Delete::default())) {
-        Deleted::Deleted => replies[0],
+    let line = match settle(x.session.delete(key, &Delete::default()))? {
+        Deleted::Deleted => reply::DELETED,
         // Nothing was compared, so no cas id can differ.
-        Deleted::NotFound | Deleted::Exists => replies[1],
-        Deleted::OutOfMemory => replies[2],
+        Deleted::NotFound | Deleted::Exists => reply::NOT_FOUND,
     };
-    x.say(line)
+    Ok(x.say_unless(request.noreply, line))
 }
 
-fn arithmetic(x: &mut Execution<'_, '_>, request: &Arithmetic, key: &Key<'_>) -> Executed {
+fn arithmetic(
+    x: &mut Execution<'_, '_>,
+    request: &Arithmetic,
+    key: &Key<'_>,
+) -> Result<Executed, Unready> {
     let arith = Arith {
         decrement: request.decrement,
         delta: request.delta,
@@ -223,37 +306,36 @@ fn arithmetic(x: &mut Execution<'_, '_>, request: &Arithmetic, key: &Key<'_>) ->
         expiry: None,
         create: None,
     };
-    let line = match answer!(x.session.arith(key, &arith)) {
+    let line = match settle(x.session.arith(key, &arith))? {
         Counted::Value { value, .. } if !request.noreply => {
             let room = x.output.room(reply::NUMBER_LEN_MAX + 2);
             let len = reply::write_u64(room, value);
             room[len..len + 2].copy_from_slice(b"\r\n");
             x.output.advance(len + 2);
-            return Executed::Done;
+            return Ok(Executed::Done);
         }
-        Counted::Value { .. } => return Executed::Done,
+        Counted::Value { .. } => return Ok(Executed::Done),
         Counted::NotFound | Counted::Exists => reply::NOT_FOUND,
         Counted::NonNumeric => reply::NON_NUMERIC,
-        Counted::OutOfMemory => reply::NO_MEMORY,
     };
-    x.say_unless(request.noreply, line)
+    Ok(x.say_unless(request.noreply, line))
 }
 
-fn touch(x: &mut Execution<'_, '_>, request: &Touch, key: &Key<'_>) -> Executed {
+fn touch(x: &mut Execution<'_, '_>, request: &Touch, key: &Key<'_>) -> Result<Executed, Unready> {
     let get = EngineGet { touch: Some(x.expiry(request.exptime)), ..EngineGet::default() };
-    let touched: Outcome<bool> = x.session.get_with(key, &get).map(|got| got.is_some());
-    let line = if answer!(touched) { reply::TOUCHED } else { reply::NOT_FOUND };
-    x.say_unless(request.noreply, line)
+    let touched = settle(x.session.get_with(key, &get))?.is_some();
+    let line = if touched { reply::TOUCHED } else { reply::NOT_FOUND };
+    Ok(x.say_unless(request.noreply, line))
 }
 
-fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Executed {
-    match *admin {
+fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Executed, Unready> {
+    Ok(match *admin {
         Admin::FlushAll { noreply, .. } if !x.context.switches.flush => {
             x.say_unless(noreply, reply::FLUSH_NOT_ALLOWED)
         }
         Admin::FlushAll { exptime, noreply } => {
             let at = (exptime > 0).then(|| x.expiry(exptime).seconds()).flatten();
-            answer!(x.session.flush_all(at));
+            settle(x.session.flush_all(at))?;
             x.say_unless(noreply, reply::OK)
         }
         Admin::Verbosity { level, noreply } => {
@@ -278,7 +360,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Executed {
             )))
         }
         Admin::Accepted { noreply } => x.say_unless(noreply, reply::OK),
-    }
+    })
 }
 
 /// The limits are memcached's, in MiB.

@@ -293,7 +293,7 @@ fn interrupt(
 ) -> (Step, End) {
     match executed {
         Executed::Done => {}
-        Executed::NeedsSpace => return (Step::Stop(Flow::Park), End::Before),
+        Executed::Again => return (Step::Stop(Flow::Park), End::Before),
         Executed::Close => return (Step::Stop(Flow::Close), End::Behind),
         Executed::Value(value) => connection.value = Some(value),
         Executed::Dump(dump) => connection.state = State::Dump(dump),

@@ -6,7 +6,7 @@
 use super::batch::KeyBatch;
 use super::dialect::Dialect;
 use super::{Connection, State, Step, Worker};
-use crate::command::{Executed, ready};
+use crate::command::{Executed, Unready, settle};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Engine, Key, LargeValue, Value};
 use larder_protocol::Parse;
@@ -146,7 +146,7 @@ impl Worker {
         }
         match D::refuse_value(&mut self.execution(output), request, keys, value) {
             None => {}
-            Some(Executed::NeedsSpace) => return Step::Stop(Flow::Park),
+            Some(Executed::Again) => return Step::Stop(Flow::Park),
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
                 input.consume(header);
@@ -159,10 +159,10 @@ impl Worker {
         }
         let engine = self.session.engine();
         let memory = if value > engine.large_value_threshold() {
-            match ready(self.session.large_value(value)) {
-                None => return Step::Stop(Flow::Park),
-                Some(Some(large)) => Memory::Large(large),
-                Some(None) => {
+            match settle(self.session.large_value(value)) {
+                Err(Unready::Again) => return Step::Stop(Flow::Park),
+                Ok(Some(large)) => Memory::Large(large),
+                Ok(None) | Err(Unready::Refused(_)) => {
                     D::no_memory(&mut self.execution(output), request);
                     input.consume(header);
                     connection.state = State::Swallow(value + trailer);
@@ -221,7 +221,7 @@ impl Worker {
             Memory::Large(large) => Value::Large(large),
         };
         match D::execute(&mut x, &request, &keys, Some(value)) {
-            Executed::NeedsSpace => Step::Stop(Flow::Park),
+            Executed::Again => Step::Stop(Flow::Park),
             Executed::Close => Step::Stop(Flow::Close),
             _ => {
                 connection.state = State::Ready;

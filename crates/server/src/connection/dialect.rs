@@ -3,6 +3,7 @@
 
 use super::Worker;
 use super::batch::Scratch;
+use crate::command::text::is_noreply;
 use crate::command::{self, Executed, Execution};
 use larder_engine::{Key, Value};
 use larder_protocol::text::{self, Request};
@@ -58,11 +59,6 @@ pub(super) trait Dialect: Sized {
 #[derive(Debug)]
 pub(super) struct Text;
 
-/// Whether the client wants no reply, errors included.
-fn is_noreply(request: &Request<'_>) -> bool {
-    matches!(request, Request::Store(store) if store.noreply)
-}
-
 impl Dialect for Text {
     type Request<'a> = Request<'a>;
     type Refusal = &'static str;
@@ -97,14 +93,7 @@ impl Dialect for Text {
         keys: &[Key<'_>],
         value_len: usize,
     ) -> Option<Executed> {
-        match (request, keys) {
-            (Request::Store(store), [key]) => {
-                let too_large = x.is_too_large(key, value_len);
-                too_large.then(|| command::text::too_large(x, store, key))
-            }
-            (Request::Meta(meta), keys) => command::meta::refuse_value(x, meta, keys, value_len),
-            _ => None,
-        }
+        command::text::refuse_value(x, request, keys, value_len)
     }
 
     fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>) {
