@@ -32,13 +32,8 @@ impl Session {
             }
         };
         match counted {
-<<<<<<< HEAD
             Ok(counted) => self.answer(counted),
             Err(why) => self.not_written(key, why),
-=======
-            Ok(counted) => Outcome::Ready(counted),
-            Err(why) => self.not_written(why),
->>>>>>> main
         }
     }
 

@@ -55,11 +55,7 @@ impl Session {
             }
             Err(why) => {
                 drop(guard);
-<<<<<<< HEAD
                 self.not_written(key, why)
-=======
-                self.not_written(why)
->>>>>>> main
             }
         }
     }

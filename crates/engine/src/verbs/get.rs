@@ -57,11 +57,7 @@ impl Session {
                 self.count_miss(get);
                 self.answer(None)
             }
-<<<<<<< HEAD
             Err(why) => self.not_written(key, why),
-=======
-            Err(why) => self.not_written(why),
->>>>>>> main
         }
     }
 
@@ -152,11 +148,7 @@ impl Session {
             }
             Err(why) => {
                 drop(guard);
-<<<<<<< HEAD
                 self.not_written(key, why)
-=======
-                self.not_written(why)
->>>>>>> main
             }
         }
     }

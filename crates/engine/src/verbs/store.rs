@@ -54,11 +54,7 @@ impl Session {
                 bump(&self.counters.store_too_large, 1);
                 self.answer(Stored::TooLarge)
             }
-<<<<<<< HEAD
             Err(why) => self.not_written(key, why),
-=======
-            Err(why) => self.not_written(why),
->>>>>>> main
         }
     }
 
