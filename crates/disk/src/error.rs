@@ -14,8 +14,9 @@ pub enum OpenError {
         /// The file or block device.
         path: PathBuf,
     },
-    /// The kernel uses the block device: it is mounted, or part of a volume.
-    Mounted {
+    /// The block device is mounted, part of a volume, or another process has it for itself; the
+    /// kernel does not say which.
+    Busy {
         /// The block device.
         path: PathBuf,
     },
@@ -85,9 +86,10 @@ impl fmt::Display for OpenError {
             OpenError::Locked { path } => {
                 write!(f, "{}: another process uses this store: stop it first", path.display())
             }
-            OpenError::Mounted { path } => write!(
+            OpenError::Busy { path } => write!(
                 f,
-                "{}: this block device is mounted or part of a volume: unmount it, or name another",
+                "{}: this block device is in use, as another process's store, mounted or in a \
+                 volume: release it, or name another",
                 path.display()
             ),
             OpenError::NoDirectory { path } => {

@@ -159,13 +159,14 @@ impl Place {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         if self.is_block_device {
-            // Without O_CREAT this asks the kernel for the device: busy if it is mounted.
+            // Without O_CREAT this asks the kernel for the device itself, whatever node leads to it:
+            // busy if another process has asked, or if it is mounted.
             options.custom_flags(libc::O_EXCL);
         } else {
             options.create(true).mode(0o600);
         }
         let file = options.open(&self.path).map_err(|error| match error.raw_os_error() {
-            Some(libc::EBUSY) => OpenError::Mounted { path: self.path.clone() },
+            Some(libc::EBUSY) => OpenError::Busy { path: self.path.clone() },
             _ => self.io("open")(error),
         })?;
         match file.try_lock() {

@@ -2,7 +2,6 @@
 //! `event` names what happened and never changes; the other fields say what about.
 
 use std::fmt::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use larder_server::settings::{LogFormat, LogLevel};
 use tracing::field::{Field, Visit};
@@ -15,21 +14,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
 
-/// Changes the log level while running.
-#[derive(Clone)]
-pub(crate) struct LevelHandle {
-    level: Arc<Mutex<LogLevel>>,
-    apply: Arc<dyn Fn(LevelFilter) + Send + Sync>,
-}
-
-impl LevelHandle {
-    /// Sets the level; returns the one before.
-    pub(crate) fn set(&self, level: LogLevel) -> LogLevel {
-        let mut current = self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.apply)(filter(level));
-        std::mem::replace(&mut current, level)
-    }
-}
+/// Sets the log level while running.
+pub(crate) type SetLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
 
 fn filter(level: LogLevel) -> LevelFilter {
     match level {
@@ -41,8 +27,8 @@ fn filter(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// Begins to log. To be called once.
-pub(crate) fn start(level: LogLevel, format: LogFormat) -> LevelHandle {
+/// Begins to log. To be called once; what it returns sets the level from then on.
+pub(crate) fn start(level: LogLevel, format: LogFormat) -> SetLevel {
     let (filter, handle) = reload::Layer::new(filter(level));
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines { format })
@@ -50,11 +36,10 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) -> LevelHandle {
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     // A second subscriber would be a second start of the same process.
     let _ = tracing::subscriber::set_global_default(subscriber);
-    let apply = move |filter| {
+    Box::new(move |level| {
         // Fails only when there is no subscriber any more.
-        let _ = handle.reload(filter);
-    };
-    LevelHandle { level: Arc::new(Mutex::new(level)), apply: Arc::new(apply) }
+        let _ = handle.reload(self::filter(level));
+    })
 }
 
 /// The form of a line.

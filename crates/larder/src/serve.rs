@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use larder_server::notify::{Notifier, inherited_sockets};
 use larder_server::process::{Background, Daemon, daemonize};
-use larder_server::server::{Server, Stopper};
+use larder_server::server::{Host, Listed, Reloader, Server, Stopper};
 use larder_server::settings::{Settings, SettingsError};
 use larder_server::signals::{Signal, Signals};
 use tracing::{error, info, warn};
 
-use crate::logging::{self, LevelHandle};
+use crate::logging;
 use crate::{FAILED, NOT_STARTED};
 
 /// Serves until somebody says stop. `load` reads the settings again.
@@ -30,11 +30,12 @@ pub(crate) fn run(
         Ok(signals) => signals,
         Err(error) => return not_started(background, &format!("cannot block signals: {error}")),
     };
-    let level = logging::start(settings.effective_log_level(), settings.log_format);
+    let set_log_level = logging::start(settings.effective_log_level(), settings.log_format);
     let notifier = Notifier::of_process();
     notifier.status("starting");
-    let (grace, verbose) = (settings.drain_timeout, settings.verbosity > 0);
-    let server = match Server::start_with(settings, inherited) {
+    let verbose = settings.verbosity > 0;
+    let host = Host { sockets: inherited, set_log_level: Some(set_log_level) };
+    let server = match Server::start_in(settings, host) {
         Ok(server) => server,
         Err(error) => return not_started(background, &error.to_string()),
     };
@@ -45,11 +46,12 @@ pub(crate) fn run(
         return ExitCode::from(NOT_STARTED);
     }
     notifier.ready("serving");
-    listen(signals, server.stopper(), level, load);
+    listen(signals, server.stopper(), server.reloader(), load);
     let reason = server.wait();
     info!(event = "stopping", reason);
     notifier.stopping("finishing commands in flight");
     let begun = Instant::now();
+    let grace = server.drain_timeout();
     match server.shutdown(grace) {
         Ok(()) => {
             info!(event = "stopped", after_ms = begun.elapsed().as_millis() as u64);
@@ -74,13 +76,13 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
 fn listen(
     signals: Signals,
     stopper: Stopper,
-    level: LevelHandle,
+    reloader: Reloader,
     load: impl Fn() -> Result<Settings, SettingsError> + Send + 'static,
 ) {
     let hear = move || {
         loop {
             match signals.wait() {
-                Signal::Reload => reload(&level, &load),
+                Signal::Reload => reload(&reloader, &load),
                 Signal::Stop if stopper.stop("a signal") => {}
                 Signal::Stop => {
                     warn!(event = "stopping_now", reason = "a second signal");
@@ -95,17 +97,18 @@ fn listen(
 }
 
 /// Takes over the settings that a running server can change.
-fn reload(level: &LevelHandle, load: &impl Fn() -> Result<Settings, SettingsError>) {
+fn reload(reloader: &Reloader, load: &impl Fn() -> Result<Settings, SettingsError>) {
     match load() {
         Ok(settings) => {
-            let new = settings.effective_log_level();
-            let old = level.set(new);
+            let reloaded = reloader.reload(&settings);
             info!(
                 event = "reloaded",
-                log_level = new.name(),
-                was = old.name(),
-                unchanged = "everything else needs a restart",
+                changed = %Listed(&reloaded.changed),
+                needs_restart = %Listed(&reloaded.needs_restart),
             );
+            for refused in &reloaded.refused {
+                error!(event = "setting_not_changed", refused);
+            }
         }
         Err(error) => error!(event = "reload_failed", %error, kept = "the settings in use"),
     }

@@ -9,6 +9,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// The first descriptor that a service manager hands over.
 const FIRST_INHERITED: RawFd = 3;
 
+/// More sockets than this are not taken over.
+const SOCKETS_MAX: u32 = 64;
+
 /// The way to the service manager.
 #[derive(Debug, Default)]
 pub struct Notifier {
@@ -57,15 +60,22 @@ impl Notifier {
     }
 }
 
-/// The listening sockets that the service manager opened for this process.
+/// The listening sockets that the service manager opened for this process. The variables that say
+/// so are removed, and the sockets marked, so that no process started from here takes them for its
+/// own.
 ///
 /// To be called once, before anything else opens descriptors or starts threads.
 pub fn inherited_sockets() -> Vec<OwnedFd> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
-    if number("LISTEN_PID") != Some(std::process::id()) {
+    let meant_for = number("LISTEN_PID");
+    let count = number("LISTEN_FDS").unwrap_or(0).min(SOCKETS_MAX) as RawFd;
+    for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
+        // SAFETY: there is one thread, as the caller promises, so nobody reads the environment.
+        unsafe { std::env::remove_var(name) };
+    }
+    if meant_for != Some(std::process::id()) {
         return Vec::new();
     }
-    let count = number("LISTEN_FDS").unwrap_or(0).min(64) as RawFd;
     let descriptors = FIRST_INHERITED..FIRST_INHERITED + count;
     descriptors
         .filter_map(|fd| {

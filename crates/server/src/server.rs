@@ -5,14 +5,16 @@
 //! Invariant: whatever can fail, fails in [`Server::start`], before the first client is served.
 
 mod prepare;
+mod reload;
+mod stopper;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,16 +23,19 @@ use tracing::{debug, error, info, warn};
 
 use crate::admin::Admin;
 use crate::clock::{Clock, random_seed};
-use crate::command::{ServerContext, Switches};
+use crate::command::{PrefixStats, ServerContext, Switches};
 use crate::connection;
 use crate::guard::Guard;
 use crate::net::{self, BindError, Listener};
-use crate::settings::{MEMCACHED_VERSION, Settings};
+use crate::settings::{LogLevel, MEMCACHED_VERSION, Settings};
 use crate::stats::{ServerHooks, Source};
 use prepare::{
-    bind, bind_admin, drop_rights, prepare_process, refuse_inherited, write_pidfile,
-    write_port_file,
+    bind, bind_admin, drop_rights, inherit, prepare_process, write_pidfile, write_port_file,
 };
+
+pub(crate) use reload::SetLogLevel;
+pub use reload::{Listed, Reloaded, Reloader};
+pub use stopper::Stopper;
 
 /// Why a server could not be started. The message says what to do.
 #[derive(Debug)]
@@ -103,62 +108,19 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-#[derive(Debug, Default)]
-struct StopState {
-    /// Who asked first.
-    reason: Option<String>,
-    failure: Option<String>,
-    /// Commands in flight are not waited for.
-    now: bool,
-    control: Option<net::Control>,
+/// What the process around a server gives it. The server of a test needs none of it.
+#[derive(Default)]
+pub struct Host {
+    /// Listening sockets that a service manager has opened. They are served in place of the
+    /// addresses of the settings.
+    pub sockets: Vec<OwnedFd>,
+    /// Sets how much is logged: called by `verbosity` and by a reload.
+    pub set_log_level: Option<Box<dyn Fn(LogLevel) + Send + Sync>>,
 }
 
-/// Asks a server to stop, from any thread.
-#[derive(Clone, Debug, Default)]
-pub struct Stopper {
-    shared: Arc<(Mutex<StopState>, Condvar)>,
-}
-
-impl Stopper {
-    fn state(&self) -> MutexGuard<'_, StopState> {
-        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Stop: commands in flight are finished. Returns false if the server is stopping already.
-    pub fn stop(&self, reason: &str) -> bool {
-        let mut state = self.state();
-        let first = state.reason.is_none();
-        if first {
-            state.reason = Some(reason.to_owned());
-        }
-        self.shared.1.notify_all();
-        first
-    }
-
-    /// Stop without waiting for anything.
-    pub fn stop_now(&self, reason: &str) {
-        self.stop(reason);
-        let mut state = self.state();
-        state.now = true;
-        if let Some(control) = &state.control {
-            control.shut_down(Duration::ZERO);
-        }
-    }
-
-    fn fail(&self, failure: String) {
-        self.state().failure.get_or_insert(failure);
-        self.stop("a failure");
-    }
-
-    /// Waits until somebody asks; returns who.
-    fn wait(&self) -> String {
-        let mut state = self.state();
-        loop {
-            if let Some(reason) = &state.reason {
-                return reason.clone();
-            }
-            state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("sockets", &self.sockets).finish_non_exhaustive()
     }
 }
 
@@ -208,28 +170,28 @@ impl Server {
     /// # Errors
     /// See [`StartError`].
     pub fn start(settings: Settings) -> Result<Server, StartError> {
-        Self::start_with(settings, Vec::new())
+        Self::start_in(settings, Host::default())
     }
 
-    /// As [`start`](Self::start), with listening sockets that a service manager has opened.
+    /// As [`start`](Self::start), in a process that has something to give.
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn start_with(
-        mut settings: Settings,
-        inherited: Vec<OwnedFd>,
-    ) -> Result<Server, StartError> {
+    pub fn start_in(mut settings: Settings, host: Host) -> Result<Server, StartError> {
         for note in &settings.notes {
             warn!(event = "setting_ignored", note);
         }
         prepare_process(&mut settings)?;
-        refuse_inherited(&inherited)?;
-        let listeners = bind(&settings)?;
+        let listeners = if host.sockets.is_empty() {
+            bind(&settings)?
+        } else {
+            inherit(&settings, host.sockets)?
+        };
         let admin = bind_admin(&settings)?;
         let pidfile = write_pidfile(&settings)?;
         write_port_file(&settings, &listeners);
         drop_rights(&settings)?;
-        Self::run(settings, listeners, admin, pidfile)
+        Self::run(settings, listeners, admin, pidfile, host.set_log_level)
     }
 
     fn run(
@@ -237,6 +199,7 @@ impl Server {
         listeners: Vec<Listener>,
         admin: Option<std::net::TcpListener>,
         pidfile: Option<PathBuf>,
+        set_log_level: Option<SetLogLevel>,
     ) -> Result<Server, StartError> {
         let clock = Clock::start();
         let options = larder_engine::Options {
@@ -246,6 +209,9 @@ impl Server {
             hash_seed: random_seed(),
         };
         let engine = Engine::open(options).map_err(StartError::Engine)?;
+        for listener in &listeners {
+            listener.listen().map_err(StartError::Bind)?;
+        }
         let options = net::Options {
             backend: settings.io,
             listeners,
@@ -258,14 +224,8 @@ impl Server {
             net::open(options, settings.threads).map_err(system("open the event loops"))?;
         let stopper = Stopper::default();
         stopper.state().control = Some(control.clone());
-        let settings = Arc::new(settings);
-        let source = Arc::new(Source::new(
-            Arc::clone(&settings),
-            clock,
-            Arc::clone(&engine),
-            control,
-            stopper,
-        ));
+        let source = Source::new(settings, clock, engine, control, stopper, set_log_level);
+        let source = Arc::new(source);
         let context = context(&source);
         source.set_context(&context);
         let mut server = Server { source, workers: Vec::new(), admin: None, pidfile };
@@ -298,7 +258,7 @@ impl Server {
         });
         let service = connection::Worker::new(Arc::clone(context), session, read_clock);
         let registry = Arc::clone(&source.registry);
-        let service = Guard::new(service, registry, source.settings.protocol, now);
+        let service = Guard::new(service, registry, source.settings().protocol, now);
         let index = worker.index();
         source.workers.fetch_add(1, Relaxed);
         let watch = Watch { source, index, result: Ok(()) };
@@ -314,6 +274,7 @@ impl Server {
 
     fn announce(&self) {
         let source = &self.source;
+        let settings = source.settings();
         for listener in &source.net.options().listeners {
             info!(event = "listening", address = %listener.endpoint());
         }
@@ -323,8 +284,8 @@ impl Server {
         info!(
             event = "serving",
             version = env!("CARGO_PKG_VERSION"),
-            memory = source.settings.memory,
-            threads = source.settings.threads,
+            memory = settings.memory,
+            threads = settings.threads,
             io = %source.net.backend(),
         );
     }
@@ -353,6 +314,16 @@ impl Server {
     /// Asks this server to stop.
     pub fn stopper(&self) -> Stopper {
         self.source.stopper.clone()
+    }
+
+    /// Gives this server new settings.
+    pub fn reloader(&self) -> Reloader {
+        Reloader(Arc::clone(&self.source))
+    }
+
+    /// How long a graceful stop may take, by the settings in use.
+    pub fn drain_timeout(&self) -> Duration {
+        self.source.settings().drain_timeout
     }
 
     /// Waits until a [`Stopper`], the `shutdown` command or a failure asks to stop; returns who it
@@ -404,7 +375,7 @@ impl Drop for Server {
 }
 
 fn context(source: &Arc<Source>) -> Arc<ServerContext> {
-    let settings = &source.settings;
+    let settings = source.settings();
     let hooks = Box::new(ServerHooks(Arc::clone(source)));
     let engine = Arc::clone(&source.engine);
     let mut context = ServerContext::new(engine, source.clock.started(), hooks);
@@ -415,6 +386,7 @@ fn context(source: &Arc<Source>) -> Arc<ServerContext> {
     };
     context.version = MEMCACHED_VERSION.to_owned();
     context.verbosity = AtomicU32::new(settings.verbosity);
+    context.prefixes = PrefixStats::new(settings.prefix_delimiter as u8);
     context.prefixes.enable(settings.detail);
     Arc::new(context)
 }

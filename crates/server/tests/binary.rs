@@ -1,14 +1,17 @@
 //! The binary protocol over TCP: requests as exact bytes, replies compared in every field. What is
 //! expected was read off a running memcached 1.6.45 with the same requests; only the values of cas
-//! ids are Larder's own.
+//! ids are Larder's own. Every test runs on both back-ends of the event loop.
+
+#![allow(clippy::duplicate_mod, reason = "the same tests run once per back-end")]
 
 use larder_engine::{Engine, Options as EngineOptions};
 use larder_server::command::{Hooks, ServerContext};
 use larder_server::connection::Worker;
-use larder_server::net::{self, Control, Endpoint, Listener, Options};
+use larder_server::net::{self, BackendChoice, Control, Endpoint, Listener, Options};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{Read, Write};
+use std::marker::PhantomData;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -33,27 +36,49 @@ impl Hooks for TwoRows {
     fn shutdown(&self, _graceful: bool) {}
 }
 
+/// The kernel interface that a test runs on.
+trait Backend {
+    const CHOICE: BackendChoice;
+}
+
+struct Epoll;
+
+impl Backend for Epoll {
+    const CHOICE: BackendChoice = BackendChoice::Epoll;
+}
+
+struct Uring;
+
+impl Backend for Uring {
+    const CHOICE: BackendChoice = BackendChoice::Uring;
+}
+
 /// Two workers in this process.
-struct Server {
+struct On<B> {
     address: SocketAddr,
     control: Control,
     threads: Vec<JoinHandle<()>>,
+    backend: PhantomData<B>,
 }
 
-impl Server {
-    fn start() -> Server {
-        Server::start_with(|_| {})
+impl<B: Backend> On<B> {
+    fn start() -> Self {
+        Self::start_with(|_| {})
     }
 
-    fn start_with(change: impl FnOnce(&mut ServerContext)) -> Server {
+    fn start_with(change: impl FnOnce(&mut ServerContext)) -> Self {
         let engine = Engine::open(EngineOptions::default()).unwrap();
         let mut context = ServerContext::new(Arc::clone(&engine), NOW - 100, Box::new(TwoRows));
         change(&mut context);
         let context = Arc::new(context);
         let listener = Listener::bind(&Endpoint::Tcp("127.0.0.1:0".parse().unwrap())).unwrap();
         let address = listener.address().unwrap();
-        let options = Options { listeners: vec![listener], ..Options::default() };
-        let (control, workers) = net::open(options, 2).unwrap();
+        let listeners = vec![listener];
+        let options = Options { listeners, backend: B::CHOICE, ..Options::default() };
+        let (control, workers) = net::open(options.clone(), 2).unwrap_or_else(|refusal| {
+            eprintln!("left out, on epoll instead: {refusal}");
+            net::open(Options { backend: BackendChoice::Epoll, ..options }, 2).unwrap()
+        });
         let threads = workers.into_iter().map(|worker| {
             let (engine, context) = (Arc::clone(&engine), Arc::clone(&context));
             thread::spawn(move || {
@@ -62,7 +87,7 @@ impl Server {
             })
         });
         let threads = threads.collect();
-        Server { address, control, threads }
+        On { address, control, threads, backend: PhantomData }
     }
 
     fn connect(&self) -> TcpStream {
@@ -96,7 +121,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl<B> Drop for On<B> {
     fn drop(&mut self) {
         self.control.shut_down(Duration::from_secs(1));
         for thread in self.threads.drain(..) {
@@ -244,7 +269,22 @@ fn answers(stream: &mut TcpStream) -> Vec<Reply> {
     }
 }
 
-mod binary {
+#[path = "binary"]
+mod epoll {
+    use crate::*;
+
+    type Server = On<Epoll>;
+
+    mod limits;
+    mod verbs;
+}
+
+#[path = "binary"]
+mod uring {
+    use crate::*;
+
+    type Server = On<Uring>;
+
     mod limits;
     mod verbs;
 }

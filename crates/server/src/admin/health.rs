@@ -70,7 +70,7 @@ struct Report {
 pub(super) async fn live(State(source): State<Arc<Source>>, query: RawQuery) -> Response {
     let health = match source.workers.load(Relaxed) {
         // While it stops, workers end one by one, and that is life, too.
-        workers if workers < source.settings.threads && !source.draining.load(Relaxed) => {
+        workers if workers < source.settings().threads && !source.draining.load(Relaxed) => {
             Err("a worker has ended")
         }
         _ => Ok(()),
@@ -103,7 +103,7 @@ fn answer(
         version: env!("CARGO_PKG_VERSION"),
         uptime_seconds: source.clock.uptime().as_secs(),
         workers: source.workers.load(Relaxed),
-        threads: source.settings.threads,
+        threads: source.settings().threads,
         draining: source.draining.load(Relaxed),
         connections: source.net_totals().current,
         memory_used: engine.memory_used,

@@ -62,7 +62,7 @@ fn process_metrics(source: &Source, page: &mut Page) {
         source.clock.uptime().as_secs(),
     );
     page.one("time_seconds", "gauge", "The server's clock.", source.clock.now());
-    page.one("threads", "gauge", "Worker threads.", source.settings.threads);
+    page.one("threads", "gauge", "Worker threads.", source.settings().threads);
     page.head("process_cpu_seconds_total", "counter", "Processor time of the process.");
     for (mode, time) in [("user", usage.user), ("system", usage.system)] {
         let labels = format!("{{mode=\"{mode}\"}}");
@@ -143,7 +143,7 @@ fn connection_metrics(source: &Source, page: &mut Page) {
         "max_connections",
         "gauge",
         "Connections that are allowed.",
-        source.settings.max_connections,
+        source.settings().max_connections,
     );
     let counters = [
         ("connections_total", "Connections ever taken.", net.total),

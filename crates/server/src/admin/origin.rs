@@ -22,7 +22,7 @@ pub(super) async fn check(
         let allowed = [(header::ALLOW, "GET, HEAD")];
         return (StatusCode::METHOD_NOT_ALLOWED, allowed, "only GET\n").into_response();
     }
-    match judge(request.headers(), &source.settings.admin_hosts) {
+    match judge(request.headers(), &source.settings().admin_hosts) {
         Ok(()) => next.run(request).await,
         Err(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
     }

@@ -1,6 +1,6 @@
 //! What all workers share, and what each of them counts.
 
-use super::prefix::PrefixStats;
+use super::PrefixStats;
 use larder_engine::{Engine, UnixSeconds};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -16,7 +16,13 @@ pub trait Hooks: Send + Sync {
     fn reset_stats(&self);
     /// Begins to shut down, `graceful` with time for what is running.
     fn shutdown(&self, graceful: bool);
+    /// `verbosity` was set to this: 0 is what the settings say, 1 and 2 are more. For whoever keeps
+    /// a log; without one there is nothing to do.
+    fn set_verbosity(&self, _level: u32) {}
 }
+
+/// `verbosity` with more than this is this, as in memcached.
+const VERBOSITY_MAX: u32 = 2;
 
 /// What operators may allow and forbid.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +85,13 @@ impl ServerContext {
         self.engine().reset_stats();
         self.prefixes.clear();
         self.hooks().reset_stats();
+    }
+
+    /// Sets how much is logged, at most memcached's 2.
+    pub(crate) fn set_verbosity(&self, level: u32) {
+        let level = level.min(VERBOSITY_MAX);
+        self.verbosity.store(level, Relaxed);
+        self.hooks().set_verbosity(level);
     }
 
     /// The engine that all workers share.

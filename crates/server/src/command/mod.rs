@@ -16,6 +16,7 @@ pub use context::{CounterTotals, Hooks, ServerContext, Switches};
 pub(crate) use dump::Dump;
 pub(crate) use expiry::expiry;
 use expiry::recache_below;
+pub(crate) use prefix::PrefixStats;
 
 use crate::net::OutputBuffer;
 use larder_engine::{Item, ItemHandle, Outcome, Refusal, Session};

@@ -1,12 +1,13 @@
-//! `stats detail`: how often keys with a prefix (what stands before the first `:`) were read,
-//! found, written and deleted. Off unless switched on; then every command takes a lock, as it
-//! does in memcached.
+//! `stats detail`: how often keys with a prefix (what stands before the first delimiter) were
+//! read, found, written and deleted. Off unless switched on; then every command takes a lock, as
+//! it does in memcached.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// memcached's delimiter.
 const DELIMITER: u8 = b':';
 /// Prefixes beyond this are not counted.
 const PREFIXES_MAX: usize = 65_536;
@@ -20,13 +21,25 @@ struct Row {
 }
 
 /// What is counted by prefix.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PrefixStats {
     enabled: AtomicBool,
+    delimiter: u8,
     rows: Mutex<BTreeMap<Box<[u8]>, Row>>,
 }
 
+impl Default for PrefixStats {
+    fn default() -> Self {
+        PrefixStats::new(DELIMITER)
+    }
+}
+
 impl PrefixStats {
+    /// Counts nothing yet.
+    pub(crate) fn new(delimiter: u8) -> Self {
+        PrefixStats { enabled: AtomicBool::new(false), delimiter, rows: Mutex::default() }
+    }
+
     #[inline]
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled.load(Relaxed)
@@ -65,7 +78,7 @@ impl PrefixStats {
 
     #[cold]
     fn count(&self, key: &[u8], count: impl FnOnce(&mut Row)) {
-        let Some(end) = key.iter().position(|&byte| byte == DELIMITER) else { return };
+        let Some(end) = key.iter().position(|&byte| byte == self.delimiter) else { return };
         let prefix = &key[..end];
         let mut rows = self.lock();
         if let Some(row) = rows.get_mut(prefix) {
@@ -99,5 +112,27 @@ impl PrefixStats {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<[u8]>, Row>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_at_the_delimiter() {
+        for (delimiter, expected) in [
+            (b':', "PREFIX a get 1 hit 1 set 1 del 0\r\nPREFIX a/b get 0 hit 0 set 0 del 1\r\n"),
+            (b'/', "PREFIX a get 0 hit 0 set 0 del 1\r\nPREFIX a:b get 1 hit 1 set 1 del 0\r\n"),
+        ] {
+            let stats = PrefixStats::new(delimiter);
+            stats.set(b"off:1");
+            stats.enable(true);
+            stats.set(b"a:b/c");
+            stats.get(b"a:b/c", true);
+            stats.delete(b"a/b:c");
+            stats.get(b"none", false);
+            assert_eq!(String::from_utf8(stats.dump()).unwrap(), format!("{expected}END\r\n"));
+        }
     }
 }

@@ -12,7 +12,6 @@ use larder_protocol::reply;
 use larder_protocol::text::{
     Admin, Arithmetic, Delete as DeleteRequest, Get, Request, Shutdown, Store, StoreMode, Touch,
 };
-use std::sync::atomic::Ordering::Relaxed;
 
 /// How many keys of a retrieval are prefetched at once.
 pub(crate) const PREFETCH_WINDOW: usize = 64;
@@ -339,7 +338,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
             x.say_unless(noreply, reply::OK)
         }
         Admin::Verbosity { level, noreply } => {
-            x.context.verbosity.store(level, Relaxed);
+            x.context.set_verbosity(level);
             x.say_unless(noreply, reply::OK)
         }
         Admin::MemoryLimit { megabytes, noreply } => {

@@ -69,6 +69,8 @@ pub(super) struct Core<S: Service, I> {
     pub(super) index: usize,
     /// The order that this worker follows already.
     pub(super) order: Order,
+    /// When the first tick after the order to stop was, in coarse milliseconds.
+    stopping_since: Option<u64>,
     /// Accepting failed and waits until then.
     pub(super) accept_again: Option<u64>,
     parked: Vec<u32>,
@@ -88,6 +90,7 @@ impl<S: Service, I> Core<S, I> {
             counters,
             index,
             order: Order::Serve,
+            stopping_since: None,
             accept_again: None,
             parked: Vec::new(),
             ready: Vec::new(),
@@ -310,13 +313,23 @@ impl<S: Service, I> Core<S, I> {
         batch
     }
 
-    /// Whether nothing is in flight on a connection that waits for input.
+    /// Whether nothing is in flight on a connection that waits for input. Half a command counts
+    /// until the client has had time to send the rest.
     pub(super) fn is_quiet(&mut self, key: u32) -> bool {
+        let given_up = self.has_given_up_clients();
         let Some(connection) = self.connections.get_mut(key) else { return true };
         connection.flow == Flow::Read
-            && connection.input.is_empty()
             && connection.output.is_empty()
-            && connection.service.as_ref().is_none_or(|state| self.service.is_idle(state))
+            && (given_up
+                || connection.input.is_empty()
+                    && connection.service.as_ref().is_none_or(|state| self.service.is_idle(state)))
+    }
+
+    /// Whether a shutdown waits no longer for the rest of half-sent commands. What was executed is
+    /// answered all the same; of the rest nothing was.
+    pub(super) fn has_given_up_clients(&self) -> bool {
+        let grace = self.shared.options.unfinished_grace.as_millis() as u64;
+        self.stopping_since.is_some_and(|since| self.now.saturating_sub(since) >= grace)
     }
 
     /// Counts a failed accept and stops accepting for a while.
@@ -378,6 +391,9 @@ impl<S: Service, I> Core<S, I> {
     /// Looks after what depends on time: the connections that have to go now.
     pub(super) fn tick(&mut self) -> Vec<u32> {
         self.next_tick = 0;
+        if self.order == Order::Stop {
+            self.stopping_since.get_or_insert(self.now);
+        }
         let mut gone = Vec::new();
         let idle = self.shared.options.idle_timeout.map(|timeout| timeout.as_millis() as u64);
         for key in 0..self.connections.bound() {

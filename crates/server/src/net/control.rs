@@ -119,7 +119,8 @@ impl Shared {
 
     fn give(&self, order: Order) {
         self.order.fetch_max(order as u8, Ordering::AcqRel);
-        for listener in &self.options.listeners {
+        // The others stay open for the next process: each loop takes its own hands off them.
+        for listener in self.options.listeners.iter().filter(|l| !l.is_inherited()) {
             transport::stop_listening(listener.fd());
         }
         for desk in &self.desks {

@@ -414,6 +414,9 @@ impl<S: Service> Epoll<S> {
         for key in self.core.tick() {
             self.core.remove(key);
         }
+        if self.core.has_given_up_clients() {
+            self.stop();
+        }
         if self.core.accept_due() && self.listen().is_err() {
             self.core.accept_failed();
         }

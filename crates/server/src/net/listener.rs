@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,8 @@ pub enum BindError {
     NoSuchAddress(Endpoint),
     /// Something that is not a socket has the path.
     NotASocket(PathBuf),
+    /// What the service manager handed over is no socket that accepts connections.
+    NotListening(RawFd),
     /// Anything else.
     Other(Endpoint, io::Error),
 }
@@ -91,6 +93,11 @@ impl fmt::Display for BindError {
                 "{} exists and is not a socket: remove it or choose another path",
                 path.display()
             ),
+            BindError::NotListening(fd) => write!(
+                f,
+                "descriptor {fd} of the service manager is not a listening stream socket: use \
+                 ListenStream= and Accept=no in the socket unit"
+            ),
             BindError::Other(at, error) => write!(f, "cannot listen on {at}: {error}"),
         }
     }
@@ -118,6 +125,8 @@ struct Inner {
     endpoint: Endpoint,
     /// Device and inode of a Unix socket's file: only our own is removed at the end.
     file: Option<(u64, u64)>,
+    /// Somebody else keeps it and goes on listening when this process does not.
+    inherited: bool,
 }
 
 impl Listener {
@@ -128,6 +137,16 @@ impl Listener {
     /// # Errors
     /// See [`BindError`].
     pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
+        let listener = Self::reserve(endpoint)?;
+        listener.listen()?;
+        Ok(listener)
+    }
+
+    /// Binds only: clients are refused until it [listens](Self::listen).
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn reserve(endpoint: &Endpoint) -> Result<Listener, BindError> {
         match endpoint {
             Endpoint::Tcp(address) => Self::bind_tcp(*address),
             Endpoint::Unix { path, mode } => {
@@ -154,9 +173,8 @@ impl Listener {
         socket.set_keepalive(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
         let bound = socket.local_addr()?.as_socket().unwrap_or(address);
-        Ok(Inner { socket, endpoint: Endpoint::Tcp(bound), file: None })
+        Ok(Inner { socket, endpoint: Endpoint::Tcp(bound), file: None, inherited: false })
     }
 
     fn bind_unix(path: &Path, mode: u32) -> Result<Inner, Failure> {
@@ -165,10 +183,51 @@ impl Listener {
         socket.bind(&SockAddr::unix(path)?)?;
         // Before listening: nobody can connect through a mode that is too open.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        socket.listen(BACKLOG)?;
         let file = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let endpoint = Endpoint::Unix { path: path.to_owned(), mode };
-        Ok(Inner { socket, endpoint, file })
+        Ok(Inner { socket, endpoint, file, inherited: false })
+    }
+
+    /// Takes over a socket that the service manager has bound and listens on. It is left listening
+    /// at the end: clients wait in its queue for the next process.
+    ///
+    /// # Errors
+    /// When it is no listening stream socket.
+    pub fn inherit(socket: OwnedFd) -> Result<Listener, BindError> {
+        let socket = Socket::from(socket);
+        let wrong = BindError::NotListening(socket.as_raw_fd());
+        let listens =
+            matches!(socket.r#type(), Ok(Type::STREAM)) && matches!(socket.is_listener(), Ok(true));
+        let Some(address) = socket.local_addr().ok().filter(|_| listens) else { return Err(wrong) };
+        let endpoint = if let Some(address) = address.as_socket() {
+            // Accepted sockets inherit both. A refusal costs speed and nothing else.
+            let _ = socket.set_tcp_nodelay(true).and_then(|()| socket.set_keepalive(true));
+            Endpoint::Tcp(address)
+        } else if let Some(path) = address.as_pathname() {
+            Endpoint::Unix { path: path.to_owned(), mode: 0 }
+        } else if let Some(name) = address.as_abstract_namespace() {
+            let name = format!("@{}", String::from_utf8_lossy(name));
+            Endpoint::Unix { path: name.into(), mode: 0 }
+        } else {
+            return Err(wrong);
+        };
+        Ok(Listener { inner: Arc::new(Inner { socket, endpoint, file: None, inherited: true }) })
+    }
+
+    /// Lets clients connect.
+    ///
+    /// # Errors
+    /// When somebody else listens there by now.
+    pub fn listen(&self) -> Result<(), BindError> {
+        if self.inner.inherited {
+            return Ok(());
+        }
+        self.inner.socket.listen(BACKLOG).map_err(|e| BindError::new(&self.inner.endpoint, e))
+    }
+
+    /// Whether another process goes on listening on it when this one does not.
+    pub fn is_inherited(&self) -> bool {
+        self.inner.inherited
     }
 
     /// Where it listens, with the port that the kernel chose for port 0.

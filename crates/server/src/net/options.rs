@@ -49,6 +49,9 @@ pub struct Options {
     pub max_connections: usize,
     /// Connections that have neither sent nor read a byte for this long are closed.
     pub idle_timeout: Option<Duration>,
+    /// How long a graceful shutdown waits for the rest of a command that a client has sent half of.
+    /// Replies that are due are waited for as long as the shutdown may take.
+    pub unfinished_grace: Duration,
     /// The soft limit of one connection's unsent output, in bytes.
     pub output_limit: usize,
     /// Who keeps the account of connection buffers.
@@ -62,6 +65,7 @@ impl Default for Options {
             listeners: Vec::new(),
             max_connections: 1024,
             idle_timeout: None,
+            unfinished_grace: Duration::from_secs(1),
             output_limit: 64 << 10,
             budget: Arc::new(Unlimited),
         }

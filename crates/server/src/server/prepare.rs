@@ -38,6 +38,8 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     Ok(())
 }
 
+/// Takes the addresses without listening yet, so that one that is taken is known before a long
+/// recovery, and clients are turned away until it has ended.
 pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     for listen in settings.listen_addresses() {
@@ -53,7 +55,7 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
             {
                 address.set_port(first.port());
             }
-            match Listener::bind(&Endpoint::Tcp(address)) {
+            match Listener::reserve(&Endpoint::Tcp(address)) {
                 Ok(listener) => listeners.push(listener),
                 // A machine may lack one of the two families.
                 Err(error) if listen.host == "*" && !matches!(error, BindError::InUse(_)) => {
@@ -70,9 +72,23 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
         // The directory may change when the server goes to the background.
         let path = std::path::absolute(path).map_err(system("find the current directory"))?;
         let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
-        listeners.push(Listener::bind(&endpoint).map_err(StartError::Bind)?);
+        listeners.push(Listener::reserve(&endpoint).map_err(StartError::Bind)?);
     }
     Ok(listeners)
+}
+
+/// Serves what the service manager has opened instead.
+pub(super) fn inherit(
+    settings: &Settings,
+    sockets: Vec<OwnedFd>,
+) -> Result<Vec<Listener>, StartError> {
+    let asked = ["listen", "port", "socket"];
+    let ignored: Vec<_> = asked.into_iter().filter(|key| settings.is_asked(key)).collect();
+    if !ignored.is_empty() {
+        let ignored = ignored.join(",");
+        warn!(event = "sockets_of_the_service_manager", ignored);
+    }
+    sockets.into_iter().map(|socket| Listener::inherit(socket).map_err(StartError::Bind)).collect()
 }
 
 /// A default address that is taken is not worth a refusal to serve; one that was asked for is.
@@ -138,14 +154,4 @@ pub(super) fn drop_rights(settings: &Settings) -> Result<(), StartError> {
         warn!(event = "memory_not_locked", %error, advice = "raise the limit: ulimit -l");
     }
     Ok(())
-}
-
-/// Sockets that a service manager has opened cannot be served yet; serving others in their place
-/// would leave their clients waiting for ever.
-pub(super) fn refuse_inherited(sockets: &[OwnedFd]) -> Result<(), StartError> {
-    if sockets.is_empty() {
-        return Ok(());
-    }
-    let error = io::Error::other("remove the socket unit and let Larder listen itself");
-    Err(system(format!("take over {} sockets of the service manager", sockets.len()))(error))
 }

@@ -20,7 +20,8 @@ Example:
 Signals:
   SIGTERM, SIGINT, SIGUSR1   stop: no new connections, commands in flight are finished
   the same again             stop at once
-  SIGHUP                     read the log level from the sources again
+  SIGHUP                     read the settings again; log level, memory, drain-timeout and
+                             admin-host change at once, the log names what needs a restart
 
 Exit codes:
   0  stopped when asked to

@@ -162,6 +162,21 @@ pub fn from_matches(
     Ok(settings)
 }
 
+/// Whether memcached's command line has a flag that is refused, for starts that only print something.
+///
+/// # Errors
+/// The first such flag, with the reason.
+pub fn check_refused(matches: &ArgMatches) -> Result<(), SettingsError> {
+    let mut settings = Settings::new(Flavor::Memcached);
+    for setting in SETTINGS.iter().filter(|setting| setting.group == Group::Refused) {
+        if let Some(text) = flag(setting, matches) {
+            let place = || flag_name(setting, Flavor::Memcached);
+            apply(&mut settings, setting, &text, Origin::Flag, place)?;
+        }
+    }
+    Ok(())
+}
+
 fn apply(
     settings: &mut Settings,
     setting: &Setting,

@@ -14,7 +14,7 @@ mod values;
 pub use error::{Origin, SettingsError};
 pub use help::{MEMCACHED_VERSION, memcached_help};
 pub use listen::ListenAddress;
-pub use load::{Environment, command, from_matches, memcached_command};
+pub use load::{Environment, check_refused, command, from_matches, memcached_command};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -149,6 +149,8 @@ pub struct Settings {
     pub shutdown_command: bool,
     /// `stats detail` counts from the start.
     pub detail: bool,
+    /// What ends a key's prefix in `stats detail`; one ASCII character.
+    pub prefix_delimiter: char,
     /// How many `-v` were given.
     pub verbosity: u32,
     /// How much is logged before `-v` is counted.
@@ -206,6 +208,7 @@ impl Default for Settings {
             watch: true,
             shutdown_command: false,
             detail: false,
+            prefix_delimiter: ':',
             verbosity: 0,
             log_level: LogLevel::Info,
             log_format: LogFormat::Logfmt,
@@ -282,6 +285,29 @@ impl Settings {
             Port::Fixed(port) => port,
             Port::Any | Port::Off => 0,
         }
+    }
+
+    /// What `other` says differently: key, the value here, the value there, in the order of the
+    /// help. Settings that say nothing about a running server are left out.
+    pub(crate) fn differences(&self, other: &Settings) -> Vec<(&'static str, String, String)> {
+        let pairs = self.rows().zip(other.rows());
+        pairs
+            .filter(|((_, here), (_, there))| here != there)
+            .map(|((key, here), (_, there))| (key, here, there))
+            .collect()
+    }
+
+    /// Takes over the setting with this key.
+    pub(crate) fn take_over(&mut self, key: &str, other: &Settings) {
+        let Some(setting) = table::SETTINGS.iter().find(|setting| setting.key == key) else {
+            return;
+        };
+        // What is shown can be set: a test walks the whole table.
+        let _ = (setting.set)(self, &(setting.show)(other));
+        match other.origins.get(setting.key) {
+            Some(origin) => self.origins.insert(setting.key, origin.clone()),
+            None => self.origins.remove(setting.key),
+        };
     }
 
     /// Every setting that `stats settings` shows beside memcached's: key and value.

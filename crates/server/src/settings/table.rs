@@ -5,8 +5,8 @@ use larder_engine::WhenFull;
 use super::units::{Bare, parse_duration, parse_size, show_size};
 use super::values::{
     BACKENDS, LOG_FORMATS, LOG_LEVELS, PROTOCOLS, WHEN_FULL, joined, name_of, one_of, parse_switch,
-    path, positive, set_admin, set_listen, set_max_item_size, set_port, set_socket_mode, set_udp,
-    show_duration, show_path, show_port, show_switch, split,
+    path, positive, set_admin, set_listen, set_max_item_size, set_port, set_prefix_delimiter,
+    set_socket_mode, set_udp, show_duration, show_path, show_port, show_switch, split,
 };
 use super::{Settings, extended};
 
@@ -354,20 +354,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('D'),
         Value("CHAR"),
         Commands,
-        "Turn stats detail on; a prefix ends at the character :",
-        (
-            |s, text| {
-                if text.chars().count() != 1 {
-                    return Err(format!("{text:?} is not one character: write :"));
-                }
-                if text != ":" {
-                    s.notes.push(format!("-D {text}: prefixes end at `:` here: ignored"));
-                }
-                s.detail = true;
-                Ok(())
-            },
-            |_| ":".to_owned(),
-        ),
+        "Turn stats detail on; a prefix ends at this character",
+        (set_prefix_delimiter, |s| s.prefix_delimiter.to_string()),
     ),
     setting(
         "threads",

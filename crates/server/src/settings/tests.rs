@@ -82,7 +82,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         "memory" => "100MB",
         "max-item-size" => "512KB",
         "when-full" => "refuse",
-        "prefix-delimiter" => ":",
+        "prefix-delimiter" => "/",
         "user" => "nobody",
         "pidfile" => "/tmp/p",
         "log-level" => "warn",
@@ -165,6 +165,11 @@ fn bad_values_say_where_and_what_to_do() {
         (&["--admin", "on"], "--admin: \"on\" is not an address: write 127.0.0.1:11212, or off"),
         (&["--idle-timeout", "soon"], "\"soon\" is not a duration"),
         (&["--memroy", "1GB"], "--memory"),
+        (
+            &["-D", "::"],
+            "--prefix-delimiter: \"::\" is not one ASCII character: write for example :",
+        ),
+        (&["-D", "é"], "is not one ASCII character"),
         (&["surplus"], "unexpected argument 'surplus'"),
     ];
     for (args, expected) in cases {
@@ -288,6 +293,8 @@ fn memcached_defaults_are_memcacheds() {
     assert!(settings.notes.iter().any(|note| note.contains("-p and -l are ignored")));
     // What memcached's harness passes, and words that are no flags.
     assert!(memcached("-l 127.0.0.1 -p 1 -U 27000 start").is_ok());
+    let settings = memcached("-D /").unwrap();
+    assert!(settings.detail && settings.prefix_delimiter == '/' && settings.notes.is_empty());
     assert!(memcached("-S").unwrap_err().starts_with("-S: there is no authentication"));
     let args = ["-m", " 64", "-D", ":"];
     assert_eq!(load(Flavor::Memcached, &args, &[]).unwrap().memory, 64 << 20);

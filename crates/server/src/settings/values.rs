@@ -139,6 +139,16 @@ pub(super) fn set_max_item_size(settings: &mut Settings, text: &str) -> Result<(
     Ok(())
 }
 
+/// Naming a delimiter turns the statistics on, as in memcached.
+pub(super) fn set_prefix_delimiter(settings: &mut Settings, text: &str) -> Result<(), String> {
+    match text.as_bytes() {
+        [byte] if byte.is_ascii_graphic() => settings.prefix_delimiter = char::from(*byte),
+        _ => return Err(format!("{text:?} is not one ASCII character: write for example :")),
+    }
+    settings.detail = true;
+    Ok(())
+}
+
 pub(super) fn set_udp(settings: &mut Settings, text: &str) -> Result<(), String> {
     match (text.parse::<u16>(), settings.flavor) {
         (Ok(0), _) => Ok(()),

@@ -32,7 +32,7 @@ fn process_rows(source: &Source, row: &mut Row<'_>) {
 }
 
 fn connection_rows(source: &Source, net: &super::NetTotals, row: &mut Row<'_>) {
-    put(row, "max_connections", source.settings.max_connections);
+    put(row, "max_connections", source.settings().max_connections);
     put(row, "curr_connections", net.current);
     put(row, "total_connections", net.total);
     put(row, "rejected_connections", net.rejected);
@@ -80,7 +80,7 @@ fn transport_rows(
     net: &super::NetTotals,
     row: &mut Row<'_>,
 ) {
-    if source.settings.idle_timeout.is_some() {
+    if source.settings().idle_timeout.is_some() {
         put(row, "idle_kicks", net.idle_closed);
     }
     put(row, "bytes_read", net.bytes_read);
@@ -89,7 +89,7 @@ fn transport_rows(
     put(row, "accepting_conns", u8::from(!source.draining.load(Relaxed)));
     put(row, "listen_disabled_num", 0);
     put(row, "time_in_listen_disabled_us", 0);
-    put(row, "threads", source.settings.threads);
+    put(row, "threads", source.settings().threads);
     put(row, "conn_yields", net.yields);
     put(row, "hash_power_level", engine.index_slots.max(1).ilog2());
     put(row, "hash_bytes", engine.index_bytes);

@@ -19,20 +19,23 @@ use crate::clock::Clock;
 use crate::command::{CounterTotals, Hooks, ServerContext};
 use crate::guard::Registry;
 use crate::net;
-use crate::server::Stopper;
-use crate::settings::Settings;
+use crate::server::{SetLogLevel, Stopper};
+use crate::settings::{LogLevel, Settings};
 
 /// Takes rows: name and value.
 pub type Row<'a> = dyn FnMut(&str, fmt::Arguments<'_>) + 'a;
 
 /// Everything that statistics are read from.
 pub struct Source {
-    pub(crate) settings: Arc<Settings>,
+    /// In use; a reload puts others here.
+    settings: Mutex<Arc<Settings>>,
     pub(crate) clock: Clock,
     pub(crate) engine: Arc<Engine>,
     pub(crate) net: net::Control,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stopper: Stopper,
+    /// Sets how much the process logs.
+    set_log_level: Option<SetLogLevel>,
     /// Workers that run.
     pub(crate) workers: AtomicUsize,
     /// No new connections are taken.
@@ -101,14 +104,16 @@ impl NetTotals {
 
 impl Source {
     pub(crate) fn new(
-        settings: Arc<Settings>,
+        settings: Settings,
         clock: Clock,
         engine: Arc<Engine>,
         net: net::Control,
         stopper: Stopper,
+        set_log_level: Option<SetLogLevel>,
     ) -> Source {
         Source {
-            settings,
+            settings: Mutex::new(Arc::new(settings)),
+            set_log_level,
             clock,
             engine,
             net,
@@ -131,9 +136,34 @@ impl Source {
         self.context.get()?.upgrade()
     }
 
+    /// The settings in use.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts others in their place.
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
     /// The verbosity that the `verbosity` command or `-v` has set.
     pub(crate) fn verbosity(&self) -> u32 {
-        self.context().map_or(self.settings.verbosity, |context| context.verbosity.load(Relaxed))
+        match self.context() {
+            Some(context) => context.verbosity.load(Relaxed),
+            None => self.settings().verbosity,
+        }
+    }
+
+    /// Sets it, as the `verbosity` command does.
+    pub(crate) fn set_verbosity(&self, verbosity: u32) {
+        if let Some(context) = self.context() {
+            context.set_verbosity(verbosity);
+        }
+    }
+
+    /// How much is logged now.
+    pub(crate) fn log_level(&self) -> LogLevel {
+        self.settings().log_level.raised(self.verbosity())
     }
 
     /// Whether `stats detail` counts.
@@ -178,7 +208,7 @@ impl Source {
         if self.draining.load(Relaxed) {
             return Err("stopping: no new connections are taken");
         }
-        if self.workers.load(Relaxed) < self.settings.threads {
+        if self.workers.load(Relaxed) < self.settings().threads {
             return Err("a worker has ended");
         }
         Ok(())
@@ -228,5 +258,11 @@ impl Hooks for ServerHooks {
     fn shutdown(&self, _graceful: bool) {
         // Nothing is lost by waiting for commands in flight, so both forms do.
         self.0.stopper.stop("the shutdown command");
+    }
+
+    fn set_verbosity(&self, level: u32) {
+        if let Some(set_log_level) = &self.0.set_log_level {
+            set_log_level(self.0.settings().log_level.raised(level));
+        }
     }
 }

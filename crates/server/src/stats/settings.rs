@@ -13,7 +13,7 @@ pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
     mechanism_rows(source, row);
     // memcached's names of these stand above.
     let shown_above = ["memory", "max-item-size", "disable-evictions", "port", "threads"];
-    for (key, value) in source.settings.rows() {
+    for (key, value) in source.settings().rows() {
         if !shown_above.contains(&key) {
             let value = if value.is_empty() { "none" } else { &value };
             row(&format!("larder_{}", key.replace('-', "_")), format_args!("{value}"));
@@ -22,7 +22,7 @@ pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
 }
 
 fn network_rows(source: &Source, row: &mut Row<'_>) {
-    let settings = &source.settings;
+    let settings = source.settings();
     let tcp = source.net.options().listeners.iter().find_map(|listener| listener.address());
     put(row, "maxbytes", source.engine.stats().memory_limit);
     put(row, "maxconns", settings.max_connections);
@@ -51,7 +51,7 @@ fn network_rows(source: &Source, row: &mut Row<'_>) {
     put(row, "chunk_size", 48);
     put(row, "num_threads", settings.threads);
     put(row, "num_threads_per_udp", settings.threads);
-    put(row, "stat_key_prefix", ":");
+    put(row, "stat_key_prefix", settings.prefix_delimiter);
     put(row, "detail_enabled", yes(source.detail_enabled()));
     put(row, "reqs_per_event", 0);
     put(row, "cas_enabled", "yes");
@@ -69,7 +69,7 @@ fn network_rows(source: &Source, row: &mut Row<'_>) {
 }
 
 fn mechanism_rows(source: &Source, row: &mut Row<'_>) {
-    let settings = &source.settings;
+    let settings = source.settings();
     put(row, "hashpower_init", 0);
     put(row, "slab_reassign", "no");
     put(row, "slab_automove", 0);

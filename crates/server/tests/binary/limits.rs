@@ -1,6 +1,6 @@
 //! What is refused, what ends a connection, and what is large, long or in pieces.
 
-use crate::*;
+use super::*;
 
 #[test]
 fn wrong_lengths_close() {

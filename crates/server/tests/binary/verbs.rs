@@ -1,6 +1,6 @@
 //! Every opcode when all goes well, and when the items are not as they should be.
 
-use crate::*;
+use super::*;
 
 #[test]
 fn stores_and_gets() {

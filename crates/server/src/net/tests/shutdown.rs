@@ -6,7 +6,8 @@ use super::*;
 
 #[test]
 fn shutdown_finishes_what_is_in_flight() {
-    on_both(|options| {
+    on_both(|mut options| {
+        options.unfinished_grace = PATIENCE;
         let server = Server::start(options);
         let mut idle = server.connect();
         ping(&mut idle, "idle\n");
@@ -23,6 +24,37 @@ fn shutdown_finishes_what_is_in_flight() {
         // In the middle of a command: it may end it.
         half.write_all(b"the rest\n").unwrap();
         assert_eq!(read_to_end(&mut half), b"the rest\n");
+        server.join();
+    });
+}
+
+#[test]
+fn shutdown_gives_up_clients_that_send_half_a_command_and_no_others() {
+    on_both(|mut options| {
+        options.unfinished_grace = Duration::from_millis(100);
+        let server = Server::start(options);
+        let mut line = server.connect();
+        ping(&mut line, "before\n");
+        line.write_all(b"half a li").unwrap();
+        let mut body = server.connect();
+        ping(&mut body, "hold\n");
+        let mut reading = server.connect();
+        reading.write_all(b"big 20000000\nand half").unwrap();
+        let mut parked = server.connect();
+        parked.write_all(b"park me\nand half").unwrap();
+        until("two are stuck", || {
+            server.valve.parked.load(SeqCst) > 0 && server.sum(|c| &c.output_stalls) > 0
+        });
+        server.control.shut_down(PATIENCE);
+        // Long before the patience ends, which the timeouts of the sockets have, too.
+        let start = Instant::now();
+        assert_eq!(read_to_end(&mut line), b"");
+        assert_eq!(read_to_end(&mut body), b"");
+        assert!(start.elapsed() < PATIENCE / 2);
+        // Whoever is owed a reply gets it.
+        server.open_valve();
+        assert_eq!(read_to_end(&mut parked), b"park me\n");
+        assert_eq!(read_to_end(&mut reading).len(), 20_000_000);
         server.join();
     });
 }

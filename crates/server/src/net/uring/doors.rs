@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use io_uring::types::Timespec;
 
-use super::ring::Completion;
+use super::ring::{Completion, Op};
 use super::{InFlight, Uring};
 use crate::net::connection::Admission;
 use crate::net::control::Order;
@@ -73,8 +73,19 @@ impl<S: Service> Uring<S> {
         if order > self.core.order {
             self.core.order = order;
             self.core.accept_again = None;
+            self.stop_accepting()?;
             if order == Order::Stop {
                 self.stop()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Listeners of ours have ended by themselves, see [`Control`](crate::net::Control).
+    fn stop_accepting(&mut self) -> io::Result<()> {
+        for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
+            if listener.is_inherited() && self.accepting[index] {
+                self.ring.cancel(Op::Accept, index as u32)?;
             }
         }
         Ok(())
@@ -108,6 +119,9 @@ impl<S: Service> Uring<S> {
     pub(super) fn tick(&mut self) -> io::Result<()> {
         for key in self.core.tick() {
             self.drop_connection(key)?;
+        }
+        if self.core.has_given_up_clients() {
+            self.stop()?;
         }
         if self.core.accept_due() {
             self.listen()?;

@@ -1,0 +1,269 @@
+//! What only a process of its own can show: signals, sockets of a service manager, exit codes.
+//! Against the real binary.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_larder");
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running binary and its log.
+struct Process {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Process {
+    fn spawn(command: &mut Command) -> Process {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let log = BufReader::new(child.stderr.take().expect("stderr is piped"));
+        Process { child, log }
+    }
+
+    /// The next log line of this event.
+    fn event(&mut self, name: &str) -> String {
+        let wanted = format!("event={name}");
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).expect("the log is text") > 0, "no {name}");
+            if line.split_whitespace().any(|word| word == wanted) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
+        assert!(sent.expect("kill is there").success());
+    }
+
+    /// Waits for the end; the exit code and the rest of the log.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).expect("the log is text");
+        (self.child.wait().expect("it ends").code(), rest)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve() -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "off", "-t", "2"]);
+    command
+}
+
+/// A directory that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a writable directory");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("it accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+    stream
+}
+
+fn ask(client: &mut TcpStream, request: &str, expected: &str) {
+    client.write_all(request.as_bytes()).expect("it reads");
+    let mut reply = vec![0; expected.len()];
+    client.read_exact(&mut reply).expect("it answers");
+    assert_eq!(String::from_utf8_lossy(&reply), expected, "{request}");
+}
+
+/// Starts the binary as a service manager does: `listener` is descriptor 3.
+fn activated(listener: &TcpListener, count: &str, more: &[&str]) -> Command {
+    let socket = OwnedFd::from(listener.try_clone().expect("a descriptor"));
+    let script =
+        format!("exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS={count} exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, BINARY, "serve", "--admin", "off", "-t", "2"]);
+    command.args(more).stdin(Stdio::from(socket));
+    command
+}
+
+#[test]
+fn sockets_of_a_service_manager_are_served_and_left_to_the_next_process() {
+    for io in ["epoll", "auto"] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        for round in 0..2 {
+            // Connected before there is a process, or between two: it waits in the queue.
+            let mut early = connect(&address);
+            let mut process = Process::spawn(&mut activated(&listener, "1", &["--io", io]));
+            assert!(process.event("listening").ends_with(&format!("address={address}")));
+            ask(&mut early, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+            process.signal("-TERM");
+            let (code, log) = process.end();
+            assert_eq!(code, Some(0), "{io} {round}: {log}");
+        }
+    }
+}
+
+#[test]
+fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // Descriptor 4 is not open, and what is not there is not counted.
+    let mut process = Process::spawn(&mut activated(&listener, "2", &[]));
+    process.event("listening");
+    process.signal("-TERM");
+    assert_eq!(process.end().0, Some(0));
+
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
+    command.args(["-c", script, BINARY, "serve", "--admin", "off"]);
+    let (code, log) = Process::spawn(command.stdin(Stdio::from(OwnedFd::from(client)))).end();
+    assert_eq!(code, Some(3), "{log}");
+    assert!(log.contains("descriptor 3 of the service manager is not a listening"), "{log}");
+
+    // Meant for another process: the settings hold.
+    let mut process = Process::spawn(serve().env("LISTEN_PID", "1").env("LISTEN_FDS", "1"));
+    process.event("listening");
+}
+
+#[test]
+fn a_reload_takes_over_what_can_change_and_names_the_rest() {
+    let folder = Folder::new("reload");
+    let file = folder.0.join("larder.toml");
+    fs::write(&file, "memory = 64\nmax-connections = 100\n").expect("a file");
+    let mut command = serve();
+    let mut process = Process::spawn(command.arg("--config").arg(&file));
+    let listening = process.event("listening");
+    let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
+    process.event("serving");
+
+    fs::write(&file, "memory = 80\nmax-connections = 200\nlog-level = 'debug'\n").expect("a file");
+    process.signal("-HUP");
+    let line = process.event("reloaded");
+    assert!(line.contains("memory 64MB -> 80MB"), "{line}");
+    assert!(line.contains("log level info -> debug"), "{line}");
+    assert!(line.contains("needs_restart=\"max-connections 100 -> 200\""), "{line}");
+    let mut client = connect(&address);
+    client.write_all(b"stats\r\n").expect("it reads");
+    let mut reply = String::new();
+    let mut lines = BufReader::new(client);
+    while !reply.ends_with("END\r\n") {
+        assert!(lines.read_line(&mut reply).expect("it answers") > 0, "{reply}");
+    }
+    assert!(reply.contains("STAT limit_maxbytes 83886080\r\n"), "{reply}");
+
+    fs::write(&file, "memory = 'much'\n").expect("a file");
+    process.signal("-HUP");
+    let line = process.event("reload_failed");
+    assert!(line.contains("memory: \\\"much\\\" is not a size"), "{line}");
+    ask(&mut connect(&address), "mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn the_verbosity_command_sets_the_level_of_the_running_log() {
+    let mut process = Process::spawn(serve().args(["--log-level", "warn"]));
+    // Nothing below a warning is logged, so the address is found by asking the kernel.
+    let address = listening_address(process.child.id());
+    let mut client = connect(&address);
+    ask(&mut client, "verbosity 1\r\n", "OK\r\n");
+    process.signal("-HUP");
+    let line = {
+        // The settings hold again, and it was the debug level that let this line out.
+        process.signal("-TERM");
+        let mut rest = String::new();
+        process.log.read_to_string(&mut rest).expect("the log is text");
+        rest
+    };
+    assert!(!line.contains("event=stopped"), "{line}");
+
+    let mut process = Process::spawn(serve().args(["--log-level", "warn"]));
+    let mut client = connect(&listening_address(process.child.id()));
+    ask(&mut client, "verbosity 1\r\n", "OK\r\n");
+    process.signal("-TERM");
+    process.event("draining");
+    process.event("stopped");
+}
+
+/// The TCP address on which a process listens, once it does.
+fn listening_address(pid: u32) -> String {
+    let begun = Instant::now();
+    loop {
+        let sockets: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+            .filter_map(|link| {
+                Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+            })
+            .collect();
+        let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+        for line in table.lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            if fields[3] == "0A" && sockets.iter().any(|inode| inode == fields[9]) {
+                let port = fields[1].rsplit_once(':').expect("address and port").1;
+                let port = u16::from_str_radix(port, 16).expect("a port");
+                return format!("127.0.0.1:{port}");
+            }
+        }
+        assert!(begun.elapsed() < PATIENCE, "it does not listen");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_half_sent_command_does_not_hold_up_the_end() {
+    for io in ["epoll", "auto"] {
+        let mut process = Process::spawn(serve().args(["--drain-timeout", "1h", "--io", io]));
+        let listening = process.event("listening");
+        let address = listening.rsplit_once("address=").expect("it says where").1;
+        let mut line = connect(address);
+        ask(&mut line, "mn\r\nget half", "MN\r\n");
+        let mut body = connect(address);
+        ask(&mut body, "mn\r\nset k 0 0 1000\r\nhalf", "MN\r\n");
+        let mut large = connect(address);
+        ask(&mut large, "mn\r\nset k 0 0 900000\r\nhalf", "MN\r\n");
+        process.signal("-TERM");
+        let mut rest = Vec::new();
+        for client in [&mut line, &mut body, &mut large] {
+            // Closed or reset, but nothing is answered.
+            let _ = client.read_to_end(&mut rest);
+        }
+        assert!(rest.is_empty());
+        assert_eq!(process.end().0, Some(0));
+    }
+}
+
+#[test]
+fn flags_that_are_refused_are_refused_with_help_and_version_too() {
+    let folder = Folder::new("refused");
+    let memcached = folder.0.join("memcached");
+    std::os::unix::fs::symlink(BINARY, &memcached).expect("a link");
+    let run = |flags: &[&str]| -> Output {
+        Command::new(&memcached).args(flags).output().expect("the binary starts")
+    };
+    for flags in [["--enable-ssl", "--version"], ["-S", "-h"], ["-V", "-Z"]] {
+        let output = run(&flags);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        assert!(output.stdout.is_empty(), "{flags:?}");
+    }
+    assert_eq!(run(&["-p", "11211", "--version"]).stdout, b"memcached 1.6.45\n");
+}

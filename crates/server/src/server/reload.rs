@@ -1,0 +1,149 @@
+//! What of a running server can be set anew: how much is logged (the `verbosity` command, SIGHUP),
+//! and with SIGHUP the few settings below. Everything else was decided when sockets, threads and
+//! memory were made; a reload says so instead of doing half of it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::settings::{LogLevel, Settings};
+use crate::stats::Source;
+
+/// The keys of settings that a running server takes over. The log level is not among them: it is
+/// compared with what is in use, for `verbosity` may have changed it.
+const RELOADED: [&str; 5] = ["admin-host", "drain-timeout", "log-level", "memory", "verbose"];
+
+/// Shown under another key, too.
+const ALIASES: [&str; 1] = ["disable-evictions"];
+
+/// Gives a server new settings, from any thread.
+#[derive(Clone, Debug)]
+pub struct Reloader(pub(super) Arc<Source>);
+
+/// What came of new settings. Each list is readable as it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// What is different now: `memory 64MB -> 128MB`.
+    pub changed: Vec<String>,
+    /// What is different in the sources and needs a restart.
+    pub needs_restart: Vec<String>,
+    /// What should have changed and could not, with the reason.
+    pub refused: Vec<String>,
+}
+
+/// A list for a log line.
+pub struct Listed<'a>(pub &'a [String]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("nothing"),
+            texts => f.write_str(&texts.join(", ")),
+        }
+    }
+}
+
+impl Reloader {
+    /// Takes over what `new` says differently from the settings in use, as far as a running server
+    /// can.
+    pub fn reload(&self, new: &Settings) -> Reloaded {
+        let source = &self.0;
+        let old = source.settings();
+        let mut merged = Settings::clone(&old);
+        let mut reloaded = Reloaded::default();
+        for (key, from, to) in old.differences(new) {
+            if ALIASES.contains(&key) {
+                continue;
+            }
+            // What nobody asked for the start may have adapted to the machine.
+            if !RELOADED.contains(&key) {
+                if old.is_asked(key) || new.is_asked(key) {
+                    reloaded.needs_restart.push(change(key, &from, &to));
+                }
+                continue;
+            }
+            if key == "memory"
+                && let Err(error) = source.engine.set_memory_limit(new.memory)
+            {
+                reloaded.refused.push(format!("{}: {error}", change(key, &from, &to)));
+                continue;
+            }
+            merged.take_over(key, new);
+            if !matches!(key, "log-level" | "verbose") {
+                reloaded.changed.push(change(key, &from, &to));
+            }
+        }
+        let before = source.log_level();
+        source.set_settings(merged);
+        source.set_verbosity(new.verbosity);
+        let now = source.log_level();
+        if before != now {
+            reloaded.changed.push(change("log level", before.name(), now.name()));
+        }
+        reloaded
+    }
+}
+
+fn change(key: &str, from: &str, to: &str) -> String {
+    let shown = |value: &str| if value.is_empty() { "none".to_owned() } else { value.to_owned() };
+    format!("{key} {} -> {}", shown(from), shown(to))
+}
+
+/// Sets how much the process logs; the server of a test has nobody to tell.
+pub(crate) type SetLogLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::server::{Host, Server};
+    use crate::settings::ListenAddress;
+
+    fn settings() -> Settings {
+        Settings {
+            listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
+            admin: None,
+            threads: 1,
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn what_can_change_does_and_the_rest_is_named() {
+        let levels = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&levels);
+        let host = Host {
+            set_log_level: Some(Box::new(move |level| heard.lock().unwrap().push(level))),
+            ..Host::default()
+        };
+        let server = Server::start_in(settings(), host).unwrap();
+        let reloader = server.reloader();
+        assert_eq!(reloader.reload(&settings()), Reloaded::default());
+
+        let mut new = Settings { memory: 96 << 20, log_level: LogLevel::Warn, ..settings() };
+        new.drain_timeout = std::time::Duration::from_secs(3);
+        new.threads = 2;
+        new.origins.insert("threads", crate::settings::Origin::Flag);
+        let reloaded = reloader.reload(&new);
+        assert_eq!(
+            reloaded.changed,
+            ["memory 64MB -> 96MB", "drain-timeout 10s -> 3s", "log level info -> warn"]
+        );
+        assert_eq!(reloaded.needs_restart, ["threads 1 -> 2"]);
+        assert_eq!(reloaded.refused, Vec::<String>::new());
+        assert_eq!(server.engine().stats().memory_limit, 96 << 20);
+        assert_eq!(server.drain_timeout().as_secs(), 3);
+        assert_eq!(levels.lock().unwrap().last(), Some(&LogLevel::Warn));
+
+        // What `verbosity` had changed is the settings' again.
+        server.stats().set_verbosity(2);
+        assert_eq!(levels.lock().unwrap().last(), Some(&LogLevel::Trace));
+        assert_eq!(reloader.reload(&new).changed, ["log level trace -> warn"]);
+
+        let more = Settings { memory: 64 << 30, ..new };
+        let reloaded = reloader.reload(&more);
+        assert!(reloaded.refused[0].starts_with("memory 96MB -> 64GB: "), "{reloaded:?}");
+        assert_eq!(server.engine().stats().memory_limit, 96 << 20);
+        assert_eq!(Listed(&[]).to_string(), "nothing");
+    }
+}
