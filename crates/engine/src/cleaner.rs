@@ -11,6 +11,7 @@
 //! 2023; of the choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and
 //! implementation of a log-structured file system", 1992.
 
+use crate::durability::{Change, Changes, Durable};
 use crate::engine::Engine;
 use crate::index::Place;
 use crate::index::slot::Slot;
@@ -21,7 +22,7 @@ use larder_log::record::Kind;
 use larder_log::{Address, Claim, Participant, Record, Sealed, SegmentNumber, Stream};
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ const CLEANING_OVERDRAFT: usize = 1;
 const CLEAN_BELOW: f64 = 0.6;
 /// In refuse mode nothing is evicted, so segments that are alive up to this share are cleaned.
 const CLEAN_BELOW_WHEN_REFUSING: f64 = 0.95;
+/// With a store, a segment whose frame is wanted is cleaned instead if it is alive up to this share:
+/// what is overwritten often never gets to lie on the device only.
+const CLEAN_INSTEAD_OF_DROPPING: f64 = 0.4;
 /// So many bytes of segments are swept for expired items in a second at most: about a hundredth of a
 /// processor with small items.
 const SWEEP_BYTES: usize = 64 << 20;
@@ -75,7 +79,9 @@ enum Fate {
 #[derive(Debug)]
 pub(crate) struct Cleaner {
     counters: Arc<Counters>,
-    participant: Participant,
+    pub(crate) participant: Participant,
+    /// What it moved and is not durable; only in sync mode.
+    changes: Option<Arc<Changes>>,
     /// The segment that was swept last, and the second of the last sweep.
     sweep_at: SegmentNumber,
     swept: UnixSeconds,
@@ -123,6 +129,7 @@ impl Cleaner {
         Cleaner {
             counters: engine.new_counters(),
             participant: engine.epochs.join(),
+            changes: engine.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
             sweep_at: 0,
             swept: 0,
             idle_polls: 0,
@@ -134,17 +141,21 @@ impl Cleaner {
     fn turn(&mut self, engine: &Engine) -> Option<Duration> {
         self.reap(engine);
         self.sweep(engine);
+        self.make_dead_maps(engine);
         let mut last = Step::Freed;
         while last == Step::Freed && self.must_free(engine) && !overdrawn(engine) {
             last = self.step(engine);
             self.reap(engine);
         }
         let short = self.must_free(engine);
-        let full = short && last == Step::Nothing && engine.log.quarantined() == 0;
+        let coming = engine.log.quarantined() > 0 || engine.log.dropped_frames() > 0;
+        let full = short && last == Step::Nothing && !coming;
         engine.full.store(full, Ordering::Relaxed);
         engine.log.shrink();
-        let pending = engine.log.quarantined() > 0 || last == Step::Later;
-        let room = engine.log.available_frames() > 0 && engine.budget.excess() == 0;
+        let pending = coming || last == Step::Later;
+        let room = engine.log.available_frames() > 0
+            && engine.log.available_numbers() > 0
+            && engine.budget.excess() == 0;
         if room || full {
             engine.wake_waiting();
         }
@@ -169,9 +180,7 @@ impl Cleaner {
 
     /// Whether there is too little room for the writers, counting what is on its way.
     fn must_free(&self, engine: &Engine) -> bool {
-        let coming = engine.log.quarantined();
-        let excess = engine.budget.excess().div_ceil(engine.log.segment_size() as u64) as usize;
-        engine.log.available_frames() + coming < READY_FRAMES + excess
+        must_free_frames(engine) || must_free_places(engine)
     }
 
     /// Frees one segment, the cheapest first.
@@ -179,6 +188,7 @@ impl Cleaner {
         let now = engine.now.load(Ordering::Relaxed);
         let streams = [Stream::Hot, Stream::Survivors];
         let settled = engine.log.settled();
+        let places = must_free_places(engine);
         let mut unsettled = false;
         let mut best: Option<(f64, Stream, SegmentNumber)> = None;
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
@@ -186,8 +196,11 @@ impl Cleaner {
         for stream in streams {
             for sealed in engine.log.sealed(stream) {
                 let segment = engine.log.segment(sealed.segment);
-                if sealed.sealed > settled {
+                if sealed.sealed > settled || !engine.log.is_settled(sealed.segment) {
                     unsettled = true;
+                    continue;
+                }
+                if !places && segment.frame().is_null() {
                     continue;
                 }
                 if segment.live() == 0 {
@@ -198,7 +211,7 @@ impl Cleaner {
                 }
                 oldest[stream as usize].get_or_insert(sealed);
                 live[stream as usize] += u64::from(segment.live());
-                if let Some(benefit) = self.benefit(engine, sealed.segment, now)
+                if let Some(benefit) = self.benefit(engine, sealed.segment, now, places)
                     && best.is_none_or(|(most, ..)| benefit > most)
                 {
                     best = Some((benefit, stream, sealed.segment));
@@ -210,11 +223,22 @@ impl Cleaner {
         {
             return Step::Freed;
         }
-        if engine.options.when_full == WhenFull::Refuse {
-            return if unsettled { Step::Later } else { Step::Nothing };
+        if unsettled && let Some(durable) = &engine.durable {
+            durable.want_commit();
         }
         let probation = live[0] * PROBATION_SHARE > live[0] + live[1];
         let order = if probation { [0, 1] } else { [1, 0] };
+        if engine.durable.is_some() && !places {
+            let coldest = order.iter().find_map(|&queue| oldest[queue]);
+            return match coldest {
+                Some(sealed) if engine.log.drop_frame(sealed.segment) => Step::Freed,
+                _ if unsettled => Step::Later,
+                _ => Step::Nothing,
+            };
+        }
+        if engine.options.when_full == WhenFull::Refuse {
+            return if unsettled { Step::Later } else { Step::Nothing };
+        }
         for queue in order {
             if let Some(sealed) = oldest[queue] {
                 return self.clean(engine, streams[queue], sealed.segment, Fate::Evict);
@@ -225,7 +249,13 @@ impl Cleaner {
 
     /// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u; `None`
     /// if too much of it is alive.
-    fn benefit(&self, engine: &Engine, number: SegmentNumber, now: UnixSeconds) -> Option<f64> {
+    fn benefit(
+        &self,
+        engine: &Engine,
+        number: SegmentNumber,
+        now: UnixSeconds,
+        places: bool,
+    ) -> Option<f64> {
         let segment = engine.log.segment(number);
         if segment.is_jumbo() {
             return None;
@@ -234,6 +264,8 @@ impl Cleaner {
         // make dead bytes disappear, or it would go round for ever.
         let share = f64::from(segment.live()) / f64::from(segment.filled().max(1));
         let below = match engine.options.when_full {
+            // Its frame could simply go.
+            _ if engine.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
             WhenFull::Evict => CLEAN_BELOW,
             WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,
         };
@@ -244,7 +276,7 @@ impl Cleaner {
     /// A segment without a live record needs no look at the index.
     fn free_dead(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber) -> Step {
         if engine.log.begin_cleaning(stream, number) {
-            engine.log.quarantine(number);
+            engine.quarantine(number, Vec::new());
         }
         Step::Freed
     }
@@ -264,10 +296,12 @@ impl Cleaner {
         if !engine.log.begin_cleaning(stream, number) {
             return Step::Freed;
         }
-        if self.walk(engine, stream, number, fate) {
-            engine.log.quarantine(number);
+        let mut ends = Vec::new();
+        if self.walk(engine, stream, number, fate, &mut ends) {
+            engine.quarantine(number, ends);
             Step::Freed
         } else {
+            engine.keep_ends(number, ends);
             engine.log.abandon_cleaning(stream, number);
             Step::Nothing
         }
@@ -280,7 +314,7 @@ impl Cleaner {
         }
         self.participant.tick();
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
-        let head = unsafe { engine.log.records(number) }.next();
+        let head = unsafe { engine.log.records(number, None) }.next();
         let kept = head.is_some_and(|(address, record)| {
             let key = Key::new(record.key(), engine.options.hash_seed);
             let guard = engine.index.lock(&key);
@@ -288,7 +322,7 @@ impl Cleaner {
             let now = engine.now.load(Ordering::Relaxed);
             let keep = keeps(slot, stream) && !expired(record, now);
             if keep {
-                guard.replace(place, slot.with_frequency(frequency_after(slot, stream)));
+                guard.replace(place, slot.with_frequency(frequency_after(slot, stream)), 0);
             }
             keep
         });
@@ -306,6 +340,10 @@ impl Cleaner {
             return;
         }
         self.swept = now;
+        if engine.durable.is_some() {
+            // What has expired still hides older versions: it goes when its segment is cleaned.
+            return self.clean_expired(engine, now);
+        }
         let settled = engine.log.settled();
         let mut due: Vec<(SegmentNumber, Stream)> = Vec::new();
         for stream in [Stream::Hot, Stream::Survivors] {
@@ -323,17 +361,42 @@ impl Cleaner {
             if engine.log.segment(number).expired_whole(now) {
                 self.clean(engine, stream, number, Fate::Evict);
             } else {
-                self.walk(engine, stream, number, Fate::Sweep);
+                self.walk(engine, stream, number, Fate::Sweep, &mut Vec::new());
             }
         }
     }
 
-    /// Decides about every record of a segment; false if one could not be moved.
-    fn walk(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber, fate: Fate) -> bool {
+    /// Cleans segments that have expired whole.
+    fn clean_expired(&mut self, engine: &Engine, now: UnixSeconds) {
+        let settled = engine.log.settled();
+        for stream in [Stream::Hot, Stream::Survivors] {
+            for sealed in engine.log.sealed(stream) {
+                let segment = engine.log.segment(sealed.segment);
+                if sealed.sealed <= settled
+                    && engine.log.is_settled(sealed.segment)
+                    && segment.expired_whole(now)
+                {
+                    self.clean(engine, stream, sealed.segment, Fate::Evict);
+                }
+            }
+        }
+    }
+
+    /// Decides about every record of a segment; false if one could not be moved, or the segment not
+    /// be read. `ends` gets the offsets of what was removed although nothing newer hides it.
+    fn walk(
+        &mut self,
+        engine: &Engine,
+        stream: Stream,
+        number: SegmentNumber,
+        fate: Fate,
+        ends: &mut Vec<u32>,
+    ) -> bool {
         self.participant.tick();
         let mut earliest = 0;
+        let Ok(loaded) = engine.log.load_if_absent(number) else { return false };
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
-        let mut records = unsafe { engine.log.records(number) };
+        let mut records = unsafe { engine.log.records(number, loaded.as_deref()) };
         let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(BATCH);
         let mut complete = true;
         while complete {
@@ -350,7 +413,7 @@ impl Cleaner {
                 break;
             }
             for (address, record, key) in &batch {
-                complete &= self.decide(engine, stream, fate, *address, *record, key);
+                complete &= self.decide(engine, stream, fate, *address, *record, key, ends);
                 let expiry = record.expiry();
                 if expiry > self.swept && (earliest == 0 || expiry < earliest) {
                     earliest = expiry;
@@ -373,12 +436,16 @@ impl Cleaner {
         address: Address,
         record: Record<'_>,
         key: &Key<'_>,
+        ends: &mut Vec<u32>,
     ) -> bool {
         let guard = engine.index.lock(key);
         let Some((place, slot, ())) = guard.find(key, at(address)) else { return true };
-        let remove = |place: Place<'_>| {
-            guard.remove(place);
+        let mut remove = |place: Place<'_>| {
+            guard.remove(place, true);
             engine.kill(address.segment(), record.size());
+            if engine.durable.is_some() {
+                ends.push(address.offset() as u32);
+            }
         };
         if expired(record, engine.now.load(Ordering::Relaxed)) {
             remove(place);
@@ -400,9 +467,14 @@ impl Cleaner {
                 return true;
             }
         };
+        let _appending = self.participant.appending();
         match copy(engine, record, to) {
             Some(copied) => {
-                guard.replace(place, Slot::new(key.tag(), frequency, copied));
+                if let Some(changes) = &self.changes {
+                    let change = Change { address: copied, before: slot };
+                    changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+                }
+                guard.replace(place, Slot::new(key.tag(), frequency, copied), 0);
                 engine.kill(address.segment(), record.size());
                 bump(&self.counters.moved_items, 1);
                 true
@@ -426,6 +498,18 @@ impl Cleaner {
             engine.ghost.remember(key);
         }
     }
+}
+
+/// Whether there are too few frames for the writers, counting those on their way.
+fn must_free_frames(engine: &Engine) -> bool {
+    let coming = engine.log.quarantined() + engine.log.dropped_frames();
+    let excess = engine.budget.excess().div_ceil(engine.log.segment_size() as u64) as usize;
+    engine.log.available_frames() + coming < READY_FRAMES + excess
+}
+
+/// Whether there are too few places in the store for the writers, counting those on their way.
+fn must_free_places(engine: &Engine) -> bool {
+    engine.log.available_numbers().saturating_add(engine.log.quarantined()) < READY_FRAMES
 }
 
 /// Whether moving more would take too much memory beyond the budget before what was freed so far is
@@ -470,6 +554,14 @@ fn copy(engine: &Engine, record: Record<'_>, to: Stream) -> Option<Address> {
     let reserved = engine.log.reserve(to, size, now, Claim::Clean)?;
     // SAFETY: the reservation is `size` bytes of this thread's own, and the record is that long.
     unsafe { reserved.memory.copy_from_nonoverlapping(record.pointer(), size) };
+    if let Some(store) = engine.log.store() {
+        let value_hash = store.value_hash(record.value(), &[]);
+        // SAFETY: the copy is whole, and nobody reads it before its slot is published.
+        unsafe {
+            let (address, layout) = (reserved.address, record.layout());
+            engine.log.seal_record(address, reserved.memory, &layout, value_hash);
+        }
+    }
     engine.log.segment(reserved.address.segment()).note_expiry(record.expiry());
     Some(reserved.address)
 }

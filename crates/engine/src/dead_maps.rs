@@ -1,0 +1,87 @@
+//! Dead maps: which records of a segment are superseded, written down so that a segment with
+//! tombstones or evicted items can be freed without older versions coming back after a crash.
+//!
+//! A map is made by asking the index about every record. It leaves out what hides older versions
+//! itself: tombstones, and items that were removed when their segment was emptied.
+
+use crate::cleaner::Cleaner;
+use crate::engine::Engine;
+use crate::key::Key;
+use larder_log::SegmentNumber;
+use larder_log::commit::DeadMap;
+use larder_log::record::Kind;
+
+/// Bytes of a segment per bit of its map: the shortest record is as long.
+const BYTES_PER_BIT: u32 = 16;
+
+impl Engine {
+    /// A segment's records are out of the index; `ends` are the offsets of those that nothing newer
+    /// hides.
+    pub(crate) fn quarantine(&self, number: SegmentNumber, mut ends: Vec<u32>) {
+        if let Some(store) = self.log.store() {
+            ends.extend(store.kept_ends(number));
+        }
+        self.log.quarantine(number, ends);
+        if let Some(durable) = &self.durable {
+            durable.want_commit();
+        }
+    }
+
+    /// A segment was not emptied after all, but these of its records are removed.
+    pub(crate) fn keep_ends(&self, number: SegmentNumber, ends: Vec<u32>) {
+        if let Some(store) = self.log.store() {
+            store.keep_ends(number, ends);
+        }
+    }
+}
+
+impl Cleaner {
+    /// Makes the dead maps that are needed to free segments.
+    pub(crate) fn make_dead_maps(&mut self, engine: &Engine) {
+        for number in engine.log.wanted_maps() {
+            if let Some(map) = self.dead_map(engine, number) {
+                engine.stage_dead_map(map);
+            }
+        }
+    }
+
+    fn dead_map(&mut self, engine: &Engine, number: SegmentNumber) -> Option<DeadMap> {
+        let store = engine.log.store()?;
+        // What the settled commits did is all published; what came later may be in the map too,
+        // which is why it is not written before that is durable as well.
+        let cover = store.settled_commit();
+        self.participant.tick();
+        let segment = engine.log.segment(number);
+        let generation = segment.generation();
+        let loaded = engine.log.load_if_absent(number).ok()?;
+        let ends = engine.log.quarantined_ends(number);
+        let mut bits = vec![0; engine.log.segment_size().div_ceil(8 * BYTES_PER_BIT as usize)];
+        let durable = segment.durable();
+        // SAFETY: only the cleaner frees segments, and what is durable is complete.
+        for (address, record) in unsafe { engine.log.records(number, loaded.as_deref()) } {
+            let offset = address.offset() as u32;
+            if offset >= durable {
+                break;
+            }
+            if record.kind() != Kind::Item {
+                continue;
+            }
+            let dead = match &ends {
+                Some(ends) => !ends.contains(&offset),
+                None => {
+                    let key = Key::new(record.key(), engine.options.hash_seed);
+                    let guard = engine.index.lock(&key);
+                    guard.find(&key, |slot| (slot.address() == address).then_some(())).is_none()
+                        && !store.kept_ends(number).contains(&offset)
+                }
+            };
+            if dead {
+                let bit = (offset / BYTES_PER_BIT) as usize;
+                bits[bit / 8] |= 1 << (bit % 8);
+            }
+        }
+        self.participant.sleep();
+        let after = store.open_commit();
+        Some(DeadMap { segment: number, generation, cover, after, bits })
+    }
+}
