@@ -20,6 +20,7 @@ use crate::stats::{Counters, bump};
 use crate::{UnixSeconds, WhenFull};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Participant, Record, Sealed, SegmentNumber, Stream};
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
@@ -82,6 +83,8 @@ pub(crate) struct Cleaner {
     pub(crate) participant: Participant,
     /// What it moved and is not durable; only in sync mode.
     changes: Option<Arc<Changes>>,
+    /// Segments whose dead maps wait to be written, and the commit that they wait for.
+    pub(crate) mapped: HashMap<SegmentNumber, u64>,
     /// The segment that was swept last, and the second of the last sweep.
     sweep_at: SegmentNumber,
     swept: UnixSeconds,
@@ -130,6 +133,7 @@ impl Cleaner {
             counters: engine.new_counters(),
             participant: engine.epochs.join(),
             changes: engine.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
+            mapped: HashMap::new(),
             sweep_at: 0,
             swept: 0,
             idle_polls: 0,

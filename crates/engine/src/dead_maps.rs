@@ -9,10 +9,9 @@ use crate::engine::Engine;
 use crate::key::Key;
 use larder_log::SegmentNumber;
 use larder_log::commit::DeadMap;
+use larder_log::format::jumbo::RECORD_AT;
+use larder_log::format::meta::mark;
 use larder_log::record::Kind;
-
-/// Bytes of a segment per bit of its map: the shortest record is as long.
-const BYTES_PER_BIT: u32 = 16;
 
 impl Engine {
     /// A segment's records are out of the index; `ends` are the offsets of those that nothing newer
@@ -38,8 +37,16 @@ impl Engine {
 impl Cleaner {
     /// Makes the dead maps that are needed to free segments.
     pub(crate) fn make_dead_maps(&mut self, engine: &Engine) {
-        for number in engine.log.wanted_maps() {
-            if let Some(map) = self.dead_map(engine, number) {
+        let Some(store) = engine.log.store() else { return };
+        let settled = store.settled_commit();
+        let wanted = engine.log.wanted_maps();
+        // One that was lost with a failed commit is made again.
+        self.mapped.retain(|number, after| settled <= *after + 1 && wanted.contains(number));
+        for number in wanted {
+            if !self.mapped.contains_key(&number)
+                && let Some(map) = self.dead_map(engine, number)
+            {
+                self.mapped.insert(number, map.after);
                 engine.stage_dead_map(map);
             }
         }
@@ -55,7 +62,7 @@ impl Cleaner {
         let generation = segment.generation();
         let loaded = engine.log.load_if_absent(number).ok()?;
         let ends = engine.log.quarantined_ends(number);
-        let mut bits = vec![0; engine.log.segment_size().div_ceil(8 * BYTES_PER_BIT as usize)];
+        let mut bits = vec![0; store.map_bytes()];
         let durable = segment.durable();
         // SAFETY: only the cleaner frees segments, and what is durable is complete.
         for (address, record) in unsafe { engine.log.records(number, loaded.as_deref()) } {
@@ -76,8 +83,8 @@ impl Cleaner {
                 }
             };
             if dead {
-                let bit = (offset / BYTES_PER_BIT) as usize;
-                bits[bit / 8] |= 1 << (bit % 8);
+                let at = if segment.is_jumbo() { RECORD_AT } else { offset as usize };
+                mark(&mut bits, at);
             }
         }
         self.participant.sleep();

@@ -6,12 +6,14 @@
 //! written again until the device takes it.
 
 use crate::engine::Engine;
+use crate::CommitState;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use larder_disk::Device;
 use larder_log::commit::{Closed, Committer as LogCommitter, DeadMap};
 use larder_log::record::Kind;
-use larder_log::{Address, CommitState};
+use larder_log::store::SEQ_LEASE;
+use larder_log::Address;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -57,6 +59,8 @@ pub struct StoreOptions {
     pub clock: MonotonicClock,
     /// Random numbers for a store that is created: its identity, and the secret of its checksums.
     pub seeds: [u64; 3],
+    /// Unix seconds, for a store that is created.
+    pub created: u64,
 }
 
 /// How the store is.
@@ -87,8 +91,6 @@ pub(crate) type Changes = Mutex<Vec<Change>>;
 const REMEMBERED: usize = 1024;
 /// How long the committer waits before it tries a failing device again.
 const RETRY: Duration = Duration::from_millis(100);
-/// Un-synced bytes at which an async commit starts early.
-const EARLY_BYTES: u64 = 16 << 20;
 
 /// What sessions and committer share about durability.
 pub(crate) struct Durable {
@@ -274,6 +276,7 @@ impl Engine {
         let mut committer = lock(&self.committer);
         let began = durable.now_us();
         committer.log.stage_all(&mut lock(&self.dead_maps));
+        self.lease_versions();
         let closed = self.log.close_commit();
         durable.take_changes(&mut committer.changes);
         let idle = closed.is_empty() && !self.log.has_commit_work(&committer.log);
@@ -287,6 +290,7 @@ impl Engine {
             Ok(written) => {
                 self.log.settle_commit(&mut committer.log, &closed, written);
                 durable.synced_until.store(began, Ordering::Relaxed);
+                self.mark_lease();
                 self.settle_changes(&mut committer.changes);
                 let mut times = lock(&durable.times);
                 times.push_back(durable.now_us().saturating_sub(began));
@@ -313,6 +317,22 @@ impl Engine {
         durable.wake();
         if self.log.quarantined() > 0 {
             self.kick_cleaner();
+        }
+    }
+
+    /// Asks for more version numbers in time: none above the durable limit is ever used.
+    fn lease_versions(&self) {
+        if self.index.wants_lease()
+            && let Some(store) = self.log.store()
+        {
+            store.change_superblock(|superblock| superblock.seq_limit += SEQ_LEASE);
+        }
+    }
+
+    /// The limit in the superblock is durable.
+    pub(crate) fn mark_lease(&self) {
+        if let Some(store) = self.log.store() {
+            self.index.set_lease_mark(store.superblock().seq_limit - SEQ_LEASE / 2);
         }
     }
 
@@ -421,7 +441,12 @@ impl Engine {
     /// How far a commit has come.
     #[inline]
     pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
-        self.log.store().map_or(CommitState::Durable, |store| store.commit_state(commit))
+        let Some(store) = self.log.store() else { return CommitState::Durable };
+        match store.commit_state(commit) {
+            larder_log::CommitState::Durable => CommitState::Durable,
+            larder_log::CommitState::Pending => CommitState::Pending,
+            larder_log::CommitState::Failed => CommitState::Failed,
+        }
     }
 
     /// A dead map for the committer to write.
@@ -430,10 +455,5 @@ impl Engine {
         if let Some(durable) = &self.durable {
             durable.want_commit();
         }
-    }
-
-    /// Bytes that are not durable, and whether there are enough for a commit before its time.
-    pub(crate) fn commit_early(&self) -> bool {
-        self.log.unsynced_bytes() > EARLY_BYTES
     }
 }

@@ -1,12 +1,17 @@
 //! The engine: everything that is shared by the sessions and the cleaner.
 
+use crate::durability::{Committer, Durable};
+use crate::fetch::Fetches;
 use crate::ghost::Ghost;
 use crate::index::Index;
+use crate::key::Key;
 use crate::large::LargeValue;
+use crate::recovery::{Progress, Recovered, StoreError};
 use crate::stats::{Counters, Stats, Totals};
 use crate::wins::Wins;
 use crate::{Options, Session, UnixSeconds, WhenFull};
-use larder_log::{Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, State};
+use larder_log::commit::DeadMap;
+use larder_log::{Address, Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, Record, State};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +26,9 @@ pub const MIN_ITEM_SIZE: u64 = 1024;
 pub const MAX_ITEM_SIZE: u64 = 1 << 30;
 /// `set_memory_limit` may raise the limit to this many times what the engine was opened with.
 const GROWTH: u64 = 4;
+/// Frames that an engine with a store needs at least: those it appends to, the cleaner's reserve, and
+/// some that can be read.
+const MIN_FRAMES: usize = 8;
 /// Frames that memory is divided into, about: the more, the finer the eviction.
 const FRAMES: u64 = 128;
 
@@ -45,8 +53,10 @@ pub enum OpenError {
         /// The most, in bytes.
         maximum: u64,
     },
-    /// The operating system gave no memory.
+    /// The operating system gave no memory, or no thread.
     Map(std::io::Error),
+    /// The store cannot be used.
+    Store(StoreError),
 }
 
 impl fmt::Display for OpenError {
@@ -66,6 +76,7 @@ impl fmt::Display for OpenError {
             OpenError::Map(error) => {
                 write!(f, "the operating system gave no memory ({error}): ask for less")
             }
+            OpenError::Store(error) => error.fmt(f),
         }
     }
 }
@@ -90,6 +101,13 @@ pub struct Engine {
     pub(crate) full: AtomicBool,
     /// Items have been evicted: the ghost queue is worth a look.
     pub(crate) evicts: AtomicBool,
+    /// With a store: what is shared about durability.
+    pub(crate) durable: Option<Durable>,
+    pub(crate) committer: Mutex<Committer>,
+    /// Dead maps that the committer is to write.
+    pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
+    pub(crate) fetches: Arc<Fetches>,
+    recovered: Option<Recovered>,
     counters: Mutex<Ledger>,
     waiting: Mutex<Vec<Waker>>,
     cleaner: Mutex<Option<Thread>>,
@@ -123,17 +141,39 @@ impl Engine {
     /// # Errors
     /// If the options do not fit each other, or there is no memory.
     pub fn open(options: Options) -> Result<Arc<Engine>, OpenError> {
-        let engine = Self::open_without_cleaner(options)?;
-        crate::cleaner::spawn(&engine).map_err(OpenError::Map)?;
-        Ok(engine)
+        Self::open_with_progress(options, &mut |_| {})
     }
 
-    /// Opens an engine whose owner calls [`Engine::clean`] itself: for simulations that decide
-    /// themselves what happens when.
+    /// As [`Engine::open`]; `progress` hears how far the recovery of a store has come.
     ///
     /// # Errors
     /// As [`Engine::open`].
-    pub fn open_without_cleaner(options: Options) -> Result<Arc<Engine>, OpenError> {
+    pub fn open_with_progress(
+        options: Options,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Arc<Engine>, OpenError> {
+        let engine = Self::build(options, progress)?;
+        crate::cleaner::spawn(&engine).map_err(OpenError::Map)?;
+        if engine.durable.is_some() {
+            crate::durability::spawn(&engine).map_err(OpenError::Map)?;
+            crate::fetch::spawn(&engine).map_err(OpenError::Map)?;
+        }
+        Ok(engine)
+    }
+
+    /// Opens an engine without threads, whose owner calls [`Engine::clean`], [`Engine::commit`] and
+    /// [`Engine::serve_reads`] itself: for simulations that decide what happens when.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_without_threads(options: Options) -> Result<Arc<Engine>, OpenError> {
+        Self::build(options, &mut |_| {})
+    }
+
+    fn build(
+        mut options: Options,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Arc<Engine>, OpenError> {
         let memory = options.memory;
         if memory < MIN_MEMORY {
             return Err(OpenError::MemoryTooSmall { minimum: MIN_MEMORY });
@@ -144,14 +184,28 @@ impl Engine {
         }
         let budget = Arc::new(Budget::new(memory));
         let epochs = Arc::new(Epochs::default());
-        let config =
-            Config { segment_size: segment_size(memory), max_frame_bytes: memory * GROWTH };
-        let log = Log::new(config, Arc::clone(&budget), Arc::clone(&epochs));
+        let mut segment_size = segment_size(memory);
+        let opened = match &options.store {
+            None => None,
+            Some(store) => {
+                let opened = crate::recovery::open_store(store, segment_size, options.hash_seed)?;
+                segment_size = opened.store.segment_size();
+                options.hash_seed = opened.store.superblock().hash_seed;
+                let minimum = (segment_size * MIN_FRAMES) as u64 * 2;
+                if memory < minimum {
+                    return Err(OpenError::MemoryTooSmall { minimum });
+                }
+                Some(opened)
+            }
+        };
+        let config = Config { segment_size, max_frame_bytes: memory * GROWTH };
+        let (store, recovery) = opened.map(|opened| (opened.store, opened.recovery)).unzip();
+        let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
         let strict = options.when_full == WhenFull::Refuse;
         let index = Index::new(memory, memory * GROWTH, strict, &budget, &epochs);
         let ghost = Ghost::new(memory);
         budget.charge(ghost.bytes());
-        Ok(Arc::new(Engine {
+        let mut engine = Engine {
             log: log.map_err(OpenError::Map)?,
             index: index.map_err(OpenError::Map)?,
             ghost,
@@ -160,13 +214,27 @@ impl Engine {
             flush_at: AtomicU32::new(0),
             full: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
+            durable: options.store.as_ref().map(Durable::new),
+            committer: Mutex::default(),
+            dead_maps: Mutex::default(),
+            fetches: Arc::default(),
+            recovered: None,
             counters: Mutex::default(),
             waiting: Mutex::default(),
             cleaner: Mutex::default(),
             options,
             budget,
             epochs,
-        }))
+        };
+        if let Some(recovery) = recovery {
+            engine.recovered = Some(engine.recover(recovery, progress)?);
+        }
+        Ok(Arc::new(engine))
+    }
+
+    /// What recovery found, if there is a store.
+    pub fn recovered(&self) -> Option<&Recovered> {
+        self.recovered.as_ref()
     }
 
     /// A session for the calling thread. `waker` is woken (from any thread) when a call that
@@ -204,8 +272,19 @@ impl Engine {
             frame_bytes: self.log.frame_bytes(),
             buffer_bytes: self.budget.buffers(),
             segment_size: self.log.segment_size() as u64,
+            unsynced_bytes: self.log.unsynced_bytes(),
             ..Stats::default()
         };
+        if let Some(durable) = &self.durable {
+            (stats.commits, stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
+            if stats.unsynced_bytes > 0 {
+                stats.unsynced_ms = durable.unsynced_age().as_millis() as u64;
+            }
+        }
+        if let Some(recovered) = &self.recovered {
+            stats.recovered_items = recovered.items;
+            stats.recovery_ms = recovered.took.as_millis() as u64;
+        }
         for number in self.log.numbers() {
             let segment = self.log.segment(number);
             if matches!(segment.state(), State::Free | State::Quarantine) {
@@ -307,6 +386,21 @@ impl Engine {
         !lock(&self.waiting).is_empty()
     }
 
+    /// The position of the key of a record.
+    pub(crate) fn position(&self, address: Address) -> u32 {
+        // SAFETY: called for addresses in slots under the stripe's lock.
+        let record = unsafe { self.log.record(address) };
+        if let Some(record) = record {
+            return Key::new(record.key(), self.options.hash_seed).position();
+        }
+        // The key of a record that is only in the store has to be read. An unreadable one may go
+        // anywhere: nobody will find it again, as nobody could have read it.
+        let Ok(image) = self.log.read_record(address) else { return 0 };
+        // SAFETY: the image is one whole record.
+        let record = unsafe { Record::at(image.as_ptr().cast(), || 0) };
+        Key::new(record.key(), self.options.hash_seed).position()
+    }
+
     pub(crate) fn set_cleaner(&self, thread: Thread) {
         *lock(&self.cleaner) = Some(thread);
     }
@@ -346,8 +440,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The cleaner holds no handle while it waits: it looks, finds none, and ends.
+        // The threads hold no handle while they wait: they look, find none, and end.
         self.kick_cleaner();
+        if let Some(durable) = &self.durable {
+            durable.want_commit();
+        }
+        self.fetches.end();
     }
 }
 

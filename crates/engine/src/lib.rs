@@ -6,8 +6,11 @@
 //! reused only after every session has ticked.
 
 mod cleaner;
+mod dead_maps;
+mod durability;
 mod engine;
 mod expiry;
+mod fetch;
 mod ghost;
 mod index;
 mod item;
@@ -15,6 +18,7 @@ mod key;
 mod large;
 mod options;
 mod outcome;
+mod recovery;
 mod session;
 mod stats;
 mod verbs;
@@ -22,6 +26,7 @@ mod wins;
 mod write;
 
 pub use cleaner::ManualCleaner;
+pub use durability::{Durability, Health, MonotonicClock, StoreOptions};
 pub use engine::{Engine, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, OpenError};
 pub use expiry::{Expiry, UnixSeconds};
 pub use item::{Item, ItemHandle};
@@ -29,6 +34,7 @@ pub use key::Key;
 pub use large::LargeValue;
 pub use options::{Options, WhenFull};
 pub use outcome::{CommitPoint, CommitState, Outcome, Refusal};
+pub use recovery::{Progress, Recovered, StoreError};
 pub use session::Session;
 pub use stats::{Stats, Totals};
 pub use verbs::*;

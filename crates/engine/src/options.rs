@@ -1,5 +1,7 @@
 //! What an engine is opened with.
 
+use crate::durability::StoreOptions;
+
 /// What happens to a write when memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
@@ -21,6 +23,9 @@ pub struct Options {
     pub when_full: WhenFull,
     /// Seed of the key hash; random in a server, fixed in a simulation.
     pub hash_seed: u64,
+    /// Where items are kept beyond memory and beyond the process; `None`: nowhere. The hash seed of a
+    /// store that exists is its own.
+    pub store: Option<StoreOptions>,
 }
 
 impl Default for Options {
@@ -30,6 +35,7 @@ impl Default for Options {
             max_item_size: 1 << 20,
             when_full: WhenFull::Evict,
             hash_seed: 0,
+            store: None,
         }
     }
 }

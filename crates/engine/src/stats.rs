@@ -48,6 +48,8 @@ counters! {
     touch_hits,
     /// Touches that found none.
     touch_misses,
+    /// Items of the store that could not be read any more.
+    unreadable,
     /// Deletes that found an item.
     delete_hits,
     /// Deletes that found none.
@@ -117,4 +119,18 @@ pub struct Stats {
     pub segments: u64,
     /// Jumbo segments.
     pub jumbos: u64,
+    /// Bytes that a crash would take back.
+    pub unsynced_bytes: u64,
+    /// How long ago the oldest of them may have been written, in milliseconds.
+    pub unsynced_ms: u64,
+    /// Group commits since the start.
+    pub commits: u64,
+    /// Median time of the last commits, in microseconds.
+    pub commit_us_p50: u64,
+    /// 99th percentile of the last commits' times, in microseconds.
+    pub commit_us_p99: u64,
+    /// Items that were found at the start.
+    pub recovered_items: u64,
+    /// How long that took, in milliseconds.
+    pub recovery_ms: u64,
 }

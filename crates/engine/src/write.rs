@@ -8,7 +8,7 @@ use crate::index::{Guard, Place};
 use crate::key::Key;
 use crate::large::LargeValue;
 use crate::{Item, Session};
-use larder_log::record::{HEADER, Kind, write_head, write_tombstone};
+use larder_log::record::{HEADER, Kind, write_head, write_head_as};
 use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
 
@@ -138,7 +138,8 @@ impl Session {
         let seq = guard.next_seq();
         // SAFETY: the reservation is this thread's own and as long as the layout says.
         unsafe {
-            write_tombstone(reserved.memory, &layout, seq, key.bytes());
+            let fields = Fields { seq, ..Fields::default() };
+            write_head_as(Kind::Tombstone, reserved.memory, &layout, &fields, key.bytes());
             log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
         }
         let address = reserved.address;
@@ -219,7 +220,7 @@ impl Session {
             }
             None => {
                 let slot = Slot::new(key.tag(), 0, address);
-                guard.fill(place, slot);
+                guard.fill(place, slot, 1);
                 slot
             }
         };

@@ -11,9 +11,14 @@
 //! places, so no write ever touches bytes that an earlier commit made durable.
 
 use crate::address::SegmentNumber;
-use crate::format::{BLOCK, HEADER_BYTES, Meta, MetaState, TRAILER_BYTES, Tail, Trailer};
+use crate::format::geometry::TAIL_BYTES;
+use crate::format::jumbo::RECORD_AT;
+use crate::format::meta::map_in;
+use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
+use crate::format::{BLOCK, DurableEnd, Meta, Tail, Trailer, Use};
 use crate::failure::Cut;
 use crate::log::{Log, Stream, lock};
+use crate::record::Record;
 use crate::segment::Segment;
 use crate::store::Store;
 use std::io;
@@ -52,16 +57,16 @@ pub struct DeadMap {
     pub cover: u64,
     /// Nothing in the map is newer than this commit.
     pub after: u64,
-    /// One bit per 16 bytes of the segment.
+    /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
     pub bits: Vec<u8>,
 }
 
 /// The committer's own state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Committer {
     /// Which of each stream's tail places holds what is durable.
-    tails: [bool; 2],
-    buffer: Vec<u8>,
+    tails: [usize; 2],
+    buffer: Box<[u8; TAIL_BYTES]>,
     maps: Vec<DeadMap>,
     pub(crate) cuts: Vec<Cut>,
     /// Commits that failed but were acknowledged: they are written again with the next.
@@ -76,7 +81,26 @@ pub struct Written {
     metas: Vec<(SegmentNumber, u64)>,
     superblock: Option<u64>,
     covered: Vec<(SegmentNumber, u32, u64)>,
-    tails: [bool; 2],
+    tails: [usize; 2],
+}
+
+impl Written {
+    /// Segments whose metas were written, and the versions of these.
+    pub(crate) fn into_metas(self) -> Vec<(SegmentNumber, u64)> {
+        self.metas
+    }
+}
+
+impl Default for Committer {
+    fn default() -> Self {
+        Committer {
+            tails: [0; 2],
+            buffer: Box::new([0; TAIL_BYTES]),
+            maps: Vec::new(),
+            cuts: Vec::new(),
+            again: Vec::new(),
+        }
+    }
 }
 
 impl Committer {
@@ -178,12 +202,13 @@ impl Log {
         let segment = self.segment(part.segment);
         let trailer = Trailer {
             generation: segment.generation(),
+            length: part.to - part.from - TRAILER_BYTES as u32,
             commit,
-            covered: part.to - part.from - TRAILER_BYTES as u32,
+            durable: *lock(&store.durable_ends),
+            seq_limit: store.superblock().seq_limit,
             sealed: part.sealed,
-            seq_limit: lock(&store.changing).superblock.seq_limit,
-            durable_ends: *lock(&store.durable_ends),
         };
+        let seed = store.segment_seed(part.segment, trailer.generation);
         let from = part.from as usize;
         let at = part.to as usize - TRAILER_BYTES;
         let end = if part.sealed { (part.to as usize).next_multiple_of(BLOCK) } else { at + TRAILER_BYTES };
@@ -194,8 +219,8 @@ impl Log {
         unsafe {
             let covered = std::slice::from_raw_parts(frame.add(from), at - from);
             let own = std::slice::from_raw_parts_mut(frame.add(at), end - at);
+            own[..TRAILER_BYTES].copy_from_slice(&trailer.encode(covered, seed));
             own[TRAILER_BYTES..].fill(0);
-            trailer.encode(store.checksum_seed, covered, &mut own[..TRAILER_BYTES]);
         }
     }
 
@@ -207,7 +232,7 @@ impl Log {
     pub fn write_commit(&self, committer: &mut Committer, closed: &Closed) -> io::Result<Written> {
         let store = self.durable_log();
         let mut written = Written { tails: committer.tails, ..Written::default() };
-        self.write_cuts(store, committer)?;
+        self.write_cuts(store, committer, &mut written)?;
         let again = std::mem::take(&mut committer.again);
         let result = again.iter().chain([closed]).try_for_each(|commit| {
             self.write_records(store, committer, &mut written, commit)
@@ -259,20 +284,19 @@ impl Log {
             store.device.write_at(place + first as u64, blocks)?;
         }
         if whole < to {
-            let which = !committer.tails[part.stream as usize];
+            let which = 1 - committer.tails[part.stream as usize];
             // SAFETY: as above.
             let data = unsafe { std::slice::from_raw_parts(frame.add(whole), to - whole) };
             let tail = Tail {
-                store_id: store.id,
                 stream: part.stream as u8,
                 segment: part.segment,
                 generation: segment.generation(),
                 offset: whole as u32,
                 commit,
             };
-            tail.encode(store.checksum_seed, data, &mut committer.buffer);
-            let place = store.geometry.tail_place(part.stream as u8, which);
-            store.device.write_at(place, &committer.buffer)?;
+            tail.encode(data, &store.identity, &mut committer.buffer);
+            let place = store.geometry.tail_place(part.stream as usize, which);
+            store.device.write_at(place, &committer.buffer[..])?;
             written.tails[part.stream as usize] = which;
         }
         Ok(())
@@ -291,59 +315,62 @@ impl Log {
         let parts = store.parts(number);
         let trailer = Trailer {
             generation: segment.generation(),
+            length: (RECORD_AT + size) as u32,
             commit,
-            covered: (HEADER_BYTES + size) as u32,
+            durable: *lock(&store.durable_ends),
+            seq_limit: store.superblock().seq_limit,
             sealed: true,
-            seq_limit: lock(&store.changing).superblock.seq_limit,
-            durable_ends: *lock(&store.durable_ends),
         };
+        let seed = store.segment_seed(number, trailer.generation);
+        // SAFETY: the record is complete and never changes.
+        let record = unsafe { Record::at(segment.frame(), || segment.jumbo_value()) };
+        let value_at = RECORD_AT + record.layout().value_offset();
         // SAFETY: the mapping has room for the header in front of the record and for the trailer
         // behind it, see `JUMBO_HEADROOM`; the record never changes, the rest is this thread's own.
         let image = unsafe {
-            let base = segment.frame().sub(HEADER_BYTES);
-            let covered = std::slice::from_raw_parts(base, HEADER_BYTES + size);
-            let own = std::slice::from_raw_parts_mut(base.add(HEADER_BYTES + size), TRAILER_BYTES);
-            trailer.encode(store.checksum_seed, covered, own);
-            std::slice::from_raw_parts(base, HEADER_BYTES + size + TRAILER_BYTES)
+            let base = segment.frame().sub(RECORD_AT);
+            let covered = std::slice::from_raw_parts(base, value_at);
+            let own = base.add(RECORD_AT + size);
+            own.copy_from_nonoverlapping(trailer.encode(covered, seed).as_ptr(), TRAILER_BYTES);
+            std::slice::from_raw_parts(base, RECORD_AT + size + TRAILER_BYTES)
         };
         let places = std::iter::once(&number).chain(&parts);
         for (piece, &place) in image.chunks(self.segment_size()).zip(places) {
             store.device.write_at(store.geometry.segment(place), piece)?;
         }
         for (index, &part) in parts.iter().enumerate() {
-            let state = MetaState::JumboPart {
+            let usage = Use::Part {
                 owner: number,
                 owner_generation: segment.generation(),
                 index: index as u32 + 1,
             };
-            self.write_meta(store, written, part, state, commit, None)?;
+            self.write_meta(store, written, part, usage, commit, None)?;
         }
         store.entry(number).sealed.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Writes a segment's meta to the older of its two copies.
-    fn write_meta(
+    pub(crate) fn write_meta(
         &self,
         store: &Store,
         written: &mut Written,
         number: SegmentNumber,
-        state: MetaState,
+        usage: Use,
         cover: u64,
         dead: Option<&[u8]>,
     ) -> io::Result<()> {
         let version = store.entry(number).meta_version.load(Ordering::Relaxed) + 1;
-        let meta = Meta {
-            store_id: store.id,
-            segment: number,
-            generation: self.segment(number).generation(),
-            state,
-            version,
-            cover,
-        };
-        let bytes = meta.encode(store.checksum_seed, dead, &store.geometry);
+        let generation = self.segment(number).generation();
+        let meta = Meta { version, cover, generation, usage };
+        let map = dead.map_or(0, <[u8]>::len);
+        let mut bytes = vec![0; Meta::encoded_bytes(map)];
+        if let Some(dead) = dead {
+            map_in(&mut bytes, map).copy_from_slice(dead);
+        }
+        meta.encode(number, map, &store.identity, &mut bytes);
         written.metas.push((number, version));
-        store.device.write_at(store.geometry.meta(number, version), &bytes)
+        store.device.write_at(store.geometry.meta(number, meta.copy()), &bytes)
     }
 
     fn write_maps(
@@ -362,7 +389,8 @@ impl Log {
                 continue;
             }
             let bits = Some(&map.bits[..]);
-            self.write_meta(store, written, map.segment, MetaState::InUse, map.cover, bits)?;
+            let end = store.entry(map.segment).end.load(Ordering::Relaxed);
+            self.write_meta(store, written, map.segment, Use::InUse { end }, map.cover, bits)?;
             written.covered.push((map.segment, map.generation, map.cover));
         }
         Ok(())
@@ -371,7 +399,7 @@ impl Log {
     fn write_free_marks(&self, store: &Store, written: &mut Written) -> io::Result<()> {
         for number in self.freeable(store) {
             for part in store.parts(number).into_iter().chain([number]) {
-                self.write_meta(store, written, part, MetaState::Free, 0, None)?;
+                self.write_meta(store, written, part, Use::Free, 0, None)?;
             }
             written.freed.push(number);
         }
@@ -452,7 +480,7 @@ impl Log {
         let mut ends = lock(&store.durable_ends);
         for part in &commit.parts {
             self.settle_part(store, commit.number, part.segment, part.to);
-            ends[part.stream as usize] = (part.segment, part.to);
+            ends[part.stream as usize] = DurableEnd { segment: part.segment, offset: part.to };
         }
         drop(ends);
         for &jumbo in &commit.jumbos {

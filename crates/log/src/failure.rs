@@ -2,9 +2,11 @@
 //! durable ends and go on in other segments, so the pages of the failed commit are never believed.
 
 use crate::address::SegmentNumber;
-use crate::commit::{Closed, Committer};
-use crate::format::{BLOCK, Geometry};
+use crate::commit::{Closed, Committer, Written};
+use crate::format::geometry::SUPERBLOCKS;
+use crate::format::{BLOCK, Use};
 use crate::log::{Log, Sealed, lock};
+use crate::format::segment::HEADER_BYTES;
 use crate::segment::State;
 use crate::store::Store;
 use std::io;
@@ -42,7 +44,9 @@ impl Log {
     fn cut(&self, store: &Store, committer: &mut Committer, number: SegmentNumber) {
         let segment = self.segment(number);
         let durable = segment.durable();
-        store.entry(number).sealed.store(true, Ordering::Release);
+        let entry = store.entry(number);
+        entry.sealed.store(true, Ordering::Release);
+        entry.end.store(durable.max(HEADER_BYTES as u32), Ordering::Relaxed);
         segment.cut(durable);
         let cut = Cut { segment: number, generation: segment.generation(), durable };
         committer.cuts.retain(|other| other.segment != number);
@@ -65,16 +69,25 @@ impl Log {
         }
     }
 
-    /// Writes the last block of each segment that was cut, ended by zeros.
-    pub(crate) fn write_cuts(&self, store: &Store, committer: &Committer) -> io::Result<()> {
+    /// Writes the last block of each segment that was cut, and where it ends.
+    pub(crate) fn write_cuts(
+        &self,
+        store: &Store,
+        committer: &Committer,
+        written: &mut Written,
+    ) -> io::Result<()> {
         for cut in &committer.cuts {
             let segment = self.segment(cut.segment);
             let frame = segment.frame();
             if segment.generation() != cut.generation || frame.is_null() {
                 continue;
             }
+            let entry = store.entry(cut.segment);
+            let usage = Use::InUse { end: entry.end.load(Ordering::Relaxed) };
+            let cover = entry.cover.load(Ordering::Relaxed);
+            self.write_meta(store, written, cut.segment, usage, cover, None)?;
             let first = cut.durable as usize / BLOCK * BLOCK;
-            if first == self.segment_size() {
+            if first == cut.durable as usize {
                 continue;
             }
             let mut block = [0; BLOCK];
@@ -95,10 +108,11 @@ impl Log {
     /// Those of the device, or that it answers something else than was written.
     pub fn verify_device(&self) -> io::Result<()> {
         let store = self.durable_log();
-        let written = store.superblock();
-        let mut block = [0; BLOCK];
-        store.device.read_at(Geometry::superblock(written.version), &mut block)?;
-        if block[..] == written.encode()[..] {
+        let superblock = store.superblock();
+        let (mut written, mut read) = ([0; BLOCK], [0; BLOCK]);
+        superblock.encode(&mut written);
+        store.device.read_at(SUPERBLOCKS[superblock.copy()], &mut read)?;
+        if read == written {
             Ok(())
         } else {
             Err(io::Error::other("the device does not give back what was written to it"))

@@ -8,17 +8,27 @@
 pub mod address;
 pub mod budget;
 pub mod epoch;
+pub mod commit;
+mod failure;
+pub mod format;
 mod frames;
 pub mod log;
 pub mod memory;
+mod reclaim;
 pub mod record;
+pub mod recover;
+
+mod residency;
 pub mod segment;
+pub mod store;
 pub mod sync;
 
 pub use address::{Address, MAX_SEGMENT_SIZE, SegmentNumber};
 pub use budget::Budget;
-pub use epoch::{Epochs, Participant};
+pub use epoch::{Appending, Epochs, Participant};
 pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};
 pub use memory::{Mapping, Region};
-pub use record::{Fields, Kind, Layout, Record};
+pub use record::{Fields, Head, Kind, Layout, Record};
+pub use residency::Image;
 pub use segment::{Segment, State};
+pub use store::{CommitState, Store};

@@ -2,7 +2,7 @@
 //! a segment's frame gets back to the pool.
 
 use crate::address::{Address, SegmentNumber};
-use crate::format::{HEADER_BYTES, TRAILER_BYTES};
+use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
 use crate::record::Record;
@@ -110,6 +110,8 @@ pub struct Log {
     pub(crate) streams: [Open; 2],
     pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
     pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
+    /// Frames that were dropped, and the epochs that must have passed before they are reused.
+    pub(crate) dropped: Mutex<VecDeque<(u64, usize)>>,
     pub(crate) store: Option<Store>,
 }
 
@@ -154,6 +156,7 @@ impl Log {
             streams: Default::default(),
             queues: Default::default(),
             quarantine: Mutex::default(),
+            dropped: Mutex::default(),
             store,
         })
     }
@@ -328,7 +331,7 @@ impl Log {
 
     /// Gives a filled mapping a segment number: one record of `size` bytes that begins at `start`
     /// in the mapping's first page. The mapping is charged already; it is given back if there is no
-    /// number.
+    /// number. `seal` completes the record when its address is known.
     pub fn adopt_jumbo(
         &self,
         mapping: Mapping,
@@ -336,6 +339,7 @@ impl Log {
         size: usize,
         value: usize,
         now: u32,
+        seal: impl FnOnce(Address),
     ) -> Result<Address, Mapping> {
         let Some((number, parts)) = self.take_jumbo_numbers(size) else { return Err(mapping) };
         let (base, bytes) = mapping.into_raw();
@@ -344,6 +348,7 @@ impl Log {
         let at = base.wrapping_add(start);
         segment.open(at, 0, Stream::Hot as u8, now);
         segment.make_jumbo(size, value, bytes);
+        seal(Address::new(number, 0));
         if let Some(store) = &self.store {
             // SAFETY: in front of the record there is room for the header, see `JUMBO_HEADROOM`.
             unsafe {
@@ -369,7 +374,10 @@ impl Log {
         }
         let from = numbers.len() - parts;
         let mut taken = numbers.split_off(from);
-        let first = taken.pop()?;
+        for &part in &taken[1..] {
+            self.segment(part).begin_part();
+        }
+        let first = taken.remove(0);
         Some((first, taken))
     }
 }

@@ -81,13 +81,18 @@ impl Log {
         lock(&self.queues[stream as usize]).push_front(Sealed { segment: number, sealed: 0 });
     }
 
-    /// The records of a sealed segment, in order.
+    /// The records of a sealed segment, in order, from its frame or as it was loaded.
     ///
     /// # Safety
     /// The segment must be sealed, its appenders done, and it must not be freed meanwhile.
-    pub unsafe fn records(&self, number: SegmentNumber) -> impl Iterator<Item = Appended<'_>> {
+    pub unsafe fn records<'a>(
+        &'a self,
+        number: SegmentNumber,
+        loaded: Option<&'a [u64]>,
+    ) -> impl Iterator<Item = Appended<'a>> {
         let segment = self.segment(number);
-        let (frame, filled) = (segment.frame(), segment.filled() as usize);
+        let filled = segment.filled() as usize;
+        let frame = loaded.map_or(segment.frame().cast_const(), |words| words.as_ptr().cast());
         let mut offset = 0;
         std::iter::from_fn(move || {
             if offset >= filled {
@@ -114,6 +119,7 @@ impl Log {
 
     /// Frees what has been in quarantine long enough; the answer is how many segments.
     pub fn reap(&self) -> usize {
+        self.reap_frames();
         let mut freed = 0;
         loop {
             let number = {

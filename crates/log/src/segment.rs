@@ -21,6 +21,18 @@ pub enum State {
 /// The tail's flag: no more appends.
 const CLOSED: u32 = 1 << 31;
 
+/// A segment that was read from a store.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    pub(crate) frame: *mut u8,
+    pub(crate) filled: u32,
+    pub(crate) stream: u8,
+    pub(crate) generation: u32,
+    pub(crate) born: u32,
+    /// A jumbo's value length and mapping length, in bytes.
+    pub(crate) jumbo: Option<(usize, usize)>,
+}
+
 /// One segment. Everything is atomic because any worker may look; who may write what stands at each
 /// field.
 #[derive(Debug)]
@@ -101,6 +113,40 @@ impl Segment {
         self.tail.store(head, Ordering::Release);
     }
 
+    /// The number becomes a further part of a jumbo: a use without a segment.
+    pub(crate) fn begin_part(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Goes on from this use of the number.
+    pub(crate) fn set_generation(&self, generation: u32) {
+        self.generation.store(generation, Ordering::Relaxed);
+    }
+
+    /// Makes the entry that of a sealed segment which was read from a store; nothing in it is alive
+    /// yet.
+    pub(crate) fn restore(&self, restored: Restored) {
+        let (value, mapping) = restored.jumbo.unwrap_or((0, 0));
+        self.stream.store(restored.stream, Ordering::Relaxed);
+        self.born.store(restored.born, Ordering::Relaxed);
+        self.generation.store(restored.generation, Ordering::Relaxed);
+        self.jumbo_value.store(value as u64, Ordering::Relaxed);
+        self.jumbo_mapping.store(mapping as u64, Ordering::Relaxed);
+        self.dead.store(0, Ordering::Relaxed);
+        self.set_end(restored.filled);
+        self.frame.store(restored.frame, Ordering::Release);
+        self.set_state(State::Sealed);
+    }
+
+    /// The records of a segment that was read end here. What was revived meanwhile is alive, the rest
+    /// is dead.
+    pub(crate) fn set_end(&self, end: u32) {
+        self.dead.fetch_add(end, Ordering::Relaxed);
+        self.closed.store(end, Ordering::Release);
+        self.durable.store(end, Ordering::Release);
+        self.tail.store(end | CLOSED, Ordering::Release);
+    }
+
     /// Makes the open segment a sealed jumbo of one record of `size` bytes.
     pub(crate) fn make_jumbo(&self, size: usize, value: usize, mapping: usize) {
         self.jumbo_value.store(value as u64, Ordering::Relaxed);
@@ -156,6 +202,11 @@ impl Segment {
         let frame = self.frame.swap(std::ptr::null_mut(), Ordering::AcqRel);
         self.set_state(State::Free);
         frame
+    }
+
+    /// Takes the RAM copy away; what has it goes on from the store.
+    pub(crate) fn take_frame(&self) -> *mut u8 {
+        self.frame.swap(std::ptr::null_mut(), Ordering::AcqRel)
     }
 
     /// The RAM copy; null without one.

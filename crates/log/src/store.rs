@@ -5,13 +5,17 @@
 //! moment leaves every acknowledged record readable, stands in `docs/file-format.md`.
 
 use crate::address::SegmentNumber;
-use crate::format::{Geometry, SegmentHeader, Superblock};
+use crate::format::geometry::SUPERBLOCKS;
+use crate::format::segment::JumboSize;
+use crate::format::{
+    self, BLOCK, DurableEnd, Geometry, Header, Identity, STREAMS, SegmentSeed, Superblock,
+};
 use crate::log::{Stream, lock};
 use crate::segment::Segment;
 use larder_disk::Device;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A version number that is leased ahead lasts for so many versions of one stripe: long enough that
@@ -29,6 +33,8 @@ pub(crate) struct Entry {
     pub(crate) cover: AtomicU64,
     /// Version of its meta on the device.
     pub(crate) meta_version: AtomicU64,
+    /// Where it was cut; 0: it ends at its sealed trailer, or is open.
+    pub(crate) end: AtomicU32,
     /// Its last trailer was written, or it was cut: nothing more is written to it.
     pub(crate) sealed: AtomicBool,
 }
@@ -47,7 +53,7 @@ pub enum CommitState {
 /// What the superblock says, and how much of that the device knows.
 #[derive(Debug)]
 pub(crate) struct Changing {
-    /// Its version is the one that is durable; what is written has the next.
+    /// Its counter is the one that is durable; what is written has the next.
     pub(crate) superblock: Superblock,
     /// Counts changes; the superblock is durable when `durable` has reached `changes`.
     changes: u64,
@@ -66,9 +72,7 @@ pub struct Store {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) geometry: Geometry,
     pub(crate) changing: Mutex<Changing>,
-    /// Identity and secret of the store: see `docs/file-format.md`.
-    pub(crate) id: u64,
-    pub(crate) checksum_seed: u64,
+    pub(crate) identity: Identity,
     entries: Box<[Entry]>,
     /// The commit that new records belong to, or the one before it if it is being closed.
     pub(crate) open_commit: AtomicU64,
@@ -85,21 +89,21 @@ pub struct Store {
     /// Where ends begin in segments that were emptied and then filled again by an undone commit.
     kept_ends: Mutex<HashMap<SegmentNumber, Vec<u32>>>,
     /// Where each stream was durable after the last commit: segment and offset.
-    pub(crate) durable_ends: Mutex<[(u32, u32); 2]>,
+    pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
     /// Dead maps at least as new as this commit are needed to free something.
     pub(crate) cover_wanted: AtomicU64,
 }
 
 impl Store {
     /// The store on `device`, as its superblock describes it.
-    pub fn new(device: Arc<dyn Device>, superblock: Superblock, geometry: Geometry) -> Self {
-        let count = geometry.segment_count as usize;
+    pub fn new(device: Arc<dyn Device>, superblock: Superblock) -> Self {
+        let geometry = superblock.geometry;
+        let count = geometry.segment_count() as usize;
         let next = superblock.next_commit.max(1);
         Store {
             device,
             geometry,
-            id: superblock.store_id as u64,
-            checksum_seed: superblock.checksum_seed,
+            identity: superblock.identity(),
             changing: Mutex::new(Changing { superblock, changes: 0, durable: 0 }),
             entries: (0..=count).map(|_| Entry::default()).collect(),
             open_commit: AtomicU64::new(next),
@@ -117,12 +121,35 @@ impl Store {
 
     /// Segments of the store.
     pub fn segment_count(&self) -> usize {
-        self.geometry.segment_count as usize
+        self.geometry.segment_count() as usize
     }
 
-    /// The secret with which record checksums are seeded.
-    pub fn checksum_seed(&self) -> u64 {
-        self.checksum_seed
+    /// Bytes of a segment.
+    pub fn segment_size(&self) -> usize {
+        self.geometry.segment_size() as usize
+    }
+
+    /// Hash of a value for its record's checksum; the value may come in two pieces.
+    pub fn value_hash(&self, first: &[u8], second: &[u8]) -> u64 {
+        let seed = self.identity.checksum_seed;
+        if second.is_empty() {
+            return format::value_hash(first, seed);
+        }
+        let mut hasher = format::ValueHasher::new(seed);
+        hasher.update(first);
+        hasher.update(second);
+        hasher.finish()
+    }
+
+    /// With what the checksums of records in this use of a segment are seeded.
+    #[inline]
+    pub(crate) fn segment_seed(&self, number: SegmentNumber, generation: u32) -> SegmentSeed {
+        SegmentSeed::new(self.identity.checksum_seed, number, generation)
+    }
+
+    /// Bytes of a dead map.
+    pub fn map_bytes(&self) -> usize {
+        self.geometry.map_bytes()
     }
 
     /// The device.
@@ -169,7 +196,7 @@ impl Store {
 
     /// What the superblock says now.
     pub fn superblock(&self) -> Superblock {
-        lock(&self.changing).superblock.clone()
+        lock(&self.changing).superblock
     }
 
     /// Changes the superblock and makes it durable at once, waiting for the device.
@@ -183,15 +210,17 @@ impl Store {
         changing.changes += 1;
         self.write_superblock(&changing)?;
         self.device.sync()?;
-        changing.superblock.version += 1;
+        changing.superblock.counter += 1;
         changing.durable = changing.changes;
         Ok(())
     }
 
     fn write_superblock(&self, changing: &Changing) -> io::Result<()> {
-        let version = changing.superblock.version + 1;
-        let block = Superblock { version, ..changing.superblock.clone() }.encode();
-        self.device.write_at(Geometry::superblock(version), &block[..])
+        let counter = changing.superblock.counter + 1;
+        let superblock = Superblock { counter, ..changing.superblock };
+        let mut block = [0; BLOCK];
+        superblock.encode(&mut block);
+        self.device.write_at(SUPERBLOCKS[superblock.copy()], &block)
     }
 
     /// Writes the superblock to the older of its copies if it has changed; the answer is for
@@ -210,7 +239,7 @@ impl Store {
         let mut changing = lock(&self.changing);
         if changing.durable < changes {
             changing.durable = changes;
-            changing.superblock.version += 1;
+            changing.superblock.counter += 1;
         }
     }
 
@@ -231,20 +260,22 @@ impl Store {
         entry.opened.store(opened, Ordering::Relaxed);
         entry.last_commit.store(opened, Ordering::Relaxed);
         entry.cover.store(opened - 1, Ordering::Relaxed);
+        entry.end.store(0, Ordering::Relaxed);
         entry.sealed.store(false, Ordering::Release);
-        let header = SegmentHeader {
-            store_id: self.id,
-            number,
+        let header = Header {
+            segment: number,
             generation: segment.generation(),
             stream: stream as u8,
-            opened_commit: opened,
+            opened,
             born: segment.born(),
-            jumbo_value: segment.jumbo_value() as u64,
-            jumbo_parts: jumbo_parts.as_ref().map_or(0, |parts| parts.len() as u32),
+            jumbo: jumbo_parts.as_ref().map(|further| JumboSize {
+                value: segment.jumbo_value() as u64,
+                parts: further.len() as u32 + 1,
+            }),
         };
+        let bytes = header.encode(&self.identity);
         // SAFETY: the caller owns these bytes.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(at, crate::format::HEADER_BYTES) };
-        header.encode(self.checksum_seed, bytes);
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         if let Some(parts) = jumbo_parts {
             lock(&self.parts).insert(number, parts);
             lock(&self.new_jumbos).push(number);
@@ -253,7 +284,7 @@ impl Store {
 
     /// Places that a jumbo whose record has `size` bytes covers, its first included.
     pub(crate) fn jumbo_places(&self, size: usize) -> usize {
-        self.geometry.jumbo_places(size)
+        format::jumbo::parts(size, self.geometry.segment_size()) as usize
     }
 
     /// The further places of a jumbo.
@@ -270,7 +301,7 @@ impl Store {
     }
 
     /// Records in a segment that were removed without a newer version, at these offsets.
-    pub(crate) fn keep_ends(&self, number: SegmentNumber, mut ends: Vec<u32>) {
+    pub fn keep_ends(&self, number: SegmentNumber, mut ends: Vec<u32>) {
         if !ends.is_empty() {
             lock(&self.kept_ends).entry(number).or_default().append(&mut ends);
         }
@@ -284,8 +315,8 @@ impl Store {
     /// The segment is free: nothing that is said of it holds for its next use.
     pub(crate) fn forget_segment(&self, number: SegmentNumber) {
         lock(&self.kept_ends).remove(&number);
-        for end in lock(&self.durable_ends).iter_mut().filter(|end| end.0 == number) {
-            *end = (0, 0);
+        for end in lock(&self.durable_ends).iter_mut().filter(|end| end.segment == number) {
+            *end = DurableEnd::default();
         }
     }
 

@@ -364,11 +364,11 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Publishes a slot in a place that [`Guard::vacate`] gave.
+    /// Publishes a slot in a place that [`Guard::vacate`] gave; `items` as in [`Guard::replace`].
     #[inline]
-    pub(crate) fn fill(&self, place: Place<'_>, slot: Slot) {
+    pub(crate) fn fill(&self, place: Place<'_>, slot: Slot, items: i32) {
         place.place.store(slot.0, Ordering::Release);
-        self.count(1);
+        self.count(items);
     }
 
     /// Empties a place that led to an item, or to a tombstone.

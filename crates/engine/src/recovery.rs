@@ -1,0 +1,543 @@
+//! Recovery: from what lies on the device back to an index in which every key leads to its newest
+//! version.
+//!
+//! The greatest seq of a key wins, wherever it lies. Segments are read newest first, by several
+//! threads, into frames while there is memory; what does not fit stays on the device. Tombstones
+//! take part like items and leave the index at the end.
+
+use crate::durability::{Durability, StoreOptions};
+use crate::engine::Engine;
+use crate::index::slot::Slot;
+use crate::key::Key;
+use crate::{OpenError, WhenFull};
+use larder_disk::Device;
+use larder_log::format::superblock::SuperblockError;
+use larder_log::format::{DurableEnd, Ending, Extent, Geometry, Scanned, Superblock};
+use larder_log::log::prefetch;
+use larder_log::record::Kind;
+use larder_log::recover::{Found, Survey, read_superblock};
+use larder_log::store::SEQ_LEASE;
+use larder_log::{Address, Record, Store, format};
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Threads that read and index segments.
+const THREADS: usize = 4;
+/// Of the frames that memory has room for, one in so many is left to the index and to the writers.
+const FRAMES_LEFT: usize = 4;
+
+/// How far a recovery has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Segments are being read.
+    Reading {
+        /// Segments that were read.
+        segments: u32,
+        /// Segments there are.
+        of: u32,
+    },
+}
+
+/// What a recovery found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Items that were found alive.
+    pub items: u64,
+    /// Segments that hold records.
+    pub segments: u32,
+    /// The store was new.
+    pub created: bool,
+    /// The server before had ended properly.
+    pub clean: bool,
+    /// The store was in use without durability when its server died: its contents were discarded.
+    pub discarded: bool,
+    /// Bytes of commits that had not completed, which nobody was told of.
+    pub dropped_bytes: u64,
+    /// Runs of damaged bytes: at least as many records are lost, unless a run is none of a record.
+    pub damaged_records: u64,
+    /// Segments of which nothing could be read.
+    pub damaged_segments: u32,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Why a store cannot be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The device failed.
+    Device(io::Error),
+    /// What is on the device is no store that this program can use.
+    Superblock(SuperblockError),
+    /// The device is too small.
+    TooSmall {
+        /// The least that would do, in bytes.
+        minimum: u64,
+    },
+    /// The device is smaller than the store on it.
+    Shrunk {
+        /// What the store takes, in bytes.
+        needed: u64,
+    },
+    /// Records that were durable are damaged, and nothing may be lost without being told so.
+    Damaged {
+        /// Damaged places, at least.
+        records: u64,
+    },
+    /// Memory cannot hold a value of the store.
+    ValueTooLarge,
+    /// Memory cannot hold the index of the store.
+    IndexTooLarge,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Device(error) => write!(f, "the store cannot be used: {error}"),
+            StoreError::Superblock(error) => write!(f, "the store cannot be used: {error}"),
+            StoreError::TooSmall { minimum } => {
+                write!(f, "the store is too small: give it at least {minimum} bytes")
+            }
+            StoreError::Shrunk { needed } => {
+                write!(f, "the store takes {needed} bytes and its device has fewer")
+            }
+            StoreError::Damaged { records } => write!(
+                f,
+                "at least {records} records of the store are damaged; start with \
+                 --accept-damage to go on without them"
+            ),
+            StoreError::IndexTooLarge => {
+                f.write_str("the index of the store needs more memory: raise --memory")
+            }
+            StoreError::ValueTooLarge => {
+                f.write_str("the store holds a value for which there is not enough memory")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        StoreError::Device(error)
+    }
+}
+
+impl From<StoreError> for OpenError {
+    fn from(error: StoreError) -> Self {
+        OpenError::Store(error)
+    }
+}
+
+/// A store whose superblock was read, and what that says about its recovery.
+pub(crate) struct Opened {
+    pub(crate) store: Store,
+    pub(crate) recovery: Recovery,
+}
+
+/// What recovery begins with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recovery {
+    report: Recovered,
+    began: Duration,
+}
+
+/// The fewest segments that a store works with: both open ones, and what is reserved.
+const MIN_SEGMENTS: u32 = 16;
+
+/// Opens the store on a device, or makes one there.
+pub(crate) fn open_store(
+    options: &StoreOptions,
+    segment_size: usize,
+    hash_seed: u64,
+) -> Result<Opened, StoreError> {
+    let began = (options.clock.0)();
+    let device = &options.device;
+    // What a killed server wrote and did not sync is not durable merely because it can be read.
+    device.sync()?;
+    let mut report = Recovered::default();
+    let superblock = match read_superblock(&**device)? {
+        Ok(superblock) if superblock.volatile => {
+            report.discarded = true;
+            create(options, superblock.geometry.segment_size() as usize, hash_seed)?
+        }
+        Ok(superblock) => {
+            report.clean = superblock.clean;
+            grown(superblock, &**device)?
+        }
+        Err(SuperblockError::Empty) => {
+            report.created = true;
+            create(options, segment_size, hash_seed)?
+        }
+        Err(error) => return Err(StoreError::Superblock(error)),
+    };
+    let store = Store::new(Arc::clone(device), superblock);
+    Ok(Opened { store, recovery: Recovery { report, began } })
+}
+
+/// The superblock of a new store.
+fn create(
+    options: &StoreOptions,
+    segment_size: usize,
+    hash_seed: u64,
+) -> Result<Superblock, StoreError> {
+    let [id_high, id_low, checksum_seed] = options.seeds;
+    let minimum = |size: usize| {
+        Geometry::new(size as u32, MIN_SEGMENTS).map_or(u64::MAX, |least| least.total_bytes())
+    };
+    let bytes = options.device.size();
+    let mut size = segment_size;
+    while bytes < minimum(size) && size > 64 << 10 {
+        size /= 2;
+    }
+    let too_small = StoreError::TooSmall { minimum: minimum(64 << 10) };
+    let geometry = match Geometry::fit(bytes, size as u32) {
+        Some(geometry) if geometry.segment_count() >= MIN_SEGMENTS => geometry,
+        _ => return Err(too_small),
+    };
+    Ok(Superblock {
+        counter: 0,
+        compatible: 0,
+        store_id: u128::from(id_high) << 64 | u128::from(id_low),
+        hash_seed,
+        checksum_seed,
+        geometry,
+        created: options.created,
+        clean: false,
+        volatile: false,
+        seq_limit: 0,
+        fence: 0,
+        pending_flush: 0,
+        next_commit: 1,
+        image_segment: 0,
+        image_bytes: 0,
+    })
+}
+
+/// The superblock of a store whose device may have become larger.
+fn grown(superblock: Superblock, device: &dyn Device) -> Result<Superblock, StoreError> {
+    let geometry = superblock.geometry;
+    if device.size() < geometry.total_bytes() {
+        return Err(StoreError::Shrunk { needed: geometry.total_bytes() });
+    }
+    let fit = Geometry::fit(device.size(), geometry.segment_size()).unwrap_or(geometry);
+    let more = fit.segment_count() > geometry.segment_count();
+    Ok(Superblock { geometry: if more { fit } else { geometry }, ..superblock })
+}
+
+/// What the threads of a recovery share.
+struct Shared<'a> {
+    survey: &'a Survey,
+    next: AtomicUsize,
+    tombstones: Mutex<Vec<Address>>,
+    fence: u64,
+    /// The index had no memory to grow.
+    full: AtomicBool,
+}
+
+impl Engine {
+    /// Rebuilds the index from the store.
+    pub(crate) fn recover(
+        &self,
+        recovery: Recovery,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Recovered, StoreError> {
+        let Recovery { mut report, began } = recovery;
+        let (Some(store), Some(options)) = (self.log.store(), &self.options.store) else {
+            return Ok(report);
+        };
+        let survey = self.log.survey()?;
+        report.damaged_segments = survey.damaged.len() as u32;
+        let shared = Shared {
+            survey: &survey,
+            next: AtomicUsize::new(0),
+            tombstones: Mutex::default(),
+            fence: store.superblock().fence,
+            full: AtomicBool::new(false),
+        };
+        let mut scans = self.read_all(&shared, progress)?;
+        self.read_damaged(&shared, &mut scans)?;
+        if shared.full.load(Ordering::Relaxed) {
+            return Err(StoreError::IndexTooLarge);
+        }
+        let mut loaded = Vec::new();
+        let (mut newest, mut seq_limit) = (0, store.superblock().seq_limit);
+        for (found, scan) in survey.segments.iter().zip(&scans) {
+            let Some(scan) = scan else {
+                report.damaged_segments += 1;
+                self.log.give_up(found.number);
+                continue;
+            };
+            newest = newest.max(scan.last_commit);
+            seq_limit = seq_limit.max(scan.seq_limit);
+            report.damaged_records += u64::from(scan.gaps);
+            report.dropped_bytes += u64::from(scan.dropped);
+            loaded.push((found, scan.sealed));
+        }
+        report.segments = loaded.len() as u32;
+        let lost = report.damaged_records + u64::from(report.damaged_segments);
+        if lost > 0 && self.options.when_full == WhenFull::Refuse && !options.accept_damage {
+            return Err(StoreError::Damaged { records: lost });
+        }
+        self.log.finish_recovery(&survey, &loaded, newest)?;
+        for address in shared.tombstones.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            self.bury_recovered(address)?;
+        }
+        self.begin_life(store, options, seq_limit)?;
+        report.items = self.index.items();
+        report.took = (options.clock.0)().saturating_sub(began);
+        Ok(report)
+    }
+
+    /// Reads every segment, with several threads.
+    fn read_all(
+        &self,
+        shared: &Shared<'_>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<Option<Scan>>, StoreError> {
+        let of = shared.survey.segments.len();
+        let results: Mutex<Vec<Option<Scan>>> = Mutex::new(vec![None; of]);
+        let failed: Mutex<Option<StoreError>> = Mutex::new(None);
+        let workers = THREADS.min(thread::available_parallelism().map_or(1, Into::into));
+        let work = |report: &mut dyn FnMut(usize)| {
+            let mut participant = self.epochs.join();
+            loop {
+                let at = shared.next.fetch_add(1, Ordering::Relaxed);
+                let Some(found) = shared.survey.segments.get(at) else { return };
+                participant.tick();
+                match self.read_one(shared, found, Extent::Unknown) {
+                    Ok(scan) => lock(&results)[at] = scan,
+                    Err(error) => {
+                        *lock(&failed) = Some(error);
+                        shared.next.store(of, Ordering::Relaxed);
+                    }
+                }
+                participant.sleep();
+                self.index.reap();
+                report(at + 1);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(|| work(&mut |_| {}));
+            }
+            work(&mut |done| {
+                progress(Progress::Reading { segments: done as u32, of: of as u32 });
+            });
+        });
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// Reads those segments again of which others show that more was durable than was found.
+    fn read_damaged(
+        &self,
+        shared: &Shared<'_>,
+        scans: &mut [Option<Scan>],
+    ) -> Result<(), StoreError> {
+        let newest = scans.iter().flatten().max_by_key(|scan| scan.last_commit).copied();
+        let Some(newest) = newest else { return Ok(()) };
+        let mut participant = self.epochs.join();
+        let mut sealed_since = [u64::MAX; format::STREAMS];
+        for (found, scan) in shared.survey.segments.iter().zip(scans.iter_mut()) {
+            let Some(scan) = scan else { continue };
+            let stream = usize::from(found.header.stream);
+            // A newer segment of its stream began before the newest commit: this one was sealed.
+            let was_sealed = sealed_since[stream] < newest.last_commit;
+            sealed_since[stream] = found.opened;
+            if scan.sealed || found.header.jumbo.is_some() {
+                continue;
+            }
+            let DurableEnd { segment, offset } = newest.durable[stream];
+            let stated = segment == found.number && found.opened < newest.last_commit;
+            let extent = match (was_sealed, stated) {
+                (true, _) => Extent::Sealed,
+                (_, true) if offset > scan.end => Extent::AtLeast(offset),
+                _ => continue,
+            };
+            participant.tick();
+            let again = self.read_one(shared, found, extent)?;
+            participant.sleep();
+            *scan = again.unwrap_or(*scan);
+        }
+        Ok(())
+    }
+
+    /// Reads one segment and puts its records into the index. `None`: nothing of it can be used.
+    fn read_one(
+        &self,
+        shared: &Shared<'_>,
+        found: &Found,
+        extent: Extent,
+    ) -> Result<Option<Scan>, StoreError> {
+        if found.header.jumbo.is_some() {
+            let Some(trailer) = self.log.load_jumbo(found)? else {
+                return match self.options.when_full {
+                    WhenFull::Evict => Ok(None),
+                    WhenFull::Refuse => Err(StoreError::ValueTooLarge),
+                };
+            };
+            let address = Address::new(found.number, 0);
+            // SAFETY: the jumbo was just loaded, and nobody frees anything during recovery.
+            if let Some(record) = unsafe { self.log.record(address) } {
+                let offset = format::jumbo::RECORD_AT;
+                self.admit(shared, found, address, offset, record);
+            }
+            return Ok(Some(Scan {
+                end: 0,
+                last_commit: trailer.commit,
+                seq_limit: trailer.seq_limit,
+                durable: trailer.durable,
+                sealed: true,
+                gaps: 0,
+                dropped: 0,
+            }));
+        }
+        let roomy = self.log.available_frames() * FRAMES_LEFT
+            > self.options.memory as usize / self.log.segment_size();
+        let loaded = self.log.load(shared.survey, found, roomy, extent, |offset, record| {
+            let address = Address::new(found.number, offset as usize);
+            self.admit(shared, found, address, offset as usize, record);
+        })?;
+        Ok(Some(Scan::of(&loaded.scanned)))
+    }
+
+    /// Puts a record into the index unless a newer version of its key is there.
+    fn admit(
+        &self,
+        shared: &Shared<'_>,
+        found: &Found,
+        address: Address,
+        offset: usize,
+        record: Record<'_>,
+    ) {
+        if record.seq() < shared.fence || format::meta::is_marked(&found.dead, offset) {
+            return;
+        }
+        let key = Key::new(record.key(), self.options.hash_seed);
+        let is_item = record.kind() == Kind::Item;
+        let segment = self.log.segment(address.segment());
+        let guard = self.index.lock(&key);
+        let existing = guard.find(&key, |slot| {
+            if slot.address() == address {
+                return Some((record.seq(), record.size(), is_item));
+            }
+            self.same_key(slot.address(), record.key())
+        });
+        match existing {
+            Some((_, slot, _)) if slot.address() == address => segment.revive(record.size()),
+            Some((_, _, (seq, ..))) if seq >= record.seq() => return,
+            Some((place, old, (_, size, was_item))) => {
+                let slot = Slot::new(key.tag(), 0, address);
+                guard.replace(place, slot, i32::from(is_item) - i32::from(was_item));
+                self.log.segment(old.address().segment()).kill(size);
+                segment.revive(record.size());
+            }
+            None => {
+                let place = guard.vacate(&key, |at| self.log.prefetch(at), |at| self.position(at));
+                let Some(place) = place else {
+                    shared.full.store(true, Ordering::Relaxed);
+                    return;
+                };
+                guard.fill(place, Slot::new(key.tag(), 0, address), i32::from(is_item));
+                segment.revive(record.size());
+            }
+        }
+        segment.note_expiry(record.expiry());
+        if !is_item {
+            lock(&shared.tombstones).push(address);
+        }
+    }
+
+    /// Seq, size and kind of the record at `address`, if it is that key's.
+    fn same_key(&self, address: Address, key: &[u8]) -> Option<(u64, usize, bool)> {
+        let look = |record: Record<'_>| {
+            let is_item = record.kind() == Kind::Item;
+            (record.key() == key).then(|| (record.seq(), record.size(), is_item))
+        };
+        // SAFETY: nobody frees anything during recovery.
+        match unsafe { self.log.record(address) } {
+            Some(record) => look(record),
+            None => {
+                let image = self.log.read_record(address).ok()?;
+                prefetch(image.as_ptr().cast());
+                // SAFETY: the image is one whole record.
+                look(unsafe { Record::at(image.as_ptr().cast(), || 0) })
+            }
+        }
+    }
+
+    /// A tombstone has done its part in the recovery.
+    fn bury_recovered(&self, address: Address) -> Result<(), StoreError> {
+        // SAFETY: nobody frees anything during recovery.
+        if let Some(record) = unsafe { self.log.record(address) } {
+            self.bury(address, record.key(), record.size());
+            return Ok(());
+        }
+        let image = self.log.read_record(address)?;
+        // SAFETY: the image is one whole record.
+        let record = unsafe { Record::at(image.as_ptr().cast(), || 0) };
+        self.bury(address, record.key(), record.size());
+        Ok(())
+    }
+
+    /// Says in the store that it is in use, and goes on with versions above all that were used.
+    fn begin_life(
+        &self,
+        store: &Store,
+        options: &StoreOptions,
+        seq_limit: u64,
+    ) -> Result<(), StoreError> {
+        let superblock = store.superblock();
+        self.index.raise_seq(seq_limit.max(superblock.fence));
+        self.flush_at.store(superblock.pending_flush, Ordering::Relaxed);
+        store.change_superblock_now(|superblock| {
+            superblock.clean = false;
+            superblock.volatile = options.durability == Durability::None;
+            superblock.seq_limit = seq_limit.max(superblock.fence) + SEQ_LEASE;
+            superblock.image_segment = 0;
+        })?;
+        self.mark_lease();
+        Ok(())
+    }
+}
+
+/// What matters of a scan.
+#[derive(Clone, Copy, Debug)]
+struct Scan {
+    end: u32,
+    last_commit: u64,
+    seq_limit: u64,
+    durable: [DurableEnd; format::STREAMS],
+    sealed: bool,
+    gaps: u32,
+    dropped: u32,
+}
+
+impl Scan {
+    fn of(scanned: &Scanned) -> Self {
+        Scan {
+            end: scanned.end,
+            last_commit: scanned.last_commit,
+            seq_limit: scanned.seq_limit,
+            durable: scanned.durable,
+            sealed: scanned.ending == Ending::Sealed,
+            gaps: scanned.damage.gaps,
+            dropped: match scanned.ending {
+                Ending::Torn { dropped } => dropped,
+                Ending::Sealed | Ending::Open => 0,
+            },
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

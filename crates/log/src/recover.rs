@@ -1,0 +1,397 @@
+//! Reading a store back: which places hold segments, and their records into frames as far as there
+//! is memory. What the records mean (which of a key's versions counts) is the engine's part.
+
+use crate::address::SegmentNumber;
+use crate::commit::Written;
+use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
+use crate::format::jumbo::{Jumbo, RECORD_AT};
+use crate::format::meta::{self, Meta};
+use crate::format::segment::TRAILER_BYTES;
+use crate::format::superblock::{self, SuperblockError};
+use crate::format::{
+    BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Superblock, Tail, Trailer, Use, scan,
+};
+use crate::log::{JUMBO_FOOTROOM, Log, Sealed, lock};
+use crate::memory::{Mapping, PAGE};
+use crate::record::Record;
+use crate::residency::{Image, bytes_of};
+use crate::segment::Restored;
+use crate::store::Store;
+use larder_disk::Device;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// Reads the superblock of the store on `device`.
+///
+/// # Errors
+/// Those of the device; inside, why there is no store that this program can use.
+pub fn read_superblock(
+    device: &dyn Device,
+) -> io::Result<Result<Superblock, SuperblockError>> {
+    let mut copies = [[0; BLOCK]; 2];
+    for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
+        device.read_at(at, copy)?;
+    }
+    Ok(superblock::choose([&copies[0], &copies[1]]).map(|(superblock, _)| superblock))
+}
+
+/// A segment that was found on the device.
+#[derive(Debug)]
+pub struct Found {
+    /// Its number.
+    pub number: SegmentNumber,
+    /// What it says about itself.
+    pub header: Header,
+    /// The first commit number that can be in it; newer segments have greater ones.
+    pub opened: u64,
+    /// Where it was cut; 0: at its sealed trailer.
+    end: u32,
+    meta: Option<Meta>,
+    /// The records in it that are marked as dead.
+    pub dead: Box<[u8]>,
+}
+
+/// What lies on a device.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Segments with a good header, the newest first.
+    pub segments: Vec<Found>,
+    /// Places whose header is damaged.
+    pub damaged: Vec<SegmentNumber>,
+    tails: Vec<(Tail, Vec<u8>)>,
+    parts: HashMap<(SegmentNumber, u32), Vec<(u32, SegmentNumber)>>,
+}
+
+/// A segment that was read.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What its commits say.
+    pub scanned: Scanned,
+    /// Its bytes, if there was no frame for them.
+    pub image: Option<Image>,
+}
+
+impl Log {
+    /// Looks at every place of the store.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn survey(&self) -> io::Result<Survey> {
+        let store = self.durable_log();
+        let mut survey = Survey::default();
+        for stream in 0..STREAMS {
+            for which in 0..2 {
+                let mut place = Box::new([0; TAIL_BYTES]);
+                store.device.read_at(store.geometry.tail_place(stream, which), &mut place[..])?;
+                if let Some((tail, data)) = Tail::decode(&place, &store.identity) {
+                    survey.tails.push((tail, data.to_vec()));
+                }
+            }
+        }
+        let mut free = Vec::new();
+        for number in self.numbers().rev() {
+            if !self.survey_one(store, number, &mut survey)? {
+                free.push(number);
+            }
+        }
+        survey.segments.sort_by_key(|found| std::cmp::Reverse((found.opened, found.number)));
+        self.settle_parts(store, &mut survey, &mut free);
+        *lock(&self.numbers) = free;
+        Ok(survey)
+    }
+
+    /// Looks at one place; false if it is free.
+    fn survey_one(
+        &self,
+        store: &Store,
+        number: SegmentNumber,
+        survey: &mut Survey,
+    ) -> io::Result<bool> {
+        let mut copies = [vec![0; BLOCK], vec![0; BLOCK]];
+        for (which, copy) in copies.iter_mut().enumerate() {
+            let at = store.geometry.meta(number, which);
+            store.device.read_at(at, copy)?;
+            if has_map(copy) {
+                copy.resize(store.geometry.meta_bytes(), 0);
+                store.device.read_at(at, copy)?;
+            }
+        }
+        let map_bytes = store.geometry.map_bytes();
+        let copies = [&copies[0][..], &copies[1][..]];
+        let chosen = meta::choose(copies, number, map_bytes, &store.identity).meta;
+        let (meta, map) = match chosen {
+            Some((meta, map)) => (Some(meta), map),
+            None => (None, &[][..]),
+        };
+        let mut block = vec![0; BLOCK];
+        store.device.read_at(store.geometry.segment(number), &mut block)?;
+        for (tail, data) in &survey.tails {
+            if tail.segment == number && tail.offset == 0 {
+                tail.lay_over(data, &store.identity, &mut block);
+            }
+        }
+        let header = Header::decode(&block, &store.identity, number);
+        let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
+        let greatest = tails
+            .map(|(tail, _)| tail.generation)
+            .chain(header.ok().map(|header| header.generation))
+            .chain(meta.map(|meta| meta.generation))
+            .max();
+        let segment = self.segment(number);
+        segment.set_generation(greatest.unwrap_or(0));
+        let entry = store.entry(number);
+        entry.meta_version.store(meta.map_or(0, |meta| meta.version), Ordering::Relaxed);
+        if let Some(Meta { usage: Use::Part { owner, owner_generation, index }, generation, .. }) =
+            meta
+            && !header.is_ok_and(|header| header.generation > generation)
+        {
+            let parts = survey.parts.entry((owner, owner_generation)).or_default();
+            parts.push((index, number));
+            return Ok(true);
+        }
+        let header = match header {
+            Ok(header) => header,
+            Err(NoSegment::Absent | NoSegment::Jumbo) => return Ok(false),
+            Err(NoSegment::Damaged) => {
+                let in_use = meta.is_none_or(|meta| matches!(meta.usage, Use::InUse { .. }));
+                if in_use {
+                    survey.damaged.push(number);
+                }
+                return Ok(false);
+            }
+        };
+        if meta.is_some_and(|meta| !meta.admits(header.generation)) {
+            return Ok(false);
+        }
+        let own = meta.filter(|meta| meta.speaks_of(header.generation));
+        let end = match own {
+            Some(Meta { usage: Use::InUse { end }, .. }) => end,
+            _ => 0,
+        };
+        let dead = if own.is_some() { map.into() } else { Box::default() };
+        survey.segments.push(Found { number, header, opened: header.opened, end, meta: own, dead });
+        Ok(true)
+    }
+
+    /// Gives jumbos their further places, and the places that no jumbo claims to `free`.
+    fn settle_parts(&self, store: &Store, survey: &mut Survey, free: &mut Vec<SegmentNumber>) {
+        let mut parts = std::mem::take(&mut survey.parts);
+        survey.segments.retain(|found| {
+            let Some(jumbo) = found.header.jumbo else { return true };
+            let key = (found.number, found.header.generation);
+            let mut further = parts.remove(&key).unwrap_or_default();
+            further.sort_unstable();
+            further.dedup_by_key(|part| part.0);
+            let complete = further.len() as u32 + 1 == jumbo.parts
+                && further.iter().zip(1..).all(|(part, index)| part.0 == index);
+            if complete {
+                store.set_parts(found.number, further.into_iter().map(|part| part.1).collect());
+            } else {
+                // Its commit never completed, or it was being freed.
+                free.extend(further.into_iter().map(|part| part.1));
+                free.push(found.number);
+            }
+            complete
+        });
+        free.extend(parts.into_values().flatten().map(|(_, number)| number));
+        free.sort_unstable_by_key(|&number| std::cmp::Reverse(number));
+    }
+
+    /// Reads a normal segment, into a frame if there is memory, checks its commits, and makes it
+    /// part of the log. `extent` is what is known about it from elsewhere.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn load(
+        &self,
+        survey: &Survey,
+        found: &Found,
+        into_frame: bool,
+        extent: Extent,
+        visit: impl FnMut(u32, Record<'_>),
+    ) -> io::Result<Loaded> {
+        let store = self.durable_log();
+        let segment = self.segment(found.number);
+        let mut frame = segment.frame();
+        if frame.is_null() && into_frame {
+            frame = self.frames.take(&self.budget, false).unwrap_or(std::ptr::null_mut());
+        }
+        let words = if frame.is_null() { self.segment_size() / size_of::<u64>() } else { 0 };
+        let mut image: Image = vec![0; words].into_boxed_slice();
+        let bytes = match frame.is_null() {
+            true => bytes_of(&mut image),
+            // SAFETY: the frame is the segment's, of which only recovery knows yet.
+            false => unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) },
+        };
+        let read = store.device.read_at(store.geometry.segment(found.number), bytes);
+        survey.lay_tails_over(store, found, 0, bytes);
+        // The segment has its frame before a record in it is visited.
+        segment.restore(Restored {
+            frame,
+            filled: 0,
+            stream: found.header.stream,
+            generation: found.header.generation,
+            born: found.header.born,
+            jumbo: None,
+        });
+        read?;
+        let expect = Expect {
+            identity: store.identity,
+            segment: found.number,
+            generation: Some(found.header.generation),
+            extent: if found.end == 0 { extent } else { Extent::Exactly(found.end) },
+        };
+        let scanned = scan::segment(bytes, &expect, visit);
+        let scanned = scanned.map_err(|_| io::Error::other("a segment has changed its header"))?;
+        segment.set_end(scanned.end);
+        self.enter(store, found, scanned.last_commit);
+        Ok(Loaded { scanned, image: frame.is_null().then_some(image) })
+    }
+
+    /// Reads a jumbo and makes it part of the log. `None`: it is damaged, or there is no memory.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn load_jumbo(&self, found: &Found) -> io::Result<Option<Trailer>> {
+        let store = self.durable_log();
+        let size = self.segment_size();
+        let mut first = vec![0; BLOCK];
+        store.device.read_at(store.geometry.segment(found.number), &mut first)?;
+        let opened =
+            Jumbo::open(&first, &store.identity, found.number, store.geometry.segment_size());
+        let Ok(jumbo) = opened else { return Ok(None) };
+        let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
+        let Ok(mapping) = Mapping::new(image_bytes + JUMBO_FOOTROOM + PAGE) else {
+            return Ok(None);
+        };
+        if !self.budget.try_charge(mapping.len() as u64) {
+            return Ok(None);
+        }
+        // SAFETY: the mapping is this function's own and longer than the image.
+        let image = unsafe { std::slice::from_raw_parts_mut(mapping.base(), image_bytes) };
+        let places = [found.number].into_iter().chain(store.parts(found.number));
+        for (piece, place) in image.chunks_mut(size).zip(places) {
+            if let Err(error) = store.device.read_at(store.geometry.segment(place), piece) {
+                self.budget.release(mapping.len() as u64);
+                return Err(error);
+            }
+        }
+        let value = &image[jumbo.value_at..jumbo.value_at + jumbo.value_bytes];
+        let trailer = jumbo.trailer(&image[jumbo.trailer_at..]);
+        let whole = jumbo.has_value(store.value_hash(value, &[]));
+        let (true, Some(trailer)) = (whole, trailer) else {
+            self.budget.release(mapping.len() as u64);
+            return Ok(None);
+        };
+        let record_bytes = jumbo.record_bytes as u32;
+        let value_bytes = jumbo.value_bytes;
+        let (base, bytes) = mapping.into_raw();
+        self.segment(found.number).restore(Restored {
+            frame: base.wrapping_add(RECORD_AT),
+            filled: record_bytes,
+            stream: found.header.stream,
+            generation: found.header.generation,
+            born: found.header.born,
+            jumbo: Some((value_bytes, bytes)),
+        });
+        self.enter(store, found, trailer.commit);
+        Ok(Some(trailer))
+    }
+
+    fn enter(&self, store: &Store, found: &Found, last_commit: u64) {
+        let entry = store.entry(found.number);
+        entry.opened.store(found.opened, Ordering::Relaxed);
+        entry.last_commit.store(last_commit.max(found.opened), Ordering::Relaxed);
+        let cover = found.meta.map_or(0, |meta| meta.cover);
+        entry.cover.store(cover.max(found.opened - 1), Ordering::Relaxed);
+        entry.end.store(found.end, Ordering::Relaxed);
+        entry.sealed.store(true, Ordering::Release);
+    }
+
+    /// A place whose segment cannot be used becomes free.
+    pub fn give_up(&self, number: SegmentNumber) {
+        let store = self.durable_log();
+        let mut numbers = lock(&self.numbers);
+        numbers.extend(store.take_parts(number));
+        numbers.push(number);
+    }
+
+    /// Ends the recovery: segments that were open get their end on the device, the loaded ones (the
+    /// newest first, each with whether it is sealed) their order, and commits go on above `newest`.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn finish_recovery(
+        &self,
+        survey: &Survey,
+        loaded: &[(&Found, bool)],
+        newest: u64,
+    ) -> io::Result<()> {
+        let store = self.durable_log();
+        let mut written = Written::default();
+        for &(found, sealed) in loaded.iter().rev() {
+            let segment = self.segment(found.number);
+            if !sealed {
+                store.entry(found.number).end.store(segment.filled(), Ordering::Relaxed);
+                self.write_end(survey, store, found, segment.filled(), &mut written)?;
+            }
+            let sealed = Sealed { segment: found.number, sealed: 0 };
+            lock(&self.queues[usize::from(segment.stream())]).push_back(sealed);
+        }
+        store.device.sync()?;
+        for (number, version) in written.into_metas() {
+            store.entry(number).meta_version.store(version, Ordering::Relaxed);
+        }
+        let next = store.superblock().next_commit.max(newest + 2);
+        store.open_commit.store(next, Ordering::Release);
+        store.settled_commit.store(next - 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// The last block of a segment that was open moves from its tail place to its own.
+    fn write_end(
+        &self,
+        survey: &Survey,
+        store: &Store,
+        found: &Found,
+        end: u32,
+        written: &mut Written,
+    ) -> io::Result<()> {
+        let first = end as usize / BLOCK * BLOCK;
+        let len = end as usize - first;
+        let place = store.geometry.segment(found.number) + first as u64;
+        if len > 0 {
+            let mut block = [0; BLOCK];
+            store.device.read_at(place, &mut block)?;
+            survey.lay_tails_over(store, found, first, &mut block);
+            block[len..].fill(0);
+            store.device.write_at(place, &block)?;
+        }
+        let cover = store.entry(found.number).cover.load(Ordering::Relaxed);
+        let dead = (!found.dead.is_empty()).then_some(&found.dead[..]);
+        self.write_meta(store, written, found.number, Use::InUse { end }, cover, dead)
+    }
+}
+
+/// Whether the first block of a meta says that a map follows.
+fn has_map(block: &[u8]) -> bool {
+    block[37] & 1 != 0
+}
+
+impl Survey {
+    /// Lays the tails of a segment over its bytes from `first` on.
+    fn lay_tails_over(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
+        for (tail, data) in &self.tails {
+            let ours = tail.segment == found.number && tail.generation == found.header.generation;
+            if !ours {
+                continue;
+            }
+            if first == 0 {
+                tail.lay_over(data, &store.identity, bytes);
+            } else if tail.offset as usize == first {
+                bytes[..data.len()].copy_from_slice(data);
+            }
+        }
+    }
+}

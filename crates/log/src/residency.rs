@@ -1,0 +1,145 @@
+//! What of the log is in memory: frames that go because their segment is durable, and records and
+//! segments that are read back. Everything that is read back is checked before it is believed.
+
+use crate::address::{Address, SegmentNumber};
+use crate::format::segment::HEADER_BYTES;
+use crate::format::{self, BLOCK, Header};
+use crate::log::{Log, lock};
+use crate::record::{Head, Kind, Layout, Record};
+use crate::segment::State;
+use std::io;
+
+/// A segment's bytes, 8-byte aligned.
+pub type Image = Box<[u64]>;
+
+/// The bytes of memory that words were allocated for.
+pub(crate) fn bytes_of(words: &mut [u64]) -> &mut [u8] {
+    let len = size_of_val(words);
+    // SAFETY: any bytes are words and the other way round; the length is that of the same memory.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
+}
+
+impl Log {
+    /// Completes a record for a store, with the checksum over its place. Without a store there is
+    /// nothing to do. `value_hash` is [`Store::value_hash`](crate::Store::value_hash) of its value.
+    ///
+    /// # Safety
+    /// `memory` must be the whole record of that layout, this thread's own, not yet published; its
+    /// future place is `address`.
+    #[inline]
+    pub unsafe fn seal_record(
+        &self,
+        address: Address,
+        memory: *mut u8,
+        layout: &Layout,
+        value_hash: u64,
+    ) {
+        let Some(store) = &self.store else { return };
+        let number = address.segment();
+        let seed = store.segment_seed(number, self.segment(number).generation());
+        // SAFETY: by the caller's promise.
+        unsafe { format::seal_record(memory, Kind::Item, layout, Some(value_hash), seed) };
+    }
+
+    /// Whether a sealed segment has nothing that waits for a commit; always without a store.
+    pub fn is_settled(&self, number: SegmentNumber) -> bool {
+        let segment = self.segment(number);
+        self.store.is_none() || segment.is_durable(segment.filled())
+    }
+
+    /// Gives the frame of a sealed, durable segment back; the segment stays in the store. False if
+    /// it cannot go.
+    pub fn drop_frame(&self, number: SegmentNumber) -> bool {
+        let segment = self.segment(number);
+        if segment.is_jumbo() || segment.state() != State::Sealed || !self.is_settled(number) {
+            return false;
+        }
+        let frame = segment.take_frame();
+        if frame.is_null() {
+            return false;
+        }
+        let epoch = self.epochs.advance();
+        lock(&self.dropped).push_back((epoch, frame as usize));
+        true
+    }
+
+    /// Frames that were dropped and wait for their quiescent period.
+    pub fn dropped_frames(&self) -> usize {
+        lock(&self.dropped).len()
+    }
+
+    /// Gives back the frames that nobody can be reading any more.
+    pub(crate) fn reap_frames(&self) {
+        let mut dropped = lock(&self.dropped);
+        while let Some(&(epoch, frame)) = dropped.front() {
+            if !self.epochs.passed(epoch) {
+                return;
+            }
+            dropped.pop_front();
+            // SAFETY: the frame was taken out of its segment before `epoch`, which has passed.
+            unsafe { self.frames.put(frame as *mut u8, &self.budget) };
+        }
+    }
+
+    /// Reads a sealed segment that has no frame.
+    ///
+    /// # Errors
+    /// Those of the device, or that the segment is not what it was.
+    pub fn load_if_absent(&self, number: SegmentNumber) -> io::Result<Option<Image>> {
+        let segment = self.segment(number);
+        if !segment.frame().is_null() {
+            return Ok(None);
+        }
+        let store = self.durable_log();
+        let mut image = vec![0u64; self.segment_size() / size_of::<u64>()].into_boxed_slice();
+        let bytes = bytes_of(&mut image);
+        store.device.read_at(store.geometry.segment(number), bytes)?;
+        let header = Header::decode(bytes, &store.identity, number);
+        if header.map(|header| header.generation) != Ok(segment.generation()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a segment's header is damaged"));
+        }
+        Ok(Some(image))
+    }
+
+    /// Reads one record that has no frame, of a normal segment.
+    ///
+    /// # Errors
+    /// Those of the device, or that what is there is not the record.
+    pub fn read_record(&self, address: Address) -> io::Result<Image> {
+        let store = self.durable_log();
+        let number = address.segment();
+        let generation = self.segment(number).generation();
+        let seed = store.segment_seed(number, generation);
+        let place = store.geometry.segment(number) + address.offset() as u64;
+        let room = self.segment_size() - address.offset();
+        let mut words = vec![0u64; BLOCK.min(room) / size_of::<u64>()];
+        store.device.read_at(place, bytes_of(&mut words))?;
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
+        let head = Head::parse(bytes_of(&mut words), None).ok_or_else(damaged)?;
+        let size = head.layout.size();
+        if size > room {
+            return Err(damaged());
+        }
+        let read = size_of_val(&words[..]);
+        words.resize(size.div_ceil(size_of::<u64>()), 0);
+        let bytes = bytes_of(&mut words);
+        if size > read {
+            store.device.read_at(place + read as u64, &mut bytes[read..])?;
+        }
+        let intact = Record::parse(bytes, None)
+            .is_some_and(|record| format::record_is_intact(&record, seed));
+        if !intact {
+            return Err(damaged());
+        }
+        Ok(words.into_boxed_slice())
+    }
+
+    /// Where in a segment in quarantine records begin that nothing newer hides; `None` if it is not
+    /// in quarantine.
+    pub fn quarantined_ends(&self, number: SegmentNumber) -> Option<Vec<u32>> {
+        let quarantine = lock(&self.quarantine);
+        quarantine.iter().find(|entry| entry.number == number).map(|entry| entry.ends.clone())
+    }
+}
+
+const _: () = assert!(HEADER_BYTES.is_multiple_of(size_of::<u64>()));
