@@ -8,6 +8,7 @@
 pub mod address;
 pub mod budget;
 pub mod epoch;
+pub mod format;
 mod frames;
 pub mod log;
 pub mod memory;
@@ -20,5 +21,5 @@ pub use budget::Budget;
 pub use epoch::{Epochs, Participant};
 pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};
 pub use memory::{Mapping, Region};
-pub use record::{Fields, Kind, Layout, Record};
+pub use record::{Fields, Head, Kind, Layout, Record};
 pub use segment::{Segment, State};

@@ -28,6 +28,9 @@ const HAS_CAS: u8 = 1 << 2;
 const HAS_EXPIRY: u8 = 1 << 3;
 const HAS_FLAGS: u8 = 1 << 4;
 const STALE: u8 = 1 << 5;
+const ALL_BITS: u8 = KIND_MASK | HAS_CAS | HAS_EXPIRY | HAS_FLAGS | STALE;
+/// Where the checksum lies.
+pub const CHECKSUM_AT: usize = 11;
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,14 +96,24 @@ impl Layout {
     }
 }
 
-/// Writes everything but the value at `at`.
+/// Writes everything of an item but its value at `at`; the checksum as zero.
 ///
 /// # Safety
 /// `at` must be valid for writes of `layout.size()` bytes that nobody reads yet.
 #[inline]
 pub unsafe fn write_head(at: *mut u8, layout: &Layout, fields: &Fields, key: &[u8]) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { write_head_as(Kind::Item, at, layout, fields, key) }
+}
+
+/// Writes everything of a record of any kind but its value at `at`; the checksum as zero.
+///
+/// # Safety
+/// `at` must be valid for writes of `layout.size()` bytes that nobody reads yet.
+#[inline]
+pub unsafe fn write_head_as(kind: Kind, at: *mut u8, layout: &Layout, fields: &Fields, key: &[u8]) {
     debug_assert!(fields.seq <= MAX_SEQ && key.len() == layout.key);
-    let mut meta = Kind::Item as u8;
+    let mut meta = kind as u8;
     if fields.stale {
         meta |= STALE;
     }
@@ -132,6 +145,96 @@ pub unsafe fn write_head(at: *mut u8, layout: &Layout, fields: &Fields, key: &[u
     }
 }
 
+/// Writes the head of a filler of `bytes` at `at`: space that means nothing.
+///
+/// # Safety
+/// `at` must be valid for writes of `bytes` bytes that nobody reads yet; `bytes` is a multiple of 8
+/// from 16 up to 16 MiB.
+pub unsafe fn write_filler(at: *mut u8, bytes: usize) {
+    debug_assert!(bytes >= 16 && bytes.is_multiple_of(8) && bytes - HEADER < JUMBO_LENGTH);
+    let layout = Layout { header: HEADER, key: 0, value: bytes - HEADER };
+    // SAFETY: the caller's promise is the same.
+    unsafe { write_head_as(Kind::Filler, at, &layout, &Fields::default(), &[]) }
+}
+
+/// Writes a record's checksum.
+///
+/// # Safety
+/// `at` must point to a record whose head has been written, valid for writes, that nobody reads yet.
+#[inline]
+pub unsafe fn write_checksum(at: *mut u8, checksum: u32) {
+    // SAFETY: the checksum lies in the fixed part of the head.
+    unsafe { at.add(CHECKSUM_AT).cast::<u32>().write_unaligned(checksum) }
+}
+
+/// What a record's bytes say before its value, taken from bytes that nobody vouches for.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// What the record is.
+    pub kind: Kind,
+    /// Its fields.
+    pub fields: Fields,
+    /// The lengths of its parts.
+    pub layout: Layout,
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its checksum, unchecked.
+    pub checksum: u32,
+}
+
+impl<'a> Head<'a> {
+    /// The head at the start of `bytes`, which may be anything. `None`: no record begins like this,
+    /// or its head does not end inside of `bytes`. The value need not be there. `jumbo` is the value
+    /// length of the one jumbo that could be here; without it, there can be none.
+    pub fn parse(bytes: &'a [u8], jumbo: Option<usize>) -> Option<Self> {
+        let (fixed, rest) = bytes.split_first_chunk::<HEADER>()?;
+        let [s0, s1, s2, s3, s4, s5, key, v0, v1, v2, meta, c0, c1, c2, c3] = *fixed;
+        let kind = match meta & KIND_MASK {
+            0 => Kind::Item,
+            1 => Kind::Tombstone,
+            2 => Kind::Filler,
+            _ => Kind::Commit,
+        };
+        let keyed = matches!(kind, Kind::Item | Kind::Tombstone);
+        let key = usize::from(key);
+        let known = if keyed { ALL_BITS } else { KIND_MASK };
+        if meta & !known != 0 || keyed == (key == 0) || key > MAX_KEY {
+            return None;
+        }
+        let mut value = u32::from_le_bytes([v0, v1, v2, 0]) as usize;
+        if value == JUMBO_LENGTH {
+            value = jumbo?;
+        }
+        let mut rest = rest;
+        let mut fields = Fields {
+            seq: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, 0, 0]),
+            stale: meta & STALE != 0,
+            ..Fields::default()
+        };
+        if meta & HAS_CAS != 0 {
+            let (cas, behind) = rest.split_first_chunk::<8>()?;
+            (fields.cas, rest) = (Some(u64::from_le_bytes(*cas)), behind);
+        }
+        for (bit, field) in [(HAS_EXPIRY, &mut fields.expiry), (HAS_FLAGS, &mut fields.flags)] {
+            if meta & bit != 0 {
+                let (number, behind) = rest.split_first_chunk::<4>()?;
+                (*field, rest) = (u32::from_le_bytes(*number), behind);
+            }
+        }
+        let layout = Layout { header: bytes.len() - rest.len(), key, value };
+        let key = rest.get(..key)?;
+        let checksum = u32::from_le_bytes([c0, c1, c2, c3]);
+        Some(Head { kind, fields, layout, key, checksum })
+    }
+
+    /// The value's length, if the record with its padding ends inside of `bytes` bytes.
+    fn checked(&self, bytes: usize) -> Option<usize> {
+        let room = bytes.checked_sub(self.layout.value_offset())?;
+        let fits = self.layout.value <= room && self.layout.size() <= bytes;
+        fits.then_some(self.layout.value)
+    }
+}
+
 /// A record in RAM. Valid as long as `'a`: until its reader's next quiescent point.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
@@ -141,6 +244,13 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// The whole record at the start of `bytes`, which may be anything. `None`: there is none, or it
+    /// does not end inside of `bytes`. Its checksum is not looked at. `jumbo` as in [`Head::parse`].
+    pub fn parse(bytes: &'a [u8], jumbo: Option<usize>) -> Option<Self> {
+        let value_len = Head::parse(bytes, jumbo)?.checked(bytes.len())?;
+        Some(Record { at: bytes.as_ptr(), value_len, _frame: PhantomData })
+    }
+
     /// The record at `at`. `jumbo_len` is asked for only if the header says that it is a jumbo.
     ///
     /// # Safety
@@ -186,6 +296,20 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn seq(&self) -> u64 {
         self.word0() & MAX_SEQ
+    }
+
+    /// Its checksum, unchecked.
+    #[inline]
+    pub fn checksum(&self) -> u32 {
+        // SAFETY: a `Record` is a whole record, readable for `'a`.
+        unsafe { self.at.add(CHECKSUM_AT).cast::<u32>().read_unaligned() }
+    }
+
+    /// Everything before its value.
+    #[inline]
+    pub fn head(&self) -> &'a [u8] {
+        // SAFETY: a `Record` is a whole record, readable and unchanged for `'a`.
+        unsafe { std::slice::from_raw_parts(self.at, self.layout().value_offset()) }
     }
 
     /// Where the record begins.

@@ -1,0 +1,33 @@
+//! Fields at fixed places. The places are constants inside of fixed-size buffers; a place outside of
+//! its buffer is an error in this crate and never in the data.
+
+/// Writes `field` at `at`.
+#[inline]
+pub(super) fn put<const N: usize>(into: &mut [u8], at: usize, field: [u8; N]) {
+    into[at..at + N].copy_from_slice(&field);
+}
+
+/// The `N` bytes at `at`.
+#[inline]
+pub(super) fn get<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&from[at..at + N]);
+    field
+}
+
+/// The number at `at`.
+#[inline]
+pub(super) fn u32_at(from: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(get(from, at))
+}
+
+/// The number at `at`.
+#[inline]
+pub(super) fn u64_at(from: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(get(from, at))
+}
+
+/// Whether all of it is zero.
+pub(super) fn all_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}

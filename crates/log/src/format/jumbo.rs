@@ -1,0 +1,103 @@
+//! Jumbos: one item over several places. Its image is header, record, trailer in one run, cut into
+//! pieces of a segment's size; the places of the pieces need not be neighbours.
+//!
+//! Only the record checksum, which the trailer's checksum includes, covers the value. So whether a
+//! jumbo was committed can be seen from its first block and its trailer.
+
+use super::checksum::{Identity, SegmentSeed, record_checksum};
+use super::segment::{HEADER_BYTES, Header, NoSegment, TRAILER_BYTES, Trailer};
+use crate::address::SegmentNumber;
+use crate::record::{Fields, Head, Kind};
+
+/// Where a jumbo's record begins in its image.
+pub const RECORD_AT: usize = HEADER_BYTES;
+
+/// Bytes of the image of a jumbo whose record takes `record` bytes.
+pub fn image_bytes(record: usize) -> usize {
+    HEADER_BYTES + record + TRAILER_BYTES
+}
+
+/// Places that such a jumbo takes.
+pub fn parts(record: usize, segment_size: u32) -> u32 {
+    image_bytes(record).div_ceil(segment_size as usize) as u32
+}
+
+/// A jumbo as its first block shows it: header and head are intact, value and trailer not yet read.
+#[derive(Clone, Copy, Debug)]
+pub struct Jumbo<'a> {
+    /// Its header.
+    pub header: Header,
+    /// Its record's fields.
+    pub fields: Fields,
+    /// Its key.
+    pub key: &'a [u8],
+    /// Places that it takes.
+    pub parts: u32,
+    /// Bytes of its record.
+    pub record_bytes: usize,
+    /// Where its value begins in the image.
+    pub value_at: usize,
+    /// Bytes of its value.
+    pub value_bytes: usize,
+    /// Where its trailer lies in the image; it may cross from one piece into the next.
+    pub trailer_at: usize,
+    covered: &'a [u8],
+    checksum: u32,
+    seed: SegmentSeed,
+}
+
+impl<'a> Jumbo<'a> {
+    /// The jumbo whose image begins with `first`: at least one block of the place of `segment`.
+    /// `Damaged` if a header says that there is one, but what follows does not fit it.
+    pub fn open(
+        first: &'a [u8],
+        identity: &Identity,
+        segment: SegmentNumber,
+        segment_size: u32,
+    ) -> Result<Self, NoSegment> {
+        let header = Header::decode(first, identity, segment)?;
+        let size = header.jumbo.ok_or(NoSegment::Absent)?;
+        // The length and the number of places bound each other, so that neither can run over.
+        let most = u64::from(size.parts) * u64::from(segment_size);
+        let value = usize::try_from(size.value).ok().filter(|_| size.value <= most);
+        let value = value.ok_or(NoSegment::Damaged)?;
+        let bytes = first.get(RECORD_AT..).ok_or(NoSegment::Damaged)?;
+        let head = Head::parse(bytes, Some(value)).ok_or(NoSegment::Damaged)?;
+        let (layout, record_bytes) = (head.layout, head.layout.size());
+        let value_at = RECORD_AT + layout.value_offset();
+        if head.kind != Kind::Item
+            || layout.value != value
+            || parts(record_bytes, segment_size) != size.parts
+        {
+            return Err(NoSegment::Damaged);
+        }
+        Ok(Jumbo {
+            header,
+            fields: head.fields,
+            key: head.key,
+            parts: size.parts,
+            record_bytes,
+            value_at,
+            value_bytes: value,
+            trailer_at: RECORD_AT + record_bytes,
+            covered: &first[..value_at],
+            checksum: head.checksum,
+            seed: header.seed(identity),
+        })
+    }
+
+    /// Its trailer, if the 64 bytes at `trailer_at` of the image are one and cover this head.
+    pub fn trailer(&self, bytes: &[u8]) -> Option<Trailer> {
+        let found = Trailer::find(bytes, self.header.generation, self.seed)?;
+        let right = found.trailer.length as usize == self.trailer_at
+            && found.trailer.sealed
+            && found.covers(self.covered);
+        right.then_some(found.trailer)
+    }
+
+    /// Whether a value with this hash (see [`super::ValueHasher`]) is its value.
+    pub fn has_value(&self, value_hash: u64) -> bool {
+        let head = &self.covered[RECORD_AT..];
+        record_checksum(head, value_hash, self.seed) == self.checksum
+    }
+}

@@ -1,0 +1,190 @@
+//! Segment metas: what becomes of a segment after its bytes were written. Two copies, written in turn.
+
+use super::BLOCK;
+use super::bytes::{all_zero, put, u32_at, u64_at};
+use super::checksum::{Identity, checksum64};
+use super::geometry::META_HEADER;
+use crate::address::SegmentNumber;
+
+const MAGIC: [u8; 4] = *b"LMET";
+const CHECKSUM: usize = META_HEADER - 8;
+const HAS_MAP: u8 = 1;
+
+/// What a segment number is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Nothing: every use up to the meta's generation is over.
+    Free,
+    /// A segment.
+    InUse {
+        /// The segment ends here, whatever lies behind; 0: at its sealed trailer.
+        end: u32,
+    },
+    /// A piece of a jumbo.
+    Part {
+        /// The jumbo's number.
+        owner: SegmentNumber,
+        /// The jumbo's generation.
+        owner_generation: u32,
+        /// Which piece it is; the owner holds piece 0.
+        index: u32,
+    },
+}
+
+/// A segment's meta.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// How often it was written; the first is 1, and each next one is greater by 1.
+    pub version: u64,
+    /// Commit number: whatever commits up to this one superseded here is marked in the map.
+    pub cover: u64,
+    /// The generation that it speaks of.
+    pub generation: u32,
+    /// What the number is used for.
+    pub usage: Use,
+}
+
+/// What one copy of a meta is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaError {
+    /// Never written by this store.
+    Absent,
+    /// Torn, or damaged since.
+    Damaged,
+}
+
+impl Meta {
+    /// Which copy it is to be written to.
+    pub fn copy(&self) -> usize {
+        (self.version % 2) as usize
+    }
+
+    /// Whether the number's use in `generation`, which a segment header names, is not over.
+    pub fn admits(&self, generation: u32) -> bool {
+        match self.usage {
+            Use::InUse { .. } => generation >= self.generation,
+            Use::Free | Use::Part { .. } => generation > self.generation,
+        }
+    }
+
+    /// Whether its map and its end speak of `generation`.
+    pub fn speaks_of(&self, generation: u32) -> bool {
+        matches!(self.usage, Use::InUse { .. }) && generation == self.generation
+    }
+
+    /// Bytes to write for a map of `map` bytes (0: no map): a multiple of a block.
+    pub fn encoded_bytes(map: usize) -> usize {
+        (META_HEADER + map).next_multiple_of(BLOCK)
+    }
+
+    /// Writes all of `into`, which is [`Meta::encoded_bytes`] long. With a map, `into` begins with
+    /// 64 bytes of anything, and the map stands behind them already: see [`map_in`].
+    pub fn encode(&self, segment: SegmentNumber, map: usize, identity: &Identity, into: &mut [u8]) {
+        assert_eq!(into.len(), Self::encoded_bytes(map));
+        let (head, rest) = into.split_at_mut(META_HEADER);
+        let (map, padding) = rest.split_at_mut(map);
+        padding.fill(0);
+        head.fill(0);
+        put(head, 0, MAGIC);
+        put(head, 4, segment.to_le_bytes());
+        put(head, 8, identity.store.to_le_bytes());
+        put(head, 16, self.version.to_le_bytes());
+        put(head, 24, self.cover.to_le_bytes());
+        put(head, 32, self.generation.to_le_bytes());
+        head[37] = if map.is_empty() { 0 } else { HAS_MAP };
+        head[36] = match self.usage {
+            Use::Free => 1,
+            Use::InUse { end } => {
+                put(head, 52, end.to_le_bytes());
+                2
+            }
+            Use::Part { owner, owner_generation, index } => {
+                put(head, 40, owner.to_le_bytes());
+                put(head, 44, owner_generation.to_le_bytes());
+                put(head, 48, index.to_le_bytes());
+                3
+            }
+        };
+        let checksum = checksum64(&head[..CHECKSUM], checksum64(map, identity.checksum_seed));
+        put(head, CHECKSUM, checksum.to_le_bytes());
+    }
+
+    /// One copy of the meta of `segment`, whose map has `map_bytes` if it has one. The slice is the
+    /// map, empty without one.
+    pub fn decode<'a>(
+        copy: &'a [u8],
+        segment: SegmentNumber,
+        map_bytes: usize,
+        identity: &Identity,
+    ) -> Result<(Self, &'a [u8]), MetaError> {
+        let Some((head, rest)) = copy.split_first_chunk::<META_HEADER>() else {
+            return Err(MetaError::Absent);
+        };
+        if all_zero(head) || !identity.nearly(u64_at(head, 8)) {
+            return Err(MetaError::Absent);
+        }
+        let map = if head[37] & HAS_MAP != 0 { map_bytes } else { 0 };
+        let map = rest.get(..map).ok_or(MetaError::Damaged)?;
+        let checksum = checksum64(&head[..CHECKSUM], checksum64(map, identity.checksum_seed));
+        if checksum != u64_at(head, CHECKSUM) {
+            return Err(MetaError::Damaged);
+        }
+        let usage = match head[36] {
+            1 => Use::Free,
+            2 => Use::InUse { end: u32_at(head, 52) },
+            3 => Use::Part {
+                owner: u32_at(head, 40),
+                owner_generation: u32_at(head, 44),
+                index: u32_at(head, 48),
+            },
+            _ => return Err(MetaError::Damaged),
+        };
+        if head[..4] != MAGIC || u64_at(head, 8) != identity.store || u32_at(head, 4) != segment {
+            return Err(MetaError::Damaged);
+        }
+        let meta = Meta {
+            version: u64_at(head, 16),
+            cover: u64_at(head, 24),
+            generation: u32_at(head, 32),
+            usage,
+        };
+        Ok((meta, map))
+    }
+}
+
+/// What the two copies of a meta say together.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen<'a> {
+    /// The newer whole copy; `None`: the segment was never freed or marked.
+    pub meta: Option<(Meta, &'a [u8])>,
+    /// A copy is damaged: a write of it was torn, or it rotted.
+    pub damaged: bool,
+}
+
+/// The state of `segment` from both copies of its meta.
+pub fn choose<'a>(
+    copies: [&'a [u8]; 2],
+    segment: SegmentNumber,
+    map_bytes: usize,
+    identity: &Identity,
+) -> Chosen<'a> {
+    let copies = copies.map(|copy| Meta::decode(copy, segment, map_bytes, identity));
+    let damaged = copies.iter().any(|copy| matches!(copy, Err(MetaError::Damaged)));
+    let meta = copies.into_iter().flatten().max_by_key(|(meta, _)| meta.version);
+    Chosen { meta, damaged }
+}
+
+/// Where the map lies in a buffer for [`Meta::encode`].
+pub fn map_in(buffer: &mut [u8], map_bytes: usize) -> &mut [u8] {
+    &mut buffer[META_HEADER..META_HEADER + map_bytes]
+}
+
+/// Marks the record that begins at `offset` of the segment as dead.
+pub fn mark(map: &mut [u8], offset: usize) {
+    map[offset / 128] |= 1 << (offset / 16 % 8);
+}
+
+/// Whether the record that begins at `offset` is marked. Without a map (an empty one) none is.
+pub fn is_marked(map: &[u8], offset: usize) -> bool {
+    map.get(offset / 128).is_some_and(|byte| byte & 1 << (offset / 16 % 8) != 0)
+}

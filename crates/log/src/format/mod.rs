@@ -1,0 +1,33 @@
+//! What a store's bytes mean: `docs/file-format.md` in code.
+//!
+//! Pure functions between bytes and values. Nothing here reads or writes a device, and nothing
+//! panics, reads out of bounds or allocates for what the bytes say: they come from a disk, so they
+//! may be anything. A structure is believed only if its checksum says that this store wrote it, for
+//! this segment, in this use of the segment.
+
+mod bytes;
+pub mod checksum;
+pub mod geometry;
+pub mod jumbo;
+pub mod meta;
+pub mod segment;
+pub mod superblock;
+pub mod tail;
+
+pub use checksum::{
+    Identity, SegmentSeed, ValueHasher, record_checksum, record_is_intact, seal_record, value_hash,
+};
+pub use geometry::Geometry;
+pub use meta::{Meta, Use};
+pub use segment::{DurableEnd, Header, NoSegment, Trailer};
+pub use superblock::{Superblock, SuperblockError};
+pub use tail::Tail;
+
+/// Bytes that a device is written in: tails, metas and superblocks are whole blocks.
+pub const BLOCK: usize = 4096;
+
+/// Streams that a store has.
+pub const STREAMS: usize = 2;
+
+// Records in RAM are written to a device as they are, so the host must have the format's order.
+const _: () = assert!(cfg!(target_endian = "little") && size_of::<usize>() == 8);

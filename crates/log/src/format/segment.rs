@@ -1,0 +1,243 @@
+//! The two records of kind commit: the header that begins a segment, and the trailer that ends what
+//! one commit covers. Both are 64 bytes and valid records, so a walker needs to know nothing about
+//! them to step over them.
+
+use super::STREAMS;
+use super::bytes::{get, put, u32_at, u64_at};
+use super::checksum::{Identity, SegmentSeed, checksum64, record_checksum, value_hash};
+use crate::address::{MAX_SEGMENT, SegmentNumber};
+use crate::record::{CHECKSUM_AT, HEADER, Kind, MAX_SEQ};
+
+/// Bytes of a segment header.
+pub const HEADER_BYTES: usize = 64;
+/// Bytes of a commit trailer.
+pub const TRAILER_BYTES: usize = 64;
+
+const HEADER_MAGIC: [u8; 6] = *b"LARSEG";
+const TRAILER_MAGIC: [u8; 6] = *b"LARCMT";
+const HEADER_SUBTYPE: u8 = 1;
+const TRAILER_SUBTYPE: u8 = 2;
+const SEALED: u8 = 1;
+const SUBTYPE: usize = HEADER;
+const CHECKSUM: usize = 56;
+
+/// A commit record of 64 bytes in the making.
+type Bytes = [u8; 64];
+
+/// Writes the fixed part that makes a commit record a record.
+fn begin(magic: [u8; 6], subtype: u8) -> Bytes {
+    let mut bytes = [0; 64];
+    put(&mut bytes, 0, magic);
+    bytes[7] = (64 - HEADER) as u8;
+    bytes[10] = Kind::Commit as u8;
+    bytes[SUBTYPE] = subtype;
+    bytes
+}
+
+/// Whether the fixed part is that of such a commit record.
+fn is_begun(bytes: &Bytes, magic: [u8; 6], subtype: u8) -> bool {
+    let fixed = [0, (64 - HEADER) as u8, 0, 0, Kind::Commit as u8];
+    bytes[..6] == magic && bytes[6..CHECKSUM_AT] == fixed && bytes[SUBTYPE] == subtype
+}
+
+/// Adds both checksums. `covered_seed` is the seed of the 64-bit one.
+fn finish(bytes: &mut Bytes, covered_seed: u64, seed: SegmentSeed) {
+    let checksum = checksum64(&bytes[..CHECKSUM], covered_seed);
+    put(bytes, CHECKSUM, checksum.to_le_bytes());
+    let checksum = own_checksum(bytes, seed);
+    put(bytes, CHECKSUM_AT, checksum.to_le_bytes());
+}
+
+/// The record checksum of a commit record.
+fn own_checksum(bytes: &Bytes, seed: SegmentSeed) -> u32 {
+    let (head, value) = bytes.split_at(HEADER);
+    record_checksum(head, value_hash(value, seed.value_seed()), seed)
+}
+
+/// Whether the record checksum is right.
+fn is_intact(bytes: &Bytes, seed: SegmentSeed) -> bool {
+    own_checksum(bytes, seed) == u32_at(bytes, CHECKSUM_AT)
+}
+
+/// Whether the 64-bit checksum is right.
+fn covers(bytes: &Bytes, covered_seed: u64) -> bool {
+    let mut copy = *bytes;
+    put(&mut copy, CHECKSUM_AT, [0; 4]);
+    checksum64(&copy[..CHECKSUM], covered_seed) == u64_at(bytes, CHECKSUM)
+}
+
+/// What a segment says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Its number.
+    pub segment: SegmentNumber,
+    /// Counts the uses of this number; the first is 1.
+    pub generation: u32,
+    /// Which stream it belongs to.
+    pub stream: u8,
+    /// The number of the first commit that can be in it.
+    pub opened: u64,
+    /// Unix seconds at which it was opened.
+    pub born: u32,
+    /// The jumbo in it, if it holds one.
+    pub jumbo: Option<JumboSize>,
+}
+
+/// How large a jumbo is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JumboSize {
+    /// Bytes of its value.
+    pub value: u64,
+    /// Places it takes, its own one included.
+    pub parts: u32,
+}
+
+/// Why there is no segment in a segment's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSegment {
+    /// Never used by this store, or part of a jumbo.
+    Absent,
+    /// Something that was a header of this store and this number.
+    Damaged,
+}
+
+impl Header {
+    /// The seed of everything in the segment.
+    pub fn seed(&self, identity: &Identity) -> SegmentSeed {
+        SegmentSeed::new(identity.checksum_seed, self.segment, self.generation)
+    }
+
+    /// Its bytes.
+    pub fn encode(&self, identity: &Identity) -> [u8; HEADER_BYTES] {
+        let mut bytes = begin(HEADER_MAGIC, HEADER_SUBTYPE);
+        let jumbo = self.jumbo.unwrap_or(JumboSize { value: 0, parts: 0 });
+        debug_assert!(jumbo.parts <= MAX_SEGMENT);
+        put(&mut bytes, 16, identity.store.to_le_bytes());
+        put(&mut bytes, 24, self.opened.to_le_bytes());
+        put(&mut bytes, 32, jumbo.value.to_le_bytes());
+        put(&mut bytes, 40, self.segment.to_le_bytes());
+        put(&mut bytes, 44, self.generation.to_le_bytes());
+        put(&mut bytes, 48, self.born.to_le_bytes());
+        put(&mut bytes, 52, (jumbo.parts << 8 | u32::from(self.stream)).to_le_bytes());
+        let seed = self.seed(identity);
+        finish(&mut bytes, seed.get(), seed);
+        bytes
+    }
+
+    /// The header of `segment` at the start of `bytes`.
+    pub fn decode(
+        bytes: &[u8],
+        identity: &Identity,
+        segment: SegmentNumber,
+    ) -> Result<Self, NoSegment> {
+        let bytes: &Bytes = bytes.first_chunk().ok_or(NoSegment::Absent)?;
+        let looks_right = is_begun(bytes, HEADER_MAGIC, HEADER_SUBTYPE);
+        let (store_is_ours, number) = (u64_at(bytes, 16) == identity.store, u32_at(bytes, 40));
+        let header = Header {
+            segment: number,
+            generation: u32_at(bytes, 44),
+            stream: bytes[52],
+            opened: u64_at(bytes, 24),
+            born: u32_at(bytes, 48),
+            jumbo: match u32_at(bytes, 52) >> 8 {
+                0 => None,
+                parts => Some(JumboSize { value: u64_at(bytes, 32), parts }),
+            },
+        };
+        let seed = header.seed(identity);
+        if !looks_right || !is_intact(bytes, seed) || !covers(bytes, seed.get()) {
+            let traces = bytes[..6] == HEADER_MAGIC || number == segment;
+            let was_ours = traces && identity.nearly(u64_at(bytes, 16));
+            return Err(if was_ours { NoSegment::Damaged } else { NoSegment::Absent });
+        }
+        let possible = store_is_ours && number == segment && usize::from(header.stream) < STREAMS;
+        if possible { Ok(header) } else { Err(NoSegment::Absent) }
+    }
+}
+
+/// Up to where a stream is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DurableEnd {
+    /// The segment; 0: nothing is durable yet.
+    pub segment: SegmentNumber,
+    /// Bytes from its start.
+    pub offset: u32,
+}
+
+/// The end of what one commit covers in one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// The segment's generation.
+    pub generation: u32,
+    /// Bytes covered: from the previous trailer's end, or offset 0, up to this trailer.
+    pub length: u32,
+    /// The commit.
+    pub commit: u64,
+    /// Both streams' durable ends as of the commit before.
+    pub durable: [DurableEnd; STREAMS],
+    /// No seq above it is used before a greater one is durable.
+    pub seq_limit: u64,
+    /// Nothing follows in this segment.
+    pub sealed: bool,
+}
+
+/// A trailer that is itself intact; whether what it covers is, [`Found::covers`] says.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// What it says.
+    pub trailer: Trailer,
+    bytes: Bytes,
+    seed: SegmentSeed,
+}
+
+impl Found {
+    /// Whether `covered` is what the commit wrote: for a jumbo everything before its value, otherwise
+    /// the `length` bytes before the trailer.
+    pub fn covers(&self, covered: &[u8]) -> bool {
+        covers(&self.bytes, checksum64(covered, self.seed.get()))
+    }
+}
+
+impl Trailer {
+    /// Its bytes. `covered` is what lies before it back to the previous trailer's end or the start of
+    /// the segment; for a jumbo everything before the value.
+    pub fn encode(&self, covered: &[u8], seed: SegmentSeed) -> [u8; TRAILER_BYTES] {
+        debug_assert!(self.seq_limit <= MAX_SEQ);
+        let mut bytes = begin(TRAILER_MAGIC, TRAILER_SUBTYPE);
+        put(&mut bytes, 16, self.generation.to_le_bytes());
+        put(&mut bytes, 20, self.length.to_le_bytes());
+        put(&mut bytes, 24, self.commit.to_le_bytes());
+        for (end, at) in self.durable.iter().zip([32, 40]) {
+            put(&mut bytes, at, end.segment.to_le_bytes());
+            put(&mut bytes, at + 4, end.offset.to_le_bytes());
+        }
+        let flags = u64::from(if self.sealed { SEALED } else { 0 });
+        put(&mut bytes, 48, (self.seq_limit & MAX_SEQ | flags << 48).to_le_bytes());
+        finish(&mut bytes, checksum64(covered, seed.get()), seed);
+        bytes
+    }
+
+    /// The trailer at the start of `bytes`, if it was written in this segment and generation. What it
+    /// covers is not checked yet.
+    pub fn find(bytes: &[u8], generation: u32, seed: SegmentSeed) -> Option<Found> {
+        let bytes: &Bytes = bytes.first_chunk()?;
+        if !is_begun(bytes, TRAILER_MAGIC, TRAILER_SUBTYPE)
+            || u32_at(bytes, 16) != generation
+            || !is_intact(bytes, seed)
+        {
+            return None;
+        }
+        let end = |at| DurableEnd { segment: u32_at(bytes, at), offset: u32_at(bytes, at + 4) };
+        let [limit @ .., flags, _] = get::<8>(bytes, 48);
+        let [l0, l1, l2, l3, l4, l5] = limit;
+        let trailer = Trailer {
+            generation,
+            length: u32_at(bytes, 20),
+            commit: u64_at(bytes, 24),
+            durable: [end(32), end(40)],
+            seq_limit: u64::from_le_bytes([l0, l1, l2, l3, l4, l5, 0, 0]),
+            sealed: flags & SEALED != 0,
+        };
+        Some(Found { trailer, bytes: *bytes, seed })
+    }
+}

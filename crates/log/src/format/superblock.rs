@@ -1,0 +1,211 @@
+//! The superblock: what a store is, and how it was left.
+//!
+//! Two copies, written in turn, so that a torn write leaves the other. The newest whole copy is
+//! judged and no older one: a program that does not understand it must not go on from before it.
+
+use super::BLOCK;
+use super::bytes::{all_zero, get, put, u32_at, u64_at};
+use super::checksum::{Identity, checksum64};
+use super::geometry::Geometry;
+use crate::record::MAX_SEQ;
+
+const MAGIC: [u8; 8] = *b"LARDER\0\x01";
+/// The format version that this program writes.
+pub const VERSION: u32 = 1;
+const CHECKSUM: usize = BLOCK - 8;
+const COUNTER: usize = 16;
+
+const CLEAN: u32 = 1;
+const VOLATILE: u32 = 2;
+/// Feature bits of each kind that this program knows.
+const KNOWN_READ_ONLY: u64 = 0;
+const KNOWN_INCOMPATIBLE: u64 = 0;
+
+/// A store's superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// How often it was written; the first is 1, and each next one is greater by 1.
+    pub counter: u64,
+    /// Features that a program need not know.
+    pub compatible: u64,
+    /// Random; which store it is.
+    pub store_id: u128,
+    /// Random; the seed of the index.
+    pub hash_seed: u64,
+    /// Random; the secret in all checksums.
+    pub checksum_seed: u64,
+    /// Sizes and places.
+    pub geometry: Geometry,
+    /// Unix seconds.
+    pub created: u64,
+    /// It was stopped cleanly.
+    pub clean: bool,
+    /// A server with durability none has it open, or died with it: nothing in it counts.
+    pub volatile: bool,
+    /// No seq above it has been used.
+    pub seq_limit: u64,
+    /// Records with a seq below it are dead.
+    pub fence: u64,
+    /// Unix seconds at which a delayed `flush_all` takes effect; 0 without one.
+    pub pending_flush: u32,
+    /// After a clean stop: the first commit number that is not used.
+    pub next_commit: u64,
+    /// The first segment of the index image; 0 without one.
+    pub image_segment: u32,
+    /// Bytes of the index image.
+    pub image_bytes: u64,
+}
+
+/// Why a superblock cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SuperblockError {
+    /// Both copies are all zero: a new device.
+    Empty,
+    /// Something else is on the device.
+    NotAStore,
+    /// A store of another format version.
+    UnknownVersion(u32),
+    /// A store with features that this program does not know; the unknown bits.
+    UnknownFeatures(u64),
+    /// A store both of whose copies are damaged, or that says what cannot be.
+    Damaged,
+}
+
+impl std::fmt::Display for SuperblockError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the device is empty"),
+            Self::NotAStore => f.write_str("there is something on it that is not a store"),
+            Self::UnknownVersion(version) => {
+                write!(f, "it has format version {version}, this program knows {VERSION}")
+            }
+            Self::UnknownFeatures(bits) => {
+                write!(f, "it has features that this program does not know ({bits:#x})")
+            }
+            Self::Damaged => f.write_str("both copies of its superblock are damaged"),
+        }
+    }
+}
+
+impl std::error::Error for SuperblockError {}
+
+/// What one copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// Magic and checksum are right.
+    Whole,
+    /// All zero: never written.
+    Empty,
+    /// A superblock with a wrong checksum.
+    Damaged,
+    /// Something else.
+    Foreign,
+}
+
+/// What one copy is, without judging what it says.
+fn look_at(copy: &[u8; BLOCK]) -> Copy {
+    if copy[..8] != MAGIC {
+        return if all_zero(copy) { Copy::Empty } else { Copy::Foreign };
+    }
+    let whole = checksum64(&copy[..CHECKSUM], 0) == u64_at(copy, CHECKSUM);
+    if whole { Copy::Whole } else { Copy::Damaged }
+}
+
+/// The store's state from its two copies, and what each of them is.
+pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), SuperblockError> {
+    let states = copies.map(look_at);
+    let newest = (0..2)
+        .filter(|&which| states[which] == Copy::Whole)
+        .max_by_key(|&which| u64_at(copies[which], COUNTER));
+    match newest {
+        Some(which) => Superblock::judge(copies[which]).map(|superblock| (superblock, states)),
+        None if states == [Copy::Empty; 2] => Err(SuperblockError::Empty),
+        None if states.contains(&Copy::Damaged) => Err(SuperblockError::Damaged),
+        None => Err(SuperblockError::NotAStore),
+    }
+}
+
+impl Superblock {
+    /// Which copy it is to be written to.
+    pub fn copy(&self) -> usize {
+        (self.counter % 2) as usize
+    }
+
+    /// What the store's structures have in common.
+    pub fn identity(&self) -> Identity {
+        Identity { store: self.store_id as u64, checksum_seed: self.checksum_seed }
+    }
+
+    /// Writes all of `into`.
+    pub fn encode(&self, into: &mut [u8; BLOCK]) {
+        into.fill(0);
+        let flags = if self.clean { CLEAN } else { 0 } | if self.volatile { VOLATILE } else { 0 };
+        put(into, 0, MAGIC);
+        put(into, 8, VERSION.to_le_bytes());
+        put(into, COUNTER, self.counter.to_le_bytes());
+        put(into, 24, self.compatible.to_le_bytes());
+        put(into, 48, self.store_id.to_le_bytes());
+        put(into, 64, self.hash_seed.to_le_bytes());
+        put(into, 72, self.checksum_seed.to_le_bytes());
+        put(into, 80, self.geometry.segment_size().to_le_bytes());
+        put(into, 84, self.geometry.segment_count().to_le_bytes());
+        put(into, 88, self.created.to_le_bytes());
+        put(into, 96, flags.to_le_bytes());
+        put(into, 100, self.pending_flush.to_le_bytes());
+        put(into, 104, self.seq_limit.to_le_bytes());
+        put(into, 112, self.fence.to_le_bytes());
+        put(into, 120, self.next_commit.to_le_bytes());
+        put(into, 128, self.image_segment.to_le_bytes());
+        put(into, 136, self.image_bytes.to_le_bytes());
+        let checksum = checksum64(&into[..CHECKSUM], 0);
+        put(into, CHECKSUM, checksum.to_le_bytes());
+    }
+
+    /// One copy alone.
+    pub fn decode(copy: &[u8; BLOCK]) -> Result<Self, SuperblockError> {
+        match look_at(copy) {
+            Copy::Whole => Self::judge(copy),
+            Copy::Empty => Err(SuperblockError::Empty),
+            Copy::Damaged => Err(SuperblockError::Damaged),
+            Copy::Foreign => Err(SuperblockError::NotAStore),
+        }
+    }
+
+    /// What a whole copy says, if this program understands it.
+    fn judge(copy: &[u8; BLOCK]) -> Result<Self, SuperblockError> {
+        let version = u32_at(copy, 8);
+        if version != VERSION {
+            return Err(SuperblockError::UnknownVersion(version));
+        }
+        for (at, known) in [(40, KNOWN_INCOMPATIBLE), (32, KNOWN_READ_ONLY)] {
+            let unknown = u64_at(copy, at) & !known;
+            if unknown != 0 {
+                return Err(SuperblockError::UnknownFeatures(unknown));
+            }
+        }
+        let geometry =
+            Geometry::new(u32_at(copy, 80), u32_at(copy, 84)).ok_or(SuperblockError::Damaged)?;
+        let flags = u32_at(copy, 96);
+        let superblock = Superblock {
+            counter: u64_at(copy, COUNTER),
+            compatible: u64_at(copy, 24),
+            store_id: u128::from_le_bytes(get(copy, 48)),
+            hash_seed: u64_at(copy, 64),
+            checksum_seed: u64_at(copy, 72),
+            geometry,
+            created: u64_at(copy, 88),
+            clean: flags & CLEAN != 0,
+            volatile: flags & VOLATILE != 0,
+            seq_limit: u64_at(copy, 104),
+            fence: u64_at(copy, 112),
+            pending_flush: u32_at(copy, 100),
+            next_commit: u64_at(copy, 120),
+            image_segment: u32_at(copy, 128),
+            image_bytes: u64_at(copy, 136),
+        };
+        let possible = superblock.seq_limit <= MAX_SEQ
+            && superblock.fence <= MAX_SEQ + 1
+            && superblock.image_segment <= geometry.segment_count();
+        if possible { Ok(superblock) } else { Err(SuperblockError::Damaged) }
+    }
+}

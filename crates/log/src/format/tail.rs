@@ -1,0 +1,95 @@
+//! Tail places: a stream's last block while it is not full. In the segment itself only full blocks
+//! are written, so that no write goes over a sector which holds acknowledged bytes.
+
+use super::bytes::{put, u32_at, u64_at};
+use super::checksum::{Identity, checksum64};
+use super::geometry::TAIL_BYTES;
+use super::segment::Header;
+use super::{BLOCK, STREAMS};
+use crate::address::SegmentNumber;
+
+const MAGIC: [u8; 4] = *b"LTAL";
+const CHECKSUM: usize = 56;
+
+/// What a tail place holds beside its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// The stream.
+    pub stream: u8,
+    /// The segment that the block belongs to.
+    pub segment: SegmentNumber,
+    /// The segment's generation.
+    pub generation: u32,
+    /// Where the block begins in its segment: a multiple of [`BLOCK`].
+    pub offset: u32,
+    /// The commit that wrote it.
+    pub commit: u64,
+}
+
+impl Tail {
+    /// Writes all of `into`. `data` is what the block holds so far: 1 to [`BLOCK`] bytes.
+    pub fn encode(&self, data: &[u8], identity: &Identity, into: &mut [u8; TAIL_BYTES]) {
+        assert!((1..=BLOCK).contains(&data.len()), "a tail is one block at most");
+        let (head, place) = into.split_at_mut(BLOCK);
+        head.fill(0);
+        put(head, 0, MAGIC);
+        head[4] = self.stream;
+        put(head, 8, identity.store.to_le_bytes());
+        put(head, 16, self.segment.to_le_bytes());
+        put(head, 20, self.generation.to_le_bytes());
+        put(head, 24, self.offset.to_le_bytes());
+        put(head, 28, (data.len() as u32).to_le_bytes());
+        put(head, 32, self.commit.to_le_bytes());
+        let checksum = checksum64(&head[..CHECKSUM], checksum64(data, identity.checksum_seed));
+        put(head, CHECKSUM, checksum.to_le_bytes());
+        let (filled, rest) = place.split_at_mut(data.len());
+        filled.copy_from_slice(data);
+        rest.fill(0);
+    }
+
+    /// What a tail place holds; `None`: nothing that counts, because it was never written or its last
+    /// write was torn.
+    pub fn decode<'a>(
+        place: &'a [u8; TAIL_BYTES],
+        identity: &Identity,
+    ) -> Option<(Self, &'a [u8])> {
+        let (head, data) = place.split_at(BLOCK);
+        let data = data.get(..u32_at(head, 28) as usize)?;
+        let checksum = checksum64(&head[..CHECKSUM], checksum64(data, identity.checksum_seed));
+        let tail = Tail {
+            stream: head[4],
+            segment: u32_at(head, 16),
+            generation: u32_at(head, 20),
+            offset: u32_at(head, 24),
+            commit: u64_at(head, 32),
+        };
+        let good = head[..4] == MAGIC
+            && u64_at(head, 8) == identity.store
+            && checksum == u64_at(head, CHECKSUM)
+            && usize::from(tail.stream) < STREAMS
+            && tail.offset.is_multiple_of(BLOCK as u32)
+            && !data.is_empty();
+        good.then_some((tail, data))
+    }
+
+    /// Lays its data over the image of its segment as read from the segment's place. False, and
+    /// nothing changed, if it belongs to another use of the segment than the image.
+    ///
+    /// Both places of a stream are laid over, in any order: within a generation bytes never change.
+    pub fn lay_over(&self, data: &[u8], identity: &Identity, image: &mut [u8]) -> bool {
+        let here = Header::decode(image, identity, self.segment).ok();
+        let belongs = match here {
+            Some(header) if header.generation == self.generation => true,
+            Some(header) => self.offset == 0 && header.generation < self.generation,
+            None => true,
+        };
+        let from = self.offset as usize;
+        match image.get_mut(from..from + data.len()) {
+            Some(room) if belongs => {
+                room.copy_from_slice(data);
+                true
+            }
+            _ => false,
+        }
+    }
+}
