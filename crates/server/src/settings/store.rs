@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn paths_and_sizes() {
-        let cases: &[(&str, Option<(&str, Option<u64>)>)] = &[
+        type Parts<'a> = Option<(&'a str, Option<u64>)>;
+        let cases: &[(&str, Parts<'_>)] = &[
             ("/var/lib/larder", Some(("/var/lib/larder", None))),
             ("data", Some(("data", None))),
             ("/dev/sdb:100GB", Some(("/dev/sdb", Some(100 << 30)))),
