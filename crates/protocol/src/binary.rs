@@ -9,10 +9,10 @@ mod response;
 #[cfg(test)]
 mod tests;
 
-pub use request::{Arithmetic, Command, Create, Delete, Get, Head, Request, Store, StoreMode};
+pub use request::{Arithmetic, Command, Create, Delete, Get, Head, Request, Store};
 pub use response::{Refusal, Response, Status};
 
-use crate::{BINARY_MAGIC, KEY_LEN_MAX, KeySink, Parse, Then};
+use crate::{BINARY_MAGIC, KEY_LEN_MAX, KeySink, Parse, StoreMode, Then};
 
 /// Length of the header of every packet, in bytes.
 pub const HEADER_LEN: usize = 24;

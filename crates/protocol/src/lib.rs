@@ -29,6 +29,22 @@ pub const VALUE_LEN_MAX: usize = i32::MAX as usize - 2;
 /// The first byte of a connection that speaks the binary protocol.
 pub const BINARY_MAGIC: u8 = 0x80;
 
+/// Which items a storage request may meet, in every protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreMode {
+    /// Any.
+    #[default]
+    Set,
+    /// Only a missing one.
+    Add,
+    /// Only an existing one.
+    Replace,
+    /// An existing one, which grows at its end.
+    Append,
+    /// An existing one, which grows at its front.
+    Prepend,
+}
+
 /// What a parser made of the beginning of its input. `R` is the protocol's request, `E` its error
 /// reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

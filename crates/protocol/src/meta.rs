@@ -6,7 +6,7 @@ mod flags;
 #[cfg(test)]
 mod tests;
 
-pub use flags::{Flags, SetMode};
+pub use flags::Flags;
 
 use crate::KEY_LEN_MAX;
 use crate::scan::Tokens;

@@ -10,7 +10,7 @@ mod storage;
 mod tests;
 
 pub use admin::{Admin, Dump, DumpFormat, Shutdown};
-pub use request::{Arithmetic, Delete, Get, Request, Store, StoreMode, Touch};
+pub use request::{Arithmetic, Delete, Get, Request, Store, Touch};
 pub use retrieval::{Keys, KeysEnd, parse_keys};
 
 use crate::scan::{Tokens, last_token, parse_i64, parse_u64};

@@ -181,6 +181,10 @@ impl Server {
         for note in &settings.notes {
             warn!(event = "setting_ignored", note);
         }
+        if let Some(store) = &settings.store {
+            let error = io::Error::from(io::ErrorKind::Unsupported);
+            return Err(system(format!("open --store {store}"))(error));
+        }
         prepare_process(&mut settings)?;
         let listeners = if host.sockets.is_empty() {
             bind(&settings)?

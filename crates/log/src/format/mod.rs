@@ -14,6 +14,8 @@ pub mod scan;
 pub mod segment;
 pub mod superblock;
 pub mod tail;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use checksum::{
     Identity, SegmentSeed, ValueHasher, record_checksum, record_is_intact, seal_record, value_hash,

@@ -1,6 +1,8 @@
 //! The requests of the binary protocol. The keys of those that have one went to the
 //! [`KeySink`](crate::KeySink).
 
+use crate::StoreMode;
+
 /// What every reply repeats from its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -65,21 +67,6 @@ pub struct Get {
     pub with_key: bool,
     /// A miss is not answered.
     pub quiet: bool,
-}
-
-/// Which items a storage command may meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreMode {
-    /// Any.
-    Set,
-    /// Only a missing one.
-    Add,
-    /// Only an existing one.
-    Replace,
-    /// An existing one, which grows at its end.
-    Append,
-    /// An existing one, which grows at its front.
-    Prepend,
 }
 
 /// A storage command.

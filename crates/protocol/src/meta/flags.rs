@@ -2,7 +2,7 @@
 
 use super::{Meta, Verb};
 use crate::scan::{parse_i64, parse_u32, parse_u64};
-use crate::{KEY_LEN_MAX, base64, reply};
+use crate::{KEY_LEN_MAX, StoreMode, base64, reply};
 
 /// Command, key and flags together.
 const TOKENS_MAX: usize = 20;
@@ -10,22 +10,6 @@ const TOKENS_MAX: usize = 20;
 const OPAQUE_LEN_MAX: usize = 32;
 /// Flags are below this.
 const FLAG_MAX: u8 = 127;
-
-/// Which items `ms` may meet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SetMode {
-    /// Any (S).
-    #[default]
-    Set,
-    /// Only a missing one (E).
-    Add,
-    /// Only an existing one (R).
-    Replace,
-    /// One whose value grows at the end (A).
-    Append,
-    /// One whose value grows at the front (P).
-    Prepend,
-}
 
 /// The flags of a meta command, checked. Times are as the client wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +32,7 @@ pub struct Flags {
     /// J: where a created counter begins.
     pub initial: u64,
     /// M of `ms`.
-    pub set_mode: SetMode,
+    pub set_mode: StoreMode,
     /// M of `ma`: count down.
     pub decrement: bool,
 }
@@ -69,7 +53,7 @@ impl Flags {
             client_flags: 0,
             delta: 1,
             initial: 0,
-            set_mode: SetMode::Set,
+            set_mode: StoreMode::Set,
             decrement: false,
         };
         match flags.read(command) {
@@ -147,11 +131,11 @@ impl Flags {
         match (verb, mode) {
             (Verb::Set, mode) => {
                 self.set_mode = match mode {
-                    None | Some(b'S') => SetMode::Set,
-                    Some(b'E') => SetMode::Add,
-                    Some(b'R') => SetMode::Replace,
-                    Some(b'A') => SetMode::Append,
-                    Some(b'P') => SetMode::Prepend,
+                    None | Some(b'S') => StoreMode::Set,
+                    Some(b'E') => StoreMode::Add,
+                    Some(b'R') => StoreMode::Replace,
+                    Some(b'A') => StoreMode::Append,
+                    Some(b'P') => StoreMode::Prepend,
                     Some(_) => return Err(reply::INVALID_SET_MODE),
                 };
             }

@@ -1,6 +1,7 @@
 //! Flags: what they mean and how they are refused.
 
 use super::*;
+use crate::StoreMode;
 use crate::reply;
 use proptest::prelude::*;
 
@@ -19,7 +20,7 @@ fn every_token_is_read() {
     let flags = flags("ms key 5 F7 T-1 N30 C18446744073709551615 E1 MA I q Oopaque k").unwrap();
     assert_eq!((flags.client_flags, flags.ttl, flags.vivify), (7, Some(-1), Some(30)));
     assert_eq!((flags.compare, flags.cas), (Some(u64::MAX), Some(1)));
-    assert_eq!(flags.set_mode, SetMode::Append);
+    assert_eq!(flags.set_mode, StoreMode::Append);
     assert!(flags.has(b'q') && flags.has(b'I') && !flags.has(b'v'));
 }
 

@@ -2,6 +2,7 @@
 //! every request that says so, any number for [`Get`].
 
 use super::admin::Admin;
+use crate::StoreMode;
 use crate::meta::Meta;
 
 /// A request of the text protocol.
@@ -42,28 +43,13 @@ pub struct Get {
     pub keys_follow: bool,
 }
 
-/// Which items a storage command may meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreMode {
-    /// Any.
-    Set,
-    /// Only a missing one.
-    Add,
-    /// Only an existing one.
-    Replace,
-    /// An existing one, which grows at its end.
-    Append,
-    /// An existing one, which grows at its front.
-    Prepend,
-    /// The one with this cas id.
-    Cas(u64),
-}
-
 /// A storage command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store<'a> {
-    /// Which items the command may meet.
+    /// Which items the command may meet; `Set` for cas.
     pub mode: StoreMode,
+    /// Only the item with this cas id (cas).
+    pub compare: Option<u64>,
     /// The client's flags.
     pub flags: u32,
     /// The expiry time as the client wrote it.

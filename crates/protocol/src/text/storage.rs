@@ -2,10 +2,10 @@
 //! is wrong with the line, the value is thrown away with it: it must never be taken for commands.
 //! Only a length that cannot be read leaves no other choice.
 
-use super::{Frame, Parsed, Request, Store, StoreMode, TRAILER, is_noreply, refuse};
+use super::{Frame, Parsed, Request, Store, TRAILER, is_noreply, refuse};
 use crate::meta::{Meta, Verb as MetaVerb};
 use crate::scan::{Tokens, parse_i64, parse_u32, parse_u64};
-use crate::{KEY_LEN_MAX, KeySink, Parse, Then, VALUE_LEN_MAX, reply};
+use crate::{KEY_LEN_MAX, KeySink, Parse, StoreMode, Then, VALUE_LEN_MAX, reply};
 
 /// A storage command.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,21 +32,24 @@ pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a
     };
     let noreply = tokens.rest().len() > b"noreply".len() && is_noreply(frame.line);
     let mode = match verb {
-        Verb::Set => Some(StoreMode::Set),
-        Verb::Add => Some(StoreMode::Add),
-        Verb::Replace => Some(StoreMode::Replace),
-        Verb::Append => Some(StoreMode::Append),
-        Verb::Prepend => Some(StoreMode::Prepend),
-        Verb::Cas => tokens.next().and_then(parse_u64).map(StoreMode::Cas),
+        Verb::Set | Verb::Cas => StoreMode::Set,
+        Verb::Add => StoreMode::Add,
+        Verb::Replace => StoreMode::Replace,
+        Verb::Append => StoreMode::Append,
+        Verb::Prepend => StoreMode::Prepend,
     };
-    let (Some(mode), Some(flags), Some(exptime), true) =
-        (mode, parse_flags(flags), parse_exptime(exptime), key.len() <= KEY_LEN_MAX)
+    let compare = match verb {
+        Verb::Cas => tokens.next().and_then(parse_u64).map(Some),
+        _ => Some(None),
+    };
+    let (Some(compare), Some(flags), Some(exptime), true) =
+        (compare, parse_flags(flags), parse_exptime(exptime), key.len() <= KEY_LEN_MAX)
     else {
         let reply = if noreply { "" } else { reply::BAD_FORMAT };
         let then = Then::Swallow(length + TRAILER);
         return Parse::Refused { reply, consumed: frame.consumed, then };
     };
-    let store = Store { mode, flags, exptime, noreply, value: &[] };
+    let store = Store { mode, compare, flags, exptime, noreply, value: &[] };
     with_value(frame, length, key, keys, noreply, |value| Request::Store(Store { value, ..store }))
 }
 

@@ -1,6 +1,7 @@
 //! The parser alone. Its replies are compared with memcached's in the server's tests.
 
 use super::*;
+use crate::StoreMode;
 use crate::meta::Verb;
 use proptest::prelude::*;
 
@@ -36,8 +37,14 @@ fn a_wrong_key_refuses_all_keys() {
 #[test]
 fn storage_waits_for_its_value() {
     let request = b"set k 5 60 3\r\nabc\r\n";
-    let store =
-        Store { mode: StoreMode::Set, flags: 5, exptime: 60, noreply: false, value: b"abc" };
+    let store = Store {
+        mode: StoreMode::Set,
+        compare: None,
+        flags: 5,
+        exptime: 60,
+        noreply: false,
+        value: b"abc",
+    };
     let (whole, keys) = parsed(request);
     let expected = Parse::Request { request: Request::Store(store), consumed: request.len() };
     assert_eq!(whole, expected);

@@ -2,14 +2,14 @@
 //! get, so none of them has to be taken up again half-way except in the middle of a long value.
 //! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
 
-use super::{Executed, Execution, Unready, expiry, put_value, settle};
+use super::{Executed, Execution, Unready, engine_mode, expiry, put_value, settle};
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Expiry, Get as EngineGet, Item, Key,
-    Refusal as EngineRefusal, Store as EngineStore, StoreMode as EngineMode, Stored, Value,
+    Refusal as EngineRefusal, Store as EngineStore, Stored, Value,
 };
+use larder_protocol::StoreMode;
 use larder_protocol::binary::{
     Arithmetic, Command, Delete, Get, HEADER_LEN, Head, Refusal, Request, Response, Status, Store,
-    StoreMode,
 };
 use std::fmt::Write;
 
@@ -247,17 +247,12 @@ fn store(
     value: Option<Value<'_>>,
 ) -> Result<Executed, Unready> {
     x.context.prefixes.set(key.bytes());
-    let mode = match request.mode {
-        StoreMode::Append => EngineMode::Append,
-        StoreMode::Prepend => EngineMode::Prepend,
-        // With a cas id every other mode is memcached's cas.
-        _ if request.compare.is_some() => EngineMode::Set,
-        StoreMode::Set => EngineMode::Set,
-        StoreMode::Add => EngineMode::Add,
-        StoreMode::Replace => EngineMode::Replace,
-    };
+    let grows = matches!(request.mode, StoreMode::Append | StoreMode::Prepend);
+    // With a cas id every other mode is memcached's cas.
+    let is_cas = request.compare.is_some() && !grows;
+    let mode = if is_cas { StoreMode::Set } else { request.mode };
     let store = EngineStore {
-        mode,
+        mode: engine_mode(mode),
         compare: request.compare,
         value: value.unwrap_or(Value::Bytes(request.value)),
         ..EngineStore::set(&[], request.flags, expiry_of(x, request.exptime))
@@ -274,8 +269,7 @@ fn store(
         },
         // What is appended fits, but the sum does not.
         Stored::TooLarge
-            if matches!(mode, EngineMode::Append | EngineMode::Prepend)
-                && piece_len <= x.context.engine().max_value_len(key.bytes().len()) =>
+            if grows && piece_len <= x.context.engine().max_value_len(key.bytes().len()) =>
         {
             Status::NotStored
         }

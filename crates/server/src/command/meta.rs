@@ -1,12 +1,13 @@
 //! Meta commands. What a reply carries and in which order follows the flags of the command.
 
-use super::{Executed, Execution, Unready, put_value, recache_below, settle};
+use super::{Executed, Execution, Unready, engine_mode, put_value, recache_below, settle};
 use crate::net::OutputBuffer;
 use larder_engine::{
-    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, Store, StoreMode, Stored,
+    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, Store, Stored,
     UnixSeconds, Value, Vivify,
 };
-use larder_protocol::meta::{Flags, Meta, SetMode, Verb};
+use larder_protocol::StoreMode;
+use larder_protocol::meta::{Flags, Meta, Verb};
 use larder_protocol::{KEY_LEN_MAX, base64, reply};
 
 /// Executes a meta command. `keys` has its key unless that is in base64 or too long.
@@ -246,18 +247,15 @@ fn set(
     let flags = target.flags;
     let value = value.unwrap_or(Value::Bytes(target.command.value));
     let given = value.len();
-    let mode = match flags.set_mode {
-        SetMode::Set => StoreMode::Set,
-        SetMode::Add => StoreMode::Add,
-        SetMode::Replace => StoreMode::Replace,
-        SetMode::Append => StoreMode::Append,
-        SetMode::Prepend => StoreMode::Prepend,
-    };
+    let mode = flags.set_mode;
     let grows = matches!(mode, StoreMode::Append | StoreMode::Prepend);
     let overwrites = matches!(mode, StoreMode::Set | StoreMode::Replace);
     let store = Store {
         // With a cas id to compare, a missing item is answered as cas does.
-        mode: if overwrites && flags.compare.is_some() { StoreMode::Set } else { mode },
+        mode: engine_mode(match flags.compare {
+            Some(_) if overwrites => StoreMode::Set,
+            _ => mode,
+        }),
         value,
         flags: flags.client_flags,
         expiry: flags.ttl.map_or(Expiry::NEVER, |ttl| x.expiry(ttl)),

@@ -20,6 +20,7 @@ pub(crate) use prefix::PrefixStats;
 
 use crate::net::OutputBuffer;
 use larder_engine::{Item, ItemHandle, Outcome, Refusal, Session};
+use larder_protocol::StoreMode;
 use larder_protocol::text::Get;
 
 /// What a command is executed with.
@@ -32,6 +33,18 @@ pub(crate) struct Execution<'e, 'o> {
     pub(crate) counters: &'e Counters,
     /// Where the reply goes.
     pub(crate) output: &'e mut OutputBuffer<'o>,
+}
+
+/// The protocols' word in the engine's language.
+pub(crate) fn engine_mode(mode: StoreMode) -> larder_engine::StoreMode {
+    use larder_engine::StoreMode as Engine;
+    match mode {
+        StoreMode::Set => Engine::Set,
+        StoreMode::Add => Engine::Add,
+        StoreMode::Replace => Engine::Replace,
+        StoreMode::Append => Engine::Append,
+        StoreMode::Prepend => Engine::Prepend,
+    }
 }
 
 /// How an execution ended.

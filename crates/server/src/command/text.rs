@@ -1,16 +1,18 @@
 //! Classic text commands.
 
 use super::{
-    Dump, Executed, Execution, LongValue, Unready, expiry, meta, put_value, settle, stats,
+    Dump, Executed, Execution, LongValue, Unready, engine_mode, expiry, meta, put_value, settle,
+    stats,
 };
 use larder_engine::{
     Arith, Counted, Delete, Deleted, Get as EngineGet, Item, Key, Refusal, Store as EngineStore,
-    StoreMode as EngineMode, Stored, Value,
+    Stored, Value,
 };
+use larder_protocol::StoreMode;
 use larder_protocol::meta::Verb;
 use larder_protocol::reply;
 use larder_protocol::text::{
-    Admin, Arithmetic, Delete as DeleteRequest, Get, Request, Shutdown, Store, StoreMode, Touch,
+    Admin, Arithmetic, Delete as DeleteRequest, Get, Request, Shutdown, Store, Touch,
 };
 
 /// How many keys of a retrieval are prefetched at once.
@@ -240,14 +242,7 @@ fn store(
     value: Option<Value<'_>>,
 ) -> Result<Executed, Unready> {
     x.context.prefixes.set(key.bytes());
-    let (mode, compare) = match request.mode {
-        StoreMode::Set => (EngineMode::Set, None),
-        StoreMode::Add => (EngineMode::Add, None),
-        StoreMode::Replace => (EngineMode::Replace, None),
-        StoreMode::Append => (EngineMode::Append, None),
-        StoreMode::Prepend => (EngineMode::Prepend, None),
-        StoreMode::Cas(cas) => (EngineMode::Set, Some(cas)),
-    };
+    let (mode, compare) = (engine_mode(request.mode), request.compare);
     let value = value.unwrap_or(Value::Bytes(request.value));
     let given = value.len();
     let plain = EngineStore::set(&[], request.flags, x.expiry(request.exptime));
@@ -272,7 +267,7 @@ fn too_large(
     request: &Store<'_>,
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
-    if request.mode == StoreMode::Set {
+    if request.mode == StoreMode::Set && request.compare.is_none() {
         settle(x.session.delete(key, &Delete::default()))?;
     }
     Ok(x.say_unless(request.noreply, reply::TOO_LARGE))

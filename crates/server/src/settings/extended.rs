@@ -1,7 +1,7 @@
 //! memcached's `-o name[=value],...`. What has a meaning here is set; tuning of mechanisms that do
 //! not exist here is noted; what protects, restricts or keeps data is refused.
 
-use super::{Settings, units};
+use super::{Settings, store, units};
 
 /// Tuning without a meaning here; a name that ends in `_` stands for all that begin so.
 const TUNING: &[&str] = &[
@@ -29,7 +29,6 @@ const TUNING: &[&str] = &[
 
 /// What must not be ignored, and why it cannot be done.
 const REFUSED: &[(&str, &str)] = &[
-    ("ext_path", "this version keeps items in RAM only: remove it or stay with memcached"),
     ("ssl_", "there is no TLS on the data port: put a TLS proxy in front or remove it"),
     ("proxy_", "there is no proxy: remove it"),
     ("drop_privileges", "there is no system call filter: use systemd's SystemCallFilter="),
@@ -41,11 +40,20 @@ fn matches(name: &str, pattern: &str) -> bool {
 
 pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     settings.extended = text.to_owned();
+    if settings.ext_path {
+        // A weaker source's.
+        settings.ext_path = false;
+        settings.store = None;
+    }
     for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         if name == "idle_timeout" {
             let timeout = units::parse_duration(value).map_err(|e| format!("{name}: {e}"))?;
             settings.idle_timeout = (!timeout.is_zero()).then_some(timeout);
+            continue;
+        }
+        if name == "ext_path" {
+            store::set_ext_path(settings, value).map_err(|e| format!("{name}: {e}"))?;
             continue;
         }
         if let Some((_, reason)) = REFUSED.iter().find(|(pattern, _)| matches(name, pattern)) {
@@ -80,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_protects_or_keeps_data_is_refused() {
-        for text in ["ext_path=/f:1G", "ssl_chain_cert=/c", "drop_privileges", "proxy_config=x"] {
+        for text in ["ext_path=/f", "ssl_chain_cert=/c", "drop_privileges", "proxy_config=x"] {
             let refused = apply(&mut Settings::default(), text).unwrap_err();
             assert!(text.starts_with(refused.split(':').next().unwrap()), "{refused}");
         }

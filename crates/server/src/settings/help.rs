@@ -36,6 +36,7 @@ pub(super) fn long_help(setting: &Setting) -> String {
         let default = match setting.key {
             // Not the same on every machine.
             "threads" => "the number of cores".to_owned(),
+            "durability" => "async with a store, none without".to_owned(),
             _ => (setting.show)(&Settings::default()),
         };
         if !default.is_empty() {

@@ -7,6 +7,7 @@ mod extended;
 mod help;
 mod listen;
 mod load;
+mod store;
 mod table;
 mod units;
 mod values;
@@ -15,6 +16,7 @@ pub use error::{Origin, SettingsError};
 pub use help::{MEMCACHED_VERSION, memcached_help};
 pub use listen::ListenAddress;
 pub use load::{Environment, check_refused, command, from_matches, memcached_command};
+pub use store::{Durability, StorePath};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -129,8 +131,18 @@ pub struct Settings {
     pub memory: u64,
     /// The largest item, in bytes.
     pub max_item_size: u64,
-    /// What happens to a write when memory is full.
+    /// What happens to a write when there is no room.
     pub when_full: WhenFull,
+    /// Where items are kept beyond memory and beyond the process.
+    pub store: Option<StorePath>,
+    /// What an acknowledged write survives, if anybody said; see [`Settings::durability`].
+    pub durability: Option<Durability>,
+    /// With [`Durability::Async`]: how old an acknowledged write may become before it is durable.
+    pub sync_interval: Duration,
+    /// Start although the store is damaged, without what is lost.
+    pub accept_damage: bool,
+    /// The store was named by memcached's `-o ext_path`.
+    pub(crate) ext_path: bool,
     /// Workers.
     pub threads: usize,
     /// Connections at a time.
@@ -199,6 +211,11 @@ impl Default for Settings {
             memory: 64 << 20,
             max_item_size: 1 << 20,
             when_full: WhenFull::Evict,
+            store: None,
+            durability: None,
+            sync_interval: Duration::from_secs(1),
+            accept_damage: false,
+            ext_path: false,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             max_connections: 1024,
             idle_timeout: None,
@@ -250,6 +267,15 @@ impl Settings {
     /// The log level with all `-v` counted.
     pub fn effective_log_level(&self) -> LogLevel {
         self.log_level.raised(self.verbosity)
+    }
+
+    /// What an acknowledged write survives.
+    pub fn durability(&self) -> Durability {
+        match (self.durability, &self.store) {
+            (Some(durability), _) => durability,
+            (None, Some(_)) if !self.ext_path => Durability::Async,
+            (None, _) => Durability::None,
+        }
     }
 
     /// The addresses of the data port, the default included; empty when there is no TCP.
@@ -325,6 +351,17 @@ impl Settings {
                 units::show_size(self.max_item_size),
                 units::show_size(self.memory),
             ));
+        }
+        if let (Some(asked @ (Durability::Async | Durability::Sync)), None) =
+            (self.durability, &self.store)
+        {
+            return together(format!(
+                "--durability {} needs something that lasts: give --store PATH, or leave it out",
+                values::name_of(asked, store::DURABILITIES),
+            ));
+        }
+        if self.accept_damage && self.store.is_none() {
+            return together("--accept-damage is about a store: give --store PATH".to_owned());
         }
         if self.listen_addresses().is_empty() && self.socket.is_none() {
             return together(

@@ -2,6 +2,7 @@
 
 use larder_engine::WhenFull;
 
+use super::store::{DURABILITIES, set_store, set_sync_interval};
 use super::units::{Bare, parse_duration, parse_size, show_size};
 use super::values::{
     BACKENDS, LOG_FORMATS, LOG_LEVELS, PROTOCOLS, WHEN_FULL, joined, name_of, one_of, parse_switch,
@@ -28,6 +29,7 @@ pub(super) enum Kind {
 pub(super) enum Group {
     Network,
     Memory,
+    Store,
     Commands,
     Process,
     Log,
@@ -42,6 +44,7 @@ impl Group {
         match self {
             Group::Network => "Network",
             Group::Memory => "Memory",
+            Group::Store => "Store",
             Group::Commands => "Commands",
             Group::Process => "Process",
             Group::Log => "Logging",
@@ -138,7 +141,7 @@ macro_rules! refused {
     };
 }
 
-use Group::{Commands, Log, Memory, Network, Process, Refused, Tuning};
+use Group::{Commands, Log, Memory, Network, Process, Refused, Store, Tuning};
 use Kind::{Count, List, Switch, Value};
 
 /// All settings, in the order of the help.
@@ -291,7 +294,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("evict|refuse"),
         Memory,
-        "When memory is full: the least valuable items make room, or writes are refused",
+        "When there is no room: the least valuable items make some, or writes are refused",
         (
             |s, text| {
                 s.when_full = one_of(text, WHEN_FULL)?;
@@ -323,6 +326,46 @@ pub(super) static SETTINGS: &[Setting] = &[
         Memory,
         "Keep all memory out of swap",
         switch!(lock_memory),
+    ),
+    setting(
+        "store",
+        None,
+        List("PATH[:SIZE]"),
+        Store,
+        "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB",
+        (set_store, |s| s.store.as_ref().map(ToString::to_string).unwrap_or_default()),
+    ),
+    setting(
+        "durability",
+        None,
+        Value("none|async|sync"),
+        Store,
+        "What an acknowledged write survives: nothing (none), a crash, but for the writes of the last \
+         --sync-interval (async), or a crash (sync)",
+        (
+            |s, text| {
+                s.durability = Some(one_of(text, DURABILITIES)?);
+                Ok(())
+            },
+            |s| name_of(s.durability(), DURABILITIES),
+        ),
+    ),
+    setting(
+        "sync-interval",
+        None,
+        Value("DURATION"),
+        Store,
+        "With --durability async: how long an acknowledged write may not be durable yet",
+        (set_sync_interval, |s| show_duration(s.sync_interval)),
+    ),
+    setting(
+        "accept-damage",
+        None,
+        Switch,
+        Store,
+        "Start although the store is damaged, without what is lost; with --when-full refuse a \
+         damaged store is an error otherwise",
+        switch!(accept_damage),
     ),
     setting(
         "disable-flush-all",
@@ -473,7 +516,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('o'),
         List("NAME[=VALUE]"),
         Tuning,
-        "memcached's extended options: idle_timeout=SECONDS; other tuning is ignored with a note",
+        "memcached's extended options: idle_timeout=SECONDS, a store; other tuning is ignored with a note",
         (extended::apply, |s| s.extended.clone()),
     ),
     setting(
@@ -571,30 +614,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Value("FILE"),
         Refused,
         "",
-        refused!("this version keeps items in RAM only, a restart begins empty: remove it"),
-    ),
-    setting(
-        "store",
-        None,
-        List("PATH"),
-        Refused,
-        "",
-        refused!("this version keeps items in RAM only: the next one brings the store"),
-    ),
-    setting(
-        "durability",
-        None,
-        Value("MODE"),
-        Refused,
-        "",
-        refused!("this version keeps items in RAM only: the next one brings the store"),
-    ),
-    setting(
-        "sync-interval",
-        None,
-        Value("DURATION"),
-        Refused,
-        "",
-        refused!("this version keeps items in RAM only: the next one brings the store"),
+        refused!(
+            "memory is not kept in a file: give --store PATH, which keeps items through restarts"
+        ),
     ),
 ];

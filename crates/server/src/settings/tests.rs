@@ -82,6 +82,9 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         "memory" => "100MB",
         "max-item-size" => "512KB",
         "when-full" => "refuse",
+        "store" => "/data:64GB",
+        "durability" => "none",
+        "sync-interval" => "250ms",
         "prefix-delimiter" => "/",
         "user" => "nobody",
         "pidfile" => "/tmp/p",
@@ -94,6 +97,10 @@ fn every_setting_can_come_from_flag_environment_and_file() {
     };
     for setting in table::SETTINGS.iter().filter(|s| s.group != table::Group::Refused) {
         let value = value(setting);
+        // It goes with another one only.
+        if setting.key == "accept-damage" {
+            continue;
+        }
         let from_env = load(Flavor::Larder, &[], &[(&setting.environment(), value)]);
         let from_env = from_env.unwrap_or_else(|error| panic!("{}: {error}", setting.key));
         let file = File::new(setting.key, &format!("{} = {value:?}", setting.key));
@@ -155,11 +162,17 @@ fn bad_values_say_where_and_what_to_do() {
         (&["-S"], "--enable-sasl: there is no authentication"),
         (&["-Y", "/etc/users"], "--auth-file: there is no authentication"),
         (&["-Z"], "--enable-ssl: there is no TLS"),
-        (&["-e", "/mnt/file"], "--memory-file: this version keeps items in RAM only"),
-        (&["--store", "/data"], "--store: this version keeps items in RAM only"),
-        (&["--durability", "sync"], "--durability: this version keeps items in RAM only"),
-        (&["--sync-interval", "1s"], "--sync-interval: this version keeps items in RAM only"),
-        (&["-o", "ext_path=/f:1G"], "--extended: ext_path: this version keeps items in RAM only"),
+        (&["-e", "/mnt/file"], "--memory-file: memory is not kept in a file: give --store PATH"),
+        (&["--store", "/a", "--store", "/b"], "--store: one store is all there can be yet"),
+        (&["--store", "/a@hot"], "--store: \"/a@hot\": a store has no tiers yet"),
+        (&["--store", "/a:big"], "--store: \"/a:big\": \"big\" is not a size"),
+        (&["--durability", "sync"], "--durability sync needs something that lasts: give --store"),
+        (&["--durability", "always"], "\"always\" is not one of none, async, sync"),
+        (&["--sync-interval", "0"], "--sync-interval: \"0\" is no time: write for example 1s"),
+        (&["--accept-damage"], "--accept-damage is about a store: give --store PATH"),
+        (&["-o", "ext_path=/f"], "--extended: ext_path: \"/f\" has no size: write for example /f:"),
+        (&["-o", "ext_path=/f:1G,ext_path=/g:1G"], "ext_path: one store is all there can be yet"),
+        (&["--store", "/a", "-o", "ext_path=/f:1G"], "ext_path: --store names a store already"),
         (&["--when-full", "panic"], "\"panic\" is not one of evict, refuse"),
         (&["--io", "kqueue"], "\"kqueue\" is not one of auto, uring, epoll"),
         (&["--admin", "on"], "--admin: \"on\" is not an address: write 127.0.0.1:11212, or off"),
@@ -189,7 +202,8 @@ fn files_are_checked() {
         ("value", "memory = '1 elephant'", "larder.toml: memory: \"1 elephant\" is not a size"),
         ("table", "[memory]\nlimit = 1", "it must be a string, a number, true, false or a list"),
         ("syntax", "memory = ", "larder.toml: TOML parse error at line 1"),
-        ("refused", "store = ['/data']", "larder.toml: store: this version keeps items in RAM"),
+        ("two", "store = ['/a', '/b']", "larder.toml: store: one store is all there can be yet"),
+        ("refused", "enable-ssl = true", "larder.toml: enable-ssl: there is no TLS"),
     ];
     for (name, text, expected) in cases {
         let file = File::new(name, text);
@@ -240,6 +254,29 @@ fn where_larder_listens() {
         assert_eq!(shown(&larder(args).unwrap()), *expected, "{args:?}");
     }
     assert_eq!(larder(&["-p", "-1"]).unwrap().port, Port::Any);
+}
+
+#[test]
+fn a_store_is_durable_unless_memcached_would_forget_it() {
+    let durability = |settings: Result<Settings, String>| settings.unwrap().durability();
+    assert_eq!(durability(larder(&[])), Durability::None);
+    assert_eq!(durability(larder(&["--store", "/s"])), Durability::Async);
+    assert_eq!(durability(larder(&["--store", "/s", "--durability", "sync"])), Durability::Sync);
+    assert_eq!(durability(larder(&["--store", "/s", "--durability", "none"])), Durability::None);
+    let settings = memcached("-m 64 -o ext_path=/mnt/nvme:64G,ext_threads=2").unwrap();
+    assert_eq!(settings.store.as_ref().unwrap().to_string(), "/mnt/nvme:64GB");
+    assert_eq!(settings.notes.len(), 1, "{:?}", settings.notes);
+    assert_eq!(durability(Ok(settings)), Durability::None);
+    let asked = "-o ext_path=/mnt/nvme:64G --durability sync";
+    assert_eq!(durability(memcached(asked)), Durability::Sync);
+    let env = [("LARDER_EXTENDED", "ext_path=/a:1G")];
+    let settings = load(Flavor::Memcached, &["-o", "ext_path=/b:2G"], &env).unwrap();
+    assert_eq!(settings.store.unwrap().to_string(), "/b:2GB");
+    let flags = ["--store", "/s:1TB", "--sync-interval", "250ms", "--accept-damage"];
+    let settings = larder(&flags).unwrap();
+    assert!(settings.accept_damage);
+    assert_eq!(settings.sync_interval, Duration::from_millis(250));
+    assert_eq!(settings.store, Some(StorePath { path: "/s".into(), size: Some(1 << 40) }));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use larder_engine::WhenFull;
 
-use super::units::{Bare, parse_size};
+use super::units::{Bare, parse_duration, parse_size};
 use super::{ListenAddress, LogFormat, LogLevel, Port, Protocol, Settings};
 use crate::net::BackendChoice;
 
@@ -61,6 +61,14 @@ pub(super) fn show_duration(duration: std::time::Duration) -> String {
     match (duration.as_secs(), duration.subsec_millis()) {
         (seconds, 0) => format!("{seconds}s"),
         _ => format!("{}ms", duration.as_millis()),
+    }
+}
+
+/// A duration that is longer than nothing.
+pub(super) fn positive_duration(text: &str) -> Result<std::time::Duration, String> {
+    match parse_duration(text)? {
+        std::time::Duration::ZERO => Err(format!("{text:?} is no time: write for example 1s")),
+        duration => Ok(duration),
     }
 }
 

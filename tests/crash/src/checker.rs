@@ -1,0 +1,300 @@
+//! Everything that clients noted, key by key, against what the server answers after a crash.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::clock;
+use crate::history::{Fault, History, Taken, Violation};
+use crate::journal::Event;
+use crate::model::When;
+use crate::operation::{Key, Operation};
+use crate::reply::{Reply, Seen};
+use crate::value::Print;
+
+/// Cas ids remembered for each key.
+const REMEMBERED: usize = 256;
+
+/// What a run has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    /// Requests that were answered.
+    pub(crate) answered: u64,
+    /// Of these, with `SERVER_ERROR`.
+    pub(crate) failed: u64,
+    /// Requests without an answer when the server ended.
+    pub(crate) in_flight: u64,
+    /// What readers read.
+    pub(crate) read: u64,
+    /// Keys that were checked after a crash, each time.
+    pub(crate) checked: u64,
+    /// Steps that crashes took back, and those of them that were acknowledged (in time to be lost).
+    pub(crate) taken: u64,
+    pub(crate) taken_told: u64,
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Totals) {
+        self.answered += other.answered;
+        self.failed += other.failed;
+        self.in_flight += other.in_flight;
+        self.read += other.read;
+        self.checked += other.checked;
+        self.taken += other.taken;
+        self.taken_told += other.taken_told;
+    }
+}
+
+/// The histories of all keys.
+#[derive(Debug)]
+pub(crate) struct Checker {
+    histories: BTreeMap<Key, History>,
+    cas_ids: HashMap<Key, BTreeMap<u64, Print>>,
+    /// Seconds since 1970 at microsecond 0 of the monotonic clock.
+    epoch: u64,
+    pub(crate) totals: Totals,
+}
+
+impl Checker {
+    pub(crate) fn new() -> Checker {
+        Checker {
+            histories: BTreeMap::new(),
+            cas_ids: HashMap::new(),
+            epoch: clock::wall() - clock::now() / 1_000_000,
+            totals: Totals::default(),
+        }
+    }
+
+    /// All keys that any client has used.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        self.histories.keys().copied().collect()
+    }
+
+    fn when(&self, from: u64, to: u64) -> When {
+        When { from: self.epoch + from / 1_000_000, to: self.epoch + to / 1_000_000 }
+    }
+
+    fn history(&mut self, key: Key) -> &mut History {
+        self.histories.entry(key).or_insert_with(|| History::new(key))
+    }
+
+    /// Takes in the notes of all connections of a round. With `faults` the disk was failing: requests may
+    /// have been answered with an error, and ones without answer may have failed.
+    pub(crate) fn feed(&mut self, journals: &[Vec<Event>], faults: bool) -> Vec<Violation> {
+        let mut violations = Vec::new();
+        for journal in journals {
+            self.feed_writer(journal, faults, &mut violations);
+        }
+        let mut reads: Vec<&Event> =
+            journals.iter().flatten().filter(|event| matches!(event, Event::Read { .. })).collect();
+        reads.sort_by_key(|event| match event {
+            Event::Read { answered, .. } => *answered,
+            _ => 0,
+        });
+        for event in reads {
+            let Event::Read { key, asked, answered, seen } = event else { continue };
+            self.totals.read += 1;
+            let when = self.when(*asked, *answered);
+            let read = self.history(*key).read(seen.as_ref(), *asked, *answered, when);
+            violations.extend(read.err());
+            if let Some(seen) = seen {
+                violations.extend(self.cas_id(*key, seen.cas, seen.print));
+            }
+        }
+        violations
+    }
+
+    fn feed_writer(&mut self, events: &[Event], faults: bool, violations: &mut Vec<Violation>) {
+        let mut waiting: VecDeque<(u64, u64, Key, &Operation)> = VecDeque::new();
+        for event in events {
+            match event {
+                Event::Sent { number, time, key, operation } => {
+                    waiting.push_back((*number, *time, *key, operation));
+                }
+                Event::Answered { number, time, reply } => {
+                    while let Some((next, sent, key, operation)) = waiting.pop_front() {
+                        let when = self.when(sent, *time);
+                        if next == *number {
+                            self.answered(key, operation, reply, when, *time, faults, violations);
+                            break;
+                        }
+                        self.history(key).executed(operation, when, faults);
+                    }
+                }
+                Event::Ended { fault: Some(text), .. } => violations.push(Violation {
+                    fault: Fault::Broken,
+                    key: waiting.front().map(|(_, _, key, _)| *key),
+                    text: format!("{text}; {} requests were not answered", waiting.len()),
+                }),
+                Event::Ended { .. } | Event::Read { .. } => {}
+            }
+        }
+        for (_, sent, key, operation) in waiting {
+            let when = self.when(sent, clock::now());
+            self.history(key).executed(operation, when, faults);
+            self.totals.in_flight += 1;
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one answer with all that belongs to it")]
+    fn answered(
+        &mut self,
+        key: Key,
+        operation: &Operation,
+        reply: &Reply,
+        when: When,
+        time: u64,
+        faults: bool,
+        violations: &mut Vec<Violation>,
+    ) {
+        self.totals.answered += 1;
+        if let Reply::Failed(reason) = reply {
+            self.totals.failed += 1;
+            if !faults && !reason.starts_with("object too large") {
+                let text = format!("{} was answered SERVER_ERROR {reason}", operation.describe());
+                violations.push(Violation { fault: Fault::Broken, key: Some(key), text });
+            }
+        }
+        let history = self.history(key);
+        if let Err(violation) = history.answered(operation, reply, when, time) {
+            violations.push(violation);
+        } else if let Some((cas, print)) = history.cas_id() {
+            violations.extend(self.cas_id(key, cas, print));
+        }
+    }
+
+    /// A cas id stands for one value of a key for ever, across all restarts.
+    fn cas_id(&mut self, key: Key, cas: u64, print: Print) -> Option<Violation> {
+        let known = self.cas_ids.entry(key).or_default();
+        let text = match known.get(&cas) {
+            Some(old) if *old == print => return None,
+            Some(old) => format!("cas id {cas} stood for {old:?} and now for {print:?}"),
+            None if known.len() >= REMEMBERED
+                && known.keys().next().is_some_and(|low| cas < *low) =>
+            {
+                format!(
+                    "cas id {cas} of {print:?} is older than {REMEMBERED} that were seen before"
+                )
+            }
+            None => {
+                known.insert(cas, print);
+                if known.len() > REMEMBERED {
+                    known.pop_first();
+                }
+                return None;
+            }
+        };
+        Some(Violation { fault: Fault::CasReused, key: Some(key), text })
+    }
+
+    /// Every key was read between two moments after a crash. What anybody was told until `cutoff` must
+    /// be there (`u64::MAX`: all of it).
+    pub(crate) fn recovered(
+        &mut self,
+        found: &[(Key, Option<Seen>)],
+        asked: u64,
+        cutoff: u64,
+    ) -> Vec<Violation> {
+        let now = clock::now();
+        let when = self.when(asked, now);
+        let mut violations = Vec::new();
+        for (key, seen) in found {
+            self.totals.checked += 1;
+            match self.history(*key).recovered(seen.as_ref(), when, cutoff, now) {
+                Ok(Taken { steps, told }) => {
+                    self.totals.taken += u64::from(steps);
+                    self.totals.taken_told += u64::from(told);
+                }
+                Err(violation) => violations.push(violation),
+            }
+            if let Some(seen) = seen {
+                violations.extend(self.cas_id(*key, seen.cas, seen.print));
+            }
+        }
+        violations
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::{Store, chunk, store};
+
+    const KEY: Key = Key { writer: 1, index: 1 };
+
+    fn sent(number: u64, operation: Operation) -> Event {
+        Event::Sent { number, time: clock::now(), key: KEY, operation }
+    }
+
+    fn answered(number: u64, reply: Reply) -> Event {
+        Event::Answered { number, time: clock::now(), reply }
+    }
+
+    fn set(seed: u64) -> Operation {
+        store(Store::Set, chunk(seed, 9))
+    }
+
+    fn seen(seed: u64, cas: u64) -> Seen {
+        Seen { print: chunk(seed, 9).print(), flags: 0, ttl: None, cas }
+    }
+
+    fn faults(violations: &[Violation]) -> Vec<Fault> {
+        violations.iter().map(|violation| violation.fault.clone()).collect()
+    }
+
+    #[test]
+    fn a_round_without_faults_passes_and_each_planted_one_is_found() {
+        let journal = vec![
+            sent(0, set(1)),
+            answered(0, Reply::Stored(None)),
+            sent(1, set(2)),
+            answered(1, Reply::Stored(None)),
+            sent(2, set(3)),
+        ];
+        let checked = |found: Option<Seen>| {
+            let mut checker = Checker::new();
+            assert!(checker.feed(std::slice::from_ref(&journal), false).is_empty());
+            assert_eq!(checker.totals.in_flight, 1);
+            faults(&checker.recovered(&[(KEY, found)], clock::now(), u64::MAX))
+        };
+        assert_eq!(checked(Some(seen(2, 5))), []);
+        assert_eq!(checked(Some(seen(3, 5))), []);
+        assert_eq!(checked(Some(seen(1, 5))), [Fault::RolledBack]);
+        assert_eq!(checked(None), [Fault::Lost]);
+    }
+
+    #[test]
+    fn a_quiet_write_in_between_may_not_be_skipped() {
+        let mut quiet = set(1);
+        if let Operation::Store { quiet, .. } = &mut quiet {
+            *quiet = true;
+        }
+        let journal = vec![sent(0, quiet), sent(1, Operation::Get), answered(1, Reply::Miss)];
+        let mut checker = Checker::new();
+        assert_eq!(faults(&checker.feed(&[journal], false)), [Fault::Contradiction]);
+    }
+
+    #[test]
+    fn a_cas_id_that_comes_again_for_another_value_is_found_after_restarts_too() {
+        let mut checker = Checker::new();
+        let get =
+            |number, seen| [sent(number, Operation::Get), answered(number, Reply::Item(seen))];
+        let mut journal = vec![sent(0, set(1)), answered(0, Reply::Stored(None))];
+        journal.extend(get(1, seen(1, 50)));
+        assert!(checker.feed(&[journal], false).is_empty());
+        assert!(checker.recovered(&[(KEY, Some(seen(1, 50)))], 0, u64::MAX).is_empty());
+        let mut journal = vec![sent(0, set(2)), answered(0, Reply::Stored(None))];
+        journal.extend(get(1, seen(2, 50)));
+        assert_eq!(faults(&checker.feed(&[journal], false)), [Fault::CasReused]);
+    }
+
+    #[test]
+    fn errors_and_broken_connections_are_faults_unless_the_disk_was_failing() {
+        let journal = vec![sent(0, set(1)), answered(0, Reply::Failed("store failed".into()))];
+        assert_eq!(
+            faults(&Checker::new().feed(std::slice::from_ref(&journal), false)),
+            [Fault::Broken]
+        );
+        assert_eq!(faults(&Checker::new().feed(&[journal], true)), []);
+        let journal = vec![Event::Ended { time: 1, fault: Some("half an answer".into()) }];
+        assert_eq!(faults(&Checker::new().feed(&[journal], true)), [Fault::Broken]);
+    }
+}

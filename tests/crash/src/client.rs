@@ -1,0 +1,294 @@
+//! A client process: connections that write and connections that read, each with its journal. The test
+//! starts itself again as these, so that clients are processes of their own, as in life.
+//!
+//! A writer's connection has two threads, so that requests go out whether answers come or not.
+
+use std::collections::VecDeque;
+use std::io::{self, BufReader, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::clock;
+use crate::journal::{Event, Journal};
+use crate::operation::{Key, Operation};
+use crate::random::Random;
+use crate::reply::{self, Reply};
+use crate::workload::{CasIds, Sizes, Workload};
+
+/// How long an answer may take before it counts as never coming.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Cas ids remembered for each key, to try old ones.
+const CAS_IDS: usize = 16;
+
+/// What a client process does.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ClientPlan {
+    #[arg(long)]
+    pub(crate) port: u16,
+    #[arg(long)]
+    pub(crate) seed: u64,
+    /// The number of its first writer.
+    #[arg(long)]
+    pub(crate) first: u16,
+    /// Connections that write.
+    #[arg(long)]
+    pub(crate) writers: u16,
+    /// Connections that read the keys of all writers.
+    #[arg(long)]
+    pub(crate) readers: u16,
+    /// Writers of all processes together.
+    #[arg(long)]
+    pub(crate) all: u16,
+    /// Keys of each writer.
+    #[arg(long)]
+    pub(crate) keys: u16,
+    #[arg(long, value_enum)]
+    pub(crate) sizes: Sizes,
+    /// The longest value.
+    #[arg(long)]
+    pub(crate) largest: u32,
+    /// Requests on their way on one connection.
+    #[arg(long)]
+    pub(crate) window: usize,
+    /// Requests of each writer; 0 goes on until the server ends.
+    #[arg(long)]
+    pub(crate) requests: u64,
+    /// Where journals go.
+    #[arg(long)]
+    pub(crate) journals: PathBuf,
+}
+
+impl ClientPlan {
+    /// The command line that makes a process do this.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let sizes = clap::ValueEnum::to_possible_value(&self.sizes);
+        let sizes = sizes.map_or_else(String::new, |value| value.get_name().to_owned());
+        [
+            ("port", self.port.to_string()),
+            ("seed", self.seed.to_string()),
+            ("first", self.first.to_string()),
+            ("writers", self.writers.to_string()),
+            ("readers", self.readers.to_string()),
+            ("all", self.all.to_string()),
+            ("keys", self.keys.to_string()),
+            ("sizes", sizes),
+            ("largest", self.largest.to_string()),
+            ("window", self.window.to_string()),
+            ("requests", self.requests.to_string()),
+            ("journals", self.journals.display().to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(name, value)| [format!("--{name}"), value])
+        .collect()
+    }
+}
+
+/// Runs a client process to its end.
+///
+/// # Errors
+/// Journals that cannot be written; what happens to connections is in the journals.
+pub(crate) fn run(plan: &ClientPlan) -> io::Result<()> {
+    thread::scope(|scope| {
+        let writers = (plan.first..plan.first + plan.writers)
+            .map(|writer| scope.spawn(move || Writer::run(plan, writer)));
+        let readers = (0..plan.readers).map(|reader| scope.spawn(move || read_all(plan, reader)));
+        let threads: Vec<_> = writers.chain(readers).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a client thread panicked")))
+        })
+    })
+}
+
+fn connect(port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// How a connection ended: as one to a killed server does, or with a fault.
+fn ended(error: &io::Error) -> Event {
+    let fault = match error.kind() {
+        io::ErrorKind::InvalidData => Some(format!("wrong answer: {error}")),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            Some(format!("no answer within {} s", PATIENCE.as_secs()))
+        }
+        _ => None,
+    };
+    Event::Ended { time: clock::now(), fault }
+}
+
+/// What the two threads of a writer share.
+#[derive(Default)]
+struct Progress {
+    /// Sent and to be answered.
+    waiting: VecDeque<(u64, Key, Operation)>,
+    cas_ids: CasIds,
+    /// No more will be sent.
+    finished: bool,
+    /// No more will be answered.
+    broken: bool,
+}
+
+struct Writer {
+    journal: Journal,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+impl Writer {
+    fn run(plan: &ClientPlan, number: u16) -> io::Result<()> {
+        let journal = Journal::create(&plan.journals.join(format!("writer-{number:03}")))?;
+        let stream = match connect(plan.port) {
+            Ok(stream) => stream,
+            Err(error) => return journal.note(&[ended(&error)]),
+        };
+        let progress = Mutex::new(Progress::default());
+        let writer = Writer { journal, progress, changed: Condvar::new() };
+        thread::scope(|scope| {
+            let receiver = scope.spawn(|| writer.receive(&stream));
+            let sent = writer.send(plan, number, &stream);
+            writer.progress().finished = true;
+            writer.changed.notify_all();
+            let received = receiver.join();
+            sent.and(received.unwrap_or_else(|_| Err(io::Error::other("a receiver panicked"))))
+        })
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, plan: &ClientPlan, writer: u16, mut stream: &TcpStream) -> io::Result<()> {
+        let random = Random::part(plan.seed, &[u64::from(writer)]);
+        let mut choice = Random::part(plan.seed, &[u64::from(writer), 1]);
+        let mut work = Workload::new(random, writer, plan.keys, plan.sizes, plan.largest);
+        let (mut number, mut bytes) = (0, Vec::new());
+        loop {
+            let mut events = Vec::new();
+            {
+                let full = |progress: &mut Progress| {
+                    progress.waiting.len() >= plan.window && !progress.broken
+                };
+                let progress = self.progress();
+                let waited = self.changed.wait_while(progress, full);
+                let mut progress = waited.unwrap_or_else(PoisonError::into_inner);
+                if progress.broken {
+                    return Ok(());
+                }
+                let room = (plan.window - progress.waiting.len()) as u64;
+                let group = choice.between(1, room);
+                while (events.len() as u64) < group || work.owes() {
+                    let (key, operation) = work.next(&progress.cas_ids);
+                    operation.encode(&key.name(), &mut bytes);
+                    if !operation.is_quiet() {
+                        progress.waiting.push_back((number, key, operation.clone()));
+                    }
+                    events.push(Event::Sent { number, time: clock::now(), key, operation });
+                    number += 1;
+                }
+            }
+            self.journal.note(&events)?;
+            self.changed.notify_all();
+            if stream.write_all(&bytes).is_err() {
+                // The receiver notes how the connection ended.
+                return Ok(());
+            }
+            bytes.clear();
+            if plan.requests > 0 && number >= plan.requests {
+                return Ok(());
+            }
+        }
+    }
+
+    fn receive(&self, stream: &TcpStream) -> io::Result<()> {
+        let mut from = BufReader::with_capacity(1 << 16, stream);
+        loop {
+            let (number, key, operation) = {
+                let idle =
+                    |progress: &mut Progress| progress.waiting.is_empty() && !progress.finished;
+                let waited = self.changed.wait_while(self.progress(), idle);
+                let progress = waited.unwrap_or_else(PoisonError::into_inner);
+                match progress.waiting.front() {
+                    Some(next) => next.clone(),
+                    None => break,
+                }
+            };
+            match reply::read(&mut from, &operation) {
+                Ok(reply) => {
+                    let time = clock::now();
+                    self.journal.note(&[Event::Answered { number, time, reply: reply.clone() }])?;
+                    self.answered(key, &reply);
+                }
+                Err(error) => {
+                    self.journal.note(&[ended(&error)])?;
+                    self.progress().broken = true;
+                    self.changed.notify_all();
+                    return Ok(());
+                }
+            }
+        }
+        self.journal.note(&[Event::Ended { time: clock::now(), fault: None }])
+    }
+
+    fn answered(&self, key: Key, reply: &Reply) {
+        let mut progress = self.progress();
+        progress.waiting.pop_front();
+        let cas = match reply {
+            Reply::Stored(cas) | Reply::Number(_, cas) => *cas,
+            Reply::Item(seen) => Some(seen.cas),
+            _ => None,
+        };
+        if let Some(cas) = cas {
+            let known = progress.cas_ids.entry(key).or_default();
+            known.push(cas);
+            if known.len() > CAS_IDS {
+                known.remove(0);
+            }
+        }
+        drop(progress);
+        self.changed.notify_all();
+    }
+}
+
+/// Reads keys of all writers, one after the other, until the server ends. In a burst it reads as often
+/// as a writer writes.
+fn read_all(plan: &ClientPlan, reader: u16) -> io::Result<()> {
+    let name = format!("reader-{:03}-{reader:03}", plan.first);
+    let journal = Journal::create(&plan.journals.join(name))?;
+    let stream = match connect(plan.port) {
+        Ok(stream) => stream,
+        Err(error) => return journal.note(&[ended(&error)]),
+    };
+    let mut random = Random::part(plan.seed, &[u64::from(plan.first), 2, u64::from(reader)]);
+    let mut from = BufReader::with_capacity(1 << 16, &stream);
+    let mut number = 0;
+    loop {
+        number += 1;
+        let mut index = random.below(u64::from(plan.keys)) as u16;
+        if random.chance(50) {
+            index -= index % 4; // A counter.
+        }
+        let key = Key { writer: random.below(u64::from(plan.all)) as u16, index };
+        let mut request = Vec::new();
+        Operation::Get.encode(&key.name(), &mut request);
+        let asked = clock::now();
+        let reply =
+            (&stream).write_all(&request).and_then(|()| reply::read(&mut from, &Operation::Get));
+        let answered = clock::now();
+        let seen = match reply {
+            Ok(Reply::Item(seen)) => Some(seen),
+            Ok(Reply::Failed(_)) => continue,
+            Ok(_) => None,
+            Err(error) => return journal.note(&[ended(&error)]),
+        };
+        journal.note(&[Event::Read { key, asked, answered, seen }])?;
+        if plan.requests > 0 && number >= plan.requests {
+            return journal.note(&[Event::Ended { time: answered, fault: None }]);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The disk that the server is given: a file system of the test's own in memory, mounted through FUSE, that
+//! knows what completed syncs have covered, loses the rest on command, and fails on command.
+//!
+//! It works whatever calls the server uses, because it stands below the kernel's. Writeback caching is
+//! off: what `write` answered has arrived here. [`Disk`] is the side of the test, [`mount`] the kernel's.
+//!
+//! Invariant: this process never touches the mount point itself. The thread that serves the kernel must
+//! not wait for the kernel.
+
+mod image;
+mod mount;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub(crate) use image::Cut;
+use image::{Covered, Image};
+use mount::Mounted;
+
+use crate::random::Random;
+
+/// The bytes that the disk says it has.
+const CAPACITY: u64 = 64 << 30;
+
+/// What the disk does wrong at the moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// Every write is answered with this error number; some of its bytes may have been written.
+    pub(crate) write_error: Option<i32>,
+    /// Every sync is answered with this error number.
+    pub(crate) sync_error: Option<i32>,
+    /// How long a sync takes.
+    pub(crate) sync_delay: Duration,
+    /// Syncs do not end until this is taken back.
+    pub(crate) hold_syncs: bool,
+}
+
+/// What the disk was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) writes: u64,
+    pub(crate) bytes: u64,
+    pub(crate) syncs: u64,
+    pub(crate) failed: u64,
+}
+
+/// A change of the directory that no sync of the directory has covered.
+#[derive(Clone, Debug)]
+enum NameChange {
+    Link(String, u64),
+    Unlink(String),
+}
+
+#[derive(Debug)]
+struct State {
+    files: BTreeMap<u64, Image>,
+    names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    name_changes: Vec<NameChange>,
+    next_file: u64,
+    faults: Faults,
+    /// The power is off: syncs that have begun end without effect.
+    off: bool,
+    counts: Counts,
+    random: Random,
+}
+
+impl State {
+    fn change_name(&mut self, change: NameChange) {
+        apply(&mut self.names, &change);
+        self.name_changes.push(change);
+    }
+}
+
+fn apply(names: &mut BTreeMap<String, u64>, change: &NameChange) {
+    match change {
+        NameChange::Link(name, file) => {
+            names.insert(name.clone(), *file);
+        }
+        NameChange::Unlink(name) => {
+            names.remove(name);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told when a sync may end that was held.
+    released: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A poisoned lock means that a thread panicked, which fails the test anyway.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for as long as the disk takes for one sync, and ends it. An error number if it fails.
+    fn sync(&self, file: u64, covered: Covered) -> Result<(), i32> {
+        let begun = Instant::now();
+        let mut state = self.state();
+        loop {
+            if state.off {
+                return Err(libc::EIO);
+            }
+            let delay = state.faults.sync_delay.saturating_sub(begun.elapsed());
+            if state.faults.hold_syncs {
+                state = self.released.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else if !delay.is_zero() {
+                let waited = self.released.wait_timeout(state, delay);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                break;
+            }
+        }
+        state.counts.syncs += 1;
+        let error = state.faults.sync_error;
+        state.counts.failed += u64::from(error.is_some());
+        if let Some(image) = state.files.get_mut(&file) {
+            match error {
+                None => image.sync_completed(covered),
+                Some(_) => image.sync_failed(covered),
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+}
+
+/// The test's disk. The mount ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    shared: Arc<Shared>,
+    directory: PathBuf,
+    mounted: Option<Mounted>,
+}
+
+impl Disk {
+    /// Mounts an empty disk at `directory`, which is created.
+    ///
+    /// # Errors
+    /// What the operating system answers where FUSE cannot be used.
+    pub(crate) fn mount(directory: &Path, seed: u64) -> io::Result<Disk> {
+        std::fs::create_dir_all(directory)?;
+        let state = State {
+            files: BTreeMap::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            name_changes: Vec::new(),
+            next_file: 2,
+            faults: Faults::default(),
+            off: false,
+            counts: Counts::default(),
+            random: Random::new(seed),
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() });
+        let mut disk = Disk { shared, directory: directory.to_owned(), mounted: None };
+        disk.attach()?;
+        Ok(disk)
+    }
+
+    #[cfg(test)]
+    fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.shared.state().counts
+    }
+
+    /// Bytes that a power cut could take now.
+    #[cfg(test)]
+    fn unsynced(&self) -> u64 {
+        self.shared.state().files.values().map(Image::unsynced).sum()
+    }
+
+    pub(crate) fn set_faults(&self, faults: Faults) {
+        self.shared.state().faults = faults;
+        self.shared.released.notify_all();
+    }
+
+    /// The power fails: a sync that waits ends and has covered nothing. [`Disk::cut`] must follow.
+    pub(crate) fn power_off(&self) {
+        self.shared.state().off = true;
+        self.shared.released.notify_all();
+    }
+
+    /// What the power failure has left, and power again. The server must be dead: the mount is taken away
+    /// so that the kernel's cache goes too.
+    ///
+    /// # Errors
+    /// What the operating system answers to unmounting and mounting.
+    pub(crate) fn cut(&mut self, cut: Cut) -> io::Result<()> {
+        self.set_faults(Faults::default());
+        self.detach()?;
+        {
+            let state = &mut *self.shared.state();
+            state.off = false;
+            for image in state.files.values_mut() {
+                image.cut(cut, &mut state.random);
+            }
+            let changes = std::mem::take(&mut state.name_changes);
+            let kept = match cut {
+                Cut::Nothing => 0,
+                Cut::Everything => changes.len(),
+                _ => state.random.below(changes.len() as u64 + 1) as usize,
+            };
+            changes[..kept].iter().for_each(|change| apply(&mut state.durable_names, change));
+            state.names = state.durable_names.clone();
+            let names = &state.names;
+            state.files.retain(|file, _| names.values().any(|named| named == file));
+        }
+        self.attach()
+    }
+
+    fn attach(&mut self) -> io::Result<()> {
+        self.mounted = Some(Mounted::new(Arc::clone(&self.shared), &self.directory)?);
+        Ok(())
+    }
+
+    fn detach(&mut self) -> io::Result<()> {
+        self.mounted.take().map_or(Ok(()), Mounted::unmount)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.set_faults(Faults::default());
+        if let Err(error) = self.detach() {
+            eprintln!("cannot unmount {}: {error}", self.directory.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! All that happened to one key, and what may be left of it after a crash.
+//!
+//! Each request that was executed, or may have been, is a step with the states it may have left. A crash
+//! takes the history back to some step, not behind the last one that somebody had been told of in time.
+//! What was taken back never comes again: after each check the history ends at what was found.
+
+use crate::model::{State, When, after, after_reply, fits};
+use crate::operation::{Key, Operation};
+use crate::reply::{Reply, Seen};
+use crate::value::Print;
+
+/// Steps kept behind what is allowed, to tell in a message what came back.
+const ARCHIVE: usize = 40;
+
+#[derive(Clone, Debug)]
+struct Step {
+    states: Vec<State>,
+    /// Microseconds at which somebody was first told of it, or of what follows from it.
+    told: Option<u64>,
+    what: String,
+    /// States of a write that was answered with an error: gone, and not to come back.
+    undone: Vec<State>,
+}
+
+/// Something that must not happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// An answer that contradicts all that is known.
+    Contradiction,
+    /// An acknowledged item is gone.
+    Lost,
+    /// An older value than one that was acknowledged or seen.
+    RolledBack,
+    /// Something acknowledged as deleted, expired or flushed is back.
+    Resurrected,
+    /// A write that was answered with an error is there.
+    Undone,
+    /// A value that no request has stored, or not under this key.
+    Foreign,
+    /// A reader saw less than was acknowledged before it asked.
+    Stale,
+    /// A cas id that has stood for another value.
+    CasReused,
+    /// A connection broke its protocol, or nothing was answered.
+    Broken,
+}
+
+/// A fault with its circumstances.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub(crate) fault: Fault,
+    pub(crate) key: Option<Key>,
+    pub(crate) text: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let key = self.key.map(|key| key.name().trim_end_matches('-').to_owned());
+        write!(f, "{:?} {}: {}", self.fault, key.unwrap_or_default(), self.text)
+    }
+}
+
+/// What a crash took from one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Steps that are gone.
+    pub(crate) steps: u32,
+    /// Of these, those that somebody had been told of.
+    pub(crate) told: u32,
+}
+
+/// The history of one key.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    key: Key,
+    steps: Vec<Step>,
+    /// Nothing before this step is possible any more, whatever happens.
+    sure: usize,
+}
+
+impl History {
+    /// A key that was never used.
+    pub(crate) fn new(key: Key) -> History {
+        let unused = Step {
+            states: vec![None],
+            told: Some(0),
+            what: "never stored".into(),
+            undone: Vec::new(),
+        };
+        History { key, steps: vec![unused], sure: 0 }
+    }
+
+    fn last(&self) -> &Step {
+        // There is always at least one step: none is ever removed without another one behind it.
+        &self.steps[self.steps.len() - 1]
+    }
+
+    fn violation(&self, fault: Fault, text: String) -> Violation {
+        Violation { fault, key: Some(self.key), text }
+    }
+
+    /// A request was executed and its answer is not known. `may_fail` if it may as well have failed.
+    pub(crate) fn executed(&mut self, operation: &Operation, when: When, may_fail: bool) {
+        if *operation == Operation::Get {
+            return;
+        }
+        let before = self.last().states.clone();
+        let mut states = flat(&before, |state| after(state, operation, when));
+        if may_fail {
+            before.into_iter().for_each(|state| include(&mut states, state));
+        }
+        let what = operation.describe();
+        self.steps.push(Step { states, told: None, what, undone: Vec::new() });
+    }
+
+    /// A request was executed and answered at `told` microseconds.
+    pub(crate) fn answered(
+        &mut self,
+        operation: &Operation,
+        reply: &Reply,
+        when: When,
+        told: u64,
+    ) -> Result<(), Violation> {
+        let before = self.last().states.clone();
+        if let Reply::Failed(_) = reply {
+            let undone = flat(&before, |state| after(state, operation, when));
+            if *operation != Operation::Get {
+                let what = format!("{} (answered with an error)", operation.describe());
+                self.steps.push(Step { states: before, told: None, what, undone });
+            }
+            return Ok(());
+        }
+        let states = flat(&before, |state| after_reply(state, operation, reply, when));
+        if states.is_empty() {
+            let text = format!(
+                "{} was answered {reply:?}, but the key held {}; before: {}",
+                operation.describe(),
+                show(&before),
+                self.recent(),
+            );
+            return Err(self.violation(Fault::Contradiction, text));
+        }
+        let last = self.steps.len() - 1;
+        if *operation == Operation::Get || before == states {
+            self.steps[last].states = states;
+            self.steps[last].told.get_or_insert(told);
+        } else {
+            let what = operation.describe();
+            self.steps.push(Step { states, told: Some(told), what, undone: Vec::new() });
+        }
+        Ok(())
+    }
+
+    /// Another connection read this between two moments, in microseconds. Proves that what it read had
+    /// been executed.
+    pub(crate) fn read(
+        &mut self,
+        seen: Option<&Seen>,
+        asked: u64,
+        answered: u64,
+        when: When,
+    ) -> Result<(), Violation> {
+        let fitting = |step: &Step| step.states.iter().any(|state| fits(state, seen, when));
+        let Some(newest) = self.steps.iter().rposition(fitting) else {
+            let undone = |step: &Step| step.undone.iter().any(|state| fits(state, seen, when));
+            let fault = if self.steps.iter().any(undone) { Fault::Undone } else { Fault::Foreign };
+            let text = format!("a reader saw {}, known: {}", show_seen(seen), self.recent());
+            return Err(self.violation(fault, text));
+        };
+        let overtaken = self.steps[newest + 1..].iter().find(|step| {
+            step.told.is_some_and(|told| told < asked)
+                && !step.states.iter().all(|state| fits(state, seen, when))
+        });
+        if let Some(step) = overtaken {
+            let text = format!(
+                "a reader saw {} ({}) after {} had been acknowledged",
+                show_seen(seen),
+                self.steps[newest].what,
+                step.what
+            );
+            return Err(self.violation(Fault::Stale, text));
+        }
+        // The oldest step that explains it is all that it proves.
+        let from = self.sure.min(newest);
+        if let Some(oldest) = self.steps[from..].iter().position(fitting) {
+            let told = &mut self.steps[from + oldest].told;
+            *told = Some(told.map_or(answered, |told| told.min(answered)));
+        }
+        Ok(())
+    }
+
+    /// The key was read after a crash. Whatever somebody was told of until `cutoff` microseconds must be
+    /// there. From now on the history is what was found.
+    pub(crate) fn recovered(
+        &mut self,
+        seen: Option<&Seen>,
+        when: When,
+        cutoff: u64,
+        now: u64,
+    ) -> Result<Taken, Violation> {
+        let in_time = |step: &Step| step.told.is_some_and(|told| told <= cutoff);
+        let floor = self.steps.iter().rposition(in_time).unwrap_or(0).max(self.sure);
+        let fitting = |step: &Step| step.states.iter().any(|state| fits(state, seen, when));
+        let Some(found) = self.steps[floor..].iter().rposition(fitting) else {
+            return Err(self.wrong(floor, seen, when));
+        };
+        let found = floor + found;
+        let lost = &self.steps[found + 1..];
+        let told = lost.iter().filter(|step| step.told.is_some()).count() as u32;
+        let taken = Taken { steps: lost.len() as u32, told };
+        self.steps.truncate(found + 1);
+        let step = &mut self.steps[found];
+        step.states.retain(|state| fits(state, seen, when));
+        if let Some(seen) = seen {
+            step.states.retain(Option::is_some);
+            step.states.iter_mut().flatten().for_each(|item| item.cas = Some(seen.cas));
+        }
+        step.told.get_or_insert(now);
+        self.sure = floor;
+        let archived = self.sure.saturating_sub(ARCHIVE);
+        self.steps.drain(..archived);
+        self.sure -= archived;
+        Ok(taken)
+    }
+
+    fn wrong(&self, floor: usize, seen: Option<&Seen>, when: When) -> Violation {
+        let fitting = |step: &&Step| step.states.iter().any(|state| fits(state, seen, when));
+        let undone =
+            self.steps.iter().any(|step| step.undone.iter().any(|state| fits(state, seen, when)));
+        let older = self.steps[..floor].iter().rfind(fitting);
+        let must = &self.steps[floor];
+        let empty = must.states.iter().all(Option::is_none);
+        let fault = match (seen, older) {
+            (None, _) => Fault::Lost,
+            (Some(_), _) if undone => Fault::Undone,
+            (Some(_), _) if empty => Fault::Resurrected,
+            (Some(_), Some(_)) => Fault::RolledBack,
+            (Some(_), None) => Fault::Foreign,
+        };
+        let from = older.map_or(String::new(), |step| format!(" (that is: {})", step.what));
+        let text = format!(
+            "found {}{from}, must be at least {} = {}; history: {}",
+            show_seen(seen),
+            must.what,
+            show(&must.states),
+            self.recent()
+        );
+        self.violation(fault, text)
+    }
+
+    /// The last steps, oldest first.
+    fn recent(&self) -> String {
+        let from = self.steps.len().saturating_sub(6);
+        let shown = self.steps[from..].iter().map(|step| match step.told {
+            Some(told) => {
+                format!("[{} told at {}.{:06} s]", step.what, told / 1_000_000, told % 1_000_000)
+            }
+            None => format!("[{}]", step.what),
+        });
+        shown.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The cas id that is known to stand for the key's value.
+    pub(crate) fn cas_id(&self) -> Option<(u64, Print)> {
+        match &self.last().states[..] {
+            [Some(item)] => item.cas.map(|cas| (cas, item.print)),
+            _ => None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn state(&self) -> &[State] {
+        &self.last().states
+    }
+}
+
+fn include(states: &mut Vec<State>, state: State) {
+    if !states.contains(&state) {
+        states.push(state);
+    }
+}
+
+fn flat(states: &[State], step: impl Fn(&State) -> Vec<State>) -> Vec<State> {
+    let mut all = Vec::new();
+    states.iter().flat_map(step).for_each(|state| include(&mut all, state));
+    all
+}
+
+fn show(states: &[State]) -> String {
+    let one = |state: &State| match state {
+        None => "nothing".to_owned(),
+        Some(item) => {
+            let print = item.print;
+            let what = match print.number {
+                Some(number) => number.to_string(),
+                None => format!("{} bytes #{:08x}", print.length, print.hash as u32),
+            };
+            format!("{what} flags {} expires {} cas {:?}", item.flags, item.expires, item.cas)
+        }
+    };
+    states.iter().map(one).collect::<Vec<_>>().join(" or ")
+}
+
+fn show_seen(seen: Option<&Seen>) -> String {
+    let Some(seen) = seen else { return "nothing".into() };
+    let what = match seen.print.number {
+        Some(number) => number.to_string(),
+        None => format!("{} bytes #{:08x}", seen.print.length, seen.print.hash as u32),
+    };
+    format!("{what} flags {} ttl {:?} cas {}", seen.flags, seen.ttl, seen.cas)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! The real server under load from real processes, killed and cut off from power and failed by its disk,
+//! started again and checked: what it acknowledged must be there.
+//!
+//!     cargo run -p larder-crash -- --rounds 100 --seed 7 --durability sync --power-loss
+//!
+//! What happens follows from the seed, apart from how the kernel schedules processes: a failing seed run a
+//! few times fails again. Histories (`history.rs`) and the disk (`disk/`) have tests of their own, in
+//! which faults are planted.
+
+mod checker;
+mod client;
+mod clock;
+mod disk;
+mod history;
+mod journal;
+mod model;
+mod operation;
+mod random;
+mod reply;
+mod rounds;
+mod scenarios;
+mod server;
+mod value;
+mod workload;
+mod world;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+
+use crate::client::ClientPlan;
+use crate::disk::Disk;
+use crate::rounds::{Done, Stopped};
+use crate::scenarios::{Scenario, Setup};
+use crate::server::{Durability, ServerPlan};
+use crate::world::World;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "larder-crash",
+    about = "Kills the real server and checks what it had acknowledged"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Rounds of load and sudden end, for each durability and kind of end.
+    #[arg(long, default_value_t = 20)]
+    rounds: u32,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only this promise; both without it.
+    #[arg(long, value_enum)]
+    durability: Option<Durability>,
+    /// Only rounds with power loss (a FUSE disk); without it, rounds with `kill -9` too.
+    #[arg(long)]
+    power_loss: bool,
+    /// Only rounds with `kill -9` on the file system of `--directory`.
+    #[arg(long, conflicts_with = "power_loss")]
+    kill_only: bool,
+    /// No rounds, only these scenarios.
+    #[arg(long, value_enum)]
+    scenario: Vec<Scenario>,
+    /// No scenarios.
+    #[arg(long)]
+    rounds_only: bool,
+    /// Begins no round later than this.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// The server; otherwise `larder` next to this program.
+    #[arg(long)]
+    server: Option<PathBuf>,
+    /// Where stores, journals and logs go; a directory of its own is made in it.
+    #[arg(long)]
+    directory: Option<PathBuf>,
+    #[arg(long, default_value_t = 256)]
+    store_mib: u64,
+    /// One line per round.
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// A client process; the test starts these by itself.
+    #[command(hide = true)]
+    Client(ClientPlan),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match &arguments.role {
+        Some(Role::Client(plan)) => client::run(plan).map(|()| true),
+        None => Run::new(arguments).and_then(Run::run),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The server to test.
+fn binary(given: Option<&Path>) -> io::Result<PathBuf> {
+    let path = match given {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe()?.with_file_name("larder"),
+    };
+    if path.is_file() {
+        return path.canonicalize();
+    }
+    let text = format!("{} is not there: build it, or name it with --server", path.display());
+    Err(io::Error::new(io::ErrorKind::NotFound, text))
+}
+
+/// A whole run and its sums.
+struct Run {
+    arguments: Arguments,
+    binary: PathBuf,
+    directory: PathBuf,
+    /// Why there can be no power loss here.
+    no_disk: Option<io::Error>,
+    passed: u32,
+    failed: u32,
+    skipped: u32,
+}
+
+impl Run {
+    fn new(arguments: Arguments) -> io::Result<Run> {
+        let binary = binary(arguments.server.as_deref())?;
+        let parent = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
+        let directory = parent.join(format!("larder-crash-{}", std::process::id()));
+        std::fs::create_dir_all(&directory)?;
+        let no_disk = Disk::mount(&directory.join("probe"), 0).err();
+        Ok(Run { arguments, binary, directory, no_disk, passed: 0, failed: 0, skipped: 0 })
+    }
+
+    fn plan(&self, durability: Durability) -> ServerPlan {
+        ServerPlan {
+            binary: self.binary.clone(),
+            store: PathBuf::new(),
+            store_mib: self.arguments.store_mib,
+            memory_mib: 64,
+            durability,
+            sync_interval: Duration::from_millis(300),
+            log: PathBuf::new(),
+        }
+    }
+
+    /// Runs everything; true if nothing failed.
+    fn run(mut self) -> io::Result<bool> {
+        let promises = match self.arguments.durability {
+            Some(one) => vec![one],
+            None => vec![Durability::Sync, Durability::Async],
+        };
+        if self.arguments.scenario.is_empty() {
+            self.rounds(&promises)?;
+        }
+        if !self.arguments.rounds_only {
+            self.scenarios(&promises);
+        }
+        let Run { passed, failed, skipped, .. } = self;
+        if failed == 0 {
+            std::fs::remove_dir_all(&self.directory)?;
+        } else {
+            println!("stores, journals and logs are in {}", self.directory.display());
+        }
+        println!("crash: {passed} passed, {failed} failed, {skipped} skipped");
+        Ok(failed == 0)
+    }
+
+    fn rounds(&mut self, promises: &[Durability]) -> io::Result<()> {
+        let kinds: &[bool] = match (self.arguments.power_loss, self.arguments.kill_only) {
+            (true, _) => &[true],
+            (_, true) => &[false],
+            _ => &[false, true],
+        };
+        let begun = Instant::now();
+        let series = (promises.len() * kinds.len()) as u32;
+        let mut number = 0;
+        for &durability in promises {
+            for &power_loss in kinds {
+                number += 1;
+                let end = if power_loss { "power loss" } else { "kill -9" };
+                let name = format!("{durability:?}, {end}").to_lowercase();
+                if power_loss && self.skips(&name) {
+                    continue;
+                }
+                // Each series gets its share of the time.
+                let share = self.arguments.seconds.map(Duration::from_secs);
+                let until = share.map(|all| begun + all * number / series);
+                let directory = self.directory.join(format!("rounds-{number}"));
+                let seed = self.arguments.seed;
+                let plan = self.plan(durability);
+                let mut world = World::new(&directory, plan, power_loss, seed)?;
+                let Arguments { rounds, verbose, .. } = self.arguments;
+                let began = Instant::now();
+                match rounds::run(&mut world, seed, rounds, until, verbose) {
+                    Ok(done) => self.passed(&name, &done, began.elapsed()),
+                    Err(stopped) => self.stopped(&name, &stopped, &world),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// True, and said so, if this needs the disk and there is none.
+    fn skips(&mut self, name: &str) -> bool {
+        if let Some(error) = &self.no_disk {
+            println!("{name}: SKIPPED: no FUSE file system can be mounted here: {error}");
+            self.skipped += 1;
+        }
+        self.no_disk.is_some()
+    }
+
+    fn passed(&mut self, name: &str, done: &Done, time: Duration) {
+        self.passed += 1;
+        let Done { rounds, totals, slowest_start } = done;
+        println!(
+            "{name}: ok: {rounds} rounds in {:.1} s; {} requests answered ({} with an error), {} in \
+             flight, {} read by others; {} keys checked; {} changes taken back, {} of them acknowledged \
+             within the bound; slowest start {} ms",
+            time.as_secs_f64(),
+            totals.answered,
+            totals.failed,
+            totals.in_flight,
+            totals.read,
+            totals.checked,
+            totals.taken,
+            totals.taken_told,
+            slowest_start.as_millis(),
+        );
+    }
+
+    fn stopped(&mut self, name: &str, stopped: &Stopped, world: &World) {
+        self.failed += 1;
+        let Stopped { round, doing, failure } = stopped;
+        println!(
+            "{name}: FAILED in round {round} of seed {} ({doing}): {failure}\nthe server printed:\n{}",
+            self.arguments.seed,
+            world.log()
+        );
+    }
+
+    fn scenarios(&mut self, promises: &[Durability]) {
+        let chosen = match self.arguments.scenario.is_empty() {
+            true => Scenario::all(),
+            false => self.arguments.scenario.clone(),
+        };
+        for scenario in chosen {
+            for &durability in promises.iter().filter(|one| scenario.is_for(**one)) {
+                let name = format!("{scenario:?}, {durability:?}").to_lowercase();
+                if scenario.needs_disk() && self.skips(&name) {
+                    continue;
+                }
+                let setup = Setup {
+                    plan: self.plan(durability),
+                    directory: self.directory.join(name.replace(", ", "-")),
+                    has_disk: self.no_disk.is_none(),
+                    seed: self.arguments.seed,
+                };
+                let began = Instant::now();
+                match scenario.run(&setup) {
+                    Ok(()) => {
+                        self.passed += 1;
+                        println!("{name}: ok in {:.1} s", began.elapsed().as_secs_f64());
+                    }
+                    Err(failure) => {
+                        self.failed += 1;
+                        println!("{name}: FAILED with seed {}: {failure}", setup.seed);
+                    }
+                }
+            }
+        }
+    }
+}

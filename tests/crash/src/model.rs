@@ -1,0 +1,283 @@
+//! What a key may hold, and what each request may answer and leave behind: memcached's rules, for one key.
+//!
+//! A state is not always known exactly. Around the second in which an item expires both answers are right,
+//! so every rule answers a list of outcomes, and a reply picks those that fit.
+
+use crate::operation::{Operation, Store};
+use crate::reply::{Reply, Seen};
+use crate::value::{Content, Print};
+
+/// How far the second may be off in which the server lets an item expire: its clock counts whole seconds,
+/// and so does the protocol.
+const SLACK: u64 = 2;
+
+/// Above this length an append may be refused for the size of the whole: it depends on the key's length.
+const NEARLY_FULL: u32 = (1 << 20) - 1024;
+
+/// An item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) content: Content,
+    pub(crate) print: Print,
+    pub(crate) flags: u32,
+    /// Seconds since 1970; 0 is never.
+    pub(crate) expires: u64,
+    /// Its cas id, where an answer has told it.
+    pub(crate) cas: Option<u64>,
+}
+
+impl Item {
+    pub(crate) fn new(content: Content, flags: u32, expires: u64) -> Item {
+        let print = content.print();
+        Item { content, print, flags, expires, cas: None }
+    }
+
+    /// True if this is what was read at some moment of `when`.
+    pub(crate) fn is(&self, seen: &Seen, when: When) -> bool {
+        let ttl = match (seen.ttl, self.expires) {
+            (None, expires) => expires == 0,
+            (Some(_), 0) => false,
+            (Some(ttl), expires) => {
+                when.from + ttl <= expires + SLACK && expires <= when.to + ttl + SLACK
+            }
+        };
+        let cas = self.cas.is_none_or(|cas| cas == seen.cas);
+        ttl && cas && self.print == seen.print && self.flags == seen.flags
+    }
+
+    fn known(&self, cas: u64) -> Item {
+        Item { cas: Some(cas), ..self.clone() }
+    }
+}
+
+/// What a key holds: an item or nothing.
+pub(crate) type State = Option<Item>;
+
+/// Between which seconds since 1970 something happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct When {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+/// The states that `state` may have become by the clock alone.
+pub(crate) fn by_then(state: &State, when: When) -> Vec<State> {
+    match state {
+        Some(item) if item.expires != 0 && item.expires + SLACK < when.from => vec![None],
+        Some(item) if item.expires != 0 && item.expires <= when.to + SLACK => {
+            vec![state.clone(), None]
+        }
+        _ => vec![state.clone()],
+    }
+}
+
+/// True if `state` is what was read.
+pub(crate) fn fits(state: &State, seen: Option<&Seen>, when: When) -> bool {
+    match (state, seen) {
+        (None, seen) => seen.is_none(),
+        (Some(item), None) => item.expires != 0 && item.expires <= when.to + SLACK,
+        (Some(item), Some(seen)) => {
+            (item.expires == 0 || item.expires + SLACK >= when.from) && item.is(seen, when)
+        }
+    }
+}
+
+/// The states after `operation` was executed on `state`, whatever was answered.
+pub(crate) fn after(state: &State, operation: &Operation, when: When) -> Vec<State> {
+    by_then(state, when).iter().flat_map(|state| execute(state, operation)).collect()
+}
+
+/// The states after `operation` was executed on `state` and answered `reply`; none if it cannot have
+/// been answered so.
+pub(crate) fn after_reply(
+    state: &State,
+    operation: &Operation,
+    reply: &Reply,
+    when: When,
+) -> Vec<State> {
+    by_then(state, when)
+        .iter()
+        .flat_map(|before| {
+            execute(before, operation)
+                .into_iter()
+                .filter_map(|after| explained(before, after, operation, reply, when))
+        })
+        .collect()
+}
+
+/// One rule per request: what may be there afterwards.
+fn execute(state: &State, operation: &Operation) -> Vec<State> {
+    match (operation, state) {
+        (Operation::Get, _) | (Operation::Touch { .. }, None) => vec![state.clone()],
+        (Operation::Delete { .. }, _) => vec![None],
+        (Operation::Touch { expires, .. }, Some(item)) => {
+            // Whether a touch gives the item a new cas id is the server's choice.
+            vec![Some(Item { expires: *expires, cas: None, ..item.clone() })]
+        }
+        (Operation::Count { initial: None, .. }, None) => vec![None],
+        (Operation::Count { initial: Some(initial), .. }, None) => {
+            vec![Some(Item::new(Content::Number(*initial), 0, 0))]
+        }
+        (Operation::Count { by, .. }, Some(item)) => match item.content {
+            Content::Number(number) => {
+                let content = Content::Number(number.wrapping_add(*by));
+                vec![Some(Item::new(content, item.flags, item.expires))]
+            }
+            Content::Chunks(_) => vec![state.clone()],
+        },
+        (Operation::Store { how, content, flags, expires, .. }, _) => {
+            let new = || Some(Item::new(content.clone(), *flags, *expires));
+            match (how, state) {
+                (Store::Set, _) | (Store::Add, None) | (Store::Replace, Some(_)) => vec![new()],
+                (Store::Add, Some(_)) | (Store::Replace | Store::Append, None) => {
+                    vec![state.clone()]
+                }
+                (Store::Append, Some(item)) => {
+                    let longer = appended(item, content);
+                    let refused = (longer.print.length > NEARLY_FULL).then(|| state.clone());
+                    [Some(Some(longer)), refused].into_iter().flatten().collect()
+                }
+                (Store::Cas(_), None) => vec![None],
+                (Store::Cas(given), Some(item)) => match item.cas {
+                    Some(cas) if cas == *given => vec![new()],
+                    Some(_) => vec![state.clone()],
+                    None => vec![new(), state.clone()],
+                },
+            }
+        }
+    }
+}
+
+fn appended(item: &Item, content: &Content) -> Item {
+    let chunks = match (&item.content, content) {
+        (Content::Chunks(old), Content::Chunks(new)) => [old.clone(), new.clone()].concat(),
+        // Clients append chunks to chunks only.
+        _ => Vec::new(),
+    };
+    Item::new(Content::Chunks(chunks), item.flags, item.expires)
+}
+
+/// The state `after`, made more exact by `reply`; `None` if the reply contradicts it.
+fn explained(
+    before: &State,
+    after: State,
+    operation: &Operation,
+    reply: &Reply,
+    when: When,
+) -> Option<State> {
+    let changed = || *before != after;
+    match (operation, reply) {
+        (Operation::Get, Reply::Miss) => after.is_none().then_some(after),
+        (Operation::Get, Reply::Item(seen)) => {
+            let item = after.filter(|item| item.is(seen, when))?;
+            Some(Some(item.known(seen.cas)))
+        }
+        (Operation::Touch { get: true, .. }, Reply::Miss)
+        | (Operation::Touch { get: false, .. }, Reply::NotFound)
+        | (Operation::Delete { .. }, Reply::NotFound)
+        | (Operation::Count { .. }, Reply::NotFound) => {
+            (before.is_none() && after.is_none()).then_some(after)
+        }
+        (Operation::Touch { get: true, .. }, Reply::Item(seen)) => {
+            let same = |item: &Item| item.print == seen.print && item.flags == seen.flags;
+            after.as_ref().is_some_and(same).then_some(after)
+        }
+        (Operation::Touch { get: false, .. }, Reply::Touched)
+        | (Operation::Delete { .. }, Reply::Deleted) => before.is_some().then_some(after),
+        (Operation::Count { .. }, Reply::Number(number, cas)) => {
+            let item = after.filter(|item| item.content == Content::Number(*number))?;
+            Some(Some(Item { cas: *cas, ..item }))
+        }
+        (Operation::Store { how, .. }, Reply::Stored(cas)) => {
+            let stored = match how {
+                Store::Set => true,
+                Store::Add => before.is_none(),
+                Store::Replace => before.is_some(),
+                Store::Append => changed(),
+                Store::Cas(_) => before.is_some() && changed(),
+            };
+            let item = after.filter(|_| stored)?;
+            Some(Some(Item { cas: *cas, ..item }))
+        }
+        (Operation::Store { how, .. }, reply) => {
+            let refused = match (how, reply) {
+                (Store::Add, Reply::NotStored) => before.is_some(),
+                (Store::Replace, Reply::NotStored | Reply::NotFound) => before.is_none(),
+                (Store::Append, Reply::NotStored | Reply::NotFound) => !changed(),
+                (Store::Cas(_), Reply::Exists) => before.is_some() && !changed(),
+                (Store::Cas(_), Reply::NotFound | Reply::NotStored) => before.is_none(),
+                _ => false,
+            };
+            refused.then_some(after)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::{chunk, store};
+
+    const NOW: When = When { from: 1000, to: 1000 };
+
+    fn item(content: Content) -> State {
+        Some(Item::new(content, 0, 0))
+    }
+
+    #[test]
+    fn a_reply_that_contradicts_the_state_leaves_nothing() {
+        let (value, other) = (item(chunk(1, 10)), item(chunk(2, 10)));
+        let set = store(Store::Set, chunk(2, 10));
+        assert_eq!(after_reply(&value, &set, &Reply::Stored(None), NOW), vec![other]);
+        assert!(after_reply(&value, &set, &Reply::NotStored, NOW).is_empty());
+        let add = store(Store::Add, chunk(2, 10));
+        assert!(after_reply(&value, &add, &Reply::Stored(None), NOW).is_empty());
+        assert_eq!(after_reply(&value, &add, &Reply::NotStored, NOW), vec![value.clone()]);
+        assert!(after_reply(&value, &Operation::Get, &Reply::Miss, NOW).is_empty());
+        let delete = Operation::Delete { meta: false };
+        assert!(after_reply(&None, &delete, &Reply::Deleted, NOW).is_empty());
+        assert_eq!(after_reply(&value, &delete, &Reply::Deleted, NOW), vec![None]);
+        let count = Operation::Count { by: 2, initial: None };
+        let number = item(Content::Number(5));
+        assert!(after_reply(&number, &count, &Reply::Number(6, None), NOW).is_empty());
+        let seven = item(Content::Number(7));
+        assert_eq!(after_reply(&number, &count, &Reply::Number(7, None), NOW), vec![seven]);
+    }
+
+    #[test]
+    fn an_append_is_refused_for_want_of_an_item_or_of_room_only() {
+        let refused = |length| {
+            let append = store(Store::Append, chunk(2, 500));
+            after_reply(&item(chunk(1, length)), &append, &Reply::NotStored, NOW)
+        };
+        assert!(refused(1000).is_empty());
+        assert_eq!(refused((1 << 20) - 1100), vec![item(chunk(1, (1 << 20) - 1100))]);
+        let append = store(Store::Append, chunk(2, 500));
+        assert_eq!(after_reply(&None, &append, &Reply::NotStored, NOW), vec![None]);
+    }
+
+    #[test]
+    fn a_cas_id_that_is_known_decides_and_an_unknown_one_does_not() {
+        let with = |cas| Some(Item { cas, ..Item::new(chunk(1, 10), 0, 0) });
+        let cas = |given| store(Store::Cas(given), chunk(2, 10));
+        assert!(after_reply(&with(Some(5)), &cas(4), &Reply::Stored(None), NOW).is_empty());
+        assert!(after_reply(&with(Some(5)), &cas(5), &Reply::Exists, NOW).is_empty());
+        assert_eq!(after_reply(&with(None), &cas(5), &Reply::Exists, NOW).len(), 1);
+        assert_eq!(after_reply(&with(None), &cas(5), &Reply::Stored(Some(6)), NOW).len(), 1);
+        assert_eq!(after(&with(None), &cas(5), NOW).len(), 2);
+    }
+
+    #[test]
+    fn around_its_expiry_an_item_may_be_there_or_not_and_never_later() {
+        let item = Some(Item::new(chunk(1, 10), 0, 1000));
+        let states = |now| by_then(&item, When { from: now, to: now });
+        assert_eq!(states(990), vec![item.clone()]);
+        assert_eq!(states(1001), vec![item.clone(), None]);
+        assert_eq!(states(1003), vec![None]);
+        let seen = Seen { print: chunk(1, 10).print(), flags: 0, ttl: Some(10), cas: 1 };
+        assert!(fits(&item, Some(&seen), When { from: 990, to: 990 }));
+        assert!(!fits(&item, Some(&seen), When { from: 980, to: 980 }), "ttl shrank by itself");
+        assert!(!fits(&item, Some(&Seen { ttl: None, ..seen }), When { from: 990, to: 990 }));
+    }
+}

@@ -1,0 +1,162 @@
+//! Rounds of load and sudden ends over one store: what a seed decides, and what is told about it.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::checker::Totals;
+use crate::client::ClientPlan;
+use crate::disk::{Cut, Faults};
+use crate::random::Random;
+use crate::workload::Sizes;
+use crate::world::{End, Failure, Load, World};
+
+/// The longest value: the largest item less the longest key and what an item costs beside it.
+pub(crate) const LARGEST: u32 = (1 << 20) - 512;
+/// Connections that write in one process, at most. Writers keep their keys from round to round.
+const WRITERS: u16 = 4;
+const PROCESSES: u16 = 3;
+
+/// What rounds have done.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) rounds: u32,
+    pub(crate) totals: Totals,
+    pub(crate) slowest_start: Duration,
+}
+
+/// Where and why rounds ended early.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    pub(crate) round: u32,
+    pub(crate) doing: String,
+    pub(crate) failure: Failure,
+}
+
+/// Runs up to `rounds` rounds, none of them begun after `until`.
+pub(crate) fn run(
+    world: &mut World,
+    seed: u64,
+    rounds: u32,
+    until: Option<Instant>,
+    verbose: bool,
+) -> Result<Done, Box<Stopped>> {
+    let mut done = Done::default();
+    for round in 0..rounds {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            break;
+        }
+        let mut random = Random::part(seed, &[u64::from(round)]);
+        let plan = Round::choose(&mut random, world);
+        if verbose {
+            println!("  round {round}: {plan}");
+        }
+        plan.run(world)
+            .map_err(|failure| Box::new(Stopped { round, doing: plan.to_string(), failure }))?;
+        done.rounds += 1;
+    }
+    let last = |failure| Box::new(Stopped { round: rounds, doing: "last start".into(), failure });
+    finish(world).map_err(last)?;
+    done.totals = world.totals();
+    done.slowest_start = world.slowest_start;
+    Ok(done)
+}
+
+/// The check of the last end, and that of an orderly one.
+fn finish(world: &mut World) -> Result<(), Failure> {
+    let server = world.start()?;
+    world.end(server, End::Terminate)?;
+    let server = world.start()?;
+    Ok(world.end(server, End::Terminate)?)
+}
+
+/// A round as the seed decides it.
+#[derive(Debug)]
+struct Round {
+    memory_mib: u64,
+    load: Option<Load>,
+    time: Duration,
+    sync_delay: Duration,
+    end: End,
+}
+
+impl Round {
+    fn choose(random: &mut Random, world: &World) -> Round {
+        let sizes = random.pick(&[
+            Sizes::Small,
+            Sizes::Mixed,
+            Sizes::Mixed,
+            Sizes::Mixed,
+            Sizes::Borders,
+            Sizes::Large,
+        ]);
+        let keys = match sizes {
+            Sizes::Small => 120,
+            Sizes::Mixed => 60,
+            Sizes::Borders => 16,
+            Sizes::Large => 6,
+        };
+        let client = ClientPlan {
+            port: 0,
+            seed: random.next(),
+            first: 0,
+            writers: random.between(1, u64::from(WRITERS)) as u16,
+            readers: random.between(0, 2) as u16,
+            all: 0,
+            keys,
+            sizes,
+            largest: LARGEST,
+            window: random.pick(&[1, 2, 8, 32]),
+            requests: 0,
+            journals: PathBuf::new(),
+        };
+        let processes = random.between(1, u64::from(PROCESSES)) as u16;
+        let cut = random.pick(&Cut::ALL);
+        let end = match (random.below(100), &world.disk) {
+            (0..10, _) => End::Terminate,
+            (10..70, Some(_)) => End::PowerLoss(cut),
+            _ => End::Kill,
+        };
+        // Some lives are so short that recovery itself is what gets interrupted or repeated.
+        let idle = random.chance(12);
+        let longest = random.pick(&[80, 400, 1200]);
+        Round {
+            memory_mib: random.pick(&[32, 64, 96]),
+            load: (!idle).then_some(Load { processes, client }),
+            time: Duration::from_millis(random.between(1, longest)),
+            sync_delay: Duration::from_millis(random.pick(&[0, 0, 0, 3, 15, 40])),
+            end,
+        }
+    }
+
+    fn run(&self, world: &mut World) -> Result<(), Failure> {
+        world.plan.memory_mib = self.memory_mib;
+        let mut server = world.start()?;
+        if let Some(disk) = &world.disk {
+            disk.set_faults(Faults { sync_delay: self.sync_delay, ..Faults::default() });
+        }
+        let Some(load) = &self.load else { return Ok(world.end(server, self.end)?) };
+        let clients = world.clients(&server, load)?;
+        thread::sleep(self.time);
+        if !server.is_alive() {
+            return Err(Failure::Io(std::io::Error::other("the server ended by itself")));
+        }
+        world.end(server, self.end)?;
+        world.collect(clients, false)
+    }
+}
+
+impl std::fmt::Display for Round {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Round { memory_mib, time, sync_delay, end, .. } = self;
+        match &self.load {
+            None => write!(f, "no load")?,
+            Some(Load { processes, client }) => {
+                let ClientPlan { writers, readers, keys, sizes, window, .. } = client;
+                write!(f, "{processes} processes of {writers} writers and {readers} readers, ")?;
+                write!(f, "{keys} keys each, {sizes:?} values, window {window}")?;
+            }
+        }
+        write!(f, ", {memory_mib} MiB, syncs take {sync_delay:?}, after {time:?}: {end:?}")
+    }
+}

@@ -1,0 +1,114 @@
+//! The situations in which stores have been seen to lose or to hang, one by one and on purpose.
+
+mod basic;
+mod disk;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::disk::Cut;
+use crate::server::{Durability, ServerPlan};
+use crate::world::{End, Failure, World};
+
+/// A scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Scenario {
+    /// A burst, then silence, then the end: nothing may wait in memory for the next request.
+    Burst,
+    /// flush_all, delayed too, and expiry stay what they were after a crash.
+    Flush,
+    /// A client that stalls in the middle of a value delays nobody.
+    Stall,
+    /// Two servers never share a store.
+    Second,
+    /// Syncs that fail: every writer gets an error, readers see the old value, and it heals.
+    FailingSync,
+    /// The disk is full: likewise.
+    FullDisk,
+    /// A sync that takes long: others are served, and what is not durable is not shown.
+    SlowSync,
+    /// An asynchronous server whose disk hangs stops acknowledging after one interval.
+    HungDisk,
+}
+
+impl Scenario {
+    pub(crate) fn all() -> Vec<Scenario> {
+        clap::ValueEnum::value_variants().to_vec()
+    }
+
+    pub(crate) fn is_for(self, durability: Durability) -> bool {
+        match self {
+            Scenario::Burst => true,
+            Scenario::HungDisk => durability == Durability::Async,
+            _ => durability == Durability::Sync,
+        }
+    }
+
+    pub(crate) fn needs_disk(self) -> bool {
+        use Scenario::{FailingSync, FullDisk, HungDisk, SlowSync};
+        matches!(self, FailingSync | FullDisk | SlowSync | HungDisk)
+    }
+
+    pub(crate) fn run(self, setup: &Setup) -> Result<(), Failure> {
+        match self {
+            Scenario::Burst => basic::burst(setup),
+            Scenario::Flush => basic::flush_and_expiry(setup),
+            Scenario::Stall => basic::stalled_client(setup),
+            Scenario::Second => basic::second_server(setup),
+            Scenario::FailingSync => disk::failing_sync(setup),
+            Scenario::FullDisk => disk::full_disk(setup),
+            Scenario::SlowSync => disk::slow_sync(setup),
+            Scenario::HungDisk => disk::hung_disk(setup),
+        }
+    }
+}
+
+/// What a scenario is given.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) plan: ServerPlan,
+    pub(crate) directory: PathBuf,
+    /// Power loss can be tested here.
+    pub(crate) has_disk: bool,
+    pub(crate) seed: u64,
+}
+
+impl Setup {
+    fn world(&self) -> io::Result<World> {
+        World::new(&self.directory, self.plan.clone(), self.has_disk, self.seed)
+    }
+
+    /// The hardest end that can be tested here: nothing is kept that was not synced.
+    fn hard_end(&self) -> End {
+        if self.has_disk { End::PowerLoss(Cut::Nothing) } else { End::Kill }
+    }
+}
+
+fn wrong(text: impl Into<String>) -> Failure {
+    Failure::Io(io::Error::other(text.into()))
+}
+
+fn expect(what: &str, found: Option<String>, wanted: Option<&str>) -> Result<(), Failure> {
+    if found.as_deref() == wanted {
+        return Ok(());
+    }
+    let show = |value: Option<&str>| value.map_or("nothing".to_owned(), |text| format!("{text:?}"));
+    Err(wrong(format!("{what}: found {}, expected {}", show(found.as_deref()), show(wanted))))
+}
+
+/// Tries until it is so, or `patience` is over.
+fn becomes(
+    what: &str,
+    patience: Duration,
+    mut is: impl FnMut() -> io::Result<bool>,
+) -> Result<Duration, Failure> {
+    let begun = Instant::now();
+    while !is()? {
+        if begun.elapsed() > patience {
+            return Err(wrong(format!("{what}: not within {} s", patience.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(begun.elapsed())
+}

@@ -1,0 +1,156 @@
+//! Scenarios that need no disk of their own; where there is one, the power fails as well.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Setup, becomes, expect, wrong};
+use crate::client::ClientPlan;
+use crate::rounds::LARGEST;
+use crate::server::Durability;
+use crate::workload::Sizes;
+use crate::world::{ASYNC_SLACK, End, Failure, Load};
+
+/// Writers, window, requests of each, and sizes. The first is one large value alone.
+const BURSTS: [(u16, usize, u64, Sizes); 6] = [
+    (1, 1, 1, Sizes::Large),
+    (1, 4, 12, Sizes::Large),
+    (2, 1, 20, Sizes::Borders),
+    (40, 4, 25, Sizes::Small),
+    (1, 100, 300, Sizes::Small),
+    (10, 8, 40, Sizes::Mixed),
+];
+
+pub(super) fn burst(setup: &Setup) -> Result<(), Failure> {
+    let mut world = setup.world()?;
+    for (number, (writers, window, requests, sizes)) in BURSTS.into_iter().enumerate() {
+        for end in [End::Kill, setup.hard_end()] {
+            let server = world.start()?;
+            let client = ClientPlan {
+                port: 0,
+                seed: setup.seed + number as u64,
+                first: 0,
+                writers,
+                readers: 1,
+                all: 0,
+                keys: 30,
+                sizes,
+                largest: LARGEST,
+                window,
+                requests,
+                journals: PathBuf::new(),
+            };
+            let mut clients = world.clients(&server, &Load { processes: 1, client })?;
+            clients.wait(Duration::from_secs(20))?;
+            if setup.plan.durability == Durability::Async {
+                // The bound holds when nobody asks for anything.
+                thread::sleep(setup.plan.sync_interval + ASYNC_SLACK + Duration::from_millis(50));
+            }
+            world.end(server, end)?;
+            world.collect(clients, false)?;
+        }
+    }
+    let server = world.start()?;
+    Ok(world.end(server, End::Terminate)?)
+}
+
+pub(super) fn flush_and_expiry(setup: &Setup) -> Result<(), Failure> {
+    let mut world = setup.world()?;
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    for key in ["flushed", "again"] {
+        talk.expect(&format!("set {key} 0 0 3\r\nold"), "STORED")?;
+    }
+    talk.expect("flush_all", "OK")?;
+    talk.expect("set again 0 0 3\r\nnew", "STORED")?;
+    // What is newer has a shorter life: its end must not uncover what is older.
+    for (key, old) in [("short", "old"), ("count", "500")] {
+        talk.expect(&format!("set {key} 0 0 3\r\n{old}"), "STORED")?;
+        talk.expect(&format!("set {key} 0 1 1\r\n7"), "STORED")?;
+    }
+    talk.expect("set touched 0 0 3\r\nold", "STORED")?;
+    talk.expect("touch touched 1", "TOUCHED")?;
+    talk.expect("set gone 0 0 3\r\nold", "STORED")?;
+    talk.expect("delete gone", "DELETED")?;
+    talk.expect("set kept 0 100 3\r\nnew", "STORED")?;
+    world.end(server, setup.hard_end())?;
+
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    expect("flushed, after a crash", talk.get("flushed")?, None)?;
+    expect("stored after flush_all", talk.get("again")?, Some("new"))?;
+    expect("deleted", talk.get("gone")?, None)?;
+    for key in ["short", "count", "touched"] {
+        let patience = Duration::from_secs(5);
+        becomes("an item expires", patience, || Ok(talk.get(key)?.is_none()))?;
+    }
+    world.end(server, End::Kill)?;
+
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    for key in ["short", "count", "touched", "gone", "flushed"] {
+        expect(&format!("{key}, after another crash"), talk.get(key)?, None)?;
+    }
+    expect("kept", talk.get("kept")?, Some("new"))?;
+    // A flush that is still to come outlives the crash.
+    talk.expect("flush_all 2", "OK")?;
+    world.end(server, setup.hard_end())?;
+
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    let patience = Duration::from_secs(6);
+    becomes("a delayed flush_all happens after a crash", patience, || {
+        Ok(talk.get("kept")?.is_none())
+    })?;
+    expect("flushed later", talk.get("again")?, None)?;
+    talk.expect("set later 0 0 3\r\nnew", "STORED")?;
+    world.end(server, setup.hard_end())?;
+
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    for key in ["kept", "again", "short", "count", "touched", "gone", "flushed"] {
+        expect(&format!("{key}, after the delayed flush and a crash"), talk.get(key)?, None)?;
+    }
+    expect("stored after the delayed flush", talk.get("later")?, Some("new"))?;
+    Ok(world.end(server, End::Terminate)?)
+}
+
+pub(super) fn stalled_client(setup: &Setup) -> Result<(), Failure> {
+    let mut world = setup.world()?;
+    let server = world.start()?;
+    let mut stalled = server.connect()?;
+    stalled.raw(b"set stalled 0 0 1000000\r\n")?;
+    stalled.raw(&vec![b'x'; 500_000])?;
+    let mut talk = server.connect()?;
+    let begun = Instant::now();
+    for number in 0..50 {
+        talk.expect(&format!("set k{number} 0 0 5\r\nvalue"), "STORED")?;
+    }
+    if begun.elapsed() > Duration::from_secs(5) {
+        return Err(wrong(format!("50 sets beside a stalled client took {:?}", begun.elapsed())));
+    }
+    world.end(server, setup.hard_end())?;
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    expect("a value that was not sent whole", talk.get("stalled")?, None)?;
+    for number in 0..50 {
+        expect("stored beside it", talk.get(&format!("k{number}"))?, Some("value"))?;
+    }
+    Ok(world.end(server, End::Terminate)?)
+}
+
+pub(super) fn second_server(setup: &Setup) -> Result<(), Failure> {
+    let mut world = setup.world()?;
+    let server = world.start()?;
+    server.connect()?.expect("set k 0 0 5\r\nvalue", "STORED")?;
+    match world.plan.start() {
+        Ok(_) => return Err(wrong("a second server started on the same store")),
+        Err(error) if !error.to_string().contains("ended at its start") => return Err(error.into()),
+        Err(_) => {}
+    }
+    server.connect()?.expect("set k 0 0 5\r\nother", "STORED")?;
+    world.end(server, setup.hard_end())?;
+    let server = world.start()?;
+    expect("after all", server.connect()?.get("k")?, Some("other"))?;
+    Ok(world.end(server, End::Terminate)?)
+}

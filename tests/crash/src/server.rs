@@ -1,0 +1,274 @@
+//! The server under test: a real process that is started, asked, and killed.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::operation::{Key, Operation};
+use crate::reply::{self, Reply, Seen};
+
+/// How long a start may take, recovery included.
+const START: Duration = Duration::from_secs(30);
+/// How long a stop may take when asked to.
+const STOP: Duration = Duration::from_secs(30);
+/// How long a connection of the test's waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Keys asked for together after a restart.
+const TOGETHER: usize = 16;
+
+/// What a write is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Durability {
+    Sync,
+    Async,
+}
+
+/// How the server is started.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerPlan {
+    pub(crate) binary: PathBuf,
+    /// The directory of the store and its size in MiB.
+    pub(crate) store: PathBuf,
+    pub(crate) store_mib: u64,
+    pub(crate) memory_mib: u64,
+    pub(crate) durability: Durability,
+    pub(crate) sync_interval: Duration,
+    /// What it prints goes here.
+    pub(crate) log: PathBuf,
+}
+
+impl ServerPlan {
+    fn command(&self, port: u16) -> io::Result<Command> {
+        let durability = match self.durability {
+            Durability::Sync => "sync",
+            Durability::Async => "async",
+        };
+        let mut command = Command::new(&self.binary);
+        command.args(["serve", "--listen", "127.0.0.1", "--admin", "off", "--when-full", "refuse"]);
+        command.args(["--port", &port.to_string(), "--memory", &format!("{}MB", self.memory_mib)]);
+        command.arg("--store").arg(format!("{}:{}MB", self.store.display(), self.store_mib));
+        command.args(["--durability", durability, "--sync-interval"]);
+        command.arg(format!("{}ms", self.sync_interval.as_millis()));
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Ok(command)
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Errors
+    /// A server that ends or stays silent, with the end of what it printed.
+    pub(crate) fn start(&self) -> io::Result<Server> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let begun = Instant::now();
+        let child = self.command(port)?.spawn().map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start {}: {error}", self.binary.display()))
+        })?;
+        let mut server = Server { child, port, ready_after: Duration::ZERO };
+        loop {
+            if server.connect().and_then(|mut talk| talk.line("version")).is_ok() {
+                server.ready_after = begun.elapsed();
+                return Ok(server);
+            }
+            let why = match server.child.try_wait()? {
+                Some(status) => format!("the server ended at its start: {status}"),
+                None if begun.elapsed() > START => {
+                    format!("the server did not answer within {} s", START.as_secs())
+                }
+                None => {
+                    thread::sleep(Duration::from_millis(3));
+                    continue;
+                }
+            };
+            return Err(io::Error::other(format!("{why}; it printed:\n{}", tail(&self.log))));
+        }
+    }
+}
+
+/// The end of a file of text.
+pub(crate) fn tail(path: &Path) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}
+
+/// A running server; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    /// How long it took from its start until it answered.
+    pub(crate) ready_after: Duration,
+}
+
+impl Server {
+    pub(crate) fn connect(&self) -> io::Result<Talk> {
+        Talk::new(self.port)
+    }
+
+    /// True if the process is there.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Kills it as nothing can be caught, and waits until it is gone.
+    pub(crate) fn kill(mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
+    /// Only kills: a process that waits for its disk goes when the disk answers.
+    pub(crate) fn signal_kill(&mut self) -> io::Result<()> {
+        self.child.kill()
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) fn terminate(mut self) -> io::Result<ExitStatus> {
+        let id = libc::pid_t::try_from(self.child.id()).map_err(io::Error::other)?;
+        // SAFETY: the call takes numbers; the child was not waited for, so the id is still its own.
+        if unsafe { libc::kill(id, libc::SIGTERM) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let asked = Instant::now();
+        while asked.elapsed() < STOP {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(3));
+        }
+        Err(io::Error::other(format!("the server did not stop within {} s", STOP.as_secs())))
+    }
+
+    /// What every key holds.
+    pub(crate) fn read_all(&self, keys: &[Key]) -> io::Result<Vec<(Key, Option<Seen>)>> {
+        let mut talk = self.connect()?;
+        let mut found = Vec::with_capacity(keys.len());
+        for group in keys.chunks(TOGETHER) {
+            for key in group {
+                talk.send(*key, &Operation::Get)?;
+            }
+            for key in group {
+                match talk.receive(&Operation::Get)? {
+                    Reply::Item(seen) => found.push((*key, Some(seen))),
+                    Reply::Miss => found.push((*key, None)),
+                    other => {
+                        let text = format!("get of {} was answered {other:?}", key.name());
+                        return Err(io::Error::other(text));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// A row of `stats`.
+    pub(crate) fn stat(&self, name: &str) -> io::Result<String> {
+        let mut talk = self.connect()?;
+        talk.raw(b"stats\r\n")?;
+        let mut found = None;
+        loop {
+            let line = talk.read_line()?;
+            match line.strip_prefix("STAT ").and_then(|row| row.split_once(' ')) {
+                Some((row, value)) if row == name => found = Some(value.to_owned()),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        found.ok_or_else(|| io::Error::other(format!("no row {name} in stats")))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only for a process that is gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection of the test's own.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    from: BufReader<TcpStream>,
+}
+
+impl Talk {
+    fn new(port: u16) -> io::Result<Talk> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Talk { from: BufReader::with_capacity(1 << 16, stream) })
+    }
+
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.from.get_mut().write_all(bytes)
+    }
+
+    pub(crate) fn read_line(&mut self) -> io::Result<String> {
+        reply::read_line(&mut self.from)
+    }
+
+    /// Sends a line and reads one.
+    pub(crate) fn line(&mut self, request: &str) -> io::Result<String> {
+        self.raw(format!("{request}\r\n").as_bytes())?;
+        self.read_line()
+    }
+
+    /// Sends a line and expects another one.
+    pub(crate) fn expect(&mut self, request: &str, answer: &str) -> io::Result<()> {
+        let got = self.line(request)?;
+        if got == answer {
+            return Ok(());
+        }
+        let request = request.lines().next().unwrap_or_default();
+        Err(io::Error::other(format!("{request:?} was answered {got:?} instead of {answer:?}")))
+    }
+
+    pub(crate) fn send(&mut self, key: Key, operation: &Operation) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        operation.encode(&key.name(), &mut bytes);
+        self.raw(&bytes)
+    }
+
+    pub(crate) fn receive(&mut self, operation: &Operation) -> io::Result<Reply> {
+        reply::read(&mut self.from, operation)
+    }
+
+    /// A short value, `None` for a miss.
+    pub(crate) fn get(&mut self, key: &str) -> io::Result<Option<String>> {
+        let line = self.line(&format!("get {key}"))?;
+        if line == "END" {
+            return Ok(None);
+        }
+        if !line.starts_with("VALUE ") {
+            return Err(io::Error::other(format!("get {key} was answered {line:?}")));
+        }
+        let value = self.read_line()?;
+        match self.read_line()?.as_str() {
+            "END" => Ok(Some(value)),
+            other => Err(io::Error::other(format!("get {key} ended with {other:?}"))),
+        }
+    }
+
+    /// True if something can be read within `patience`.
+    pub(crate) fn answers_within(&mut self, patience: Duration) -> io::Result<bool> {
+        if !self.from.buffer().is_empty() {
+            return Ok(true);
+        }
+        let stream = self.from.get_ref();
+        stream.set_read_timeout(Some(patience))?;
+        let peeked = stream.peek(&mut [0]);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        match peeked {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! One store through many lives of the server: load, an end, a new start, and the check of every key.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::checker::{Checker, Totals};
+use crate::client::ClientPlan;
+use crate::clock;
+use crate::disk::{Cut, Disk, Faults};
+use crate::history::Violation;
+use crate::journal::{self, Event};
+use crate::server::{Durability, Server, ServerPlan, tail};
+
+/// How much older than the promise what an asynchronous server lost may be: a commit must end before the
+/// kill and clients must have read their answers, on a busy machine.
+pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
+
+/// What ends a run.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The server has lost or invented something.
+    Violations(Vec<Violation>),
+    /// Something that should work did not.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Io(error)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Io(error) => write!(f, "{error}"),
+            Failure::Violations(all) => {
+                write!(f, "{} violations", all.len())?;
+                all.iter().take(8).try_for_each(|one| write!(f, "\n  {one}"))
+            }
+        }
+    }
+}
+
+fn none(violations: Vec<Violation>) -> Result<(), Failure> {
+    if violations.is_empty() { Ok(()) } else { Err(Failure::Violations(violations)) }
+}
+
+/// How the server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// `kill -9`: what the kernel was given stays.
+    Kill,
+    /// Power loss: `kill -9`, and the disk keeps what syncs have covered, the rest by chance.
+    PowerLoss(Cut),
+    /// SIGTERM: everything stays, acknowledged long ago or just now.
+    Terminate,
+}
+
+/// The load of one life.
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    pub(crate) processes: u16,
+    /// What each process does; port, journals and numbers are filled in.
+    pub(crate) client: ClientPlan,
+}
+
+/// A store and everything that is known about it.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) plan: ServerPlan,
+    pub(crate) disk: Option<Disk>,
+    checker: Checker,
+    directory: PathBuf,
+    /// When the last server ended, in microseconds, and whether it was asked to.
+    ended: Option<(u64, bool)>,
+    /// The longest start after an end.
+    pub(crate) slowest_start: Duration,
+}
+
+impl World {
+    /// A new store in `directory`, on a disk of the test's own where `power_loss` is to be tested.
+    pub(crate) fn new(
+        directory: &Path,
+        mut plan: ServerPlan,
+        power_loss: bool,
+        seed: u64,
+    ) -> io::Result<World> {
+        std::fs::create_dir_all(directory.join("journals"))?;
+        plan.store = directory.join("store");
+        plan.log = directory.join("server.log");
+        let disk = match power_loss {
+            true => Some(Disk::mount(&plan.store, seed)?),
+            false => None,
+        };
+        if disk.is_none() {
+            std::fs::create_dir_all(&plan.store)?;
+        }
+        Ok(World {
+            plan,
+            disk,
+            checker: Checker::new(),
+            directory: directory.to_owned(),
+            ended: None,
+            slowest_start: Duration::ZERO,
+        })
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        self.checker.totals
+    }
+
+    /// The end of what the servers printed.
+    pub(crate) fn log(&self) -> String {
+        tail(&self.plan.log)
+    }
+
+    /// Starts the server and checks what every key holds.
+    pub(crate) fn start(&mut self) -> Result<Server, Failure> {
+        let server = self.plan.start()?;
+        if self.ended.is_some() {
+            self.slowest_start = self.slowest_start.max(server.ready_after);
+        }
+        self.check(&server)?;
+        Ok(server)
+    }
+
+    /// Reads every key and compares it with its history.
+    pub(crate) fn check(&mut self, server: &Server) -> Result<(), Failure> {
+        let asked = clock::now();
+        let found = server.read_all(&self.checker.keys())?;
+        none(self.checker.recovered(&found, asked, self.cutoff()))
+    }
+
+    /// Until when what was acknowledged must be there.
+    fn cutoff(&self) -> u64 {
+        match (self.plan.durability, self.ended) {
+            (Durability::Async, Some((ended, false))) => {
+                let interval = self.plan.sync_interval.as_micros() as u64;
+                let slack = ASYNC_SLACK.as_micros() as u64;
+                ended.saturating_sub(interval + slack)
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    /// Starts the clients of a load.
+    pub(crate) fn clients(&self, server: &Server, load: &Load) -> io::Result<Clients> {
+        let journals = self.directory.join("journals");
+        std::fs::remove_dir_all(&journals)?;
+        std::fs::create_dir(&journals)?;
+        let mut children = Vec::new();
+        for process in 0..load.processes {
+            let mut plan = load.client.clone();
+            plan.port = server.port;
+            plan.first = process * plan.writers;
+            plan.all = load.processes * plan.writers;
+            plan.journals = journals.clone();
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg("client").args(plan.arguments()).stdin(Stdio::null());
+            children.push(command.spawn()?);
+        }
+        Ok(Clients { children, journals })
+    }
+
+    /// Ends the server, and afterwards the disk's memory of what was not synced.
+    pub(crate) fn end(&mut self, mut server: Server, end: End) -> io::Result<()> {
+        self.ended = Some((clock::now(), end == End::Terminate));
+        if end == End::Terminate {
+            let status = server.terminate()?;
+            return match status.success() {
+                true => Ok(()),
+                false => {
+                    Err(io::Error::other(format!("asked to stop, the server ended: {status}")))
+                }
+            };
+        }
+        server.signal_kill()?;
+        if let Some(disk) = &self.disk {
+            // A process in a held sync cannot go before that ends: by the power failure, or because the
+            // kernel goes on without the process.
+            match end {
+                End::PowerLoss(_) => disk.power_off(),
+                _ => disk.set_faults(Faults::default()),
+            }
+        }
+        server.kill()?;
+        match (end, &mut self.disk) {
+            (End::PowerLoss(cut), Some(disk)) => disk.cut(cut),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes in what clients have noted. `faults` if the disk was failing meanwhile.
+    pub(crate) fn collect(&mut self, clients: Clients, faults: bool) -> Result<(), Failure> {
+        let journals = clients.finish()?;
+        none(self.checker.feed(&journals, faults))
+    }
+}
+
+/// Client processes at work.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    children: Vec<Child>,
+    journals: PathBuf,
+}
+
+impl Clients {
+    /// Waits until all have ended by themselves, and keeps their notes for [`World::collect`].
+    pub(crate) fn wait(&mut self, patience: Duration) -> io::Result<()> {
+        let begun = Instant::now();
+        for child in &mut self.children {
+            loop {
+                match child.try_wait()? {
+                    Some(status) if status.success() => break,
+                    Some(status) => {
+                        return Err(io::Error::other(format!("a client ended: {status}")));
+                    }
+                    None if begun.elapsed() > patience => {
+                        let text =
+                            format!("clients did not finish within {} s", patience.as_secs());
+                        return Err(io::Error::other(text));
+                    }
+                    None => std::thread::sleep(Duration::from_millis(2)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<Vec<Vec<Event>>> {
+        self.wait(Duration::from_secs(40))?;
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(&self.journals)?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<io::Result<_>>()?;
+        paths.sort();
+        paths.iter().map(|path| journal::read(path)).collect()
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // Both fail only for a process that is gone.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
