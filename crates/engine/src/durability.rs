@@ -433,6 +433,33 @@ impl Engine {
         }
     }
 
+    /// The commit that changes are counted to now; 0 without a store.
+    pub fn open_commit(&self) -> u64 {
+        self.log.store().map_or(0, |store| store.open_commit())
+    }
+
+    /// Ends the use of the store properly: everything is durable, and the next start need not look
+    /// for what was lost. No session may write any more.
+    ///
+    /// # Errors
+    /// If the device did not take everything.
+    pub fn close(&self) -> io::Result<()> {
+        let Some(store) = self.log.store() else { return Ok(()) };
+        // The second covers what arrived while the first was written.
+        for _ in 0..2 {
+            if !self.commit() {
+                let reason = self.durable.as_ref().map(|durable| durable.health());
+                return Err(io::Error::other(format!("the store is not up to date: {reason:?}")));
+            }
+        }
+        let next_commit = store.open_commit();
+        store.change_superblock_now(|superblock| {
+            superblock.clean = true;
+            superblock.volatile = false;
+            superblock.next_commit = next_commit;
+        })
+    }
+
     /// How the store is; without one, good.
     pub fn health(&self) -> Health {
         self.durable.as_ref().map_or(Health::Good, Durable::health)

@@ -291,7 +291,7 @@ fn a_scan_visits_every_item_once() {
 #[test]
 fn expired_items_are_swept_while_the_rest_of_their_segment_lives() {
     let options = Options { memory: 16 << 20, ..Options::default() };
-    let engine = Engine::open_without_cleaner(options).unwrap();
+    let engine = Engine::open_without_threads(options).unwrap();
     let mut cleaner = ManualCleaner::default();
     let mut s = session(&engine);
     for n in 0..4000 {

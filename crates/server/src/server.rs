@@ -211,6 +211,7 @@ impl Server {
             max_item_size: settings.max_item_size,
             when_full: settings.when_full,
             hash_seed: random_seed(),
+            store: None,
         };
         let engine = Engine::open(options).map_err(StartError::Engine)?;
         for listener in &listeners {

@@ -5,9 +5,11 @@
 //! then no more of them than it says it evicted; a miss is for good until the next write; memory
 //! stays in its budget.
 
+mod durable;
 mod model;
 mod random;
 mod world;
 
+pub use durable::DurableWorld;
 pub use random::Random;
 pub use world::{Failure, Plan, World};

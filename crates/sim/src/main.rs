@@ -1,12 +1,15 @@
 //! `cargo run -p sim -- --seed N` replays one world; without a seed it runs many.
 
 use clap::Parser;
-use sim::{Plan, World};
+use sim::{DurableWorld, Plan, World};
 use std::process::ExitCode;
 
 /// Runs seeded worlds: the engine against a plain map.
 #[derive(Parser)]
 struct Arguments {
+    /// Worlds without a store.
+    #[arg(long)]
+    ram: bool,
     /// Replay this one seed.
     #[arg(long)]
     seed: Option<u64>,
@@ -26,7 +29,9 @@ fn main() -> ExitCode {
     };
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        if let Err(failure) = World::run(Plan { seed, steps: arguments.steps }) {
+        let plan = Plan { seed, steps: arguments.steps };
+        let run = if arguments.ram { World::run(plan) } else { DurableWorld::run(plan) };
+        if let Err(failure) = run {
             eprintln!("{failure}\nreplay: cargo run -p sim -- --seed {seed}");
             return ExitCode::FAILURE;
         }

@@ -83,8 +83,9 @@ impl World {
             max_item_size: 1 << 20,
             when_full: if evicts { WhenFull::Evict } else { WhenFull::Refuse },
             hash_seed: random.bits(),
+            store: None,
         };
-        let engine = Engine::open_without_cleaner(options).expect("the options are valid");
+        let engine = Engine::open_without_threads(options).expect("the options are valid");
         let mut model = Model::default();
         model.now = 1_000_000;
         let sessions = (0..1 + random.below(3))

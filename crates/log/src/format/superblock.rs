@@ -116,7 +116,7 @@ pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), Supe
     let states = copies.map(look_at);
     let newest = (0..2)
         .filter(|&which| states[which] == Copy::Whole)
-        .max_by_key(|&which| u64::MAX - u64_at(copies[which], COUNTER));
+        .max_by_key(|&which| u64_at(copies[which], COUNTER));
     match newest {
         Some(which) => Superblock::judge(copies[which]).map(|superblock| (superblock, states)),
         None if states == [Copy::Empty; 2] => Err(SuperblockError::Empty),
