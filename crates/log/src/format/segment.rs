@@ -99,6 +99,8 @@ pub enum NoSegment {
     Absent,
     /// Something that was a header of this store and this number.
     Damaged,
+    /// A jumbo, where a normal segment was asked for.
+    Jumbo,
 }
 
 impl Header {

@@ -1,0 +1,304 @@
+//! Walks the image of one segment: which commits are whole, where the segment ends, what of a damaged
+//! commit is left.
+//!
+//! A commit that is not whole is one of two things. If nothing shows that it was ever durable it is
+//! *torn*: the segment ends before it, and nothing of it counts. If something does, it is *damaged*:
+//! each of its records stands for itself. Whoever has several segments scans each without knowing
+//! anything first, and again those for which the others show more (see [`Extent`]).
+
+use super::STREAMS;
+use super::checksum::{Identity, SegmentSeed, record_is_intact};
+use super::segment::{DurableEnd, Header, NoSegment, TRAILER_BYTES, Trailer};
+use crate::address::{GRANULE, SegmentNumber};
+use crate::record::{Kind, Record};
+
+/// Searching damaged bytes, this many times their length may be hashed for candidates; after that
+/// only for short ones. Values that consist of things like records must not stop a recovery.
+const EFFORT: usize = 1024;
+/// A candidate of at most this many bytes is always tried.
+const SHORT: usize = 4096;
+
+/// What is known about a segment from elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Expect {
+    /// The store.
+    pub identity: Identity,
+    /// The segment's number.
+    pub segment: SegmentNumber,
+    /// The generation to go by if the header cannot be read; `None`: there is no segment then.
+    pub generation: Option<u32>,
+    /// How much of it is known to have been durable.
+    pub extent: Extent,
+}
+
+/// How much of a segment is known to have been durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Nothing but what the segment itself shows.
+    Unknown,
+    /// At least this many bytes from its start: another segment's trailer says so.
+    AtLeast(u32),
+    /// All of it up to its sealed trailer, wherever that is.
+    Sealed,
+    /// Exactly this many bytes: its meta says so. What lies behind does not count.
+    Exactly(u32),
+}
+
+/// How a segment ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// At its sealed trailer, or where its meta says.
+    Sealed,
+    /// Behind a commit, with nothing of this generation found after it.
+    Open,
+    /// Before a commit that did not complete.
+    Torn {
+        /// Bytes of that commit that had arrived, as far as they can be recognised.
+        dropped: u32,
+    },
+}
+
+/// What was durable once and is not right any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// Commits, at least.
+    pub commits: u32,
+    /// Runs of bytes without a whole record: at least as many records are lost, unless a run was a
+    /// header, a trailer or a filler.
+    pub gaps: u32,
+    /// Bytes in those runs.
+    pub bytes: u32,
+}
+
+/// What a scan has found.
+#[derive(Clone, Copy, Debug)]
+pub struct Scanned {
+    /// The header; `None` if it is damaged and the expected generation was used.
+    pub header: Option<Header>,
+    /// The generation of all that was found.
+    pub generation: u32,
+    /// Behind the last trailer that counts; 0 without one.
+    pub end: u32,
+    /// Items and tombstones visited.
+    pub records: u32,
+    /// The greatest commit number; 0 without one.
+    pub last_commit: u64,
+    /// The greatest seq limit.
+    pub seq_limit: u64,
+    /// Durable ends in the last trailer.
+    pub durable: [DurableEnd; STREAMS],
+    /// What is damaged.
+    pub damage: Damage,
+    /// How the segment ends.
+    pub ending: Ending,
+}
+
+/// Scans the image of a segment that is not a jumbo. `visit` gets the offset of every item and
+/// tombstone that counts, in order, and the record. Records in whole commits are vouched for by the
+/// commit's checksum, those in damaged ones by their own.
+///
+/// `Err`: there is no segment, or it holds a jumbo ([`super::jumbo`]).
+pub fn segment<'a>(
+    image: &'a [u8],
+    expect: &Expect,
+    visit: impl FnMut(u32, Record<'a>),
+) -> Result<Scanned, NoSegment> {
+    let header = Header::decode(image, &expect.identity, expect.segment);
+    let generation = match (&header, expect.generation) {
+        (Ok(Header { jumbo: Some(_), .. }), _) => return Err(NoSegment::Jumbo),
+        (Ok(header), _) => header.generation,
+        (Err(_), Some(generation)) => generation,
+        (Err(error), None) => return Err(*error),
+    };
+    let (known, limit) = match expect.extent {
+        Extent::Unknown => (0, image.len()),
+        Extent::AtLeast(end) => (image.len().min(end as usize), image.len()),
+        Extent::Sealed => (image.len(), image.len()),
+        Extent::Exactly(end) => (image.len().min(end as usize), image.len().min(end as usize)),
+    };
+    let scanned = Scanned {
+        header: header.ok(),
+        generation,
+        end: 0,
+        records: 0,
+        last_commit: 0,
+        seq_limit: 0,
+        durable: Default::default(),
+        damage: Damage::default(),
+        ending: Ending::Open,
+    };
+    let seed = SegmentSeed::new(expect.identity.checksum_seed, expect.segment, generation);
+    let ends_at_limit = matches!(expect.extent, Extent::Exactly(_));
+    let mut walk = Walk { bytes: &image[..limit], known, ends_at_limit, seed, scanned, visit };
+    walk.scanned.ending = walk.run();
+    Ok(walk.scanned)
+}
+
+struct Walk<'a, F> {
+    /// The image, up to where it can count.
+    bytes: &'a [u8],
+    /// Commits that begin before this were durable.
+    known: usize,
+    ends_at_limit: bool,
+    seed: SegmentSeed,
+    scanned: Scanned,
+    visit: F,
+}
+
+impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
+    fn run(&mut self) -> Ending {
+        let mut at = 0;
+        loop {
+            if self.ends_at_limit && at >= self.bytes.len() {
+                return Ending::Sealed;
+            }
+            if let Some((trailer, end)) = self.whole_commit(at) {
+                self.visit_all(at, end);
+                at = end + TRAILER_BYTES;
+                self.note(&trailer, at);
+                if trailer.sealed {
+                    return Ending::Sealed;
+                }
+                continue;
+            }
+            let next = self.next_trailer(at, self.scanned.last_commit);
+            if !self.was_durable(at, next.as_ref()) {
+                return self.torn(at, next.map(|(_, end)| end));
+            }
+            self.scanned.damage.commits += 1;
+            match next {
+                Some((trailer, end)) if end - trailer.length as usize == at => {
+                    self.salvage(at, end);
+                    at = end + TRAILER_BYTES;
+                    self.note(&trailer, at);
+                    if trailer.sealed {
+                        return Ending::Sealed;
+                    }
+                }
+                // The damaged commit's own trailer is gone; the next commit begins behind it.
+                Some((trailer, end)) => {
+                    let resume = end - trailer.length as usize;
+                    self.salvage(at, resume);
+                    at = resume;
+                }
+                None => {
+                    self.salvage(at, self.known);
+                    self.scanned.end = self.known as u32;
+                    return if self.ends_at_limit { Ending::Sealed } else { Ending::Open };
+                }
+            }
+        }
+    }
+
+    /// The trailer, and where it lies, of the commit that begins at `start`, if all of it is right.
+    fn whole_commit(&self, start: usize) -> Option<(Trailer, usize)> {
+        let mut at = start;
+        loop {
+            let bytes = self.bytes.get(at..)?;
+            let record = Record::parse(bytes, None)?;
+            if record.kind() == Kind::Commit {
+                if let Some(found) = Trailer::find(bytes, self.scanned.generation, self.seed) {
+                    let trailer = found.trailer;
+                    let right = trailer.length as usize == at - start
+                        && trailer.commit > self.scanned.last_commit
+                        && found.covers(&self.bytes[start..at]);
+                    return right.then_some((trailer, at));
+                }
+                // The only other record of this kind is the header.
+                if at != 0 {
+                    return None;
+                }
+            }
+            at += record.size();
+        }
+    }
+
+    /// The first trailer at or behind `from` that belongs to a later commit than `commit`, whether
+    /// what it covers is right or not, if that begins at or behind `from` too; and where it lies.
+    fn next_trailer(&self, from: usize, commit: u64) -> Option<(Trailer, usize)> {
+        let last = self.bytes.len().checked_sub(TRAILER_BYTES)?;
+        (from..=last).step_by(GRANULE).find_map(|at| {
+            let trailer =
+                Trailer::find(&self.bytes[at..], self.scanned.generation, self.seed)?.trailer;
+            let begins = at.checked_sub(trailer.length as usize)?;
+            let plausible =
+                trailer.commit > commit && begins >= from && begins.is_multiple_of(GRANULE);
+            plausible.then_some((trailer, at))
+        })
+    }
+
+    /// Whether the commit that begins at `start` was durable: a commit is begun only after the one
+    /// before it has been synced, so a later one proves it.
+    fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
+        start < self.known
+            || next.is_some_and(|(trailer, end)| {
+                end - trailer.length as usize > start
+                    || self.next_trailer(end + TRAILER_BYTES, trailer.commit).is_some()
+            })
+    }
+
+    /// The end of a segment whose commit at `start` does not count.
+    fn torn(&self, start: usize, trailer: Option<usize>) -> Ending {
+        let mut at = start;
+        while let Some(record) = Record::parse(&self.bytes[at..], None)
+            && record_is_intact(&record, self.seed)
+        {
+            at += record.size();
+        }
+        let arrived = trailer.map_or(at, |trailer| at.max(trailer + TRAILER_BYTES));
+        match arrived - start {
+            0 => Ending::Open,
+            dropped => Ending::Torn { dropped: dropped as u32 },
+        }
+    }
+
+    /// Takes note of a commit that counts.
+    fn note(&mut self, trailer: &Trailer, end: usize) {
+        let scanned = &mut self.scanned;
+        scanned.end = end as u32;
+        scanned.last_commit = trailer.commit;
+        scanned.seq_limit = scanned.seq_limit.max(trailer.seq_limit);
+        scanned.durable = trailer.durable;
+    }
+
+    /// Visits the records of a whole commit.
+    fn visit_all(&mut self, start: usize, end: usize) {
+        let mut at = start;
+        while let Some(record) = Record::parse(&self.bytes[at..end], None) {
+            self.offer(at, record);
+            at += record.size();
+        }
+    }
+
+    /// Visits the whole records between `start` and `end`, and counts the rest as damage.
+    fn salvage(&mut self, start: usize, end: usize) {
+        let mut effort = (end - start).saturating_mul(EFFORT);
+        let (mut at, mut in_gap) = (start, false);
+        while at < end {
+            if let Some(record) = Record::parse(&self.bytes[at..end], None) {
+                let size = record.size();
+                if size <= SHORT.max(effort) {
+                    if record_is_intact(&record, self.seed) {
+                        self.offer(at, record);
+                        at += size;
+                        in_gap = false;
+                        continue;
+                    }
+                    effort = effort.saturating_sub(size);
+                }
+            }
+            let damage = &mut self.scanned.damage;
+            damage.gaps += u32::from(!in_gap);
+            damage.bytes += GRANULE.min(end - at) as u32;
+            in_gap = true;
+            at += GRANULE;
+        }
+    }
+
+    fn offer(&mut self, at: usize, record: Record<'a>) {
+        if matches!(record.kind(), Kind::Item | Kind::Tombstone) {
+            self.scanned.records += 1;
+            (self.visit)(at as u32, record);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What a scan makes of whole, cut, torn and damaged segments.
+
+use super::image::{IDENTITY, Image, Piece, SEGMENT, SIZE, Written, example, item};
+use crate::format::*;
+use crate::record::{Fields, Kind};
+use proptest::prelude::*;
+
+#[test]
+fn a_whole_segment_gives_every_record_and_nothing_of_earlier_uses() {
+    let image = example();
+    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+    let scanned = scanned.expect("a segment");
+    assert_eq!(found, image.records);
+    assert_eq!(scanned.header, Some(image.header));
+    assert_eq!(scanned.records as usize, found.len());
+    assert_eq!((scanned.end as usize, scanned.last_commit), (image.end(), 7));
+    assert_eq!(scanned.seq_limit, 7000);
+    assert_eq!(scanned.durable[0].offset as usize, image.commits[1].end);
+    assert_eq!((scanned.ending, scanned.damage), (Ending::Open, Damage::default()));
+}
+
+#[test]
+fn a_sealed_trailer_ends_a_segment() {
+    let mut image = example();
+    image.append(&item(20, b"more", b""));
+    image.commit(9, true);
+    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+    assert_eq!(scanned.expect("a segment").ending, Ending::Sealed);
+    assert_eq!(found, image.records);
+}
+
+#[test]
+fn a_segment_cut_anywhere_keeps_exactly_the_commits_before_the_cut() {
+    let image = example();
+    for cut in 0..=image.end() {
+        let zeroed = [&image.bytes[..cut], &vec![0; SIZE - cut]].concat();
+        for bytes in [&image.bytes[..cut], &zeroed] {
+            let (scanned, found) = Image::scan(bytes, None, Extent::Unknown);
+            // Bytes that were zero anyway are not missed.
+            let whole = if bytes.len() == cut { cut } else { real_cut(&image.bytes, cut) };
+            assert_eq!(found, image.records_before(whole), "cut at {cut}");
+            match scanned {
+                Ok(scanned) => {
+                    assert_eq!(scanned.damage, Damage::default(), "cut at {cut}");
+                    let begun = scanned.end as usize;
+                    assert!(begun <= whole.max(cut), "cut at {cut}");
+                }
+                Err(_) => assert!(cut < 64),
+            }
+        }
+    }
+}
+
+/// The cut that is the same as zeroing from `cut` on: behind bytes that are zero anyway.
+fn real_cut(bytes: &[u8], cut: usize) -> usize {
+    cut + bytes[cut..].iter().take_while(|&&byte| byte == 0).count()
+}
+
+#[test]
+fn one_changed_byte_loses_at_most_the_record_it_is_in() {
+    let image = example();
+    let mut bytes = image.bytes.clone();
+    let end = image.end();
+    for at in 0..end {
+        for change in [0x01, 0x80, 0xFF] {
+            bytes[at] ^= change;
+            for extent in [Extent::Exactly(end as u32), Extent::AtLeast(end as u32)] {
+                let (scanned, found) = Image::scan(&bytes, Some(4), extent);
+                let scanned = scanned.expect("the generation is given");
+                let expected: Vec<Written> =
+                    image.records.iter().filter(|w| !w.vital().contains(&at)).cloned().collect();
+                assert_eq!(found, expected, "byte {at} ^ {change:#x}");
+                assert_eq!(scanned.damage.commits, 1, "byte {at}");
+                assert_eq!(scanned.header.is_some(), at >= 64, "byte {at}");
+                assert_eq!(scanned.end as usize, end, "byte {at}");
+            }
+            // Nothing known: the last commit cannot be told from a torn one, the others can.
+            let (scanned, found) = Image::scan(&bytes, Some(4), Extent::Unknown);
+            let scanned = scanned.expect("the generation is given");
+            let last = &image.commits[2];
+            if at >= last.begin {
+                assert_eq!(found, image.records_before(last.begin), "byte {at}");
+                assert_eq!(scanned.damage, Damage::default());
+                assert!(matches!(scanned.ending, Ending::Torn { dropped: 1.. } | Ending::Open));
+            } else {
+                let expected: Vec<Written> =
+                    image.records.iter().filter(|w| !w.vital().contains(&at)).cloned().collect();
+                assert_eq!(found, expected, "byte {at}");
+                assert_eq!((scanned.damage.commits, scanned.last_commit), (1, 7), "byte {at}");
+            }
+            bytes[at] ^= change;
+        }
+    }
+    assert_eq!(bytes, image.bytes);
+}
+
+#[test]
+fn a_header_that_cannot_be_read_is_damage_and_not_absence() {
+    let mut bytes = example().bytes;
+    for at in 0..64 {
+        bytes[at] ^= 0x10;
+        let (scanned, found) = Image::scan(&bytes, None, Extent::Unknown);
+        assert_eq!((scanned.err(), found.len()), (Some(NoSegment::Damaged), 0), "byte {at}");
+        bytes[at] ^= 0x10;
+    }
+    let scan = |identity, segment| {
+        let expect = Expect { identity, segment, generation: None, extent: Extent::Unknown };
+        scan::segment(&bytes, &expect, |_, _| panic!("no record of this store")).err()
+    };
+    let other = Identity { store: !IDENTITY.store, checksum_seed: 5 };
+    assert_eq!(scan(other, SEGMENT), Some(NoSegment::Absent));
+    assert_eq!(scan(IDENTITY, SEGMENT + 1), Some(NoSegment::Absent), "a misdirected write");
+    assert_eq!(Image::scan(&[0; SIZE], None, Extent::Unknown).0.err(), Some(NoSegment::Absent));
+}
+
+#[test]
+fn what_lies_behind_a_recorded_end_does_not_count() {
+    let image = example();
+    let end = image.commits[1].end;
+    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Exactly(end as u32));
+    let scanned = scanned.expect("a segment");
+    assert_eq!(found, image.records_before(end));
+    assert_eq!((scanned.ending, scanned.last_commit), (Ending::Sealed, 6));
+}
+
+#[test]
+fn a_sealed_segment_without_its_sealed_trailer_is_searched_to_its_end() {
+    let mut image = example();
+    image.append(&item(20, b"more", b"and more"));
+    image.commit(9, true);
+    let trailer = image.end() - 64;
+    image.bytes[trailer + 20] ^= 1;
+    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Sealed);
+    let scanned = scanned.expect("a segment");
+    assert_eq!(found, image.records, "and nothing of the earlier use behind it");
+    assert_eq!((scanned.ending, scanned.damage.commits), (Ending::Open, 1));
+}
+
+#[test]
+fn values_that_look_like_records_neither_count_nor_stop_the_search() {
+    // Heads of records at every multiple of 8, each as long as fits.
+    let mut value = Vec::new();
+    while value.len() < 4096 {
+        value.extend_from_slice(&[1, 0, 0, 0, 0, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, b'k']);
+    }
+    let mut image = Image::new(1);
+    image.append(&item(1, b"before", b""));
+    image.append(&item(2, b"trap", &value));
+    image.append(&item(3, b"behind", b""));
+    image.commit(1, true);
+    let trap = &image.records[1];
+    image.bytes[trap.vital().end - 1] ^= 1;
+    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Sealed);
+    assert_eq!(found.iter().map(|w| w.fields.seq).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(scanned.expect("a segment").damage.gaps, 1);
+}
+
+fn piece() -> impl Strategy<Value = Piece> {
+    let fields = (0..1u64 << 48, any::<Option<u64>>(), any::<u32>(), any::<u32>(), any::<bool>())
+        .prop_map(|(seq, cas, expiry, flags, stale)| Fields { seq, cas, expiry, flags, stale });
+    let bytes = |from, to| proptest::collection::vec(any::<u8>(), from..to);
+    prop_oneof![
+        8 => (fields.clone(), bytes(1, 251), bytes(0, 300)).prop_map(|(fields, key, value)| {
+            Piece::Record { kind: Kind::Item, fields, key, value }
+        }),
+        2 => (fields, bytes(1, 251)).prop_map(|(fields, key)| {
+            Piece::Record { kind: Kind::Tombstone, fields, key, value: Vec::new() }
+        }),
+        1 => (2usize..40).prop_map(|words| Piece::Filler(words * 8)),
+    ]
+}
+
+fn segment() -> impl Strategy<Value = Image> {
+    let commits = proptest::collection::vec(proptest::collection::vec(piece(), 1..6), 1..5);
+    (commits, any::<u64>()).prop_map(|(commits, noise)| {
+        // Left-overs: an earlier use in different lengths.
+        let mut old = Image::new(1);
+        while old.append(&item(noise % 1000 + 1, b"old", &vec![1; (noise % 97) as usize])) {}
+        old.commit(1, true);
+        let mut image = Image::over(old.bytes, 2);
+        for (number, pieces) in commits.iter().enumerate() {
+            if pieces.iter().filter(|piece| image.append(piece)).count() == 0 {
+                break;
+            }
+            image.commit(10 + number as u64, false);
+        }
+        image
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn whatever_was_written_is_read(image in segment()) {
+        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+        prop_assert_eq!(&found, &image.records);
+        let scanned = scanned.expect("a segment");
+        prop_assert_eq!(scanned.end as usize, image.end());
+        prop_assert_eq!(scanned.last_commit, image.commits.last().expect("commits").number);
+    }
+
+    /// Power loss during the last commit: of its sectors some are there, the others hold what was
+    /// there before. Everything else is whole, so it is read; the last commit is all or nothing.
+    #[test]
+    fn a_torn_commit_is_all_or_nothing(image in segment(), lost in any::<u64>()) {
+        let last = image.commits.last().expect("commits").clone();
+        let mut bytes = image.bytes.clone();
+        let mut changed = false;
+        for (sector, at) in (last.begin..last.end).step_by(512).enumerate() {
+            if lost >> (sector % 64) & 1 == 1 {
+                let sector = &mut bytes[at..(at + 512).min(last.end)];
+                changed |= sector.iter().any(|&byte| byte != 0);
+                sector.fill(0);
+            }
+        }
+        let (scanned, found) = Image::scan(&bytes, None, Extent::Unknown);
+        if !changed {
+            prop_assert_eq!(found, image.records);
+        } else {
+            prop_assert_eq!(found, image.records_before(last.begin));
+            if let Ok(scanned) = scanned {
+                prop_assert_eq!(scanned.damage, Damage::default());
+            }
+        }
+    }
+
+    /// Any bytes changed in any way: nothing comes out that was not written, in any state of
+    /// knowledge, and commits before the first change come out whole.
+    #[test]
+    fn damage_never_makes_records(
+        image in segment(),
+        changes in proptest::collection::vec((0..SIZE, any::<u8>(), 1usize..600), 1..6),
+        extent in prop_oneof![
+            Just(Extent::Unknown), Just(Extent::Sealed),
+            (0..9000u32).prop_map(Extent::AtLeast), (0..9000u32).prop_map(Extent::Exactly),
+        ],
+    ) {
+        let mut bytes = image.bytes.clone();
+        for &(at, byte, length) in &changes {
+            bytes[at..(at + length).min(SIZE)].fill(byte);
+        }
+        let first = image.bytes.iter().zip(&bytes).position(|(a, b)| a != b).unwrap_or(SIZE);
+        let (_, found) = Image::scan(&bytes, Some(2), extent);
+        for written in &found {
+            prop_assert!(image.records.contains(written), "{written:?}");
+        }
+        let until = match extent {
+            Extent::Exactly(end) => first.min(end as usize),
+            _ => first,
+        };
+        for written in image.records_before(until) {
+            prop_assert!(found.contains(&written), "{written:?} is missing");
+        }
+    }
+
+    #[test]
+    fn bytes_that_nobody_wrote_are_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
+        for extent in [Extent::Unknown, Extent::Sealed, Extent::AtLeast(99), Extent::Exactly(77)] {
+            let (_, found) = Image::scan(&bytes, Some(1), extent);
+            prop_assert_eq!(found, []);
+        }
+    }
+}
