@@ -124,6 +124,29 @@ fn what_lies_behind_a_recorded_end_does_not_count() {
 }
 
 #[test]
+fn commit_numbers_only_grow() {
+    let mut image = example();
+    let counted = image.records.len();
+    image.append(&item(20, b"again", b"under a number that was"));
+    image.commit(7, false);
+    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+    assert_eq!(found, image.records[..counted]);
+    assert_eq!(scanned.expect("a segment").end as usize, image.commits[2].end);
+}
+
+#[test]
+fn a_lost_trailer_is_damage_once_a_later_commit_is_seen() {
+    let mut image = example();
+    let trailer = image.commits[1].end - 64;
+    image.bytes[trailer..trailer + 64].fill(0);
+    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+    let scanned = scanned.expect("a segment");
+    assert_eq!(found, image.records);
+    assert_eq!((scanned.damage.commits, scanned.damage.gaps, scanned.damage.bytes), (1, 1, 64));
+    assert_eq!((scanned.last_commit, scanned.ending), (7, Ending::Open));
+}
+
+#[test]
 fn a_sealed_segment_without_its_sealed_trailer_is_searched_to_its_end() {
     let mut image = example();
     image.append(&item(20, b"more", b"and more"));
