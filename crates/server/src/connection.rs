@@ -10,14 +10,17 @@
 mod batch;
 mod body;
 mod dialect;
+mod gates;
 #[cfg(test)]
 mod tests;
+mod withheld;
 
 use crate::command::{Counters, Dump, Execution, LongValue, ServerContext, Unready, text};
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use batch::{KeyBatch, Scratch};
 use body::Body;
 use dialect::{Binary, Text};
+use gates::{Gates, Repair};
 use larder_engine::{Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, reply};
@@ -30,6 +33,8 @@ pub struct Connection {
     /// A value that is being sent; it comes before everything else.
     value: Option<LongValue>,
     state: State,
+    /// Replies that wait for commits, if there are any.
+    gates: Option<Box<Gates>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +99,7 @@ impl Worker {
             context: &self.context,
             counters: &self.counters,
             output,
+            points: None,
         }
     }
 
@@ -104,6 +110,12 @@ impl Worker {
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Step {
+        if connection.value.is_some() && connection.is_open() {
+            return Step::Stop(Flow::Park);
+        }
+        if output.is_full() {
+            return Step::Stop(Flow::Drain);
+        }
         if let Some(value) = &mut connection.value {
             match value.send(&self.session, output) {
                 None => {
@@ -173,9 +185,15 @@ impl Worker {
         let mut keys = KeyBatch::new(&self.session, keys);
         let parsed = parse_keys(bytes, text::PREFETCH_WINDOW, &mut keys);
         keys.prefetch_records();
-        let progress = text::answer_keys(&mut self.execution(output), get, keys.all());
+        let start = output.len();
+        let mut x = self.execution(output);
+        let progress = text::answer_keys(&mut x, get, keys.all());
+        let points = x.points;
         let (unready, value) = (progress.unready, progress.value);
         connection.value = value;
+        if let Some(points) = points {
+            connection.wait_for(points, Repair::Close, start, output);
+        }
         let interrupted = value.is_some() || progress.answered < keys.all().len();
         let consumed = match progress.answered {
             _ if !interrupted => parsed.consumed,
@@ -225,10 +243,40 @@ impl Service for Worker {
     }
 
     fn connect(&mut self, _peer: Peer, _id: ConnectionId) -> Connection {
-        Connection { protocol: Protocol::Undecided, value: None, state: State::Ready }
+        Connection { protocol: Protocol::Undecided, value: None, state: State::Ready, gates: None }
     }
 
     fn process(
+        &mut self,
+        connection: &mut Connection,
+        input: &mut InputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
+    ) -> Flow {
+        if connection.gates.is_some()
+            && let Some(flow) = self.release(connection, output)
+        {
+            return flow;
+        }
+        let flow = self.go_on(connection, input, output);
+        if connection.gates.is_none() { flow } else { self.withhold(connection, flow, output) }
+    }
+
+    fn is_idle(&self, connection: &Connection) -> bool {
+        connection.value.is_none()
+            && matches!(connection.state, State::Ready)
+            && connection.gates.is_none()
+    }
+
+    fn disconnect(&mut self, mut connection: Connection) {
+        // A half-received value gives its memory back by itself.
+        self.forget(&mut connection);
+    }
+}
+
+impl Worker {
+    /// Executes what has arrived.
+    #[inline]
+    fn go_on(
         &mut self,
         connection: &mut Connection,
         input: &mut InputBuffer<'_>,
@@ -257,14 +305,5 @@ impl Service for Worker {
                 return flow;
             }
         }
-    }
-
-    fn is_idle(&self, connection: &Connection) -> bool {
-        connection.value.is_none() && matches!(connection.state, State::Ready)
-    }
-
-    fn disconnect(&mut self, connection: Connection) {
-        // A half-received value gives its memory back.
-        drop(connection);
     }
 }

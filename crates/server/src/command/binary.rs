@@ -2,7 +2,8 @@
 //! get, so none of them has to be taken up again half-way except in the middle of a long value.
 //! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
 
-use super::{Executed, Execution, Unready, engine_mode, expiry, put_value, settle};
+use super::{Executed, Execution, Unready, engine_mode, expiry, put_value};
+use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Expiry, Get as EngineGet, Item, Key,
     Refusal as EngineRefusal, Store as EngineStore, Stored, Value,
@@ -96,7 +97,7 @@ fn execute_rare(
             let at = if exptime > 0 { expiry_of(x, exptime).seconds() } else { None };
             // No item is older than the server.
             if at.is_none_or(|at| at > x.context.started) {
-                settle(x.session.flush_all(at))?;
+                x.settle(x.session.flush_all(at))?;
             }
             ok(x, head, quiet, 0)
         }
@@ -139,6 +140,16 @@ pub(crate) fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>) {
     error_text(x, request.head, Status::OutOfMemory, NO_MEMORY_STORING);
 }
 
+/// Replies that what a request did was not kept, or what it found.
+pub(crate) fn not_kept(output: &mut OutputBuffer<'_>, head: Head) {
+    put_error(output, head, Status::InternalError, STORE_FAILED);
+}
+
+/// Whether a request only reads.
+pub(crate) fn reads(request: &Request<'_>) -> bool {
+    matches!(request.command, Command::Get(Get { exptime: None, .. }))
+}
+
 /// A reply without a body. `cas` is 0 where there is no item.
 #[inline]
 fn ok(x: &mut Execution<'_, '_>, head: Head, quiet: bool, cas: u64) -> Executed {
@@ -153,10 +164,14 @@ fn error(x: &mut Execution<'_, '_>, head: Head, status: Status) -> Executed {
 }
 
 fn error_text(x: &mut Execution<'_, '_>, head: Head, status: Status, text: &str) -> Executed {
-    let response = Response { value_len: text.len() as u32, ..Response::new(head, status) };
-    x.output.extend(&response.to_bytes());
-    x.output.extend(text.as_bytes());
+    put_error(x.output, head, status, text);
     Executed::Done
+}
+
+fn put_error(output: &mut OutputBuffer<'_>, head: Head, status: Status, text: &str) {
+    let response = Response { value_len: text.len() as u32, ..Response::new(head, status) };
+    output.extend(&response.to_bytes());
+    output.extend(text.as_bytes());
 }
 
 /// Expiry times are unsigned here: what a client means as negative is a time in 2106.
@@ -172,10 +187,10 @@ fn get(
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
     let found = match get.exptime {
-        None => settle(x.session.get(key))?,
+        None => x.settle(x.session.get(key))?,
         Some(exptime) => {
             let touch = EngineGet { touch: Some(expiry_of(x, exptime)), ..EngineGet::default() };
-            settle(x.session.get_with(key, &touch))?.map(|got| got.item)
+            x.settle(x.session.get_with(key, &touch))?.map(|got| got.item)
         }
     };
     x.context.prefixes.get(key.bytes(), found.is_some());
@@ -228,7 +243,7 @@ fn touch(
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
     let touch = EngineGet { touch: Some(expiry_of(x, exptime)), ..EngineGet::default() };
-    let found = settle(x.session.get_with(key, &touch))?.map(|got| got.item);
+    let found = x.settle(x.session.get_with(key, &touch))?.map(|got| got.item);
     x.context.prefixes.get(key.bytes(), found.is_some());
     Ok(match found {
         Some(item) => {
@@ -258,7 +273,7 @@ fn store(
         ..EngineStore::set(&[], request.flags, expiry_of(x, request.exptime))
     };
     let piece_len = store.value.len();
-    let status = match settle(x.session.store(key, store))? {
+    let status = match x.settle(x.session.store(key, store))? {
         Stored::Stored { cas, .. } => return Ok(ok(x, head, request.quiet, cas)),
         Stored::Exists => Status::Exists,
         Stored::NotFound => Status::NotFound,
@@ -287,7 +302,7 @@ fn too_large(
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
     if mode == StoreMode::Set {
-        settle(x.session.delete(key, &EngineDelete::default()))?;
+        x.settle(x.session.delete(key, &EngineDelete::default()))?;
     }
     Ok(error(x, head, Status::TooLarge))
 }
@@ -300,7 +315,7 @@ fn delete(
 ) -> Result<Executed, Unready> {
     x.context.prefixes.delete(key.bytes());
     let delete = EngineDelete { compare: request.compare, ..EngineDelete::default() };
-    let status = match settle(x.session.delete(key, &delete))? {
+    let status = match x.settle(x.session.delete(key, &delete))? {
         Deleted::Deleted => return Ok(ok(x, head, request.quiet, 0)),
         Deleted::NotFound => Status::NotFound,
         Deleted::Exists => Status::Exists,
@@ -327,7 +342,7 @@ fn arithmetic(
         expiry: None,
         create,
     };
-    let status = match settle(x.session.arith(key, &arith))? {
+    let status = match x.settle(x.session.arith(key, &arith))? {
         Counted::Value { .. } if request.quiet => return Ok(Executed::Done),
         Counted::Value { value, cas, .. } => {
             let value_len = size_of_val(&value) as u32;

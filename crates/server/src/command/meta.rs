@@ -1,6 +1,6 @@
 //! Meta commands. What a reply carries and in which order follows the flags of the command.
 
-use super::{Executed, Execution, Unready, engine_mode, put_value, recache_below, settle};
+use super::{Executed, Execution, Unready, engine_mode, put_value, recache_below};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, Store, Stored,
@@ -42,6 +42,15 @@ pub(super) fn execute(
         Verb::Delete => delete(x, &target),
         Verb::Arithmetic => arithmetic(x, &target),
         Verb::Get | Verb::Debug => get(x, &target),
+    }
+}
+
+/// Whether a command only reads.
+pub(super) fn reads(command: &Meta<'_>) -> bool {
+    match command.verb {
+        Verb::Debug => true,
+        Verb::Get => !command.tokens().any(|token| matches!(token[0], b'N' | b'T')),
+        Verb::Set | Verb::Delete | Verb::Arithmetic => false,
     }
 }
 
@@ -176,7 +185,7 @@ fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, U
             .map(|vivify| Vivify { expiry: target.expiry_of_new(x, vivify), cas: flags.cas }),
         recache_below: flags.recache.map(|recache| recache_below(recache, now)),
     };
-    let Some(got) = settle(x.session.get_with(target.key, &get))? else {
+    let Some(got) = x.settle(x.session.get_with(target.key, &get))? else {
         if target.quiet() {
             return Ok(Executed::Done);
         }
@@ -265,7 +274,7 @@ fn set(
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
-    let stored = settle(x.session.store(target.key, store))?;
+    let stored = x.settle(x.session.store(target.key, store))?;
     if !matches!(stored, Stored::Stored { .. }) && x.is_too_large(target.key, given) {
         return too_large(x, target.key);
     }
@@ -288,7 +297,7 @@ fn set(
 /// Refuses a value that is larger than an item may be. Whatever the mode, no old value stays
 /// behind.
 fn too_large(x: &mut Execution<'_, '_>, key: &Key<'_>) -> Result<Executed, Unready> {
-    settle(x.session.delete(key, &Delete::default()))?;
+    x.settle(x.session.delete(key, &Delete::default()))?;
     Ok(x.say(reply::TOO_LARGE))
 }
 
@@ -322,7 +331,7 @@ fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed
         clear_value: flags.has(b'x'),
         cas: flags.cas,
     };
-    Ok(match settle(x.session.delete(target.key, &delete))? {
+    Ok(match x.settle(x.session.delete(target.key, &delete))? {
         Deleted::Deleted if target.quiet() => Executed::Done,
         Deleted::Deleted => put_status(x, b"HD", target),
         Deleted::NotFound => put_status(x, b"NF", target),
@@ -344,7 +353,7 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Exec
         }),
     };
     let old_expiry = old_expiry(x, target)?;
-    let (number, cas, expiry, created) = match settle(x.session.arith(target.key, &arith))? {
+    let (number, cas, expiry, created) = match x.settle(x.session.arith(target.key, &arith))? {
         Counted::Value { .. } if target.quiet() => return Ok(Executed::Done),
         Counted::Value { value, cas, expiry, created } => (value, cas, expiry, created),
         Counted::NotFound => return Ok(put_status(x, b"NF", target)),
@@ -378,13 +387,16 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Exec
 }
 
 /// The expiry before the command changes it, if that is to be shown: `t` before `T`.
-fn old_expiry(x: &Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Option<Expiry>, Unready> {
+fn old_expiry(
+    x: &mut Execution<'_, '_>,
+    target: &Target<'_, '_>,
+) -> Result<Option<Expiry>, Unready> {
     let first = target.command.tokens().find(|token| matches!(token[0], b't' | b'T'));
     if target.flags.ttl.is_none() || first.is_none_or(|token| token[0] != b't') {
         return Ok(None);
     }
     let get = Get { no_bump: true, ..Get::default() };
-    Ok(settle(x.session.get_with(target.key, &get))?.map(|got| got.item.expiry()))
+    Ok(x.settle(x.session.get_with(target.key, &get))?.map(|got| got.item.expiry()))
 }
 
 /// `me`: what is known of an item, for people.
@@ -399,7 +411,7 @@ fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Result<Executed, Unre
     };
     let key = x.session.key(bytes);
     let get = Get { no_bump: true, ..Get::default() };
-    let Some(got) = settle(x.session.get_with(&key, &get))? else {
+    let Some(got) = x.settle(x.session.get_with(&key, &get))? else {
         return Ok(x.say(reply::META_MISS));
     };
     let (item, now) = (got.item, x.session.now());

@@ -7,6 +7,7 @@ mod context;
 mod dump;
 mod expiry;
 pub(crate) mod meta;
+mod points;
 mod prefix;
 mod stats;
 pub(crate) mod text;
@@ -16,10 +17,11 @@ pub use context::{CounterTotals, Hooks, ServerContext, Switches};
 pub(crate) use dump::Dump;
 pub(crate) use expiry::expiry;
 use expiry::recache_below;
+pub(crate) use points::Points;
 pub(crate) use prefix::PrefixStats;
 
 use crate::net::OutputBuffer;
-use larder_engine::{Item, ItemHandle, Outcome, Refusal, Session};
+use larder_engine::{CommitPoint, Item, ItemHandle, Outcome, Refusal, Session};
 use larder_protocol::StoreMode;
 use larder_protocol::text::Get;
 
@@ -33,6 +35,32 @@ pub(crate) struct Execution<'e, 'o> {
     pub(crate) counters: &'e Counters,
     /// Where the reply goes.
     pub(crate) output: &'e mut OutputBuffer<'o>,
+    /// What the reply waits for; `None` if it may be sent at once.
+    pub(crate) points: Option<Points>,
+}
+
+impl Execution<'_, '_> {
+    /// The answer of an engine call. If it must not be said before a commit is durable, the whole
+    /// reply waits for that.
+    #[inline]
+    pub(crate) fn settle<T>(&mut self, outcome: Outcome<T>) -> Result<T, Unready> {
+        match outcome {
+            Outcome::Ready(answer) => Ok(answer),
+            Outcome::AfterCommit(answer, point) => {
+                self.wait_for(point);
+                Ok(answer)
+            }
+            Outcome::NeedsRead | Outcome::NeedsSpace => Err(Unready::Again),
+            Outcome::Refused(refusal) => Err(Unready::Refused(refusal)),
+        }
+    }
+
+    fn wait_for(&mut self, point: CommitPoint) {
+        match &mut self.points {
+            Some(points) => points.add(point),
+            None => self.points = Some(Points::new(point)),
+        }
+    }
 }
 
 /// The protocols' word in the engine's language.
@@ -132,17 +160,4 @@ pub(crate) enum Unready {
     Again,
     /// It was refused, which is to be the reply.
     Refused(Refusal),
-}
-
-/// The answer of an engine call. This is the one place that will hold back what must not be said
-/// before a commit is durable.
-#[inline]
-pub(crate) fn settle<T>(outcome: Outcome<T>) -> Result<T, Unready> {
-    match outcome {
-        Outcome::Ready(answer) => Ok(answer),
-        // Nothing is durable yet, so no engine answers this.
-        Outcome::AfterCommit(answer, _) => Ok(answer),
-        Outcome::NeedsRead | Outcome::NeedsSpace => Err(Unready::Again),
-        Outcome::Refused(refusal) => Err(Unready::Refused(refusal)),
-    }
 }

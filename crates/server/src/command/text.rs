@@ -1,8 +1,7 @@
 //! Classic text commands.
 
 use super::{
-    Dump, Executed, Execution, LongValue, Unready, engine_mode, expiry, meta, put_value, settle,
-    stats,
+    Dump, Executed, Execution, LongValue, Unready, engine_mode, expiry, meta, put_value, stats,
 };
 use larder_engine::{
     Arith, Counted, Delete, Deleted, Get as EngineGet, Item, Key, Refusal, Store as EngineStore,
@@ -84,6 +83,15 @@ pub(crate) fn is_noreply(request: &Request<'_>) -> bool {
         Request::Arithmetic(arithmetic) => arithmetic.noreply,
         Request::Touch(touch) => touch.noreply,
         Request::Admin(Admin::FlushAll { noreply, .. }) => *noreply,
+        _ => false,
+    }
+}
+
+/// Whether a request only reads.
+pub(crate) fn reads(request: &Request<'_>) -> bool {
+    match request {
+        Request::Get(get) => get.exptime.is_none(),
+        Request::Meta(command) => meta::reads(command),
         _ => false,
     }
 }
@@ -192,10 +200,10 @@ pub(crate) fn answer_keys(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]
             }
         }
         let found = match get.exptime {
-            None => settle(x.session.get(key)),
+            None => x.settle(x.session.get(key)),
             Some(exptime) => {
                 let touch = EngineGet { touch: Some(x.expiry(exptime)), ..EngineGet::default() };
-                settle(x.session.get_with(key, &touch)).map(|got| got.map(|got| got.item))
+                x.settle(x.session.get_with(key, &touch)).map(|got| got.map(|got| got.item))
             }
         };
         let found = match found {
@@ -246,7 +254,7 @@ fn store(
     let value = value.unwrap_or(Value::Bytes(request.value));
     let given = value.len();
     let plain = EngineStore::set(&[], request.flags, x.expiry(request.exptime));
-    let stored = settle(x.session.store(key, EngineStore { mode, compare, value, ..plain }))?;
+    let stored = x.settle(x.session.store(key, EngineStore { mode, compare, value, ..plain }))?;
     if !matches!(stored, Stored::Stored { .. }) && x.is_too_large(key, given) {
         return too_large(x, request, key);
     }
@@ -268,7 +276,7 @@ fn too_large(
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
     if request.mode == StoreMode::Set && request.compare.is_none() {
-        settle(x.session.delete(key, &Delete::default()))?;
+        x.settle(x.session.delete(key, &Delete::default()))?;
     }
     Ok(x.say_unless(request.noreply, reply::TOO_LARGE))
 }
@@ -279,7 +287,7 @@ fn delete(
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
     x.context.prefixes.delete(key.bytes());
-    let line = match settle(x.session.delete(key, &Delete::default()))? {
+    let line = match x.settle(x.session.delete(key, &Delete::default()))? {
         Deleted::Deleted => reply::DELETED,
         // Nothing was compared, so no cas id can differ.
         Deleted::NotFound | Deleted::Exists => reply::NOT_FOUND,
@@ -300,7 +308,7 @@ fn arithmetic(
         expiry: None,
         create: None,
     };
-    let line = match settle(x.session.arith(key, &arith))? {
+    let line = match x.settle(x.session.arith(key, &arith))? {
         Counted::Value { value, .. } if !request.noreply => {
             let room = x.output.room(reply::NUMBER_LEN_MAX + 2);
             let len = reply::write_u64(room, value);
@@ -317,7 +325,7 @@ fn arithmetic(
 
 fn touch(x: &mut Execution<'_, '_>, request: &Touch, key: &Key<'_>) -> Result<Executed, Unready> {
     let get = EngineGet { touch: Some(x.expiry(request.exptime)), ..EngineGet::default() };
-    let touched = settle(x.session.get_with(key, &get))?.is_some();
+    let touched = x.settle(x.session.get_with(key, &get))?.is_some();
     let line = if touched { reply::TOUCHED } else { reply::NOT_FOUND };
     Ok(x.say_unless(request.noreply, line))
 }
@@ -329,7 +337,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
         }
         Admin::FlushAll { exptime, noreply } => {
             let at = (exptime > 0).then(|| x.expiry(exptime).seconds()).flatten();
-            settle(x.session.flush_all(at))?;
+            x.settle(x.session.flush_all(at))?;
             x.say_unless(noreply, reply::OK)
         }
         Admin::Verbosity { level, noreply } => {

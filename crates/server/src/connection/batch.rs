@@ -3,6 +3,7 @@
 
 use super::body::Announced;
 use super::dialect::Dialect;
+use super::withheld::repair_of;
 use super::{Connection, State, Step, Worker};
 use crate::command::{Executed, text::PREFETCH_WINDOW};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
@@ -221,6 +222,7 @@ impl Worker {
                 return Some(Step::Stop(Flow::Drain));
             }
             let own = &keys[keys_done..entry.keys_end];
+            let start = output.len();
             let mut x = self.execution(output);
             let executed = match &entry.action {
                 Action::Execute(request) => D::execute(&mut x, request, own, None),
@@ -229,8 +231,18 @@ impl Worker {
                     Executed::Done
                 }
             };
-            if !matches!(executed, Executed::Done) {
-                let (step, end) = interrupt(connection, executed, bytes, own);
+            let gate = x.points.and_then(|points| {
+                let Action::Execute(request) = &entry.action else { return None };
+                Some((points, repair_of::<D>(request, &executed, &bytes[done..entry.end])?))
+            });
+            let interrupted = match executed {
+                Executed::Done => None,
+                executed => Some(interrupt(connection, executed, bytes, own)),
+            };
+            if let Some((points, repair)) = gate {
+                connection.wait_for(points, repair, start, output);
+            }
+            if let Some((step, end)) = interrupted {
                 input.consume(match end {
                     End::Before => done,
                     End::Within(end) => end,

@@ -6,7 +6,7 @@
 use super::batch::KeyBatch;
 use super::dialect::Dialect;
 use super::{Connection, State, Step, Worker};
-use crate::command::{Executed, Unready, settle};
+use crate::command::{Executed, Unready};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Engine, Key, LargeValue, Value};
 use larder_protocol::Parse;
@@ -144,11 +144,18 @@ impl Worker {
         if output.is_full() {
             return Step::Stop(Flow::Drain);
         }
-        match D::refuse_value(&mut self.execution(output), request, keys, value) {
+        let start = output.len();
+        let mut x = self.execution(output);
+        let refused = D::refuse_value(&mut x, request, keys, value);
+        let points = x.points;
+        match refused {
             None => {}
             Some(Executed::Again) => return Step::Stop(Flow::Park),
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
+                if let Some(points) = points {
+                    connection.wait_for(points, D::not_kept(request), start, output);
+                }
                 input.consume(header);
                 connection.state = State::Swallow(value + trailer);
                 return Step::Next;
@@ -159,7 +166,7 @@ impl Worker {
         }
         let engine = self.session.engine();
         let memory = if value > engine.large_value_threshold() {
-            match settle(self.session.large_value(value)) {
+            match self.execution(output).settle(self.session.large_value(value)) {
                 Err(Unready::Again) => return Step::Stop(Flow::Park),
                 Ok(Some(large)) => Memory::Large(large),
                 Ok(None) | Err(Unready::Refused(_)) => {
@@ -204,6 +211,7 @@ impl Worker {
             // It was a header when the value began.
             return Step::Stop(Flow::Close);
         };
+        let start = output.len();
         let mut x = self.execution(output);
         if !received {
             self.counters.buffers_refused.bump();
@@ -220,11 +228,17 @@ impl Worker {
             Memory::Buffer(buffer) => Value::Bytes(&buffer.bytes),
             Memory::Large(large) => Value::Large(large),
         };
-        match D::execute(&mut x, &request, &keys, Some(value)) {
+        let executed = D::execute(&mut x, &request, &keys, Some(value));
+        let points = x.points;
+        match executed {
             Executed::Again => Step::Stop(Flow::Park),
             Executed::Close => Step::Stop(Flow::Close),
             _ => {
+                let repair = D::not_kept(&request);
                 connection.state = State::Ready;
+                if let Some(points) = points {
+                    connection.wait_for(points, repair, start, output);
+                }
                 Step::Next
             }
         }

@@ -3,6 +3,7 @@
 
 use super::Worker;
 use super::batch::Scratch;
+use super::gates::Repair;
 use crate::command::text::is_noreply;
 use crate::command::{self, Executed, Execution};
 use larder_engine::{Key, Value};
@@ -53,6 +54,12 @@ pub(super) trait Dialect: Sized {
 
     /// Whether the connection certainly ends with this request.
     fn is_last(request: &Self::Request<'_>) -> bool;
+
+    /// Whether a request only reads, so that it can be executed again.
+    fn reads(request: &Self::Request<'_>) -> bool;
+
+    /// What is said to the client when what a request did, or what it found, was not kept.
+    fn not_kept(request: &Self::Request<'_>) -> Repair;
 }
 
 /// The text protocol, classic and meta.
@@ -112,6 +119,14 @@ impl Dialect for Text {
     fn is_last(request: &Request<'_>) -> bool {
         matches!(request, Request::Quit)
     }
+
+    fn reads(request: &Request<'_>) -> bool {
+        command::text::reads(request)
+    }
+
+    fn not_kept(request: &Request<'_>) -> Repair {
+        if is_noreply(request) { Repair::Silent } else { Repair::Line }
+    }
 }
 
 /// The binary protocol.
@@ -163,5 +178,14 @@ impl Dialect for Binary {
 
     fn is_last(request: &binary::Request<'_>) -> bool {
         matches!(request.command, binary::Command::Quit { .. })
+    }
+
+    fn reads(request: &binary::Request<'_>) -> bool {
+        command::binary::reads(request)
+    }
+
+    /// Errors are answered to quiet requests as well.
+    fn not_kept(request: &binary::Request<'_>) -> Repair {
+        Repair::Packet(request.head)
     }
 }

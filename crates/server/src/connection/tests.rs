@@ -3,6 +3,7 @@
 //! pieces, output is not taken, or values are long.
 
 mod flow;
+mod gates;
 mod table;
 
 use super::{Connection, Worker};
@@ -80,8 +81,8 @@ impl<'w> Client<'w> {
             match flow {
                 Flow::Read => break,
                 Flow::Drain => {}
-                // The cleaner makes room meanwhile.
-                Flow::Park => std::thread::yield_now(),
+                // The cleaner makes room meanwhile, or a commit ends.
+                Flow::Park | Flow::Hold => std::thread::yield_now(),
                 Flow::Close => {
                     self.replies.extend_from_slice(b"<EOF>");
                     self.worker.disconnect(self.connection.take().unwrap());

@@ -57,7 +57,7 @@ impl OutputMemory {
 
     /// The way a service writes to it.
     pub fn buffer(&mut self, limit: usize) -> OutputBuffer<'_> {
-        OutputBuffer { memory: self, limit }
+        OutputBuffer { memory: self, limit, withheld: 0 }
     }
 
     /// What was written.
@@ -97,6 +97,8 @@ impl OutputMemory {
 pub struct OutputBuffer<'a> {
     memory: &'a mut OutputMemory,
     limit: usize,
+    /// Bytes that the service keeps elsewhere, to be sent later.
+    withheld: usize,
 }
 
 impl OutputBuffer<'_> {
@@ -154,10 +156,16 @@ impl OutputBuffer<'_> {
         self.limit
     }
 
-    /// Whether the limit is reached.
+    /// Whether the limit is reached, with what is [withheld](Self::withhold).
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.memory.filled >= self.limit
+        self.memory.filled + self.withheld >= self.limit
+    }
+
+    /// Counts `bytes` against the limit for the rest of this call: the service keeps them itself, to
+    /// send them in a later one.
+    pub fn withhold(&mut self, bytes: usize) {
+        self.withheld += bytes;
     }
 
     /// What was written and not yet sent.
@@ -201,6 +209,10 @@ mod tests {
         assert_eq!(output.bytes(), b"VALUE 123");
         output.truncate(5);
         assert_eq!(output.len(), 5);
+        output.withhold(2);
+        assert!(!output.is_full());
+        output.withhold(1);
+        assert!(output.is_full());
         memory.clear();
         assert!(memory.bytes().is_empty());
         assert!(memory.capacity() >= 26);

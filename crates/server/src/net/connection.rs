@@ -45,6 +45,8 @@ pub(super) struct Connection<C, I> {
     pub(super) unseen: bool,
     /// Whether it is in the ready list.
     queued: bool,
+    /// Whether it is in the list of those that a wake-up moves.
+    listed: bool,
     /// When it last moved a byte, or when it began to linger; in coarse milliseconds.
     pub(super) stamp: u64,
     pub(super) io: I,
@@ -137,12 +139,13 @@ impl<S: Service, I> Core<S, I> {
             if kept == Err(Refused) {
                 self.counters.refused_buffers.add(1);
                 connection.flow = Flow::Close;
-            } else if flow == Flow::Read && seen - consumed >= MAX_INPUT_HELD {
+            } else if flow.reads() && seen - consumed >= MAX_INPUT_HELD {
                 self.counters.input_overflows.add(1);
                 connection.flow = Flow::Close;
             }
         }
-        if connection.flow == Flow::Park {
+        if connection.flow.waits() && !connection.listed {
+            connection.listed = true;
             self.parked.push(key);
         }
         true
@@ -240,6 +243,7 @@ impl<S: Service, I> Core<S, I> {
             ended: false,
             unseen: false,
             queued: false,
+            listed: false,
             stamp: self.now,
             io,
         })
@@ -299,16 +303,18 @@ impl<S: Service, I> Core<S, I> {
         batch
     }
 
-    /// The connections that were parked; each may now go on as if it had drained.
+    /// The connections that waited for the wake-up; each may now go on as if it had drained.
     pub(super) fn take_parked(&mut self) -> Vec<u32> {
         let mut batch = std::mem::take(&mut self.parked);
-        batch.retain(|key| match self.connections.get_mut(*key) {
+        batch.retain(|key| {
             // A key may have been reused or be listed twice.
-            Some(connection) if connection.flow == Flow::Park => {
+            let Some(connection) = self.connections.get_mut(*key) else { return false };
+            connection.listed = false;
+            let waits = connection.flow.waits();
+            if waits {
                 connection.flow = Flow::Drain;
-                true
             }
-            _ => false,
+            waits
         });
         batch
     }
@@ -403,7 +409,7 @@ impl<S: Service, I> Core<S, I> {
                 if age >= LINGER_MS {
                     gone.push(key);
                 }
-            } else if idle.is_some_and(|idle| age >= idle) && connection.flow != Flow::Park {
+            } else if idle.is_some_and(|idle| age >= idle) && !connection.flow.waits() {
                 self.counters.idle_closed.add(1);
                 gone.push(key);
             }

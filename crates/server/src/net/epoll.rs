@@ -153,8 +153,8 @@ impl<S: Service> Epoll<S> {
             Flow::Close => return self.finish(key),
             Flow::Park => return,
             Flow::Drain => self.core.execute(key, None, &mut self.replies),
-            Flow::Read if connection.io.readable => self.read(key),
-            Flow::Read => return self.settle(key),
+            Flow::Read | Flow::Hold if connection.io.readable => self.read(key),
+            Flow::Read | Flow::Hold => return self.settle(key),
         };
         if executed {
             self.transmit(key);
@@ -218,8 +218,8 @@ impl<S: Service> Epoll<S> {
         }
         match connection_flow(&mut self.core, key) {
             Some((Flow::Close, _)) => self.finish(key),
-            Some((Flow::Drain, _) | (Flow::Read, true)) => self.core.queue(key),
-            Some((Flow::Read, false)) => self.settle(key),
+            Some((Flow::Drain, _) | (Flow::Read | Flow::Hold, true)) => self.core.queue(key),
+            Some((Flow::Read | Flow::Hold, false)) => self.settle(key),
             Some((Flow::Park, _)) | None => {}
         }
     }
@@ -274,7 +274,8 @@ impl<S: Service> Epoll<S> {
     /// Everything received is processed and answered: is there a reason to wait for more?
     fn settle(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        let ended = connection.ended;
+        // A client that has ended its side is still owed what is withheld.
+        let ended = connection.ended && connection.flow != Flow::Hold;
         if ended || (self.core.order == Order::Stop && self.core.is_quiet(key)) {
             self.core.remove(key);
         }

@@ -68,8 +68,25 @@ pub enum Flow {
     /// An answer is waited for: call again when the worker's waker was woken. No input is read
     /// meanwhile.
     Park,
+    /// As [`Flow::Read`], but the service keeps replies that may not be sent yet: call again with
+    /// more input, and also when the worker's waker was woken.
+    Hold,
     /// Send what is in the output, then close.
     Close,
+}
+
+impl Flow {
+    /// Whether more input is wanted.
+    #[inline]
+    fn reads(self) -> bool {
+        matches!(self, Flow::Read | Flow::Hold)
+    }
+
+    /// Whether the connection goes on when the waker was woken.
+    #[inline]
+    fn waits(self) -> bool {
+        matches!(self, Flow::Park | Flow::Hold)
+    }
 }
 
 /// What the loops call. One service per worker, on the worker's thread.
@@ -87,12 +104,12 @@ pub trait Service {
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;
 
     /// New input has arrived, the output has drained after [`Flow::Drain`], or the waker was woken
-    /// after [`Flow::Park`].
+    /// after [`Flow::Park`] or [`Flow::Hold`].
     ///
     /// `output` is always empty at the beginning: a client that does not read its replies is not
-    /// processed. `input` may be empty when the call is a resumption. With [`Flow::Read`] less
-    /// than [`MAX_INPUT_HELD`] bytes may be left unconsumed; a connection that leaves more is
-    /// closed, for it could never go on.
+    /// processed. `input` may be empty when the call is a resumption. With [`Flow::Read`] and
+    /// [`Flow::Hold`] less than [`MAX_INPUT_HELD`] bytes may be left unconsumed; a connection that
+    /// leaves more is closed, for it could never go on.
     fn process(
         &mut self,
         connection: &mut Self::Connection,

@@ -123,7 +123,7 @@ mod tests {
             ("/data:64", Some(("/data", Some(64 << 20)))),
             ("/mnt/a:b/c", Some(("/mnt/a:b/c", None))),
             ("/mnt/a:b/c:1g", Some(("/mnt/a:b/c", Some(1 << 30)))),
-            ("/home/me@work/data", Some(("/home/me@work/data", None))),
+            ("/srv/me@work/data", Some(("/srv/me@work/data", None))),
             ("", None),
             (":5g", None),
             ("/data:", None),

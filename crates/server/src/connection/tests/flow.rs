@@ -236,3 +236,42 @@ fn a_full_server_that_refuses_keeps_the_stream_in_order() {
     check(&mut client, b"get k0\r\n", &first);
     check(&mut client, b"delete k0\r\n", b"DELETED\r\n");
 }
+
+/// A full server that refuses answers an error where an item would have to be written, not a miss.
+#[test]
+fn what_needs_memory_is_refused_and_not_missed() {
+    let memory = 64 << 20;
+    let options = Options { memory, when_full: WhenFull::Refuse, ..Options::default() };
+    let mut worker = worker_with(options);
+    let mut client = Client::new(&mut worker);
+    let fill = |client: &mut Client<'_>, len: usize| {
+        for i in 0.. {
+            client.send(&set(&format!("{len}:{i}"), &value(len)));
+            if client.take() != b"STORED\r\n" {
+                return;
+            }
+        }
+    };
+    check(&mut client, &set("n", &value(20_000)), b"STORED\r\n");
+    [30_000, 5_000, 200, 1].into_iter().for_each(|len| fill(&mut client, len));
+    let refused = b"SERVER_ERROR out of memory\r\n";
+    check(&mut client, b"touch n 100\r\n", refused);
+    check(&mut client, b"touch n 100 noreply\r\nmn\r\n", b"MN\r\n");
+    check(&mut client, b"mg n T100\r\n", refused);
+    check(&mut client, b"mg none N100 v\r\n", refused);
+    check(&mut client, b"mg none v\r\n", b"EN\r\n");
+    // An error ends the reply, whatever is answered before it, and the line.
+    let long = [b"gat 100 missing", &b" n none"[..].repeat(1000)[..], b"\r\n"].concat();
+    check(
+        &mut client,
+        &[b"gat 100 missing n 200:0\r\nmn\r\n", &long[..]].concat(),
+        &[&refused[..], b"MN\r\n", refused].concat(),
+    );
+    let mut touch = vec![0x80, 0x1c, 0, 1, 4, 0, 0, 0, 0, 0, 0, 5, 1, 2, 3, 4];
+    touch.extend_from_slice(&[0; 8]);
+    touch.extend_from_slice(&[0, 0, 0, 100, b'n']);
+    drop(client);
+    let reply = Client::new(&mut worker).ask(&touch);
+    assert_eq!(reply[..8], [0x81, 0x1c, 0, 0, 0, 0, 0, 0x82], "{}", shown(&reply));
+    assert_eq!((&reply[12..16], &reply[24..]), (&[1, 2, 3, 4][..], &b"Out of memory"[..]));
+}

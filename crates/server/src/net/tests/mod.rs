@@ -4,6 +4,7 @@
 mod behaviour;
 mod limits;
 mod shutdown;
+mod withheld;
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -21,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A line-oriented service. `echo` answers every line with itself; lines that begin otherwise ask
 /// for something:
 /// `park <words>` is answered when the valve is opened, `big <n>` with n bytes, `close` closes,
-/// `hold` leaves the connection in the middle of a command, `flood` answers nothing.
+/// `hold` leaves the connection in the middle of a command, `flood` answers nothing, and from
+/// `late <words>` on every answer is withheld until the valve is opened.
 struct Lines {
     valve: Arc<Valve>,
     output_left: HashMap<u64, usize>,
@@ -34,6 +36,8 @@ struct Valve {
     connected: AtomicUsize,
     disconnected: AtomicUsize,
     parked: AtomicUsize,
+    /// Lines whose answers were withheld.
+    withheld: AtomicUsize,
     longest_output: AtomicUsize,
     peers: Mutex<Vec<Peer>>,
 }
@@ -43,6 +47,7 @@ struct Line {
     /// Bytes of a `big` reply still to be written.
     left: usize,
     holding: bool,
+    withheld: Vec<u8>,
 }
 
 impl Service for Lines {
@@ -55,7 +60,7 @@ impl Service for Lines {
         self.valve.connected.fetch_add(1, SeqCst);
         self.valve.peers.lock().unwrap().push(peer);
         self.output_left.insert(id.get(), 0);
-        Line { id: id.get(), left: 0, holding: false }
+        Line { id: id.get(), left: 0, holding: false, withheld: Vec::new() }
     }
 
     fn process(
@@ -65,13 +70,19 @@ impl Service for Lines {
         output: &mut OutputBuffer<'_>,
     ) -> Flow {
         assert!(output.is_empty(), "a client that does not read is not processed");
-        let flow = self.lines(line, input, output);
+        if self.valve.open.load(SeqCst) > 0 {
+            output.extend(&std::mem::take(&mut line.withheld));
+        }
+        let mut flow = self.lines(line, input, output);
+        if flow == Flow::Read && !line.withheld.is_empty() {
+            flow = Flow::Hold;
+        }
         self.valve.longest_output.fetch_max(output.len(), SeqCst);
         flow
     }
 
     fn is_idle(&self, line: &Line) -> bool {
-        !line.holding
+        !line.holding && line.withheld.is_empty()
     }
 
     fn disconnect(&mut self, line: Line) {
@@ -116,6 +127,11 @@ impl Lines {
             } else if text.starts_with(b"close") {
                 output.extend(b"bye\n");
                 return Flow::Close;
+            } else if !line.withheld.is_empty()
+                || text.starts_with(b"late") && self.valve.open.load(SeqCst) == 0
+            {
+                line.withheld.extend_from_slice(text);
+                self.valve.withheld.fetch_add(1, SeqCst);
             } else if !text.starts_with(b"flood") {
                 output.extend(text);
             }
@@ -173,6 +189,10 @@ impl Server {
 
     fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.control.counters().map(|counters| counter(counters).get()).sum()
+    }
+
+    fn until_withheld(&self, n: usize) {
+        until("answers are withheld", || self.valve.withheld.load(SeqCst) >= n);
     }
 
     /// Waits for all workers; they must have been told to stop.

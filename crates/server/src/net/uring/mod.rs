@@ -204,7 +204,7 @@ impl<S: Service> Uring<S> {
         let waits = connection.io.sending.is_some()
             || !connection.output.is_empty()
             || connection.unseen
-            || connection.flow != Flow::Read;
+            || !connection.flow.reads();
         if !waits && kept == 0 {
             return Ok(self.core.execute(key, Some(bytes), &mut self.replies));
         }
@@ -335,8 +335,10 @@ impl<S: Service> Uring<S> {
             Flow::Close => return self.finish(key),
             Flow::Park => return Ok(()),
             Flow::Drain => self.core.execute(key, None, &mut self.replies),
-            Flow::Read if connection.unseen => self.core.execute(key, None, &mut self.replies),
-            Flow::Read => return self.settle(key),
+            Flow::Read | Flow::Hold if connection.unseen => {
+                self.core.execute(key, None, &mut self.replies)
+            }
+            Flow::Read | Flow::Hold => return self.settle(key),
         };
         if executed { self.transmit(key) } else { Ok(()) }
     }
@@ -346,8 +348,8 @@ impl<S: Service> Uring<S> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         match connection.flow {
             Flow::Close => self.finish(key)?,
-            Flow::Read if !connection.unseen => self.settle(key)?,
-            Flow::Drain | Flow::Read => self.core.queue(key),
+            Flow::Read | Flow::Hold if !connection.unseen => self.settle(key)?,
+            Flow::Drain | Flow::Read | Flow::Hold => self.core.queue(key),
             Flow::Park => {}
         }
         Ok(())
@@ -376,7 +378,8 @@ impl<S: Service> Uring<S> {
     fn settle(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended {
-            return self.drop_connection(key);
+            // A client that has ended its side is still owed what is withheld.
+            return if connection.flow == Flow::Hold { Ok(()) } else { self.drop_connection(key) };
         }
         let receiving = connection.io.receiving;
         if self.core.order == Order::Stop && self.core.is_quiet(key) {

@@ -1,0 +1,245 @@
+//! The queue of withheld replies against a plain list of them.
+
+use super::super::gates::{Front, Gates, Repair};
+use crate::command::Points;
+use crate::net::{Budget, OutputMemory};
+use larder_engine::{CommitPoint, CommitState};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const LOST: &[u8] = b"SERVER_ERROR store failed: write not kept\r\n";
+
+/// Numbers that look random and are the same every time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn bytes(&mut self, max: u64) -> Vec<u8> {
+        let letter = b'a' + self.below(26) as u8;
+        vec![letter; self.below(max + 1) as usize]
+    }
+}
+
+#[derive(Default)]
+struct Meter {
+    used: AtomicUsize,
+    refuses: bool,
+}
+
+impl Budget for Meter {
+    fn charge(&self, bytes: usize) -> bool {
+        if self.refuses {
+            return false;
+        }
+        self.used.fetch_add(bytes, Relaxed);
+        true
+    }
+
+    fn release(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+}
+
+/// What became of the commits of three streams: up to where they have ended, and which failed.
+#[derive(Default)]
+struct Commits {
+    issued: [u64; 3],
+    ended: [u64; 3],
+    failed: Vec<(u32, u64)>,
+}
+
+impl Commits {
+    fn state(&self, point: CommitPoint) -> CommitState {
+        if point.position > self.ended[point.stream as usize] {
+            CommitState::Pending
+        } else if self.failed.contains(&(point.stream, point.position)) {
+            CommitState::Failed
+        } else {
+            CommitState::Durable
+        }
+    }
+
+    fn all(&self, points: &[CommitPoint]) -> CommitState {
+        let is = |wanted| points.iter().any(|&point| self.state(point) == wanted);
+        match () {
+            () if is(CommitState::Failed) => CommitState::Failed,
+            () if is(CommitState::Pending) => CommitState::Pending,
+            () => CommitState::Durable,
+        }
+    }
+
+    /// A point of a change that is made now, or of one that was made before.
+    fn issue(&mut self, random: &mut Random) -> CommitPoint {
+        let stream = random.below(3) as u32;
+        let issued = &mut self.issued[stream as usize];
+        *issued += random.below(2).max(u64::from(*issued == 0));
+        CommitPoint { stream, position: *issued }
+    }
+
+    fn some(&mut self, random: &mut Random) -> Vec<CommitPoint> {
+        (0..1 + random.below(2)).map(|_| self.issue(random)).collect()
+    }
+
+    fn go_on(&mut self, random: &mut Random) {
+        let stream = random.below(3) as usize;
+        while self.ended[stream] < self.issued[stream] && !random.one_in(4) {
+            self.ended[stream] += 1;
+            if random.one_in(5) {
+                self.failed.push((stream as u32, self.ended[stream]));
+            }
+        }
+    }
+}
+
+fn points(all: &[CommitPoint]) -> Points {
+    let mut points = Points::new(all[0]);
+    all[1..].iter().for_each(|&point| points.add(point));
+    points
+}
+
+/// A reply as the model knows it.
+struct Reply {
+    bytes: Vec<u8>,
+    points: Vec<CommitPoint>,
+    /// What stands in its place when its commit fails; `None` for a retrieval.
+    repair: Option<Vec<u8>>,
+}
+
+/// A connection and its model.
+#[derive(Default)]
+struct World {
+    commits: Commits,
+    meter: Meter,
+    gates: Option<Gates>,
+    received: Vec<u8>,
+    /// Replies that the model has not released.
+    replies: std::collections::VecDeque<Reply>,
+    expected: Vec<u8>,
+    redone: usize,
+}
+
+impl World {
+    /// Calls of the service as a loop makes them: again if what it waits for has ended already.
+    fn go_on(&mut self, random: &mut Random) {
+        let commands = random.below(6);
+        self.call(random, commands);
+        while self.gates.as_ref().is_some_and(|g| !g.is_pending(|p| self.commits.state(p))) {
+            self.call(random, 0);
+        }
+        self.settle();
+    }
+
+    /// One call: releases, executes some commands, absorbs.
+    fn call(&mut self, random: &mut Random, commands: u64) {
+        let mut memory = OutputMemory::default();
+        let mut output = memory.buffer(1 << 20);
+        let mut left_load = 0;
+        while let Some(gates) = &mut self.gates {
+            match gates.release(|point| self.commits.state(point), &mut output) {
+                Front::None => {
+                    gates.discharge(&self.meter);
+                    self.gates = None;
+                }
+                Front::Pending => {
+                    left_load = gates.load();
+                    break;
+                }
+                Front::Failed => {
+                    let failed = gates.take_failed().unwrap();
+                    assert!(
+                        matches!(&failed.repair, Repair::Again(request) if **request == *b"get")
+                    );
+                    self.redone += 1;
+                    let reply = self.replies.iter_mut().find(|reply| {
+                        self.commits.all(&reply.points) == CommitState::Failed
+                            && reply.repair.is_none()
+                    });
+                    let reply = reply.unwrap();
+                    reply.bytes = random.bytes(50);
+                    reply.points.clear();
+                    output.extend(&reply.bytes);
+                    if random.one_in(2) {
+                        let all = self.commits.some(random);
+                        gates.put_back(failed, Some(points(&all)), &mut output);
+                        reply.points = all;
+                    }
+                }
+            }
+        }
+        for _ in 0..commands {
+            let start = output.len();
+            let bytes = random.bytes(30);
+            output.extend(&bytes);
+            let mut reply = Reply { bytes, points: Vec::new(), repair: None };
+            if random.one_in(2) {
+                reply.points = self.commits.some(random);
+                let repair = match random.below(3) {
+                    0 => Repair::Silent,
+                    1 => Repair::Line,
+                    _ => Repair::Again((*b"get").into()),
+                };
+                reply.repair = match repair {
+                    Repair::Silent => Some(Vec::new()),
+                    Repair::Line => Some(LOST.to_vec()),
+                    _ => None,
+                };
+                let gates = self.gates.get_or_insert_with(|| Gates::new(start));
+                gates.add(start, &mut output, points(&reply.points), repair, false);
+            }
+            self.replies.push_back(reply);
+        }
+        if let Some(gates) = &mut self.gates {
+            gates.absorb(&mut output);
+            assert!(gates.charge(&self.meter));
+            assert!(self.meter.used.load(Relaxed) >= gates.load());
+            let withheld: usize = self.replies.iter().map(|reply| reply.bytes.len()).sum();
+            assert!(gates.load() <= withheld + (self.replies.len() + 1) * 400 + left_load);
+        }
+        self.received.extend_from_slice(memory.bytes());
+    }
+
+    /// Releases in the model what may be sent at the moment.
+    fn settle(&mut self) {
+        while let Some(reply) = self.replies.front() {
+            match (self.commits.all(&reply.points), &reply.repair) {
+                (CommitState::Pending, _) | (CommitState::Failed, None) => break,
+                (CommitState::Durable, _) => self.expected.extend_from_slice(&reply.bytes),
+                (CommitState::Failed, Some(repair)) => self.expected.extend_from_slice(repair),
+            }
+            self.replies.pop_front();
+        }
+    }
+}
+
+#[test]
+fn replies_keep_their_order_and_wait_for_their_commits() {
+    let mut redone = 0;
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let mut world = World::default();
+        for step in 0..200 {
+            if random.one_in(2) {
+                world.commits.go_on(&mut random);
+            }
+            world.go_on(&mut random);
+            assert!(world.received == world.expected, "seed {seed}, step {step}");
+            assert_eq!(world.gates.is_none(), world.replies.is_empty(), "seed {seed}, {step}");
+        }
+        while !world.replies.is_empty() {
+            world.commits.go_on(&mut random);
+            world.go_on(&mut random);
+        }
+        assert!(world.received == world.expected, "seed {seed}");
+        assert_eq!(world.meter.used.load(Relaxed), 0, "seed {seed}");
+        redone += world.redone;
+    }
+    assert!(redone > 1000, "{redone}");
+}

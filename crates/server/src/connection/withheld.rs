@@ -1,0 +1,232 @@
+//! What a worker does with replies that wait for commits: withholds them when a call ends, sends
+//! them when they may be sent, and puts something else in their place when their commit has failed.
+//!
+//! A change that was not kept is an error reply. A retrieval is executed again, as if it had come a
+//! moment later: what it had found was undone before its commit was said to have failed. Only when
+//! a later change of the same client has taken effect is that an error too, for it must not be seen
+//! by a request in front of it.
+
+use super::batch::KeyBatch;
+use super::dialect::{Binary, Dialect, Text};
+use super::gates::{Front, Gates, Repair};
+use super::{Connection, Protocol, Worker};
+use crate::command::{Executed, LongValue, Points};
+use crate::net::{Budget, Flow, OutputBuffer};
+use larder_engine::Engine;
+use larder_protocol::Parse;
+
+/// The engine as the one who keeps the account of what is withheld.
+struct Account<'e>(&'e Engine);
+
+impl Budget for Account<'_> {
+    fn charge(&self, bytes: usize) -> bool {
+        self.0.charge_buffers(bytes)
+    }
+
+    fn release(&self, bytes: usize) {
+        self.0.release_buffers(bytes);
+    }
+}
+
+/// How executing a retrieval again ended.
+enum Again {
+    /// The whole reply is in the output, or it is up to somewhere in this value, which is the rest.
+    Done(Option<LongValue>),
+    /// Nothing was done; to be tried again when the worker was woken.
+    Wait,
+    /// It cannot be answered.
+    Impossible,
+}
+
+impl Connection {
+    /// Withholds the reply that stands in the output from `start` on until `points` are durable.
+    #[inline(never)]
+    pub(super) fn wait_for(
+        &mut self,
+        points: Points,
+        repair: Repair,
+        start: usize,
+        output: &mut OutputBuffer<'_>,
+    ) {
+        if matches!(repair, Repair::Silent) && start == output.len() {
+            return;
+        }
+        let gates = self.gates.get_or_insert_with(|| Box::new(Gates::new(start)));
+        gates.add(start, output, points, repair, self.value.is_some());
+    }
+
+    /// Whether a long value may not go on yet because its beginning is withheld.
+    pub(super) fn is_open(&self) -> bool {
+        self.gates.as_ref().is_some_and(|gates| gates.is_open())
+    }
+}
+
+/// How the reply to a request is replaced if what it says was not kept; `None` if there is no reply
+/// yet. `whole` is the request.
+pub(super) fn repair_of<D: Dialect>(
+    request: &D::Request<'_>,
+    executed: &Executed,
+    whole: &[u8],
+) -> Option<Repair> {
+    Some(match executed {
+        Executed::Again => return None,
+        // Some of its keys are answered, and what follows them may be sent by then.
+        Executed::Keys { .. } => Repair::Close,
+        _ if D::reads(request) => Repair::Again(whole.into()),
+        _ => D::not_kept(request),
+    })
+}
+
+impl Worker {
+    /// Sends what may be sent of what was withheld. The flow if the connection does nothing else
+    /// now.
+    #[inline(never)]
+    pub(super) fn release(
+        &mut self,
+        connection: &mut Connection,
+        output: &mut OutputBuffer<'_>,
+    ) -> Option<Flow> {
+        loop {
+            let gates = connection.gates.as_mut()?;
+            match gates.release(|point| self.session.commit_state(point), output) {
+                Front::None => {
+                    let closing = gates.closing;
+                    self.forget(connection);
+                    return closing.then_some(Flow::Close);
+                }
+                Front::Pending => {
+                    output.withhold(gates.load());
+                    let closing = gates.closing;
+                    return closing.then(|| self.withhold(connection, Flow::Park, output));
+                }
+                // A reply that is made anew has the whole output to itself.
+                Front::Failed if !output.is_empty() => return Some(Flow::Drain),
+                Front::Failed => {
+                    if let Some(flow) = self.repair(connection, output) {
+                        return Some(flow);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Replaces the first reply withheld, whose commit has failed. The flow if the connection does
+    /// nothing else now.
+    fn repair(
+        &mut self,
+        connection: &mut Connection,
+        output: &mut OutputBuffer<'_>,
+    ) -> Option<Flow> {
+        let gates = connection.gates.as_mut()?;
+        let state = |point| self.session.commit_state(point);
+        let overtaken = gates.holds_change(state);
+        let mut failed = gates.take_failed()?;
+        if failed.open {
+            connection.value = None;
+            failed.open = false;
+        }
+        let Repair::Again(request) = &failed.repair else {
+            if failed.repair.put(output) {
+                return None;
+            }
+            self.forget(connection);
+            return Some(Flow::Close);
+        };
+        let (again, points) = match connection.protocol {
+            Protocol::Binary => self.again::<Binary>(request, overtaken, output),
+            Protocol::Undecided | Protocol::Text => self.again::<Text>(request, overtaken, output),
+        };
+        match again {
+            Again::Done(value) if value.is_none() || failed.last => {
+                if value.is_some() {
+                    connection.value = value;
+                    failed.open = true;
+                }
+                if let (Some(_), Some(gates)) = (&points, &mut connection.gates) {
+                    gates.put_back(failed, points, output);
+                }
+                None
+            }
+            Again::Wait => {
+                if let Some(gates) = &mut connection.gates {
+                    gates.put_back(failed, None, output);
+                }
+                Some(Flow::Park)
+            }
+            Again::Done(_) | Again::Impossible => {
+                output.truncate(0);
+                self.forget(connection);
+                Some(Flow::Close)
+            }
+        }
+    }
+
+    /// Executes a retrieval again, or says that it was not answered if it was `overtaken`.
+    fn again<D: Dialect>(
+        &self,
+        request: &[u8],
+        overtaken: bool,
+        output: &mut OutputBuffer<'_>,
+    ) -> (Again, Option<Points>) {
+        let mut keys = KeyBatch::new(&self.session, Vec::new());
+        let Parse::Request { request, .. } = D::parse(request, &mut keys) else {
+            // It was one when it was executed first.
+            return (Again::Impossible, None);
+        };
+        if overtaken {
+            D::not_kept(&request).put(output);
+            return (Again::Done(None), None);
+        }
+        let mut x = self.execution(output);
+        let executed = D::execute(&mut x, &request, &keys.into_inner(), None);
+        let points = x.points;
+        match executed {
+            Executed::Done => (Again::Done(None), points),
+            Executed::Value(value) => (Again::Done(Some(value)), points),
+            Executed::Again => {
+                output.truncate(0);
+                (Again::Wait, None)
+            }
+            Executed::Keys { .. } | Executed::Dump(_) | Executed::Close => {
+                (Again::Impossible, None)
+            }
+        }
+    }
+
+    /// Ends a call of a connection that withholds replies: takes them out of the output and says
+    /// how the connection goes on, where `flow` is how it would if they were sent.
+    #[inline(never)]
+    pub(super) fn withhold(
+        &mut self,
+        connection: &mut Connection,
+        flow: Flow,
+        output: &mut OutputBuffer<'_>,
+    ) -> Flow {
+        let Some(gates) = &mut connection.gates else { return flow };
+        gates.absorb(output);
+        gates.closing |= flow == Flow::Close;
+        if !gates.charge(&Account(self.session.engine())) {
+            self.counters.buffers_refused.bump();
+            self.forget(connection);
+            return Flow::Close;
+        }
+        self.session.wake_on_commit();
+        if !gates.is_pending(|point| self.session.commit_state(point)) {
+            // It has ended before the wake-up was asked for, which may then come late or never.
+            return Flow::Drain;
+        }
+        match flow {
+            Flow::Read | Flow::Hold => Flow::Hold,
+            Flow::Drain if !output.is_empty() => Flow::Drain,
+            // The limit is reached by what is withheld.
+            Flow::Drain | Flow::Park | Flow::Close => Flow::Park,
+        }
+    }
+
+    /// Drops what is withheld.
+    pub(super) fn forget(&self, connection: &mut Connection) {
+        if let Some(mut gates) = connection.gates.take() {
+            gates.discharge(&Account(self.session.engine()));
+        }
+    }
+}

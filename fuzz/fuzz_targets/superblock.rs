@@ -1,0 +1,72 @@
+//! The structures of a store that are one block or two: superblock, tail places, metas, heads of
+//! jumbos. Whatever the bytes, looking at them ends; what is understood is encoded to what was read.
+
+#![no_main]
+
+use larder_log::format::checksum::checksum64;
+use larder_log::format::geometry::TAIL_BYTES;
+use larder_log::format::{BLOCK, Identity, Meta, Superblock, Tail, jumbo::Jumbo, meta, superblock};
+use libfuzzer_sys::fuzz_target;
+
+const IDENTITY: Identity = Identity { store: 1, checksum_seed: 2 };
+const MAP: usize = 64;
+
+fn block<const N: usize>(data: &[u8]) -> [u8; N] {
+    let mut block = [0; N];
+    let length = data.len().min(N);
+    block[..length].copy_from_slice(&data[..length]);
+    block
+}
+
+/// Makes the checksum over the first `at` bytes right.
+fn sign(bytes: &mut [u8], at: usize, seed: u64) {
+    let checksum = checksum64(&bytes[..at], seed);
+    bytes[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+fuzz_target!(|data: &[u8]| {
+    let (first, second) = data.split_at(data.len() / 2);
+    let (mut a, b) = (block::<BLOCK>(first), block::<BLOCK>(second));
+    let _ = superblock::choose([&a, &b]);
+    a[..8].copy_from_slice(b"LARDER\0\x01");
+    sign(&mut a, BLOCK - 8, 0);
+    if let Ok((superblock, _)) = superblock::choose([&a, &b]) {
+        let mut again = [0xFF; BLOCK];
+        superblock.encode(&mut again);
+        assert_eq!(Superblock::decode(&again), Ok(superblock));
+        let geometry = superblock.geometry;
+        let last = geometry.segment_count();
+        assert!(geometry.meta(last, 1) < geometry.total_bytes());
+        assert!(geometry.segment(1) < geometry.total_bytes());
+    }
+
+    let mut place = block::<TAIL_BYTES>(data);
+    let _ = Tail::decode(&place, &IDENTITY);
+    place[8..16].copy_from_slice(&IDENTITY.store.to_le_bytes());
+    let length = u32::from_le_bytes([place[28], place[29], place[30], place[31]]) as usize;
+    let seed = checksum64(&place[BLOCK..BLOCK + length.min(BLOCK)], IDENTITY.checksum_seed);
+    sign(&mut place, 56, seed);
+    if let Some((tail, held)) = Tail::decode(&place, &IDENTITY) {
+        let mut again = [0xFF; TAIL_BYTES];
+        tail.encode(held, &IDENTITY, &mut again);
+        assert_eq!(Tail::decode(&again, &IDENTITY), Some((tail, held)));
+        tail.lay_over(held, &IDENTITY, &mut [0; 2 * BLOCK]);
+    }
+
+    let mut copy = a;
+    copy[..data.len().min(BLOCK)].copy_from_slice(&data[..data.len().min(BLOCK)]);
+    let number = u32::from_le_bytes([copy[4], copy[5], copy[6], copy[7]]);
+    meta::choose([first, second], number, MAP, &IDENTITY);
+    copy[8..16].copy_from_slice(&IDENTITY.store.to_le_bytes());
+    let map = if copy[37] & 1 != 0 { MAP } else { 0 };
+    let seed = checksum64(&copy[64..64 + map], IDENTITY.checksum_seed);
+    sign(&mut copy, 56, seed);
+    if let Ok((meta, map)) = Meta::decode(&copy, number, MAP, &IDENTITY) {
+        let mut again = vec![0xFF; Meta::encoded_bytes(map.len())];
+        meta::map_in(&mut again, map.len()).copy_from_slice(map);
+        meta.encode(number, map.len(), &IDENTITY, &mut again);
+        assert_eq!(Meta::decode(&again, number, MAP, &IDENTITY), Ok((meta, map)));
+    }
+
+    let _ = Jumbo::open(data, &IDENTITY, 1, 8 << 10);
+});
