@@ -5,15 +5,15 @@
 //! waits for them is answered. In async mode what was acknowledged stays: it is still in memory, and
 //! written again until the device takes it.
 
-use crate::engine::Engine;
 use crate::CommitState;
+use crate::engine::Engine;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use larder_disk::Device;
+use larder_log::Address;
 use larder_log::commit::{Closed, Committer as LogCommitter, DeadMap};
 use larder_log::record::Kind;
 use larder_log::store::SEQ_LEASE;
-use larder_log::Address;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -352,7 +352,13 @@ impl Engine {
         }
     }
 
-    fn fail(&self, durable: &Durable, committer: &mut Committer, closed: Closed, error: &io::Error) {
+    fn fail(
+        &self,
+        durable: &Durable,
+        committer: &mut Committer,
+        closed: Closed,
+        error: &io::Error,
+    ) {
         *lock(&durable.reason) = error.to_string();
         durable.failing.store(true, Ordering::Release);
         if durable.mode != Durability::Sync {

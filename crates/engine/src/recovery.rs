@@ -348,11 +348,14 @@ impl Engine {
         let mut sealed_since = [u64::MAX; format::STREAMS];
         for (found, scan) in shared.survey.segments.iter().zip(scans.iter_mut()) {
             let Some(scan) = scan else { continue };
+            if found.header.jumbo.is_some() {
+                continue;
+            }
             let stream = usize::from(found.header.stream);
             // A newer segment of its stream began before the newest commit: this one was sealed.
             let was_sealed = sealed_since[stream] < newest.last_commit;
             sealed_since[stream] = found.opened;
-            if scan.sealed || found.header.jumbo.is_some() {
+            if scan.sealed {
                 continue;
             }
             let DurableEnd { segment, offset } = newest.durable[stream];

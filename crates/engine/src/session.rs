@@ -1,18 +1,18 @@
 //! A session: one thread's way into the engine, with its counters, its clock and its part in the
 //! quiescent period.
 
+use crate::durability::{Change, Changes};
 use crate::engine::Engine;
+use crate::fetch::Fetched;
 use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::large::LargeValue;
 use crate::stats::{Counters, bump};
-use crate::durability::{Change, Changes};
-use crate::fetch::Fetched;
 use crate::write::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
-use larder_log::sync::atomic::{AtomicU64, Ordering};
 use larder_log::record::Kind;
+use larder_log::sync::atomic::{AtomicU64, Ordering};
 use larder_log::{Address, Appending, Participant, Record, State};
 use std::cell::Cell;
 use std::fmt;

@@ -120,13 +120,13 @@ impl Session {
         Ok(self.publish(guard, key, existing, place, address))
     }
 
-    /// With a store: writes that the key was deleted, and lets its slot lead there until that is
-    /// durable.
+    /// With a store: writes that the key was deleted, and lets its slot, if it has one, lead there
+    /// until that is durable.
     pub(crate) fn write_tombstone(
         &self,
         guard: &Guard<'_>,
         key: &Key<'_>,
-        existing: &Existing<'_>,
+        existing: Option<&Existing<'_>>,
     ) -> Result<(), NotWritten> {
         let layout = Layout { header: HEADER, key: key.bytes().len(), value: 0 };
         let log = &self.engine.log;
@@ -143,7 +143,16 @@ impl Session {
             log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
         }
         let address = reserved.address;
-        self.changed(address, Some(existing));
+        self.changed(address, existing);
+        let bury = || {
+            let segment = log.segment(address.segment());
+            segment.note_end();
+            segment.kill(layout.size());
+        };
+        let Some(existing) = existing else {
+            bury();
+            return Ok(());
+        };
         let old = existing.place.slot();
         let was_item = existing.record.kind() == Kind::Item;
         if self.is_sync() {
@@ -151,9 +160,7 @@ impl Session {
             guard.replace(existing.place, slot, -i32::from(was_item));
         } else {
             guard.remove(existing.place, was_item);
-            let segment = log.segment(address.segment());
-            segment.note_end();
-            segment.kill(layout.size());
+            bury();
         }
         self.engine.kill(old.address().segment(), existing.record.size());
         Ok(())
@@ -237,7 +244,7 @@ impl Session {
         existing: &Existing<'_>,
     ) -> Result<(), NotWritten> {
         if self.engine.durable.is_some() {
-            return self.write_tombstone(guard, key, existing);
+            return self.write_tombstone(guard, key, Some(existing));
         }
         let slot = existing.place.slot();
         guard.remove(existing.place, true);

@@ -11,12 +11,12 @@
 //! places, so no write ever touches bytes that an earlier commit made durable.
 
 use crate::address::SegmentNumber;
+use crate::failure::Cut;
 use crate::format::geometry::TAIL_BYTES;
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::map_in;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::format::{BLOCK, DurableEnd, Meta, Tail, Trailer, Use};
-use crate::failure::Cut;
 use crate::log::{Log, Stream, lock};
 use crate::record::Record;
 use crate::segment::Segment;
@@ -211,7 +211,11 @@ impl Log {
         let seed = store.segment_seed(part.segment, trailer.generation);
         let from = part.from as usize;
         let at = part.to as usize - TRAILER_BYTES;
-        let end = if part.sealed { (part.to as usize).next_multiple_of(BLOCK) } else { at + TRAILER_BYTES };
+        let end = if part.sealed {
+            (part.to as usize).next_multiple_of(BLOCK)
+        } else {
+            at + TRAILER_BYTES
+        };
         let frame = segment.frame();
         // SAFETY: what lies below the trailer is filled and never changes; the trailer, and in a
         // sealed segment all behind it, is this thread's own. The frame of an un-durable segment
@@ -234,9 +238,10 @@ impl Log {
         let mut written = Written { tails: committer.tails, ..Written::default() };
         self.write_cuts(store, committer, &mut written)?;
         let again = std::mem::take(&mut committer.again);
-        let result = again.iter().chain([closed]).try_for_each(|commit| {
-            self.write_records(store, committer, &mut written, commit)
-        });
+        let result = again
+            .iter()
+            .chain([closed])
+            .try_for_each(|commit| self.write_records(store, committer, &mut written, commit));
         committer.again = again;
         result?;
         self.write_maps(store, committer, &mut written)?;
@@ -470,7 +475,10 @@ impl Log {
         if !written.freed.is_empty() {
             let mut quarantine = lock(&self.quarantine);
             for waiting in quarantine.iter_mut() {
-                waiting.marked |= written.freed.contains(&waiting.number);
+                if written.freed.contains(&waiting.number) && !waiting.marked {
+                    waiting.marked = true;
+                    self.end_evicting();
+                }
             }
         }
         store.settled_commit.store(closed.number, Ordering::Release);

@@ -4,9 +4,9 @@
 use crate::address::SegmentNumber;
 use crate::commit::{Closed, Committer, Written};
 use crate::format::geometry::SUPERBLOCKS;
+use crate::format::segment::HEADER_BYTES;
 use crate::format::{BLOCK, Use};
 use crate::log::{Log, Sealed, lock};
-use crate::format::segment::HEADER_BYTES;
 use crate::segment::State;
 use crate::store::Store;
 use std::io;
@@ -63,6 +63,7 @@ impl Log {
         for entry in undone.into_iter().rev() {
             let segment = self.segment(entry.number);
             segment.set_state(State::Sealed);
+            self.end_evicting();
             self.durable_log().keep_ends(entry.number, entry.ends);
             let sealed = Sealed { segment: entry.number, sealed: 0 };
             lock(&self.queues[segment.stream() as usize]).push_front(sealed);

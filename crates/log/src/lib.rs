@@ -7,8 +7,8 @@
 
 pub mod address;
 pub mod budget;
-pub mod epoch;
 pub mod commit;
+pub mod epoch;
 mod failure;
 pub mod format;
 mod frames;

@@ -5,11 +5,11 @@ use crate::address::{Address, SegmentNumber};
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
+use crate::reclaim::Quarantined;
 use crate::record::Record;
 use crate::segment::{Segment, State};
-use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::reclaim::Quarantined;
 use crate::store::Store;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::io;
@@ -110,6 +110,8 @@ pub struct Log {
     pub(crate) streams: [Open; 2],
     pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
     pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
+    /// Segments being emptied, or emptied and not durably free.
+    pub(crate) evicting: AtomicU32,
     /// Frames that were dropped, and the epochs that must have passed before they are reused.
     pub(crate) dropped: Mutex<VecDeque<(u64, usize)>>,
     pub(crate) store: Option<Store>,
@@ -156,6 +158,7 @@ impl Log {
             streams: Default::default(),
             queues: Default::default(),
             quarantine: Mutex::default(),
+            evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
             store,
         })

@@ -17,6 +17,7 @@ use crate::address::{Address, SegmentNumber};
 use crate::log::{Appended, Log, Sealed, Stream, lock, unmap_jumbo};
 use crate::record::Record;
 use crate::segment::State;
+use crate::sync::atomic::Ordering;
 
 /// A segment whose records are out of the index.
 #[derive(Debug)]
@@ -44,6 +45,7 @@ impl Log {
             .iter()
             .flat_map(|queue| std::mem::take(&mut *lock(queue)))
             .map(|q| q.segment)
+            .inspect(|_| self.begin_evicting())
             .collect()
     }
 
@@ -71,12 +73,14 @@ impl Log {
         if self.take_queued(stream, number).is_none() {
             return false;
         }
+        self.begin_evicting();
         self.segment(number).set_state(State::Cleaning);
         true
     }
 
     /// Puts a segment that could not be cleaned back at the front of its queue.
     pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
+        self.end_evicting();
         self.segment(number).set_state(State::Sealed);
         lock(&self.queues[stream as usize]).push_front(Sealed { segment: number, sealed: 0 });
     }
@@ -114,6 +118,9 @@ impl Log {
         let epoch = self.epochs.advance();
         let emptied = self.store.as_ref().map_or(0, |store| store.open_commit());
         let marked = self.store.is_none();
+        if marked {
+            self.end_evicting();
+        }
         lock(&self.quarantine).push_back(Quarantined { number, epoch, emptied, marked, ends });
     }
 
@@ -136,6 +143,24 @@ impl Log {
             self.free(number);
             freed += 1;
         }
+    }
+
+    /// Whether records are being removed, or were removed, without a newer version, and that is not
+    /// durable yet.
+    #[inline]
+    pub fn is_evicting(&self) -> bool {
+        self.evicting.load(Ordering::Acquire) > 0
+    }
+
+    /// Before records of a segment are removed without a newer version; [`Log::quarantine`] or
+    /// [`Log::abandon_cleaning`] of it follows. [`Log::begin_cleaning`] does it.
+    pub fn begin_evicting(&self) {
+        self.evicting.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Nothing was removed, or that is durable.
+    pub(crate) fn end_evicting(&self) {
+        self.evicting.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Segments in quarantine.

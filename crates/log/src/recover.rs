@@ -9,7 +9,8 @@ use crate::format::meta::{self, Meta};
 use crate::format::segment::TRAILER_BYTES;
 use crate::format::superblock::{self, SuperblockError};
 use crate::format::{
-    BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Superblock, Tail, Trailer, Use, scan,
+    BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Superblock, Tail, Trailer, Use,
+    scan,
 };
 use crate::log::{JUMBO_FOOTROOM, Log, Sealed, lock};
 use crate::memory::{Mapping, PAGE};
@@ -26,9 +27,7 @@ use std::sync::atomic::Ordering;
 ///
 /// # Errors
 /// Those of the device; inside, why there is no store that this program can use.
-pub fn read_superblock(
-    device: &dyn Device,
-) -> io::Result<Result<Superblock, SuperblockError>> {
+pub fn read_superblock(device: &dyn Device) -> io::Result<Result<Superblock, SuperblockError>> {
     let mut copies = [[0; BLOCK]; 2];
     for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
         device.read_at(at, copy)?;
@@ -142,8 +141,9 @@ impl Log {
         segment.set_generation(greatest.unwrap_or(0));
         let entry = store.entry(number);
         entry.meta_version.store(meta.map_or(0, |meta| meta.version), Ordering::Relaxed);
-        if let Some(Meta { usage: Use::Part { owner, owner_generation, index }, generation, .. }) =
-            meta
+        if let Some(Meta {
+            usage: Use::Part { owner, owner_generation, index }, generation, ..
+        }) = meta
             && !header.is_ok_and(|header| header.generation > generation)
         {
             let parts = survey.parts.entry((owner, owner_generation)).or_default();

@@ -96,7 +96,10 @@ impl Log {
         store.device.read_at(store.geometry.segment(number), bytes)?;
         let header = Header::decode(bytes, &store.identity, number);
         if header.map(|header| header.generation) != Ok(segment.generation()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a segment's header is damaged"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a segment's header is damaged",
+            ));
         }
         Ok(Some(image))
     }

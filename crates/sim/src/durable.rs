@@ -8,7 +8,7 @@
 
 use crate::Random;
 use crate::world::{Failure, Plan};
-use larder_disk::{Fault, Failure as DeviceFailure, Operation, SimDevice};
+use larder_disk::{Failure as DeviceFailure, Fault, Operation, SimDevice};
 use larder_engine::{
     Arith, CommitPoint, CommitState, Counted, Create, Delete, Deleted, Durability, Engine, Expiry,
     Get, Health, ManualCleaner, MonotonicClock, Options, Outcome, Session, Store, StoreOptions,
@@ -16,8 +16,8 @@ use larder_engine::{
 };
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -26,8 +26,16 @@ use std::time::Duration;
 struct State {
     /// `None`: there is no item.
     item: Option<Item>,
+    /// It was evicted, which is durable only later: a crash may bring it back.
+    evicted: Option<Item>,
     /// The commit that makes it durable; 0 when it is known to be.
     commit: u64,
+}
+
+impl State {
+    fn gone(commit: u64) -> Self {
+        State { item: None, evicted: None, commit }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -65,8 +73,8 @@ pub struct DurableWorld {
     value_max: u64,
     greatest_cas: HashMap<Vec<u8>, u64>,
     restarts: u64,
-    /// Commits fail since a fault was planned.
-    faulty: bool,
+    /// What was in failed commits while the device is failing.
+    failed: HashMap<Vec<u8>, History>,
 }
 
 type Check = Result<(), String>;
@@ -96,8 +104,7 @@ impl DurableWorld {
         let size = (6 + random.below(20)) << 20;
         let device = Arc::new(SimDevice::new(size, random.bits()));
         let clock = Arc::new(AtomicU64::new(1));
-        let durability =
-            if random.one_in(3) { Durability::Async } else { Durability::Sync };
+        let durability = if random.one_in(3) { Durability::Async } else { Durability::Sync };
         let when_full = if random.one_in(2) { WhenFull::Evict } else { WhenFull::Refuse };
         let reading = Arc::clone(&clock);
         let store = StoreOptions {
@@ -133,7 +140,7 @@ impl DurableWorld {
             clock,
             greatest_cas: HashMap::new(),
             restarts: 0,
-            faulty: false,
+            failed: HashMap::new(),
         };
         world.open_sessions();
         Ok(world)
@@ -212,12 +219,10 @@ impl DurableWorld {
             Operation::Write => counts.writes,
             _ => counts.syncs,
         };
-        let failure =
-            if self.random.one_in(2) { DeviceFailure::Io } else { DeviceFailure::Full };
+        let failure = if self.random.one_in(2) { DeviceFailure::Io } else { DeviceFailure::Full };
         let nth = done + 1 + self.random.below(20);
         let times = 1 + self.random.below(3);
         self.device.plan(Fault { operation, at: nth, times, failure });
-        self.faulty = true;
     }
 
     /// Commits, and settles the histories by what became of every commit.
@@ -230,21 +235,31 @@ impl DurableWorld {
 
     /// Brings the histories up to date with the states of commits.
     fn settle(&mut self) {
-        let session = &self.sessions[0];
         let sync = self.is_sync();
-        for history in self.histories.values_mut() {
+        let session = &self.sessions[0];
+        if self.engine.health() == Health::Good {
+            self.failed.clear();
+        }
+        for (key, history) in &mut self.histories {
             let state = |commit: u64| match commit {
                 0 => CommitState::Durable,
                 position => session.commit_state(CommitPoint { stream: 0, position }),
             };
             // In async mode a failed commit is written again: it is durable with a later one.
             if sync {
-                history.retain(|past| state(past.commit) != CommitState::Failed);
+                let failed = |past: &State| state(past.commit) == CommitState::Failed;
+                if history.iter().any(failed) {
+                    // Until the device is well again a crash may show what it was told last.
+                    let shown = history.iter().filter(|past| failed(past)).cloned();
+                    self.failed.entry(key.clone()).or_default().extend(shown);
+                    history.retain(|past| !failed(past));
+                }
                 if history.is_empty() {
-                    history.push(State { item: None, commit: 0 });
+                    history.push(State::gone(0));
                 }
             }
-            let durable = history.iter().rposition(|past| state(past.commit) == CommitState::Durable);
+            let durable =
+                history.iter().rposition(|past| state(past.commit) == CommitState::Durable);
             if let Some(durable) = durable {
                 history.drain(..durable);
                 history[0].commit = 0;
@@ -287,18 +302,18 @@ impl DurableWorld {
     /// cover it is the open one.
     fn push(&mut self, key: &[u8], item: Option<Item>, commit: u64) -> Check {
         if self.is_sync() && commit == 0 {
-            return Err(format!("a change of {} was acknowledged before it was durable", short(key)));
+            return Err(format!(
+                "a change of {} was acknowledged before it was durable",
+                short(key)
+            ));
         }
         let commit = if commit == 0 { self.engine.open_commit() } else { commit };
         if let Some(item) = &item {
             let greatest = self.greatest_cas.entry(key.to_vec()).or_default();
             *greatest = (*greatest).max(item.cas);
         }
-        let history = self
-            .histories
-            .entry(key.to_vec())
-            .or_insert_with(|| vec![State { item: None, commit: 0 }]);
-        history.push(State { item, commit });
+        let history = self.histories.entry(key.to_vec()).or_insert_with(|| vec![State::gone(0)]);
+        history.push(State { item, evicted: None, commit });
         Ok(())
     }
 
@@ -317,9 +332,7 @@ impl DurableWorld {
         let Some((found, commit)) = found else { return Ok(self.current(key)) };
         let expected = self.current(key);
         if found.is_none() && expected.is_some() && self.evicts() {
-            // Evicted: from now on it is gone, whatever is restarted.
-            let history = self.histories.get_mut(key).ok_or("no history")?;
-            *history = vec![State { item: None, commit: 0 }];
+            self.evicted(key);
             return Ok(None);
         }
         if found != expected {
@@ -340,6 +353,13 @@ impl DurableWorld {
             }
         }
         Ok(found)
+    }
+
+    /// The key was evicted: it is gone, or after a crash as it was.
+    fn evicted(&mut self, key: &[u8]) {
+        if let Some(last) = self.histories.get_mut(key).and_then(|history| history.last_mut()) {
+            last.evicted = last.item.take();
+        }
     }
 
     fn expiry(&mut self) -> Expiry {
@@ -422,13 +442,19 @@ impl DurableWorld {
     fn delete(&mut self) -> Check {
         let key = self.key();
         let before = self.current(&key).is_some();
+        let (sync, open) = (self.is_sync(), self.engine.open_commit());
         let answer =
             self.finish(|session| session.delete(&session.key(&key), &Delete::default()))?;
         match answer {
             Some((Deleted::Deleted, commit)) if before => self.push(&key, None, commit),
-            Some((Deleted::NotFound, _)) if !before => Ok(()),
-            Some((Deleted::NotFound, _)) if self.evicts() => {
-                self.histories.insert(key, vec![State { item: None, commit: 0 }]);
+            Some((Deleted::NotFound, commit)) if !before || self.evicts() => {
+                // What was evicted must not come back now that it was said to be gone.
+                let history = self.histories.entry(key).or_default();
+                let commit = if commit == 0 && !sync { open } else { commit };
+                if commit == 0 {
+                    history.clear();
+                }
+                history.push(State::gone(commit));
                 Ok(())
             }
             None => self.refused("a delete"),
@@ -461,7 +487,7 @@ impl DurableWorld {
     fn flush(&mut self) -> Check {
         if self.finish(|session| session.flush_all(None))?.is_some() {
             for history in self.histories.values_mut() {
-                *history = vec![State { item: None, commit: 0 }];
+                *history = vec![State::gone(0)];
             }
         }
         Ok(())
@@ -507,7 +533,6 @@ impl DurableWorld {
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
         self.device = Arc::new(device);
-        self.faulty = false;
         let mut options = self.options.clone();
         if let Some(store) = &mut options.store {
             store.device = Arc::<SimDevice>::clone(&self.device);
@@ -528,6 +553,7 @@ impl DurableWorld {
         for key in keys {
             self.check_restarted(&key)?;
         }
+        self.failed.clear();
         Ok(())
     }
 
@@ -550,12 +576,19 @@ impl DurableWorld {
         let now = self.now;
         let live = |item: &Item| item.expiry == 0 || item.expiry > now;
         let history = self.histories.get_mut(key).ok_or("no history")?;
-        let possible = history.iter().any(|past| past.item.clone().filter(live) == found);
+        let failed = self.failed.get(key).into_iter().flatten();
+        let possible = history.iter().chain(failed).any(|past| {
+            past.item.clone().filter(live) == found
+                || found.is_some() && past.evicted.clone().filter(live) == found
+        });
         let evicted = found.is_none() && self.options.when_full == WhenFull::Evict;
         if !possible && !evicted {
-            return Err(format!("{}: after the restart {found:?}, should be in {history:?}", short(key)));
+            return Err(format!(
+                "{}: after the restart {found:?}, should be in {history:?}",
+                short(key)
+            ));
         }
-        *history = vec![State { item: found, commit: 0 }];
+        *history = vec![State { item: found, evicted: None, commit: 0 }];
         Ok(())
     }
 }

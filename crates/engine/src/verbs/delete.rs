@@ -11,7 +11,15 @@ impl Session {
         let guard = self.engine.index.lock(key);
         let old = match self.existing(&guard, key) {
             Ok(Some(old)) if !old.gone => old,
-            Ok(_) => {
+            Ok(existing) => {
+                // An evicted item is gone for good only when that is durable.
+                if existing.is_none()
+                    && self.engine.log.is_evicting()
+                    && let Err(why) = self.write_tombstone(&guard, key, None)
+                {
+                    drop(guard);
+                    return self.not_written(key, why);
+                }
                 bump(&self.counters.delete_misses, 1);
                 return self.answer(Deleted::NotFound);
             }
