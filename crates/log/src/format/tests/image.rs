@@ -125,7 +125,11 @@ impl Image {
 
     /// Ends a commit.
     pub(super) fn commit(&mut self, number: u64, sealed: bool) {
-        let begin = self.commits.last().map_or(0, |commit| commit.end);
+        self.commit_from(self.end(), number, sealed);
+    }
+
+    /// Ends a commit that claims to begin at `begin`.
+    pub(super) fn commit_from(&mut self, begin: usize, number: u64, sealed: bool) {
         let trailer = Trailer {
             generation: self.header.generation,
             length: (self.filled - begin) as u32,

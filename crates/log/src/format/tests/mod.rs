@@ -151,6 +151,9 @@ fn the_newer_whole_meta_counts() {
     let mut freed = encode(2, Use::Free, 0);
     let chosen = meta::choose([&freed, &marked], SEGMENT, map_bytes, &IDENTITY);
     assert_eq!(chosen.meta.map(|(meta, map)| (meta.usage, map.len())), Some((Use::Free, 0)));
+    let again = encode(3, Use::InUse { end: 64 }, 0);
+    let chosen = meta::choose([&freed, &again], SEGMENT, map_bytes, &IDENTITY);
+    assert_eq!(chosen.meta.map(|(meta, _)| meta.usage), Some(Use::InUse { end: 64 }));
     freed[30] ^= 1;
     let chosen = meta::choose([&freed, &marked], SEGMENT, map_bytes, &IDENTITY);
     let (meta, map) = chosen.meta.expect("the older one");

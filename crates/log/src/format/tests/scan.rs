@@ -124,14 +124,21 @@ fn what_lies_behind_a_recorded_end_does_not_count() {
 }
 
 #[test]
-fn commit_numbers_only_grow() {
-    let mut image = example();
-    let counted = image.records.len();
-    image.append(&item(20, b"again", b"under a number that was"));
-    image.commit(7, false);
-    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
-    assert_eq!(found, image.records[..counted]);
-    assert_eq!(scanned.expect("a segment").end as usize, image.commits[2].end);
+fn commits_follow_each_other_in_number_and_place() {
+    let whole = example();
+    for (begin, number) in [(whole.end(), 7), (whole.end(), 3), (whole.commits[1].end, 8)] {
+        let mut image = whole.clone();
+        image.append(&item(20, b"no commit", b"of this segment"));
+        image.commit_from(begin, number, true);
+        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+        assert_eq!(found, whole.records);
+        assert_eq!(scanned.expect("a segment").end as usize, whole.end());
+        // Known to be durable, its records stand for themselves, and the trailer still says nothing.
+        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Sealed);
+        let scanned = scanned.expect("a segment");
+        assert_eq!(found, image.records);
+        assert_eq!((scanned.last_commit, scanned.ending), (7, Ending::Open));
+    }
 }
 
 #[test]
