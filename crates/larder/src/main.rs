@@ -1,6 +1,7 @@
 //! The larder binary: what the words of the command line do, and with which code the process ends.
 
 mod allocator;
+mod check;
 mod ctl;
 mod logging;
 mod serve;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     match matches.subcommand() {
         Some(("serve", matches)) => serve(Flavor::Larder, matches),
         Some(("bench", matches)) => bench(matches),
+        Some(("check", matches)) => check::run(matches),
         Some(("ctl", matches)) => report(ctl::run(matches)),
         // The parser lets nothing else through.
         _ => ExitCode::from(USAGE),
@@ -48,12 +50,14 @@ fn command() -> Command {
         .about("A memcached-compatible server")
         .after_help(
             "`larder serve` needs no argument: it serves on 127.0.0.1:11211.\n\n\
-             Exit codes: 0 done, 1 failed, 2 wrong command line or settings, 3 could not start",
+             Exit codes: 0 done, 1 failed, 2 wrong command line or settings, 3 could not start;\n\
+             those of check are its own",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(settings::command())
         .subcommand(bench)
+        .subcommand(check::command())
         .subcommand(ctl::command())
 }
 

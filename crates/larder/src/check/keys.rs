@@ -1,0 +1,113 @@
+//! How many items are alive, without holding every key: when there are too many keys, every second
+//! one is forgotten (chosen by hash, so that all versions of a key are kept or none), and the result
+//! is an estimate.
+
+use std::collections::HashMap;
+
+/// Keys that are held at a time.
+const KEYS_MAX: usize = 4 << 20;
+
+/// The newest version of a key.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    seq: u64,
+    /// Bytes of the record; 0 if the key is a miss.
+    alive: u64,
+}
+
+/// The newest version of each key, or of a sample of them.
+#[derive(Debug)]
+pub(super) struct Keys {
+    newest: HashMap<u64, Newest>,
+    /// Only hashes of which this many low bits are zero are held.
+    shift: u32,
+    most: usize,
+}
+
+/// What is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Alive {
+    pub(super) items: u64,
+    pub(super) bytes: u64,
+    pub(super) estimated: bool,
+}
+
+impl Keys {
+    pub(super) fn new() -> Keys {
+        Keys::with_most(KEYS_MAX)
+    }
+
+    fn with_most(most: usize) -> Keys {
+        Keys { newest: HashMap::new(), shift: 0, most }
+    }
+
+    /// A version of the key with this hash: `alive` bytes, or 0 for one that is a miss. Of versions
+    /// with the same seq, which are copies, the one that lives counts: a mark on one of them is about
+    /// its place.
+    pub(super) fn note(&mut self, hash: u64, seq: u64, alive: u64) {
+        if !self.holds(hash) {
+            return;
+        }
+        let newest = self.newest.entry(hash).or_insert(Newest { seq, alive });
+        if (newest.seq, newest.alive) < (seq, alive) {
+            *newest = Newest { seq, alive };
+        }
+        while self.newest.len() > self.most {
+            self.shift += 1;
+            let shift = self.shift;
+            self.newest.retain(|hash, _| hash.trailing_zeros() >= shift);
+        }
+    }
+
+    fn holds(&self, hash: u64) -> bool {
+        hash.trailing_zeros() >= self.shift
+    }
+
+    pub(super) fn alive(&self) -> Alive {
+        let living = self.newest.values().filter(|newest| newest.alive > 0);
+        let (items, bytes) =
+            living.fold((0, 0), |(items, bytes), newest| (items + 1, bytes + newest.alive));
+        Alive { items: items << self.shift, bytes: bytes << self.shift, estimated: self.shift > 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Spreads small numbers over all bits.
+    fn hash(n: u64) -> u64 {
+        let mut x = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        x ^= x >> 32;
+        x.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ (x >> 29)
+    }
+
+    #[test]
+    fn the_newest_version_counts_whatever_the_order() {
+        let mut keys = Keys::new();
+        for (key, seq, alive) in [(1, 5, 80), (1, 7, 0), (1, 6, 90), (2, 2, 40), (2, 1, 50)] {
+            keys.note(hash(key), seq, alive);
+        }
+        // A copy that was marked when it was moved.
+        keys.note(hash(3), 9, 0);
+        keys.note(hash(3), 9, 64);
+        keys.note(hash(3), 9, 0);
+        assert_eq!(keys.alive(), Alive { items: 2, bytes: 104, estimated: false });
+    }
+
+    #[test]
+    fn a_sample_stands_for_all() {
+        let mut keys = Keys::with_most(4096);
+        for version in 0..2 {
+            for key in 0..100_000 {
+                // Every fourth is deleted.
+                let alive = if version == 1 && key % 4 == 0 { 0 } else { 100 };
+                keys.note(hash(key), version, alive);
+            }
+        }
+        let alive = keys.alive();
+        assert!(alive.estimated && keys.newest.len() <= 4096);
+        assert!(alive.items.abs_diff(75_000) < 5_000, "{alive:?}");
+        assert_eq!(alive.bytes, alive.items * 100);
+    }
+}

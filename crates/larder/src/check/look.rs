@@ -1,0 +1,183 @@
+//! Reads a store's structures off its device: what the bytes mean is the format's business, where
+//! they lie and that reading can fail is this file's.
+
+use std::io;
+
+use larder_disk::Device;
+use larder_log::SegmentNumber;
+use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
+use larder_log::format::jumbo::Jumbo;
+use larder_log::format::{
+    BLOCK, Header, Identity, Meta, NoSegment, STREAMS, Superblock, SuperblockError, Tail, Trailer,
+    ValueHasher, meta, superblock,
+};
+
+/// A store on a device.
+pub(super) struct Store<'a> {
+    device: &'a dyn Device,
+    pub(super) superblock: Superblock,
+    pub(super) identity: Identity,
+    /// What each copy of the superblock is.
+    pub(super) copies: [superblock::Copy; 2],
+    pub(super) tails: Vec<(Tail, Vec<u8>)>,
+}
+
+/// Why there is nothing to look at.
+#[derive(Debug)]
+pub(in crate::check) enum Unusable {
+    Superblock(SuperblockError),
+    Read(io::Error),
+}
+
+/// A segment's meta with its dead map.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    pub(super) meta: Option<Meta>,
+    pub(super) map: Vec<u8>,
+    /// A copy is not whole.
+    pub(super) damaged: bool,
+}
+
+impl<'a> Store<'a> {
+    /// Reads superblock and tails.
+    pub(super) fn open(device: &'a dyn Device) -> Result<Store<'a>, Unusable> {
+        let mut copies = [[0; BLOCK]; 2];
+        for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
+            device.read_at(at, copy).map_err(Unusable::Read)?;
+        }
+        let (superblock, states) =
+            superblock::choose([&copies[0], &copies[1]]).map_err(Unusable::Superblock)?;
+        let identity = superblock.identity();
+        let mut tails = Vec::new();
+        for stream in 0..STREAMS {
+            for which in 0..2 {
+                let mut place = [0; TAIL_BYTES];
+                let at = superblock.geometry.tail_place(stream, which);
+                device.read_at(at, &mut place).map_err(Unusable::Read)?;
+                if let Some((tail, data)) = Tail::decode(&place, &identity) {
+                    tails.push((tail, data.to_vec()));
+                }
+            }
+        }
+        Ok(Store { device, superblock, identity, copies: states, tails })
+    }
+
+    pub(super) fn segment_size(&self) -> u32 {
+        self.superblock.geometry.segment_size()
+    }
+
+    /// The metas of a run of segments, in their order.
+    pub(super) fn marks(
+        &self,
+        run: std::ops::RangeInclusive<SegmentNumber>,
+    ) -> io::Result<Vec<Marks>> {
+        let geometry = &self.superblock.geometry;
+        let (each, map_bytes) = (geometry.meta_bytes(), geometry.map_bytes());
+        let mut bytes = vec![0; 2 * each * (run.end() - run.start() + 1) as usize];
+        self.device.read_at(geometry.meta(*run.start(), 0), &mut bytes)?;
+        let marks = run.zip(bytes.chunks_exact(2 * each)).map(|(segment, copies)| {
+            let (first, second) = copies.split_at(each);
+            let chosen = meta::choose([first, second], segment, map_bytes, &self.identity);
+            let (meta, map) = match chosen.meta {
+                Some((meta, map)) => (Some(meta), map.to_vec()),
+                None => (None, Vec::new()),
+            };
+            Marks { meta, map, damaged: chosen.damaged }
+        });
+        Ok(marks.collect())
+    }
+
+    /// The header of a segment, with the tails over it.
+    pub(super) fn header(&self, segment: SegmentNumber) -> io::Result<Result<Header, NoSegment>> {
+        let mut block = vec![0; BLOCK];
+        self.device.read_at(self.superblock.geometry.segment(segment), &mut block)?;
+        self.lay_tails(segment, &mut block);
+        Ok(Header::decode(&block, &self.identity, segment))
+    }
+
+    /// The whole image of a segment, with the tails over it.
+    pub(super) fn image(&self, segment: SegmentNumber, image: &mut Vec<u8>) -> io::Result<()> {
+        image.resize(self.segment_size() as usize, 0);
+        self.device.read_at(self.superblock.geometry.segment(segment), image)?;
+        self.lay_tails(segment, image);
+        Ok(())
+    }
+
+    fn lay_tails(&self, segment: SegmentNumber, image: &mut [u8]) {
+        for (tail, data) in self.tails.iter().filter(|(tail, _)| tail.segment == segment) {
+            // One of another use of the segment changes nothing.
+            tail.lay_over(data, &self.identity, image);
+        }
+    }
+
+    /// Looks at all of a jumbo. `piece` names the segment that holds a piece of it, from 1.
+    pub(super) fn jumbo(
+        &self,
+        segment: SegmentNumber,
+        piece: impl Fn(u32) -> Option<SegmentNumber>,
+        found: impl FnOnce(&Jumbo<'_>),
+    ) -> io::Result<JumboState> {
+        let size = self.segment_size();
+        let mut first = Vec::new();
+        self.image(segment, &mut first)?;
+        let Ok(jumbo) = Jumbo::open(&first, &self.identity, segment, size) else {
+            return Ok(JumboState::Headless);
+        };
+        let mut places = vec![segment];
+        for index in 1..jumbo.parts {
+            match piece(index) {
+                Some(place) => places.push(place),
+                None => return Ok(JumboState::Incomplete { missing: index }),
+            }
+        }
+        let mut hasher = ValueHasher::new(self.identity.checksum_seed);
+        let mut trailer = Vec::new();
+        let mut bytes = Vec::new();
+        let value = jumbo.value_at..jumbo.value_at + jumbo.value_bytes;
+        let closing = jumbo.trailer_at..jumbo.trailer_at + 64;
+        for (index, place) in places.into_iter().enumerate() {
+            let begins = index * size as usize;
+            let bytes = match index {
+                0 => &first,
+                _ => {
+                    bytes.resize(size as usize, 0);
+                    self.device.read_at(self.superblock.geometry.segment(place), &mut bytes)?;
+                    &bytes
+                }
+            };
+            hasher.update(part(bytes, begins, &value));
+            trailer.extend_from_slice(part(bytes, begins, &closing));
+        }
+        let Some(trailer) = jumbo.trailer(&trailer) else { return Ok(JumboState::NotCommitted) };
+        if !jumbo.has_value(hasher.finish()) {
+            return Ok(JumboState::WrongValue(trailer));
+        }
+        found(&jumbo);
+        Ok(JumboState::Whole(trailer))
+    }
+}
+
+/// What of `bytes`, which begin at `begins` of an image, lies in `range` of it.
+fn part<'b>(bytes: &'b [u8], begins: usize, range: &std::ops::Range<usize>) -> &'b [u8] {
+    let from = range.start.saturating_sub(begins).min(bytes.len());
+    let to = range.end.saturating_sub(begins).min(bytes.len());
+    &bytes[from..to]
+}
+
+/// What there is of a jumbo.
+#[derive(Debug)]
+pub(super) enum JumboState {
+    /// All of it.
+    Whole(Trailer),
+    /// Header or head do not fit each other.
+    Headless,
+    /// No segment says that it holds this piece.
+    Incomplete {
+        /// The piece, from 1.
+        missing: u32,
+    },
+    /// The trailer is not there: its commit did not complete, or it is damaged.
+    NotCommitted,
+    /// The value is not what was written.
+    WrongValue(Trailer),
+}

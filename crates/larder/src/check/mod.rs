@@ -1,0 +1,150 @@
+//! `larder check`: looks at a store that no server uses, and changes nothing. It reads everything
+//! that a recovery could have to read and checks every checksum, so it says more than a start would,
+//! and takes as long as reading the used part of the device does.
+
+mod keys;
+mod look;
+mod report;
+mod survey;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use larder_disk::{Device, FILE_NAME, FileDevice};
+use larder_log::format::SuperblockError;
+
+/// There is no store, or it cannot be read.
+const UNREADABLE: u8 = 3;
+/// How often a long check says how far it is.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The command line.
+pub(crate) fn command() -> Command {
+    Command::new("check")
+        .about("Look at a store that no server uses; nothing is changed")
+        .arg(
+            Arg::new("store")
+                .value_name("PATH")
+                .required(true)
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("The directory, file or block device that --store names"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print the report as one JSON object"),
+        )
+        .after_help(
+            "Exit codes:\n  \
+             0  clean\n  \
+             1  a start would drop what was never acknowledged, or what nobody asked to keep\n  \
+             2  something that was durable is damaged\n  \
+             3  no store, a store of another version, or one that is in use or cannot be read",
+        )
+}
+
+/// Why there is nothing to report.
+#[derive(Debug)]
+enum CheckError {
+    Missing(PathBuf),
+    Open(larder_disk::OpenError),
+    Superblock(PathBuf, SuperblockError),
+    Read(PathBuf, io::Error),
+}
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CheckError::Missing(path) => write!(f, "{}: there is no store", path.display()),
+            CheckError::Open(error) => error.fmt(f),
+            CheckError::Superblock(path, error) => write!(f, "{}: {error}", path.display()),
+            CheckError::Read(path, error) => {
+                write!(f, "{}: cannot be read: {error}", path.display())
+            }
+        }
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
+    let Some(path) = matches.get_one::<PathBuf>("store") else {
+        return ExitCode::from(UNREADABLE);
+    };
+    match check(path) {
+        Ok(report) => {
+            let text = match matches.get_flag("json") {
+                // Numbers and strings only: this cannot fail.
+                true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
+                false => report.to_string(),
+            };
+            // Nobody is left to be told if the reader is gone.
+            let _ = io::stdout().write_all(text.as_bytes());
+            ExitCode::from(report.verdict.exit_code())
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(UNREADABLE)
+        }
+    }
+}
+
+fn check(path: &Path) -> Result<report::Report, CheckError> {
+    let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
+    // Opening would create it.
+    let length = match file.metadata() {
+        Ok(metadata) if metadata.is_file() => Some(metadata.len()),
+        Ok(_) => None,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(CheckError::Missing(file));
+        }
+        Err(error) => return Err(CheckError::Read(file, error)),
+    };
+    if length == Some(0) {
+        return Err(CheckError::Superblock(file, SuperblockError::Empty));
+    }
+    let device = FileDevice::open(&file, None).map_err(CheckError::Open)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let mut teller = Teller::new();
+    let result = survey::survey(&device, now, &mut |done, of| teller.hear(done, of));
+    teller.end();
+    let mut report = result.map_err(|unusable| match unusable {
+        survey::Unusable::Superblock(error) => CheckError::Superblock(file.clone(), error),
+        survey::Unusable::Read(error) => CheckError::Read(file.clone(), error),
+    })?;
+    report.path = file.display().to_string();
+    report.device_bytes = device.size();
+    Ok(report)
+}
+
+/// Says on a terminal how far it is.
+struct Teller {
+    shown: bool,
+    last: Instant,
+}
+
+impl Teller {
+    fn new() -> Teller {
+        Teller { shown: false, last: Instant::now() }
+    }
+
+    fn hear(&mut self, done: u32, of: u32) {
+        if self.last.elapsed() >= INTERVAL && io::stderr().is_terminal() {
+            self.last = Instant::now();
+            self.shown = true;
+            eprint!("\rsegment {done} of {of}");
+        }
+    }
+
+    fn end(&self) {
+        if self.shown {
+            eprintln!();
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What a check has found, for people and for programs. The fields of the JSON are the fields here.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The store in one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    /// Everything is as it was written.
+    #[default]
+    Clean,
+    /// A start drops what was not acknowledged, or not promised.
+    Torn,
+    /// Something that was durable is not right any more.
+    Damaged,
+}
+
+impl Verdict {
+    pub(super) fn exit_code(self) -> u8 {
+        self as u8
+    }
+}
+
+/// A commit that did not complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Torn {
+    pub(super) segment: u32,
+    /// Where the segment ends.
+    pub(super) at: u64,
+    /// Bytes behind that which had arrived.
+    pub(super) bytes: u64,
+}
+
+/// A segment of which something is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Damaged {
+    pub(super) segment: u32,
+    /// Bytes in which no record is whole.
+    pub(super) bytes: u64,
+    /// At least so many records are lost.
+    pub(super) records: u64,
+    pub(super) what: String,
+}
+
+/// How segments are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Segments {
+    pub(super) all: u32,
+    pub(super) free: u32,
+    /// With records; jumbos not counted.
+    pub(super) in_use: u32,
+    /// Of these, not sealed.
+    pub(super) open: u32,
+    /// Items of more than half a segment.
+    pub(super) jumbos: u32,
+    /// Segments that these take beyond their first.
+    pub(super) jumbo_parts: u32,
+}
+
+/// All that was found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Report {
+    pub(super) verdict: Verdict,
+    pub(super) path: String,
+    pub(super) device_bytes: u64,
+    /// Hexadecimal.
+    pub(super) store_id: String,
+    pub(super) format_version: u32,
+    /// Unix seconds.
+    pub(super) created: u64,
+    pub(super) segment_size: u32,
+    pub(super) stopped_cleanly: bool,
+    /// A server without durability has or had it open.
+    pub(super) volatile: bool,
+    /// The greatest commit number that was seen.
+    pub(super) last_commit: u64,
+    pub(super) segments: Segments,
+    /// Items and tombstones that count, older versions included.
+    pub(super) records: u64,
+    pub(super) record_bytes: u64,
+    pub(super) live_items: u64,
+    pub(super) live_bytes: u64,
+    pub(super) dead_bytes: u64,
+    /// The last three come from a sample.
+    pub(super) estimated: bool,
+    pub(super) torn: Vec<Torn>,
+    pub(super) damaged: Vec<Damaged>,
+    /// What is worth knowing and no damage.
+    pub(super) notes: Vec<String>,
+    /// What a start with this store does.
+    pub(super) recovery: Vec<String>,
+}
+
+impl Report {
+    /// Draws the conclusions, when everything else is known.
+    pub(super) fn conclude(&mut self) {
+        let emptied = self.volatile && !self.stopped_cleanly;
+        self.verdict = match (self.damaged.is_empty(), self.torn.is_empty() && !emptied) {
+            (false, _) if !emptied => Verdict::Damaged,
+            (_, true) => Verdict::Clean,
+            _ => Verdict::Torn,
+        };
+        if emptied {
+            self.recovery.push(
+                "empties the store: it was in use with --durability none, and its server did not \
+                 end cleanly"
+                    .to_owned(),
+            );
+            return;
+        }
+        let about = if self.estimated { "about " } else { "" };
+        self.recovery.push(format!("finds {about}{} items", self.live_items));
+        if !self.torn.is_empty() {
+            let bytes: u64 = self.torn.iter().map(|torn| torn.bytes).sum();
+            self.recovery.push(format!("drops {bytes} bytes of commits that did not complete"));
+        }
+        if !self.damaged.is_empty() {
+            self.recovery.push(
+                "drops what is damaged and keeps the rest; with --when-full refuse it refuses to \
+                 start without --accept-damage"
+                    .to_owned(),
+            );
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut row = |name: &str, value: fmt::Arguments<'_>| writeln!(f, "{name:<10} {value}");
+        row("store", format_args!("{}, {}", self.path, size(self.device_bytes)))?;
+        row(
+            "identity",
+            format_args!(
+                "{}, format {}, created {}",
+                self.store_id,
+                self.format_version,
+                date(self.created)
+            ),
+        )?;
+        let state = match (self.stopped_cleanly, self.volatile) {
+            (true, _) => "stopped cleanly",
+            (false, false) => "not stopped cleanly",
+            (false, true) => "not stopped cleanly, without durability",
+        };
+        row("state", format_args!("{state}, last commit {}", self.last_commit))?;
+        let s = &self.segments;
+        row(
+            "segments",
+            format_args!(
+                "{} of {}: {} free, {} in use ({} open), {} large items in {}",
+                s.all,
+                size(self.segment_size.into()),
+                s.free,
+                s.in_use,
+                s.open,
+                s.jumbos,
+                s.jumbos + s.jumbo_parts,
+            ),
+        )?;
+        row("records", format_args!("{}, {}", self.records, size(self.record_bytes)))?;
+        let about = if self.estimated { "about " } else { "" };
+        row(
+            "live",
+            format_args!(
+                "{about}{} items, {}; dead: {}",
+                self.live_items,
+                size(self.live_bytes),
+                size(self.dead_bytes)
+            ),
+        )?;
+        for torn in &self.torn {
+            let Torn { segment, at, bytes } = torn;
+            row("torn", format_args!("segment {segment} at {at}: {bytes} bytes"))?;
+        }
+        for Damaged { segment, bytes, records, what } in &self.damaged {
+            row(
+                "damaged",
+                format_args!(
+                    "segment {segment}: {what}; {bytes} bytes, at least {records} records lost"
+                ),
+            )?;
+        }
+        for note in &self.notes {
+            row("note", format_args!("{note}"))?;
+        }
+        for step in &self.recovery {
+            row("a start", format_args!("{step}"))?;
+        }
+        let verdict = match self.verdict {
+            Verdict::Clean => "clean",
+            Verdict::Torn => "nothing that was promised is lost",
+            Verdict::Damaged => "damaged",
+        };
+        row("verdict", format_args!("{verdict}"))
+    }
+}
+
+/// A size with one digit behind the point.
+fn size(bytes: u64) -> String {
+    let units = [(40, "TB"), (30, "GB"), (20, "MB"), (10, "KB")];
+    for (shift, unit) in units {
+        if bytes >> shift > 0 {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            return match tenths % 10 {
+                0 => format!("{} {unit}", tenths / 10),
+                tenth => format!("{}.{tenth} {unit}", tenths / 10),
+            };
+        }
+    }
+    format!("{bytes} bytes")
+}
+
+/// Unix seconds as date and time, UTC.
+fn date(seconds: u64) -> String {
+    let (mut days, time) = (seconds / 86_400, seconds % 86_400);
+    // Beyond any date that a clock may show, and the loop below would be long.
+    if days > 3_000_000 {
+        return format!("{seconds} seconds after 1970");
+    }
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hours, minutes, seconds) = (time / 3600, time / 60 % 60, time % 60);
+    format!("{year}-{month:02}-{:02} {hours:02}:{minutes:02}:{seconds:02} UTC", days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_dates() {
+        assert_eq!(size(0), "0 bytes");
+        assert_eq!(size(1536), "1.5 KB");
+        assert_eq!(size(64 << 30), "64 GB");
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(date(1_795_262_399), "2026-11-21 11:59:59 UTC");
+        assert_eq!(date(1_798_761_600), "2027-01-01 00:00:00 UTC");
+        assert_eq!(date(u64::MAX), format!("{} seconds after 1970", u64::MAX));
+    }
+}

@@ -1,0 +1,468 @@
+//! All segments of a store, and what they prove about each other.
+//!
+//! A commit is begun only after the one before it was synced. So the greatest commit number seen
+//! anywhere says up to where everything was durable once, and with that what is torn (nobody was
+//! promised it) can be told from what is damaged. That number is known only when everything was
+//! looked at: segments that are not plainly whole are looked at twice.
+
+use std::collections::HashMap;
+use std::io;
+
+use larder_disk::Device;
+use larder_log::format::checksum::checksum64;
+use larder_log::format::scan::{self, Damage, Ending, Expect, Extent, Scanned};
+use larder_log::format::segment::TRAILER_BYTES;
+use larder_log::format::{DurableEnd, Header, Meta, NoSegment, STREAMS, Trailer, Use, meta};
+use larder_log::record::Kind;
+use larder_log::{Record, SegmentNumber};
+
+use super::keys::Keys;
+pub(super) use super::look::Unusable;
+use super::look::{JumboState, Marks, Store};
+use super::report::{Damaged, Report, Segments, Torn};
+
+/// How many segments are named one by one in notes.
+const NAMED_MAX: usize = 20;
+
+/// Looks at everything. `progress` hears how many segments were looked at, of how many.
+pub(super) fn survey(
+    device: &dyn Device,
+    now: u64,
+    progress: &mut dyn FnMut(u32, u32),
+) -> Result<Report, Unusable> {
+    let store = Store::open(device)?;
+    let mut survey = Survey::new(&store, now);
+    survey.introduce(device.size());
+    survey.look_at_all(progress);
+    survey.judge();
+    Ok(survey.conclude())
+}
+
+/// A segment that has to be judged when everything is known.
+struct Open {
+    segment: SegmentNumber,
+    marks: Marks,
+    header: Option<Header>,
+    /// The generation to go by when the header is damaged.
+    generation: Option<u32>,
+    /// Trailers that were recognised behind the end that the first look found: commit and end.
+    behind: Vec<(u64, u32)>,
+    sealed: bool,
+}
+
+/// A jumbo that was read.
+struct LargeItem {
+    header: Header,
+    state: JumboState,
+    version: Option<Version>,
+}
+
+/// A version of a key in a segment.
+struct Version {
+    hash: u64,
+    seq: u64,
+    bytes: u64,
+    alive: bool,
+}
+
+struct Survey<'a> {
+    store: &'a Store<'a>,
+    now: u64,
+    report: Report,
+    keys: Keys,
+    /// The greatest commit number seen.
+    greatest: u64,
+    /// Up to where the streams were durable, and the commit that says so.
+    durable: (u64, [DurableEnd; STREAMS]),
+    /// By segment number: the first commit that can be in it. 0: it is not in use.
+    opened: Vec<u64>,
+    open: Vec<Open>,
+    jumbos: Vec<(SegmentNumber, Header)>,
+    /// Owner, its generation and index of a piece; the segment that holds it.
+    parts: HashMap<(SegmentNumber, u32, u32), SegmentNumber>,
+    image: Vec<u8>,
+}
+
+impl<'a> Survey<'a> {
+    fn new(store: &'a Store<'a>, now: u64) -> Self {
+        Survey {
+            store,
+            now,
+            report: Report::default(),
+            keys: Keys::new(),
+            greatest: store.superblock.next_commit.saturating_sub(1),
+            durable: Default::default(),
+            opened: vec![0; store.superblock.geometry.segment_count() as usize + 1],
+            open: Vec::new(),
+            jumbos: Vec::new(),
+            parts: HashMap::new(),
+            image: Vec::new(),
+        }
+    }
+
+    /// What the superblock says.
+    fn introduce(&mut self, device_bytes: u64) {
+        let superblock = &self.store.superblock;
+        let geometry = &superblock.geometry;
+        let report = &mut self.report;
+        report.store_id = format!("{:032x}", superblock.store_id);
+        report.format_version = larder_log::format::superblock::VERSION;
+        report.created = superblock.created;
+        report.segment_size = geometry.segment_size();
+        report.segments = Segments { all: geometry.segment_count(), ..Segments::default() };
+        report.stopped_cleanly = superblock.clean;
+        report.volatile = superblock.volatile;
+        for (copy, state) in self.store.copies.iter().enumerate() {
+            use larder_log::format::superblock::Copy;
+            if matches!(state, Copy::Damaged | Copy::Foreign) {
+                let note = format!("copy {copy} of the superblock is not whole; the other one is");
+                report.notes.push(note);
+            }
+        }
+        if superblock.pending_flush != 0 {
+            let note = format!("flush_all is due at {} (Unix seconds)", superblock.pending_flush);
+            report.notes.push(note);
+        }
+        if geometry.total_bytes() > device_bytes {
+            let what = format!("the store has {} bytes, the device fewer", geometry.total_bytes());
+            report.damaged.push(Damaged { segment: 0, bytes: 0, records: 0, what });
+        }
+        for (tail, _) in &self.store.tails {
+            self.greatest = self.greatest.max(tail.commit);
+        }
+    }
+
+    fn look_at_all(&mut self, progress: &mut dyn FnMut(u32, u32)) {
+        let all = self.report.segments.all;
+        let mut next = 1;
+        while next <= all {
+            let run = self.store.superblock.geometry.meta_run(next);
+            let last = *run.end();
+            match self.store.marks(run.clone()) {
+                Ok(marks) => {
+                    for (segment, marks) in run.zip(marks) {
+                        progress(segment, all);
+                        self.look_at(segment, marks);
+                    }
+                }
+                Err(error) => run.for_each(|segment| self.unreadable(segment, &error)),
+            }
+            next = last + 1;
+        }
+    }
+
+    fn unreadable(&mut self, segment: SegmentNumber, error: &io::Error) {
+        let (bytes, what) = (self.store.segment_size().into(), format!("cannot be read: {error}"));
+        self.report.damaged.push(Damaged { segment, bytes, records: 0, what });
+    }
+
+    /// The first look at a segment.
+    fn look_at(&mut self, segment: SegmentNumber, marks: Marks) {
+        if marks.damaged {
+            self.note_damaged_marks(segment, marks.meta.is_none());
+        }
+        if let Some(Meta { usage: Use::Part { owner, owner_generation, index }, .. }) = marks.meta {
+            self.parts.insert((owner, owner_generation, index), segment);
+        }
+        let admits = |generation| marks.meta.is_none_or(|meta| meta.admits(generation));
+        let header = match self.store.header(segment) {
+            Ok(header) => header,
+            Err(error) => return self.unreadable(segment, &error),
+        };
+        match header {
+            Ok(header) if !admits(header.generation) => {}
+            Ok(header) => {
+                // It was written by this commit or a later one.
+                self.greatest = self.greatest.max(header.opened);
+                self.opened[segment as usize] = header.opened;
+                match header.jumbo {
+                    Some(_) => self.jumbos.push((segment, header)),
+                    None => self.scan_first(segment, marks, Some(header), None),
+                }
+            }
+            Err(_) => match marks.meta {
+                Some(Meta { usage: Use::InUse { .. }, generation, .. }) => {
+                    self.scan_first(segment, marks, None, Some(generation));
+                }
+                None if header == Err(NoSegment::Damaged) => {
+                    let tails = self.store.tails.iter().map(|(tail, _)| tail);
+                    let here = tails.filter(|tail| tail.segment == segment);
+                    let generation = here.map(|tail| tail.generation).max();
+                    self.scan_first(segment, marks, None, generation);
+                }
+                _ => {}
+            },
+        }
+    }
+
+    /// One copy is what a crash leaves while it is being written. Both are more than that.
+    fn note_damaged_marks(&mut self, segment: SegmentNumber, both: bool) {
+        let notes = &mut self.report.notes;
+        if notes.len() < NAMED_MAX {
+            notes.push(match both {
+                true => format!("segment {segment}: no copy of its meta is whole"),
+                false => format!("segment {segment}: one copy of its meta is not whole"),
+            });
+        }
+    }
+
+    fn scan_first(
+        &mut self,
+        segment: SegmentNumber,
+        marks: Marks,
+        header: Option<Header>,
+        generation: Option<u32>,
+    ) {
+        let mut image = std::mem::take(&mut self.image);
+        if let Err(error) = self.store.image(segment, &mut image) {
+            self.image = image;
+            return self.unreadable(segment, &error);
+        }
+        let extent = own_extent(&marks, header.map(|header| header.generation).or(generation));
+        let expect = Expect { identity: self.store.identity, segment, generation, extent };
+        let mut versions = Vec::new();
+        let scanned = scan::segment(&image, &expect, |at, record| {
+            versions.push(self.version(at, &record, &marks));
+        });
+        match scanned {
+            Ok(scanned) => {
+                self.learn(scanned.last_commit, scanned.durable);
+                if scanned.ending == Ending::Sealed && scanned.damage == Damage::default() {
+                    self.count_segment(&scanned, &versions);
+                } else {
+                    let behind = trailers_behind(&image, scanned.end, segment, &scanned, self);
+                    let sealed = scanned.ending == Ending::Sealed;
+                    self.open.push(Open { segment, marks, header, generation, behind, sealed });
+                }
+            }
+            // Its header is gone, and nothing says which generation it was.
+            Err(_) => {
+                let bytes = self.store.segment_size().into();
+                let what = "its header is damaged and nothing else names it".to_owned();
+                self.report.damaged.push(Damaged { segment, bytes, records: 0, what });
+            }
+        }
+        self.image = image;
+    }
+
+    fn version(&self, at: u32, record: &Record<'_>, marks: &Marks) -> Version {
+        let superblock = &self.store.superblock;
+        let bytes = record.size() as u64;
+        let expired = record.expiry() != 0 && u64::from(record.expiry()) <= self.now;
+        let alive = record.kind() == Kind::Item
+            && record.seq() >= superblock.fence
+            && !expired
+            && !meta::is_marked(&marks.map, at as usize);
+        let hash = checksum64(record.key(), superblock.hash_seed);
+        Version { hash, seq: record.seq(), bytes, alive }
+    }
+
+    /// What the segment shows about all others.
+    fn learn(&mut self, commit: u64, durable: [DurableEnd; STREAMS]) {
+        self.greatest = self.greatest.max(commit);
+        if commit > self.durable.0 {
+            self.durable = (commit, durable);
+        }
+    }
+
+    fn count_segment(&mut self, scanned: &Scanned, versions: &[Version]) {
+        self.report.segments.in_use += 1;
+        self.report.segments.open += u32::from(scanned.ending != Ending::Sealed);
+        self.count(versions);
+    }
+
+    fn count(&mut self, versions: &[Version]) {
+        for version in versions {
+            self.report.records += 1;
+            self.report.record_bytes += version.bytes;
+            let alive = if version.alive { version.bytes } else { 0 };
+            self.keys.note(version.hash, version.seq, alive);
+        }
+    }
+
+    /// The second look, with all that is known.
+    fn judge(&mut self) {
+        let jumbos = std::mem::take(&mut self.jumbos).into_iter();
+        let items: Vec<LargeItem> =
+            jumbos.filter_map(|(segment, header)| self.read_jumbo(segment, header)).collect();
+        for item in items {
+            self.judge_jumbo(item);
+        }
+        for open in std::mem::take(&mut self.open) {
+            let extent = self.extent(&open);
+            self.scan_again(open, extent);
+        }
+    }
+
+    /// Up to where a segment was durable.
+    fn extent(&self, open: &Open) -> Extent {
+        let generation = open.header.map(|header| header.generation).or(open.generation);
+        let own = own_extent(&open.marks, generation);
+        if own != Extent::Unknown || open.sealed {
+            return own;
+        }
+        let proved = open.behind.iter().filter(|(commit, _)| *commit < self.greatest);
+        let mut known = proved.map(|(_, end)| *end).max().unwrap_or(0);
+        if let Some(header) = &open.header
+            && let Some(end) = self.durable.1.get(usize::from(header.stream))
+        {
+            if end.segment == open.segment {
+                known = known.max(end.offset);
+            } else if self.has_gone_on(header) {
+                return Extent::Sealed;
+            }
+        }
+        if known > 0 { Extent::AtLeast(known) } else { Extent::Unknown }
+    }
+
+    fn scan_again(&mut self, open: Open, extent: Extent) {
+        let Open { segment, marks, header, generation, .. } = open;
+        let mut image = std::mem::take(&mut self.image);
+        if let Err(error) = self.store.image(segment, &mut image) {
+            self.image = image;
+            return self.unreadable(segment, &error);
+        }
+        // What the first look went by, if the header cannot be read.
+        let generation = header.map(|header| header.generation).or(generation);
+        let expect = Expect { identity: self.store.identity, segment, generation, extent };
+        let mut versions = Vec::new();
+        let scanned = scan::segment(&image, &expect, |at, record| {
+            versions.push(self.version(at, &record, &marks));
+        });
+        if let Ok(scanned) = scanned {
+            self.count_segment(&scanned, &versions);
+            if let Ending::Torn { dropped } = scanned.ending {
+                let (at, bytes) = (scanned.end.into(), dropped.into());
+                self.report.torn.push(Torn { segment, at, bytes });
+            }
+            let damage = scanned.damage;
+            if damage != Damage::default() {
+                self.report.damaged.push(Damaged {
+                    segment,
+                    bytes: damage.bytes.into(),
+                    records: damage.gaps.into(),
+                    what: format!("{} commits are not as they were written", damage.commits),
+                });
+            }
+        }
+        self.image = image;
+    }
+
+    /// Reads a jumbo, and learns from its end.
+    fn read_jumbo(&mut self, segment: SegmentNumber, header: Header) -> Option<LargeItem> {
+        let piece = |index| self.parts.get(&(segment, header.generation, index)).copied();
+        let superblock = &self.store.superblock;
+        let mut version = None;
+        let state = self.store.jumbo(segment, piece, |jumbo| {
+            let fields = &jumbo.fields;
+            let expired = fields.expiry != 0 && u64::from(fields.expiry) <= self.now;
+            version = Some(Version {
+                hash: checksum64(jumbo.key, superblock.hash_seed),
+                seq: fields.seq,
+                bytes: jumbo.record_bytes as u64,
+                alive: fields.seq >= superblock.fence && !expired,
+            });
+        });
+        let state = match state {
+            Ok(state) => state,
+            Err(error) => {
+                self.unreadable(segment, &error);
+                return None;
+            }
+        };
+        if let JumboState::Whole(trailer) | JumboState::WrongValue(trailer) = &state {
+            self.learn(trailer.commit, trailer.durable);
+        }
+        Some(LargeItem { header, state, version })
+    }
+
+    fn judge_jumbo(&mut self, item: LargeItem) {
+        let LargeItem { header, state, version } = item;
+        let segment = header.segment;
+        let parts = header.jumbo.map_or(1, |jumbo| jumbo.parts);
+        let (what, commit) = match state {
+            JumboState::Whole(_) => {
+                self.report.segments.jumbos += 1;
+                self.report.segments.jumbo_parts += parts - 1;
+                self.count(version.as_slice());
+                return;
+            }
+            JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
+            JumboState::Incomplete { missing } => {
+                (format!("piece {missing} of a large item is nowhere"), None)
+            }
+            JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
+            JumboState::WrongValue(trailer) => {
+                ("the value of a large item is damaged".to_owned(), Some(trailer.commit))
+            }
+        };
+        let bytes = u64::from(parts) * u64::from(self.store.segment_size());
+        let was_durable = match commit {
+            Some(commit) => commit < self.greatest,
+            None => self.has_gone_on(&header),
+        };
+        if was_durable {
+            self.report.damaged.push(Damaged { segment, bytes, records: 1, what });
+        } else {
+            self.report.torn.push(Torn { segment, at: 0, bytes });
+        }
+    }
+
+    /// Whether the stream of this segment was durable in a segment that it opened later, or in this
+    /// one.
+    fn has_gone_on(&self, header: &Header) -> bool {
+        let Some(end) = self.durable.1.get(usize::from(header.stream)) else { return false };
+        let opened = self.opened.get(end.segment as usize);
+        end.segment == header.segment || opened.is_some_and(|opened| header.opened < *opened)
+    }
+
+    fn conclude(mut self) -> Report {
+        let report = &mut self.report;
+        let segments = &mut report.segments;
+        let used = segments.in_use + segments.jumbos + segments.jumbo_parts;
+        segments.free = segments.all.saturating_sub(used);
+        report.last_commit = self.greatest;
+        let alive = self.keys.alive();
+        report.live_items = alive.items;
+        report.live_bytes = alive.bytes.min(report.record_bytes);
+        report.dead_bytes = report.record_bytes - report.live_bytes;
+        report.estimated = alive.estimated;
+        report.conclude();
+        self.report
+    }
+}
+
+/// What a segment's own meta says about its end.
+fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
+    match (marks.meta, generation) {
+        (Some(meta), Some(generation)) if meta.speaks_of(generation) => match meta.usage {
+            Use::InUse { end } if end > 0 => Extent::Exactly(end),
+            _ => Extent::Unknown,
+        },
+        _ => Extent::Unknown,
+    }
+}
+
+/// The trailers that can be recognised behind `end`.
+fn trailers_behind(
+    image: &[u8],
+    end: u32,
+    segment: SegmentNumber,
+    scanned: &Scanned,
+    survey: &mut Survey<'_>,
+) -> Vec<(u64, u32)> {
+    let seed = larder_log::format::SegmentSeed::new(
+        survey.store.identity.checksum_seed,
+        segment,
+        scanned.generation,
+    );
+    let mut found = Vec::new();
+    for at in (end as usize..image.len().saturating_sub(TRAILER_BYTES - 1)).step_by(8) {
+        if let Some(trailer) = Trailer::find(&image[at..], scanned.generation, seed) {
+            let commit = trailer.trailer.commit;
+            survey.greatest = survey.greatest.max(commit);
+            found.push((commit, (at + TRAILER_BYTES) as u32));
+        }
+    }
+    found
+}
