@@ -513,7 +513,8 @@ fn must_free_frames(engine: &Engine) -> bool {
 
 /// Whether there are too few places in the store for the writers, counting those on their way.
 fn must_free_places(engine: &Engine) -> bool {
-    engine.log.available_numbers().saturating_add(engine.log.quarantined()) < READY_FRAMES
+    let wanted = READY_FRAMES.max(engine.log.wanted_numbers());
+    engine.log.available_numbers().saturating_add(engine.log.quarantined()) < wanted
 }
 
 /// Whether moving more would take too much memory beyond the budget before what was freed so far is

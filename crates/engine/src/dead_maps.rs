@@ -60,6 +60,12 @@ impl Cleaner {
         self.participant.tick();
         let segment = engine.log.segment(number);
         let generation = segment.generation();
+        if segment.is_dead_jumbo() {
+            let mut bits = vec![0; store.map_bytes()];
+            mark(&mut bits, RECORD_AT);
+            self.participant.sleep();
+            return Some(DeadMap { segment: number, generation, cover, after: cover, bits });
+        }
         let loaded = engine.log.load_if_absent(number).ok()?;
         let ends = engine.log.quarantined_ends(number);
         let mut bits = vec![0; store.map_bytes()];

@@ -277,7 +277,7 @@ impl Engine {
         let began = durable.now_us();
         committer.log.stage_all(&mut lock(&self.dead_maps));
         self.lease_versions();
-        let closed = self.log.close_commit();
+        let closed = self.log.close_commit(&mut committer.log);
         durable.take_changes(&mut committer.changes);
         let idle = closed.is_empty() && !self.log.has_commit_work(&committer.log);
         if idle && !durable.is_failing() {
@@ -368,7 +368,7 @@ impl Engine {
         }
         // Whoever still appends is waited for here. Who did not see yet that writes are refused
         // appends to another segment, to a commit that is not given up.
-        let rest = self.log.close_and_leave();
+        let rest = self.log.close_and_leave(&mut committer.log);
         durable.take_changes(&mut committer.changes);
         self.undo(std::mem::take(&mut committer.changes));
         self.log.fail_commits(&mut committer.log, &[closed, rest]);

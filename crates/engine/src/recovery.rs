@@ -15,9 +15,9 @@ use larder_log::format::superblock::SuperblockError;
 use larder_log::format::{DurableEnd, Ending, Extent, Geometry, Scanned, Superblock};
 use larder_log::log::prefetch;
 use larder_log::record::Kind;
-use larder_log::recover::{Found, Survey, read_superblock};
+use larder_log::recover::{Found, LoadedJumbo, Survey, read_superblock};
 use larder_log::store::SEQ_LEASE;
-use larder_log::{Address, Record, Store, format};
+use larder_log::{Address, Record, SegmentNumber, Store, format};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -88,8 +88,6 @@ pub enum StoreError {
         /// Damaged places, at least.
         records: u64,
     },
-    /// Memory cannot hold a value of the store.
-    ValueTooLarge,
     /// Memory cannot hold the index of the store.
     IndexTooLarge,
 }
@@ -112,9 +110,6 @@ impl fmt::Display for StoreError {
             ),
             StoreError::IndexTooLarge => {
                 f.write_str("the index of the store needs more memory: raise --memory")
-            }
-            StoreError::ValueTooLarge => {
-                f.write_str("the store holds a value for which there is not enough memory")
             }
         }
     }
@@ -236,6 +231,8 @@ struct Shared<'a> {
     next: AtomicUsize,
     tombstones: Mutex<Vec<Address>>,
     fence: u64,
+    /// Jumbos for which there was no memory.
+    waiting: Mutex<Vec<SegmentNumber>>,
     /// The index had no memory to grow.
     full: AtomicBool,
 }
@@ -258,18 +255,23 @@ impl Engine {
             next: AtomicUsize::new(0),
             tombstones: Mutex::default(),
             fence: store.superblock().fence,
+            waiting: Mutex::default(),
             full: AtomicBool::new(false),
         };
         let mut scans = self.read_all(&shared, progress)?;
         self.read_damaged(&shared, &mut scans)?;
+        self.read_waiting(&shared, &mut scans)?;
         if shared.full.load(Ordering::Relaxed) {
             return Err(StoreError::IndexTooLarge);
         }
+        let seen = scans.iter().flatten().map(|scan| scan.last_commit).max().unwrap_or(0);
         let mut loaded = Vec::new();
         let (mut newest, mut seq_limit) = (0, store.superblock().seq_limit);
         for (found, scan) in survey.segments.iter().zip(&scans) {
             let Some(scan) = scan else {
-                report.damaged_segments += 1;
+                // A jumbo whose commit did not complete looks the same as a damaged one.
+                let torn = found.header.jumbo.is_some() && found.opened + 1 >= seen;
+                report.damaged_segments += u32::from(!torn);
                 self.log.give_up(found.number);
                 continue;
             };
@@ -278,6 +280,19 @@ impl Engine {
             report.damaged_records += u64::from(scan.gaps);
             report.dropped_bytes += u64::from(scan.dropped);
             loaded.push((found, scan.sealed));
+        }
+        if std::env::var_os("DBG").is_some() {
+            for (found, scan) in survey.segments.iter().zip(&scans) {
+                eprintln!(
+                    "  {} gen {} opened {} end {} meta {:?} map {} {scan:?}",
+                    found.number,
+                    found.header.generation,
+                    found.opened,
+                    found.header.jumbo.is_some(),
+                    found.meta(),
+                    found.dead.len()
+                );
+            }
         }
         report.segments = loaded.len() as u32;
         let lost = report.damaged_records + u64::from(report.damaged_segments);
@@ -300,18 +315,27 @@ impl Engine {
         shared: &Shared<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Option<Scan>>, StoreError> {
-        let of = shared.survey.segments.len();
+        let segments = &shared.survey.segments;
+        let of = segments.len();
+        // Values that must be in memory come before frames that need not.
+        let mut order: Vec<usize> = (0..of).collect();
+        order.sort_by_key(|&at| segments[at].header.jumbo.is_none());
         let results: Mutex<Vec<Option<Scan>>> = Mutex::new(vec![None; of]);
         let failed: Mutex<Option<StoreError>> = Mutex::new(None);
         let workers = THREADS.min(thread::available_parallelism().map_or(1, Into::into));
+        let jumbos = order.iter().take_while(|&&at| segments[at].header.jumbo.is_some()).count();
+        for &at in &order[..jumbos] {
+            lock(&results)[at] = self.read_one(shared, &segments[at], Extent::Unknown)?;
+        }
+        shared.next.store(jumbos, Ordering::Relaxed);
         let work = |report: &mut dyn FnMut(usize)| {
             let mut participant = self.epochs.join();
             loop {
                 let at = shared.next.fetch_add(1, Ordering::Relaxed);
-                let Some(found) = shared.survey.segments.get(at) else { return };
+                let Some(&place) = order.get(at) else { return };
                 participant.tick();
-                match self.read_one(shared, found, Extent::Unknown) {
-                    Ok(scan) => lock(&results)[at] = scan,
+                match self.read_one(shared, &segments[place], Extent::Unknown) {
+                    Ok(scan) => lock(&results)[place] = scan,
                     Err(error) => {
                         *lock(&failed) = Some(error);
                         shared.next.store(of, Ordering::Relaxed);
@@ -381,27 +405,7 @@ impl Engine {
         extent: Extent,
     ) -> Result<Option<Scan>, StoreError> {
         if found.header.jumbo.is_some() {
-            let Some(trailer) = self.log.load_jumbo(found)? else {
-                return match self.options.when_full {
-                    WhenFull::Evict => Ok(None),
-                    WhenFull::Refuse => Err(StoreError::ValueTooLarge),
-                };
-            };
-            let address = Address::new(found.number, 0);
-            // SAFETY: the jumbo was just loaded, and nobody frees anything during recovery.
-            if let Some(record) = unsafe { self.log.record(address) } {
-                let offset = format::jumbo::RECORD_AT;
-                self.admit(shared, found, address, offset, record);
-            }
-            return Ok(Some(Scan {
-                end: 0,
-                last_commit: trailer.commit,
-                seq_limit: trailer.seq_limit,
-                durable: trailer.durable,
-                sealed: true,
-                gaps: 0,
-                dropped: 0,
-            }));
+            return self.read_jumbo(shared, found, false);
         }
         let roomy = self.log.available_frames() * FRAMES_LEFT
             > self.options.memory as usize / self.log.segment_size();
@@ -410,6 +414,76 @@ impl Engine {
             self.admit(shared, found, address, offset as usize, record);
         })?;
         Ok(Some(Scan::of(&loaded.scanned)))
+    }
+
+    /// Reads a value with a segment of its own. If there is no memory for it, it waits for the end
+    /// of the recovery: then it may turn out to be superseded.
+    fn read_jumbo(
+        &self,
+        shared: &Shared<'_>,
+        found: &Found,
+        must: bool,
+    ) -> Result<Option<Scan>, StoreError> {
+        let trailer = match self.log.load_jumbo(found, must)? {
+            LoadedJumbo::Loaded(trailer) => trailer,
+            LoadedJumbo::NoMemory => {
+                lock(&shared.waiting).push(found.number);
+                return Ok(None);
+            }
+            LoadedJumbo::Damaged => return Ok(None),
+        };
+        let address = Address::new(found.number, 0);
+        // SAFETY: the jumbo was just loaded, and nobody frees anything during recovery.
+        if let Some(record) = unsafe { self.log.record(address) } {
+            self.admit(shared, found, address, format::jumbo::RECORD_AT, record);
+        }
+        if self.log.segment(found.number).live() == 0 {
+            self.log.enter_dead(found);
+        }
+        Ok(Some(Scan {
+            end: 0,
+            last_commit: trailer.commit,
+            seq_limit: trailer.seq_limit,
+            durable: trailer.durable,
+            sealed: true,
+            gaps: 0,
+            dropped: 0,
+        }))
+    }
+
+    /// Decides about the values for which there was no memory.
+    fn read_waiting(
+        &self,
+        shared: &Shared<'_>,
+        scans: &mut [Option<Scan>],
+    ) -> Result<(), StoreError> {
+        let waiting = std::mem::take(&mut *lock(&shared.waiting));
+        let mut participant = self.epochs.join();
+        for (found, scan) in shared.survey.segments.iter().zip(scans) {
+            if !waiting.contains(&found.number) {
+                continue;
+            }
+            let Some((bytes, seq)) = self.log.look_at_jumbo(found)? else { continue };
+            participant.tick();
+            let key = Key::new(&bytes, self.options.hash_seed);
+            let newer = {
+                let guard = self.index.lock(&key);
+                guard.find(&key, |slot| self.same_key(slot.address(), &bytes))
+            };
+            let superseded = newer.is_some_and(|(_, _, (newer, ..))| newer >= seq)
+                || seq < shared.fence
+                || format::meta::is_marked(&found.dead, format::jumbo::RECORD_AT);
+            participant.sleep();
+            // In evict mode a value that does not fit is as good as evicted.
+            let fits = self.budget.used() < self.budget.limit();
+            if superseded || (!fits && self.options.when_full == WhenFull::Evict) {
+                self.log.enter_dead(found);
+                *scan = Some(Scan::dead(found));
+            } else {
+                *scan = self.read_jumbo(shared, found, true)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts a record into the index unless a newer version of its key is there.
@@ -525,6 +599,19 @@ struct Scan {
 }
 
 impl Scan {
+    /// Of a jumbo that was not read.
+    fn dead(found: &Found) -> Self {
+        Scan {
+            end: 0,
+            last_commit: found.opened,
+            seq_limit: 0,
+            durable: Default::default(),
+            sealed: true,
+            gaps: 0,
+            dropped: 0,
+        }
+    }
+
     fn of(scanned: &Scanned) -> Self {
         Scan {
             end: scanned.end,

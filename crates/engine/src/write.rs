@@ -187,23 +187,19 @@ impl Session {
                 &mut copied
             }
         };
+        let log = &self.engine.log;
+        let claimed = log.claim_jumbo(layout.size()).ok_or(NotWritten::NoSpace)?;
         let (mapping, start) =
             large.take_record(layout.value_offset()).ok_or(NotWritten::OutOfMemory)?;
         fields.seq = guard.next_seq();
-        let footprint = mapping.len() as u64;
         let record = mapping.base().wrapping_add(start);
         // SAFETY: header and key lie in the mapping's headroom, directly before the value.
         unsafe { write_head(record, layout, &fields, key.bytes()) };
-        let log = &self.engine.log;
-        let adopted =
-            log.adopt_jumbo(mapping, start, layout.size(), layout.value, self.now(), |address| {
-                // SAFETY: nobody reads the record before its slot is published.
-                unsafe { log.seal_record(address, record, layout, value_hash) };
-            });
-        adopted.map_err(|_| {
-            self.engine.budget.release(footprint);
-            NotWritten::OutOfMemory
-        })
+        let (now, size) = (self.now(), layout.size());
+        Ok(log.adopt_jumbo(claimed, mapping, start, size, layout.value, now, |address| {
+            // SAFETY: nobody reads the record before its slot is published.
+            unsafe { log.seal_record(address, record, layout, value_hash) };
+        }))
     }
 
     /// Makes the record at `address` the key's current one.

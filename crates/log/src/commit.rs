@@ -10,15 +10,15 @@
 //! a segment is written once; what does not fill a block yet goes to one of two alternating tail
 //! places, so no write ever touches bytes that an earlier commit made durable.
 
-use crate::address::SegmentNumber;
+use crate::address::{Address, SegmentNumber};
 use crate::failure::Cut;
 use crate::format::geometry::TAIL_BYTES;
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::map_in;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
-use crate::format::{BLOCK, DurableEnd, Meta, Tail, Trailer, Use};
+use crate::format::{BLOCK, DurableEnd, Meta, Tail, Trailer, Use, seal_record};
 use crate::log::{Log, Stream, lock};
-use crate::record::Record;
+use crate::record::{HEADER, Kind, Layout, Record, write_filler};
 use crate::segment::Segment;
 use crate::store::Store;
 use std::io;
@@ -69,8 +69,8 @@ pub struct Committer {
     buffer: Box<[u8; TAIL_BYTES]>,
     maps: Vec<DeadMap>,
     pub(crate) cuts: Vec<Cut>,
-    /// Commits that failed but were acknowledged: they are written again with the next.
-    again: Vec<Closed>,
+    /// Ends of segments whose commit failed although it was acknowledged: they belong to the next.
+    again: Vec<Part>,
 }
 
 /// What a commit wrote beside records.
@@ -134,21 +134,21 @@ impl Log {
 
     /// Closes the open commit. Afterwards every record that it covers is filled and published, and
     /// new ones belong to the next.
-    pub fn close_commit(&self) -> Closed {
-        self.close(false)
+    pub fn close_commit(&self, committer: &mut Committer) -> Closed {
+        self.close(committer, false)
     }
 
     /// As [`Log::close_commit`]; the streams go on in other segments.
-    pub fn close_and_leave(&self) -> Closed {
-        self.close(true)
+    pub fn close_and_leave(&self, committer: &mut Committer) -> Closed {
+        self.close(committer, true)
     }
 
-    fn close(&self, leave: bool) -> Closed {
+    fn close(&self, committer: &mut Committer, leave: bool) -> Closed {
         let store = self.durable_log();
         // First the number, then the trailers: a record behind a trailer is never counted to its
         // commit. One in front of it may be counted to the next, which is late but not wrong.
         let number = store.open_commit.fetch_add(1, Ordering::AcqRel);
-        let mut parts = Vec::new();
+        let mut parts = std::mem::take(&mut committer.again);
         for stream in STREAMS {
             let open = &self.streams[stream as usize];
             let _rolling = lock(&open.roll);
@@ -237,34 +237,17 @@ impl Log {
         let store = self.durable_log();
         let mut written = Written { tails: committer.tails, ..Written::default() };
         self.write_cuts(store, committer, &mut written)?;
-        let again = std::mem::take(&mut committer.again);
-        let result = again
-            .iter()
-            .chain([closed])
-            .try_for_each(|commit| self.write_records(store, committer, &mut written, commit));
-        committer.again = again;
-        result?;
+        for part in &closed.parts {
+            self.write_part(store, committer, &mut written, closed.number, part)?;
+        }
+        for &jumbo in &closed.jumbos {
+            self.write_jumbo(store, &mut written, closed.number, jumbo)?;
+        }
         self.write_maps(store, committer, &mut written)?;
         self.write_free_marks(store, &mut written)?;
         written.superblock = store.write_changed_superblock()?;
         store.device.sync()?;
         Ok(written)
-    }
-
-    fn write_records(
-        &self,
-        store: &Store,
-        committer: &mut Committer,
-        written: &mut Written,
-        commit: &Closed,
-    ) -> io::Result<()> {
-        for part in &commit.parts {
-            self.write_part(store, committer, written, commit.number, part)?;
-        }
-        for &jumbo in &commit.jumbos {
-            self.write_jumbo(store, written, commit.number, jumbo)?;
-        }
-        Ok(())
     }
 
     /// Whole blocks in place, the rest of an open segment to the stream's other tail place.
@@ -457,9 +440,6 @@ impl Log {
         let store = self.durable_log();
         committer.tails = written.tails;
         committer.cuts.clear();
-        for commit in committer.again.drain(..) {
-            self.settle_records(store, &commit);
-        }
         self.settle_records(store, closed);
         for (number, version) in written.metas {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
@@ -509,14 +489,45 @@ impl Log {
     }
 
     /// A commit could not be written, but what it covers was acknowledged: its records stay in
-    /// memory and are written again, from there, with the next commit. Whoever waits for it is told
-    /// that it failed.
+    /// memory and become part of the next commit, which is written from there. So its trailers must
+    /// disappear: a later commit that is found behind one would prove that it was durable. Whoever
+    /// waits for it is told that it failed.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
+        for part in closed.parts {
+            let segment = self.segment(part.segment);
+            let durable = segment.durable();
+            if durable == 0 {
+                // SAFETY: the header is this thread's own, and nobody reads it.
+                unsafe {
+                    store.reopen_segment(part.segment, segment, part.stream, segment.frame())
+                };
+            }
+            if part.sealed {
+                // There is no room for another trailer: this one gets the next commit's number.
+                committer.again.push(Part { from: durable, ..part });
+                continue;
+            }
+            segment.set_closed(durable);
+            let address = Address::new(part.segment, part.to as usize - TRAILER_BYTES);
+            let at = segment.frame().wrapping_add(address.offset());
+            let layout = Layout { header: HEADER, key: 0, value: TRAILER_BYTES - HEADER };
+            let seed = store.segment_seed(part.segment, segment.generation());
+            // SAFETY: the trailer is this thread's own, and nobody reads it.
+            unsafe {
+                write_filler(at, TRAILER_BYTES);
+                seal_record(at, Kind::Filler, &layout, None, seed);
+            }
+        }
+        for &jumbo in &closed.jumbos {
+            let header = self.segment(jumbo).frame().wrapping_sub(HEADER_BYTES);
+            // SAFETY: as above.
+            unsafe { store.reopen_segment(jumbo, self.segment(jumbo), Stream::Hot, header) };
+        }
+        lock(&store.new_jumbos).extend(closed.jumbos);
         lock(&store.failed).insert(closed.number);
         store.any_failed.store(true, Ordering::Release);
         store.settled_commit.store(closed.number, Ordering::Release);
-        committer.again.push(closed);
     }
 
     /// Whether a commit would have something to write although no record is new.

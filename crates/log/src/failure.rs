@@ -84,6 +84,10 @@ impl Log {
                 continue;
             }
             let entry = store.entry(cut.segment);
+            if segment.is_jumbo() {
+                self.write_meta(store, written, cut.segment, Use::Free, 0, None)?;
+                continue;
+            }
             let usage = Use::InUse { end: entry.end.load(Ordering::Relaxed) };
             let cover = entry.cover.load(Ordering::Relaxed);
             self.write_meta(store, written, cut.segment, usage, cover, None)?;

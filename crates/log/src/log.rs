@@ -81,6 +81,13 @@ pub const JUMBO_HEADROOM: usize = HEADER_BYTES;
 /// Room that it must have behind the record.
 pub const JUMBO_FOOTROOM: usize = TRAILER_BYTES;
 
+/// Numbers for a jumbo: its own, and with a store those of the further places it covers.
+#[derive(Debug)]
+pub struct JumboClaim {
+    number: SegmentNumber,
+    parts: Vec<SegmentNumber>,
+}
+
 /// How a log is built.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -110,6 +117,7 @@ pub struct Log {
     pub(crate) streams: [Open; 2],
     pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
     pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
+    wanted_numbers: AtomicU32,
     /// Segments being emptied, or emptied and not durably free.
     pub(crate) evicting: AtomicU32,
     /// Frames that were dropped, and the epochs that must have passed before they are reused.
@@ -158,6 +166,7 @@ impl Log {
             streams: Default::default(),
             queues: Default::default(),
             quarantine: Mutex::default(),
+            wanted_numbers: AtomicU32::new(0),
             evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
             store,
@@ -333,18 +342,19 @@ impl Log {
     }
 
     /// Gives a filled mapping a segment number: one record of `size` bytes that begins at `start`
-    /// in the mapping's first page. The mapping is charged already; it is given back if there is no
-    /// number. `seal` completes the record when its address is known.
+    /// in the mapping's first page. The mapping is charged already. `seal` completes the record when
+    /// its address is known.
     pub fn adopt_jumbo(
         &self,
+        claimed: JumboClaim,
         mapping: Mapping,
         start: usize,
         size: usize,
         value: usize,
         now: u32,
         seal: impl FnOnce(Address),
-    ) -> Result<Address, Mapping> {
-        let Some((number, parts)) = self.take_jumbo_numbers(size) else { return Err(mapping) };
+    ) -> Address {
+        let JumboClaim { number, parts } = claimed;
         let (base, bytes) = mapping.into_raw();
         let segment = self.segment(number);
         debug_assert!(start < PAGE);
@@ -361,27 +371,35 @@ impl Log {
         }
         let sealed = self.epochs.advance();
         lock(&self.queues[Stream::Hot as usize]).push_back(Sealed { segment: number, sealed });
-        Ok(Address::new(number, 0))
+        Address::new(number, 0)
     }
 
-    /// Numbers for a jumbo whose record has `size` bytes: its own, and with a store those of the
-    /// further places it covers.
-    fn take_jumbo_numbers(&self, size: usize) -> Option<(SegmentNumber, Vec<SegmentNumber>)> {
+    /// Places in the store that a jumbo waits for.
+    pub fn wanted_numbers(&self) -> usize {
+        self.wanted_numbers.load(Ordering::Relaxed) as usize
+    }
+
+    /// Claims what [`Log::adopt_jumbo`] needs for a record of `size` bytes; `None` if places must be
+    /// freed first.
+    pub fn claim_jumbo(&self, size: usize) -> Option<JumboClaim> {
         let Some(store) = &self.store else {
-            return self.take_number(Claim::Write).map(|number| (number, Vec::new()));
+            let number = self.take_number(Claim::Write)?;
+            return Some(JumboClaim { number, parts: Vec::new() });
         };
         let parts = store.jumbo_places(size);
         let mut numbers = lock(&self.numbers);
         if numbers.len() < parts + Claim::Write.spared() {
+            self.wanted_numbers.store(parts as u32, Ordering::Relaxed);
             return None;
         }
+        self.wanted_numbers.store(0, Ordering::Relaxed);
         let from = numbers.len() - parts;
         let mut taken = numbers.split_off(from);
         for &part in &taken[1..] {
             self.segment(part).begin_part();
         }
         let first = taken.remove(0);
-        Some((first, taken))
+        Some(JumboClaim { number: first, parts: taken })
     }
 }
 

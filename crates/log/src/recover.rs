@@ -6,7 +6,7 @@ use crate::commit::Written;
 use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use crate::format::jumbo::{Jumbo, RECORD_AT};
 use crate::format::meta::{self, Meta};
-use crate::format::segment::TRAILER_BYTES;
+use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::format::superblock::{self, SuperblockError};
 use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Superblock, Tail, Trailer, Use,
@@ -51,6 +51,12 @@ pub struct Found {
     pub dead: Box<[u8]>,
 }
 
+impl Found {
+    /// dbg
+    pub fn meta(&self) -> &Option<Meta> {
+        &self.meta
+    }
+}
 /// What lies on a device.
 #[derive(Debug, Default)]
 pub struct Survey {
@@ -69,6 +75,17 @@ pub struct Loaded {
     pub scanned: Scanned,
     /// Its bytes, if there was no frame for them.
     pub image: Option<Image>,
+}
+
+/// What became of a jumbo.
+#[derive(Clone, Copy, Debug)]
+pub enum LoadedJumbo {
+    /// It is part of the log.
+    Loaded(Trailer),
+    /// It is damaged, or its commit did not complete.
+    Damaged,
+    /// There is no memory for it.
+    NoMemory,
 }
 
 impl Log {
@@ -214,8 +231,10 @@ impl Log {
         let store = self.durable_log();
         let segment = self.segment(found.number);
         let mut frame = segment.frame();
-        if frame.is_null() && into_frame {
-            frame = self.frames.take(&self.budget, false).unwrap_or(std::ptr::null_mut());
+        // Records in a tail place cannot be read alone before the segment has its end.
+        let has_tail = survey.has_tail(found);
+        if frame.is_null() && (into_frame || has_tail) {
+            frame = self.frames.take(&self.budget, has_tail).unwrap_or(std::ptr::null_mut());
         }
         let words = if frame.is_null() { self.segment_size() / size_of::<u64>() } else { 0 };
         let mut image: Image = vec![0; words].into_boxed_slice();
@@ -249,25 +268,29 @@ impl Log {
         Ok(Loaded { scanned, image: frame.is_null().then_some(image) })
     }
 
-    /// Reads a jumbo and makes it part of the log. `None`: it is damaged, or there is no memory.
+    /// Reads a jumbo and makes it part of the log.
+    /// `must`: even if
+    /// that takes memory from frames, which are given back later.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn load_jumbo(&self, found: &Found) -> io::Result<Option<Trailer>> {
+    pub fn load_jumbo(&self, found: &Found, must: bool) -> io::Result<LoadedJumbo> {
         let store = self.durable_log();
         let size = self.segment_size();
         let mut first = vec![0; BLOCK];
         store.device.read_at(store.geometry.segment(found.number), &mut first)?;
         let opened =
             Jumbo::open(&first, &store.identity, found.number, store.geometry.segment_size());
-        let Ok(jumbo) = opened else { return Ok(None) };
+        let Ok(jumbo) = opened else { return Ok(LoadedJumbo::Damaged) };
         let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
         let Ok(mapping) = Mapping::new(image_bytes + JUMBO_FOOTROOM + PAGE) else {
-            return Ok(None);
+            return Ok(LoadedJumbo::NoMemory);
         };
-        if !self.budget.try_charge(mapping.len() as u64) {
-            return Ok(None);
+        let over = self.budget.used() + mapping.len() as u64 > self.budget.limit() / 8 * 7;
+        if over && !must {
+            return Ok(LoadedJumbo::NoMemory);
         }
+        self.budget.charge(mapping.len() as u64);
         // SAFETY: the mapping is this function's own and longer than the image.
         let image = unsafe { std::slice::from_raw_parts_mut(mapping.base(), image_bytes) };
         let places = [found.number].into_iter().chain(store.parts(found.number));
@@ -282,7 +305,7 @@ impl Log {
         let whole = jumbo.has_value(store.value_hash(value, &[]));
         let (true, Some(trailer)) = (whole, trailer) else {
             self.budget.release(mapping.len() as u64);
-            return Ok(None);
+            return Ok(LoadedJumbo::Damaged);
         };
         let record_bytes = jumbo.record_bytes as u32;
         let value_bytes = jumbo.value_bytes;
@@ -296,7 +319,46 @@ impl Log {
             jumbo: Some((value_bytes, bytes)),
         });
         self.enter(store, found, trailer.commit);
-        Ok(Some(trailer))
+        Ok(LoadedJumbo::Loaded(trailer))
+    }
+
+    /// Key and seq of a jumbo, without its value; `None` if it is damaged.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn look_at_jumbo(&self, found: &Found) -> io::Result<Option<(Vec<u8>, u64)>> {
+        let store = self.durable_log();
+        let mut first = vec![0; BLOCK];
+        store.device.read_at(store.geometry.segment(found.number), &mut first)?;
+        let opened =
+            Jumbo::open(&first, &store.identity, found.number, store.geometry.segment_size());
+        Ok(opened.ok().map(|jumbo| (jumbo.key.to_vec(), jumbo.fields.seq)))
+    }
+
+    /// Makes a jumbo that nobody needs part of the log, so that its places are freed like others.
+    pub fn enter_dead(&self, found: &Found) {
+        let segment = self.segment(found.number);
+        self.forget_mapping(found.number);
+        segment.restore(Restored {
+            frame: std::ptr::null_mut(),
+            filled: HEADER_BYTES as u32,
+            stream: found.header.stream,
+            generation: found.header.generation,
+            born: found.header.born,
+            jumbo: found.header.jumbo.map(|jumbo| (jumbo.value as usize, 0)),
+        });
+        self.enter(self.durable_log(), found, found.opened);
+    }
+
+    fn forget_mapping(&self, number: SegmentNumber) {
+        let segment = self.segment(number);
+        let bytes = segment.jumbo_mapping();
+        if bytes != 0 {
+            let frame = segment.take_frame();
+            // SAFETY: recovery has not shown the jumbo to anybody else.
+            unsafe { crate::log::unmap_jumbo(frame, bytes) };
+            self.budget.release(bytes as u64);
+        }
     }
 
     fn enter(&self, store: &Store, found: &Found, last_commit: u64) {
@@ -332,7 +394,9 @@ impl Log {
         let mut written = Written::default();
         for &(found, sealed) in loaded.iter().rev() {
             let segment = self.segment(found.number);
-            if !sealed {
+            // One that was cut may have its last block in a tail place only.
+            let cut_with_tail = found.end != 0 && survey.has_tail(found);
+            if !sealed || cut_with_tail {
                 store.entry(found.number).end.store(segment.filled(), Ordering::Relaxed);
                 self.write_end(survey, store, found, segment.filled(), &mut written)?;
             }
@@ -380,6 +444,13 @@ fn has_map(block: &[u8]) -> bool {
 }
 
 impl Survey {
+    /// Whether a tail place holds a block of this segment.
+    fn has_tail(&self, found: &Found) -> bool {
+        self.tails.iter().any(|(tail, _)| {
+            tail.segment == found.number && tail.generation == found.header.generation
+        })
+    }
+
     /// Lays the tails of a segment over its bytes from `first` on.
     fn lay_tails_over(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
         for (tail, data) in &self.tails {

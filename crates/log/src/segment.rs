@@ -334,6 +334,11 @@ impl Segment {
         self.jumbo_value.load(Ordering::Relaxed) as usize
     }
 
+    /// Whether the segment is one item that recovery found to be dead and did not load.
+    pub fn is_dead_jumbo(&self) -> bool {
+        self.jumbo_value() != 0 && !self.is_jumbo()
+    }
+
     /// Whether the segment is one item with a mapping of its own.
     pub fn is_jumbo(&self) -> bool {
         self.jumbo_mapping() != 0

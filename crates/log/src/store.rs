@@ -255,31 +255,63 @@ impl Store {
         at: *mut u8,
         jumbo_parts: Option<Vec<SegmentNumber>>,
     ) {
+        let entry = self.entry(number);
+        entry.cover.store(self.open_commit() - 1, Ordering::Relaxed);
+        entry.end.store(0, Ordering::Relaxed);
+        entry.sealed.store(false, Ordering::Release);
+        let parts = jumbo_parts.as_ref().map(Vec::len);
+        // SAFETY: the caller owns these bytes.
+        unsafe { self.write_header(number, segment, stream, at, parts) };
+        if let Some(parts) = jumbo_parts {
+            lock(&self.parts).insert(number, parts);
+            lock(&self.new_jumbos).push(number);
+        }
+    }
+
+    /// Counts a segment to a later commit than the one it was opened in: nothing of it is durable.
+    ///
+    /// # Safety
+    /// As [`Store::begin_segment`].
+    pub(crate) unsafe fn reopen_segment(
+        &self,
+        number: SegmentNumber,
+        segment: &Segment,
+        stream: Stream,
+        at: *mut u8,
+    ) {
+        let parts = segment.is_jumbo().then(|| self.parts(number).len());
+        // SAFETY: the caller owns these bytes.
+        unsafe { self.write_header(number, segment, stream, at, parts) };
+    }
+
+    /// # Safety
+    /// As [`Store::begin_segment`].
+    unsafe fn write_header(
+        &self,
+        number: SegmentNumber,
+        segment: &Segment,
+        stream: Stream,
+        at: *mut u8,
+        further: Option<usize>,
+    ) {
         let opened = self.open_commit();
         let entry = self.entry(number);
         entry.opened.store(opened, Ordering::Relaxed);
         entry.last_commit.store(opened, Ordering::Relaxed);
-        entry.cover.store(opened - 1, Ordering::Relaxed);
-        entry.end.store(0, Ordering::Relaxed);
-        entry.sealed.store(false, Ordering::Release);
         let header = Header {
             segment: number,
             generation: segment.generation(),
             stream: stream as u8,
             opened,
             born: segment.born(),
-            jumbo: jumbo_parts.as_ref().map(|further| JumboSize {
+            jumbo: further.map(|further| JumboSize {
                 value: segment.jumbo_value() as u64,
-                parts: further.len() as u32 + 1,
+                parts: further as u32 + 1,
             }),
         };
         let bytes = header.encode(&self.identity);
         // SAFETY: the caller owns these bytes.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        if let Some(parts) = jumbo_parts {
-            lock(&self.parts).insert(number, parts);
-            lock(&self.new_jumbos).push(number);
-        }
     }
 
     /// Places that a jumbo whose record has `size` bytes covers, its first included.
