@@ -34,7 +34,7 @@ pub use key::Key;
 pub use large::LargeValue;
 pub use options::{Options, WhenFull};
 pub use outcome::{CommitPoint, CommitState, Outcome, Refusal};
-pub use recovery::{Progress, Recovered, StoreError};
+pub use recovery::{Progress, Recovered, StoreError, is_store};
 pub use session::Session;
 pub use stats::{Stats, Totals};
 pub use verbs::*;

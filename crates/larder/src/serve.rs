@@ -2,6 +2,7 @@
 //! going to the background and blocking signals come before the first thread exists.
 
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use larder_server::notify::{Notifier, inherited_sockets};
@@ -31,10 +32,17 @@ pub(crate) fn run(
         Err(error) => return not_started(background, &format!("cannot block signals: {error}")),
     };
     let set_log_level = logging::start(settings.effective_log_level(), settings.log_format);
-    let notifier = Notifier::of_process();
+    let notifier = Arc::new(Notifier::of_process());
     notifier.status("starting");
     let verbose = settings.verbosity > 0;
-    let host = Host { sockets: inherited, set_log_level: Some(set_log_level) };
+    let running = Arc::new(OnceLock::new());
+    listen(signals, Arc::clone(&running), load);
+    let told = Arc::clone(&notifier);
+    let host = Host {
+        sockets: inherited,
+        set_log_level: Some(set_log_level),
+        starting: Some(Box::new(move |status| told.starting(status))),
+    };
     let server = match Server::start_in(settings, host) {
         Ok(server) => server,
         Err(error) => return not_started(background, &error.to_string()),
@@ -46,7 +54,8 @@ pub(crate) fn run(
         return ExitCode::from(NOT_STARTED);
     }
     notifier.ready("serving");
-    listen(signals, server.stopper(), server.reloader(), load);
+    // Set once, so it cannot be set already.
+    let _ = running.set((server.stopper(), server.reloader()));
     let reason = server.wait();
     info!(event = "stopping", reason);
     notifier.stopping("finishing commands in flight");
@@ -72,17 +81,24 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
     ExitCode::from(NOT_STARTED)
 }
 
-/// Takes signals for as long as the process lives, on a thread of its own.
+/// Takes signals for as long as the process lives, on a thread of its own. A start is not waited
+/// for: nobody was promised anything yet, and recovery can be cut off like anything else.
 fn listen(
     signals: Signals,
-    stopper: Stopper,
-    reloader: Reloader,
+    running: Arc<OnceLock<(Stopper, Reloader)>>,
     load: impl Fn() -> Result<Settings, SettingsError> + Send + 'static,
 ) {
     let hear = move || {
         loop {
-            match signals.wait() {
-                Signal::Reload => reload(&reloader, &load),
+            let signal = signals.wait();
+            let Some((stopper, reloader)) = running.get() else {
+                if signal == Signal::Stop {
+                    end_start();
+                }
+                continue;
+            };
+            match signal {
+                Signal::Reload => reload(reloader, &load),
                 Signal::Stop if stopper.stop("a signal") => {}
                 Signal::Stop => {
                     warn!(event = "stopping_now", reason = "a second signal");
@@ -94,6 +110,13 @@ fn listen(
     if let Err(error) = std::thread::Builder::new().name("signals".to_owned()).spawn(hear) {
         warn!(event = "signals_ignored", %error);
     }
+}
+
+/// Ends a process that does not serve yet.
+#[expect(clippy::disallowed_methods, reason = "main waits for the start, which is to be cut off")]
+fn end_start() -> ! {
+    info!(event = "stopped", reason = "a signal during the start");
+    std::process::exit(0)
 }
 
 /// Takes over the settings that a running server can change.

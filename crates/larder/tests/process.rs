@@ -1,98 +1,16 @@
 //! What only a process of its own can show: signals, sockets of a service manager, exit codes.
 //! Against the real binary.
 
+mod harness;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_larder");
-/// How long a test waits for what must happen.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A running binary and its log.
-struct Process {
-    child: Child,
-    log: BufReader<ChildStderr>,
-}
-
-impl Process {
-    fn spawn(command: &mut Command) -> Process {
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
-        let log = BufReader::new(child.stderr.take().expect("stderr is piped"));
-        Process { child, log }
-    }
-
-    /// The next log line of this event.
-    fn event(&mut self, name: &str) -> String {
-        let wanted = format!("event={name}");
-        loop {
-            let mut line = String::new();
-            assert!(self.log.read_line(&mut line).expect("the log is text") > 0, "no {name}");
-            if line.split_whitespace().any(|word| word == wanted) {
-                return line.trim_end().to_owned();
-            }
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
-        assert!(sent.expect("kill is there").success());
-    }
-
-    /// Waits for the end; the exit code and the rest of the log.
-    fn end(mut self) -> (Option<i32>, String) {
-        let mut rest = String::new();
-        self.log.read_to_string(&mut rest).expect("the log is text");
-        (self.child.wait().expect("it ends").code(), rest)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn serve() -> Command {
-    let mut command = Command::new(BINARY);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "off", "-t", "2"]);
-    command
-}
-
-/// A directory that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a writable directory");
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn connect(address: &str) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("it accepts");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket option");
-    stream
-}
-
-fn ask(client: &mut TcpStream, request: &str, expected: &str) {
-    client.write_all(request.as_bytes()).expect("it reads");
-    let mut reply = vec![0; expected.len()];
-    client.read_exact(&mut reply).expect("it answers");
-    assert_eq!(String::from_utf8_lossy(&reply), expected, "{request}");
-}
+use harness::{BINARY, Folder, PATIENCE, Process, ask, connect, serve};
 
 /// Starts the binary as a service manager does: `listener` is descriptor 3.
 fn activated(listener: &TcpListener, count: &str, more: &[&str]) -> Command {

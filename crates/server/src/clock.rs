@@ -28,6 +28,11 @@ impl Clock {
         Self::seconds(self.wall + self.start.elapsed())
     }
 
+    /// The wall clock at the start, in seconds since the Unix epoch.
+    pub(crate) fn wall_seconds(&self) -> u64 {
+        self.wall.as_secs()
+    }
+
     /// What [`now`](Self::now) was at the start.
     pub(crate) fn started(&self) -> UnixSeconds {
         Self::seconds(self.wall)

@@ -188,12 +188,9 @@ impl Worker {
         let start = output.len();
         let mut x = self.execution(output);
         let progress = text::answer_keys(&mut x, get, keys.all());
-        let points = x.points;
         let (unready, value) = (progress.unready, progress.value);
         connection.value = value;
-        if let Some(points) = points {
-            connection.wait_for(points, Repair::Close, start, output);
-        }
+        connection.withhold_output(&mut x, start, Repair::Close, value.is_some());
         let interrupted = value.is_some() || progress.answered < keys.all().len();
         let consumed = match progress.answered {
             _ if !interrupted => parsed.consumed,

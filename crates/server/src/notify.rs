@@ -5,12 +5,16 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 /// The first descriptor that a service manager hands over.
 const FIRST_INHERITED: RawFd = 3;
 
 /// More sockets than this are not taken over.
 const SOCKETS_MAX: u32 = 64;
+
+/// How long the service manager is asked to wait for the next word of a start.
+const START_GOES_ON: Duration = Duration::from_secs(60);
 
 /// The way to the service manager.
 #[derive(Debug, Default)]
@@ -40,6 +44,12 @@ impl Notifier {
     /// The server accepts connections.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}\n"));
+    }
+
+    /// What a long start is at, and that it goes on: the service manager waits on.
+    pub fn starting(&self, status: &str) {
+        let more = START_GOES_ON.as_micros();
+        self.send(&format!("EXTEND_TIMEOUT_USEC={more}\nSTATUS={status}\n"));
     }
 
     /// What the server is at, in a few words.
@@ -105,6 +115,8 @@ mod tests {
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let manager = UnixDatagram::bind_addr(&address).unwrap();
         let notifier = Notifier::connect(format!("@{name}").as_bytes()).unwrap();
+        notifier.starting("reading");
+        assert_eq!(heard(&manager), "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=reading\n");
         notifier.ready("serving");
         assert_eq!(heard(&manager), "READY=1\nSTATUS=serving\n");
         notifier.status("busy");

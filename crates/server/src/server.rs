@@ -7,6 +7,7 @@
 mod prepare;
 mod reload;
 mod stopper;
+pub(crate) mod store;
 
 use std::fmt;
 use std::io;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_engine::{Engine, OpenError};
+use larder_engine::{Engine, OpenError, StoreError};
 use tracing::{debug, error, info, warn};
 
 use crate::admin::Admin;
@@ -36,6 +37,7 @@ use prepare::{
 pub(crate) use reload::SetLogLevel;
 pub use reload::{Listed, Reloaded, Reloader};
 pub use stopper::Stopper;
+pub use store::Tell;
 
 /// Why a server could not be started. The message says what to do.
 #[derive(Debug)]
@@ -56,6 +58,15 @@ pub enum StartError {
         address: SocketAddr,
         /// Why.
         error: io::Error,
+    },
+    /// The store cannot be opened.
+    Store(larder_disk::OpenError),
+    /// The store cannot be used.
+    Recovery {
+        /// As `--store` names it.
+        store: String,
+        /// Why.
+        error: StoreError,
     },
     /// The engine cannot be opened.
     Engine(OpenError),
@@ -80,6 +91,8 @@ impl fmt::Display for StartError {
                 "the admin page cannot listen on {address} ({error}): choose another address with \
                  --admin, or --admin off"
             ),
+            StartError::Store(error) => write!(f, "--store {error}"),
+            StartError::Recovery { store, error } => write!(f, "--store {store}: {error}"),
             StartError::Engine(OpenError::MemoryTooSmall { minimum }) => {
                 write!(f, "--memory is too small: give at least {} MB", minimum.div_ceil(1 << 20))
             }
@@ -116,6 +129,8 @@ pub struct Host {
     pub sockets: Vec<OwnedFd>,
     /// Sets how much is logged: called by `verbosity` and by a reload.
     pub set_log_level: Option<Box<dyn Fn(LogLevel) + Send + Sync>>,
+    /// Told now and then what a long start is at, and thereby that it goes on.
+    pub starting: Option<Tell>,
 }
 
 impl fmt::Debug for Host {
@@ -161,6 +176,7 @@ pub struct Server {
     source: Arc<Source>,
     workers: Vec<JoinHandle<()>>,
     admin: Option<Admin>,
+    watch: Option<store::Watch>,
     pidfile: Option<PathBuf>,
 }
 
@@ -181,10 +197,6 @@ impl Server {
         for note in &settings.notes {
             warn!(event = "setting_ignored", note);
         }
-        if let Some(store) = &settings.store {
-            let error = io::Error::from(io::ErrorKind::Unsupported);
-            return Err(system(format!("open --store {store}"))(error));
-        }
         prepare_process(&mut settings)?;
         let listeners = if host.sockets.is_empty() {
             bind(&settings)?
@@ -192,31 +204,50 @@ impl Server {
             inherit(&settings, host.sockets)?
         };
         let admin = bind_admin(&settings)?;
-        let pidfile = write_pidfile(&settings)?;
-        write_port_file(&settings, &listeners);
-        drop_rights(&settings)?;
-        Self::run(settings, listeners, admin, pidfile, host.set_log_level)
-    }
-
-    fn run(
-        settings: Settings,
-        listeners: Vec<Listener>,
-        admin: Option<std::net::TcpListener>,
-        pidfile: Option<PathBuf>,
-        set_log_level: Option<SetLogLevel>,
-    ) -> Result<Server, StartError> {
         let clock = Clock::start();
+        let store = store::open(&settings, &clock)?;
+        let pidfile = write_pidfile(&settings)?;
+        drop_rights(&settings)?;
         let options = larder_engine::Options {
             memory: settings.memory,
             max_item_size: settings.max_item_size,
             when_full: settings.when_full,
             hash_seed: random_seed(),
-            store: None,
+            store,
         };
-        let engine = Engine::open(options).map_err(StartError::Engine)?;
+        let mut teller = store::Teller::new(host.starting);
+        let engine = Engine::open_with_progress(options, &mut |progress| teller.hear(progress))
+            .map_err(|error| store::explain(error, &settings))?;
+        store::report(&engine, &settings);
+        let run =
+            Self::run(settings, clock, Arc::clone(&engine), listeners, admin, host.set_log_level);
+        match run {
+            Ok(mut server) => {
+                server.pidfile = pidfile;
+                server.announce();
+                Ok(server)
+            }
+            Err(error) => {
+                // What was recovered is not to be thrown away for want of a port.
+                store::close(&engine)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Everything after recovery.
+    fn run(
+        settings: Settings,
+        clock: Clock,
+        engine: Arc<Engine>,
+        listeners: Vec<Listener>,
+        admin: Option<std::net::TcpListener>,
+        set_log_level: Option<SetLogLevel>,
+    ) -> Result<Server, StartError> {
         for listener in &listeners {
             listener.listen().map_err(StartError::Bind)?;
         }
+        write_port_file(&settings, &listeners);
         let options = net::Options {
             backend: settings.io,
             listeners,
@@ -233,7 +264,8 @@ impl Server {
         let source = Arc::new(source);
         let context = context(&source);
         source.set_context(&context);
-        let mut server = Server { source, workers: Vec::new(), admin: None, pidfile };
+        let mut server =
+            Server { source, workers: Vec::new(), admin: None, watch: None, pidfile: None };
         for worker in loops {
             let thread = server.spawn_worker(worker, &context)?;
             server.workers.push(thread);
@@ -242,7 +274,10 @@ impl Server {
             let admin = Admin::start(listener, Arc::clone(&server.source));
             server.admin = Some(admin.map_err(system("start the admin page"))?);
         }
-        server.announce();
+        if server.source.settings().store.is_some() {
+            let watch = store::Watch::start(Arc::clone(server.engine()));
+            server.watch = Some(watch.map_err(system("start the store's watch"))?);
+        }
         Ok(server)
     }
 
@@ -362,6 +397,14 @@ impl Server {
             if worker.join().is_err() {
                 error!(event = "worker_panicked");
             }
+        }
+        // Nobody can write any more.
+        if let Err(error) = store::close(&self.source.engine) {
+            error!(event = "store_not_closed", %error);
+            self.source.stopper.fail(error.to_string());
+        }
+        if let Some(watch) = self.watch.take() {
+            watch.stop();
         }
         if let Some(admin) = self.admin.take() {
             admin.stop();

@@ -48,7 +48,7 @@ impl std::ops::AddAssign for Totals {
 pub(crate) struct Checker {
     histories: BTreeMap<Key, History>,
     cas_ids: HashMap<Key, BTreeMap<u64, Print>>,
-    /// Seconds since 1970 at microsecond 0 of the monotonic clock.
+    /// Microseconds since 1970 at microsecond 0 of the monotonic clock.
     epoch: u64,
     pub(crate) totals: Totals,
 }
@@ -58,7 +58,7 @@ impl Checker {
         Checker {
             histories: BTreeMap::new(),
             cas_ids: HashMap::new(),
-            epoch: clock::wall() - clock::now() / 1_000_000,
+            epoch: clock::wall_micros().saturating_sub(clock::now()),
             totals: Totals::default(),
         }
     }
@@ -69,7 +69,8 @@ impl Checker {
     }
 
     fn when(&self, from: u64, to: u64) -> When {
-        When { from: self.epoch + from / 1_000_000, to: self.epoch + to / 1_000_000 }
+        let second = |time| (self.epoch + time) / 1_000_000;
+        When { from: second(from), to: second(to) }
     }
 
     fn history(&mut self, key: Key) -> &mut History {

@@ -10,7 +10,12 @@ pub(crate) fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
+/// Microseconds since 1970.
+pub(crate) fn wall_micros() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
 /// Seconds since 1970.
 pub(crate) fn wall() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    wall_micros() / 1_000_000
 }

@@ -141,7 +141,11 @@ impl History {
             return Err(self.violation(Fault::Contradiction, text));
         }
         let last = self.steps.len() - 1;
-        if *operation == Operation::Get || before == states {
+        // A touch may give a new cas id to a value that looks the same.
+        let touches = matches!(operation, Operation::Touch { .. });
+        // An item that was found to have expired was there for those who read before.
+        let expired = states == [None] && before != states;
+        if !expired && (*operation == Operation::Get || (before == states && !touches)) {
             self.steps[last].states = states;
             self.steps[last].told.get_or_insert(told);
         } else {
@@ -208,13 +212,20 @@ impl History {
         let lost = &self.steps[found + 1..];
         let told = lost.iter().filter(|step| step.told.is_some()).count() as u32;
         let taken = Taken { steps: lost.len() as u32, told };
+        // Steps that differ by a second of expiry only can look alike: any of them may be what was found.
+        let mut states = Vec::new();
+        for state in self.steps[floor..=found].iter().flat_map(|step| &step.states) {
+            if fits(state, seen, when) {
+                let mut state = state.clone();
+                if let (Some(item), Some(seen)) = (&mut state, seen) {
+                    item.cas = Some(seen.cas);
+                }
+                include(&mut states, state);
+            }
+        }
         self.steps.truncate(found + 1);
         let step = &mut self.steps[found];
-        step.states.retain(|state| fits(state, seen, when));
-        if let Some(seen) = seen {
-            step.states.retain(Option::is_some);
-            step.states.iter_mut().flatten().for_each(|item| item.cas = Some(seen.cas));
-        }
+        step.states = states;
         step.told.get_or_insert(now);
         self.sure = floor;
         let archived = self.sure.saturating_sub(ARCHIVE);

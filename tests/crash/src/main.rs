@@ -220,7 +220,7 @@ impl Run {
 
     fn passed(&mut self, name: &str, done: &Done, time: Duration) {
         self.passed += 1;
-        let Done { rounds, totals, slowest_start } = done;
+        let Done { rounds, totals, slowest_start, cuts } = done;
         println!(
             "{name}: ok: {rounds} rounds in {:.1} s; {} requests answered ({} with an error), {} in \
              flight, {} read by others; {} keys checked; {} changes taken back, {} of them acknowledged \
@@ -235,6 +235,9 @@ impl Run {
             totals.taken_told,
             slowest_start.as_millis(),
         );
+        if cuts.0 > 0 {
+            println!("    {} power failures with {} KiB not synced", cuts.0, cuts.1 >> 10);
+        }
     }
 
     fn stopped(&mut self, name: &str, stopped: &Stopped, world: &World) {

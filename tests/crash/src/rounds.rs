@@ -8,6 +8,7 @@ use crate::checker::Totals;
 use crate::client::ClientPlan;
 use crate::disk::{Cut, Faults};
 use crate::random::Random;
+use crate::server::Server;
 use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, World};
 
@@ -16,6 +17,8 @@ pub(crate) const LARGEST: u32 = (1 << 20) - 512;
 /// Connections that write in one process, at most. Writers keep their keys from round to round.
 const WRITERS: u16 = 4;
 const PROCESSES: u16 = 3;
+/// How long an end waits for a moment at which the disk has something to lose.
+const AIMING: Duration = Duration::from_millis(200);
 
 /// What rounds have done.
 #[derive(Debug, Default)]
@@ -23,6 +26,8 @@ pub(crate) struct Done {
     pub(crate) rounds: u32,
     pub(crate) totals: Totals,
     pub(crate) slowest_start: Duration,
+    /// Power failures with something to lose, and the bytes.
+    pub(crate) cuts: (u64, u64),
 }
 
 /// Where and why rounds ended early.
@@ -59,6 +64,10 @@ pub(crate) fn run(
     finish(world).map_err(last)?;
     done.totals = world.totals();
     done.slowest_start = world.slowest_start;
+    if let Some(disk) = &world.disk {
+        let counts = disk.counts();
+        done.cuts = (counts.cuts, counts.at_stake);
+    }
     Ok(done)
 }
 
@@ -77,7 +86,13 @@ struct Round {
     load: Option<Load>,
     time: Duration,
     sync_delay: Duration,
+    /// Ends when something was written that no sync has covered yet.
+    aimed: bool,
     end: End,
+    /// The start after that is killed this early, in the middle of its recovery.
+    stillborn: Option<Duration>,
+    /// The server after that meets this at once: what it had shown of the recovered must be durable.
+    again: Option<Cut>,
 }
 
 impl Round {
@@ -125,19 +140,49 @@ impl Round {
             load: (!idle).then_some(Load { processes, client }),
             time: Duration::from_millis(random.between(1, longest)),
             sync_delay: Duration::from_millis(random.pick(&[0, 0, 0, 3, 15, 40])),
+            aimed: random.chance(70),
             end,
+            stillborn: random.chance(20).then(|| Duration::from_millis(random.below(60))),
+            again: (random.chance(30) && world.disk.is_some()).then(|| random.pick(&Cut::ALL)),
         }
     }
 
     fn run(&self, world: &mut World) -> Result<(), Failure> {
         world.plan.memory_mib = self.memory_mib;
-        let mut server = world.start()?;
+        let server = world.start()?;
         if let Some(disk) = &world.disk {
             disk.set_faults(Faults { sync_delay: self.sync_delay, ..Faults::default() });
         }
-        let Some(load) = &self.load else { return Ok(world.end(server, self.end)?) };
+        if let Some(load) = &self.load {
+            self.under_load(world, server, load)?;
+        } else {
+            world.end(server, self.end)?;
+        }
+        if let Some(after) = self.stillborn {
+            world.plan.start_and_kill(after)?;
+        }
+        if let Some(cut) = self.again {
+            let server = world.start()?;
+            world.end(server, End::PowerLoss(cut))?;
+        }
+        Ok(())
+    }
+
+    fn under_load(
+        &self,
+        world: &mut World,
+        mut server: Server,
+        load: &Load,
+    ) -> Result<(), Failure> {
         let clients = world.clients(&server, load)?;
         thread::sleep(self.time);
+        if let (Some(disk), true) = (&world.disk, self.aimed) {
+            // Between a write and the sync that covers it, if one comes soon.
+            let aiming = Instant::now();
+            while disk.unsynced() == 0 && aiming.elapsed() < AIMING {
+                thread::yield_now();
+            }
+        }
         if !server.is_alive() {
             return Err(Failure::Io(std::io::Error::other("the server ended by itself")));
         }
@@ -148,7 +193,7 @@ impl Round {
 
 impl std::fmt::Display for Round {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Round { memory_mib, time, sync_delay, end, .. } = self;
+        let Round { memory_mib, time, sync_delay, end, stillborn, again, .. } = self;
         match &self.load {
             None => write!(f, "no load")?,
             Some(Load { processes, client }) => {
@@ -157,6 +202,10 @@ impl std::fmt::Display for Round {
                 write!(f, "{keys} keys each, {sizes:?} values, window {window}")?;
             }
         }
-        write!(f, ", {memory_mib} MiB, syncs take {sync_delay:?}, after {time:?}: {end:?}")
+        write!(f, ", {memory_mib} MiB, syncs take {sync_delay:?}, after {time:?}: {end:?}")?;
+        if let Some(after) = stillborn {
+            write!(f, ", recovery killed after {after:?}")?;
+        }
+        again.map_or(Ok(()), |cut| write!(f, ", and after recovery PowerLoss({cut:?})"))
     }
 }

@@ -58,12 +58,20 @@ impl ServerPlan {
         Ok(command)
     }
 
+    /// Starts the server and kills it some time later, whether it has finished its recovery or not.
+    pub(crate) fn start_and_kill(&self, after: Duration) -> io::Result<()> {
+        let mut child = self.command(free_port()?)?.spawn()?;
+        thread::sleep(after);
+        child.kill()?;
+        child.wait().map(drop)
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
     /// A server that ends or stays silent, with the end of what it printed.
     pub(crate) fn start(&self) -> io::Result<Server> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = free_port()?;
         let begun = Instant::now();
         let child = self.command(port)?.spawn().map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", self.binary.display()))
@@ -87,6 +95,10 @@ impl ServerPlan {
             return Err(io::Error::other(format!("{why}; it printed:\n{}", tail(&self.log))));
         }
     }
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// The end of a file of text.

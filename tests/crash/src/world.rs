@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::checker::{Checker, Totals};
 use crate::client::ClientPlan;
 use crate::clock;
-use crate::disk::{Cut, Disk, Faults};
+use crate::disk::{Cut, Disk};
 use crate::history::Violation;
 use crate::journal::{self, Event};
 use crate::server::{Durability, Server, ServerPlan, tail};
@@ -177,13 +177,15 @@ impl World {
                 }
             };
         }
+        if let (End::PowerLoss(_), Some(disk)) = (end, &self.disk) {
+            disk.power_off();
+        }
         server.signal_kill()?;
         if let Some(disk) = &self.disk {
-            // A process in a held sync cannot go before that ends: by the power failure, or because the
-            // kernel goes on without the process.
+            // A process in a sync cannot go before that ends.
             match end {
-                End::PowerLoss(_) => disk.power_off(),
-                _ => disk.set_faults(Faults::default()),
+                End::PowerLoss(_) => disk.release(),
+                _ => disk.abandon_syncs(),
             }
         }
         server.kill()?;

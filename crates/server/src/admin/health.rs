@@ -1,5 +1,6 @@
 //! Health checks, and the statistics as JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,7 +56,7 @@ impl Rows {
 /// What `?verbose` answers.
 #[derive(Serialize)]
 struct Report {
-    status: &'static str,
+    status: Cow<'static, str>,
     version: &'static str,
     uptime_seconds: u64,
     workers: usize,
@@ -71,7 +72,7 @@ pub(super) async fn live(State(source): State<Arc<Source>>, query: RawQuery) -> 
     let health = match source.workers.load(Relaxed) {
         // While it stops, workers end one by one, and that is life, too.
         workers if workers < source.settings().threads && !source.draining.load(Relaxed) => {
-            Err("a worker has ended")
+            Err("a worker has ended".into())
         }
         _ => Ok(()),
     };
@@ -87,10 +88,10 @@ pub(super) async fn ready(State(source): State<Arc<Source>>, query: RawQuery) ->
 fn answer(
     source: &Source,
     RawQuery(query): RawQuery,
-    health: Result<(), &'static str>,
+    health: Result<(), Cow<'static, str>>,
 ) -> Response {
     let (code, status) = match health {
-        Ok(()) => (StatusCode::OK, "ok"),
+        Ok(()) => (StatusCode::OK, "ok".into()),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
     };
     let query = query.unwrap_or_default();

@@ -5,7 +5,8 @@
 use std::fmt::{Display, Write};
 
 use crate::process;
-use crate::settings::MEMCACHED_VERSION;
+use crate::server::store;
+use crate::settings::{MEMCACHED_VERSION, durability_name};
 use crate::stats::Source;
 
 /// The text being written.
@@ -36,6 +37,7 @@ pub(super) fn text(source: &Source) -> String {
     process_metrics(source, &mut page);
     command_metrics(source, &engine.totals, &mut page);
     memory_metrics(&engine, &mut page);
+    store_metrics(source, &engine, &mut page);
     connection_metrics(source, &mut page);
     page.0
 }
@@ -133,6 +135,36 @@ fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
     ];
     for (name, help, value) in counters {
         page.one(name, "counter", help, value);
+    }
+}
+
+fn store_metrics(source: &Source, engine: &larder_engine::Stats, page: &mut Page) {
+    let settings = source.settings();
+    page.head("store_info", "gauge", "What an acknowledged write survives.");
+    let labels = format!("{{durability=\"{}\"}}", durability_name(settings.durability()));
+    page.sample("store_info", &labels, u8::from(settings.store.is_some()));
+    let healthy = store::failure(&source.engine).is_none();
+    page.one("store_healthy", "gauge", "Whether the store takes writes.", u8::from(healthy));
+    let gauges = [
+        ("unsynced_bytes", "Acknowledged bytes that are not durable yet.", engine.unsynced_bytes),
+        ("recovered_items", "Items found at the start.", engine.recovered_items),
+    ];
+    for (name, help, value) in gauges {
+        page.one(name, "gauge", help, value);
+    }
+    let seconds = |ms: u64| ms as f64 / 1e3;
+    page.one(
+        "unsynced_age_seconds",
+        "gauge",
+        "Age of the oldest of them.",
+        seconds(engine.unsynced_ms),
+    );
+    page.one("recovery_seconds", "gauge", "How long recovery took.", seconds(engine.recovery_ms));
+    page.one("commits_total", "counter", "Commits to the store.", engine.commits);
+    page.head("commit_seconds", "gauge", "How long the latest commits took.");
+    for (quantile, us) in [("0.5", engine.commit_us_p50), ("0.99", engine.commit_us_p99)] {
+        let labels = format!("{{quantile=\"{quantile}\"}}");
+        page.sample("commit_seconds", &labels, us as f64 / 1e6);
     }
 }
 

@@ -33,8 +33,8 @@ impl Points {
         })
     }
 
-    /// Bytes of memory beside the value itself.
-    pub(crate) fn heap(&self) -> usize {
-        self.more.capacity() * size_of::<CommitPoint>()
+    /// Bytes of memory that it takes.
+    pub(crate) fn size(&self) -> usize {
+        size_of::<Self>() + self.more.capacity() * size_of::<CommitPoint>()
     }
 }

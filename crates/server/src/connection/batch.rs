@@ -3,7 +3,6 @@
 
 use super::body::Announced;
 use super::dialect::Dialect;
-use super::withheld::repair_of;
 use super::{Connection, State, Step, Worker};
 use crate::command::{Executed, text::PREFETCH_WINDOW};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
@@ -216,14 +215,14 @@ impl Worker {
     ) -> Option<Step> {
         let bytes = input.bytes();
         let (mut done, mut keys_done) = (0, 0);
+        let mut x = self.execution(output);
         for entry in entries {
-            if output.is_full() {
+            if x.output.is_full() {
                 input.consume(done);
                 return Some(Step::Stop(Flow::Drain));
             }
             let own = &keys[keys_done..entry.keys_end];
-            let start = output.len();
-            let mut x = self.execution(output);
+            let start = x.output.len();
             let executed = match &entry.action {
                 Action::Execute(request) => D::execute(&mut x, request, own, None),
                 Action::Refuse(refusal) => {
@@ -231,18 +230,14 @@ impl Worker {
                     Executed::Done
                 }
             };
-            let gate = x.points.and_then(|points| {
-                let Action::Execute(request) = &entry.action else { return None };
-                Some((points, repair_of::<D>(request, &executed, &bytes[done..entry.end])?))
-            });
-            let interrupted = match executed {
-                Executed::Done => None,
-                executed => Some(interrupt(connection, executed, bytes, own)),
-            };
-            if let Some((points, repair)) = gate {
-                connection.wait_for(points, repair, start, output);
+            if x.points.is_some()
+                && let Action::Execute(request) = &entry.action
+            {
+                let whole = &bytes[done..entry.end];
+                connection.withhold_reply::<D>(&mut x, start, request, whole, &executed);
             }
-            if let Some((step, end)) = interrupted {
+            if !matches!(executed, Executed::Done) {
+                let (step, end) = interrupt(connection, executed, bytes, own);
                 input.consume(match end {
                     End::Before => done,
                     End::Within(end) => end,

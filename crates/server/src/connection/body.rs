@@ -147,15 +147,12 @@ impl Worker {
         let start = output.len();
         let mut x = self.execution(output);
         let refused = D::refuse_value(&mut x, request, keys, value);
-        let points = x.points;
         match refused {
             None => {}
             Some(Executed::Again) => return Step::Stop(Flow::Park),
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
-                if let Some(points) = points {
-                    connection.wait_for(points, D::not_kept(request), start, output);
-                }
+                connection.withhold_output(&mut x, start, D::not_kept(request), false);
                 input.consume(header);
                 connection.state = State::Swallow(value + trailer);
                 return Step::Next;
@@ -229,16 +226,13 @@ impl Worker {
             Memory::Large(large) => Value::Large(large),
         };
         let executed = D::execute(&mut x, &request, &keys, Some(value));
-        let points = x.points;
         match executed {
             Executed::Again => Step::Stop(Flow::Park),
             Executed::Close => Step::Stop(Flow::Close),
             _ => {
                 let repair = D::not_kept(&request);
                 connection.state = State::Ready;
-                if let Some(points) = points {
-                    connection.wait_for(points, repair, start, output);
-                }
+                connection.withhold_output(&mut x, start, repair, false);
                 Step::Next
             }
         }

@@ -49,7 +49,7 @@ impl Repair {
 struct Gate {
     start: u64,
     end: u64,
-    points: Points,
+    points: Box<Points>,
     repair: Repair,
     /// The rest of a long value follows.
     open: bool,
@@ -61,7 +61,7 @@ const GATE: usize = size_of::<Gate>();
 impl Gate {
     fn cost(&self) -> usize {
         let request = if let Repair::Again(request) = &self.repair { request.len() } else { 0 };
-        GATE + self.points.heap() + request
+        GATE + self.points.size() + request
     }
 }
 
@@ -113,7 +113,7 @@ impl Gates {
         &mut self,
         start: usize,
         output: &mut OutputBuffer<'_>,
-        points: Points,
+        points: Box<Points>,
         repair: Repair,
         open: bool,
     ) {
@@ -205,7 +205,7 @@ impl Gates {
     pub(super) fn put_back(
         &mut self,
         failed: Failed,
-        points: Option<Points>,
+        points: Option<Box<Points>>,
         output: &mut OutputBuffer<'_>,
     ) {
         let reply = &output.bytes()[self.split..];
@@ -265,7 +265,7 @@ impl Gates {
 #[derive(Debug)]
 pub(super) struct Failed {
     /// The commits, one of which has failed.
-    pub(super) points: Points,
+    pub(super) points: Box<Points>,
     /// How its reply is replaced.
     pub(super) repair: Repair,
     /// Whether the rest of a long value would have followed.

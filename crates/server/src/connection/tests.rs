@@ -2,8 +2,10 @@
 //! 1.6.45 was seen to answer; the other files are about what happens when input arrives in
 //! pieces, output is not taken, or values are long.
 
+mod commits;
 mod flow;
 mod gates;
+mod loops;
 mod table;
 
 use super::{Connection, Worker};
@@ -37,10 +39,13 @@ fn worker() -> Worker {
 }
 
 fn worker_with(options: Options) -> Worker {
-    let engine = Engine::open(options).unwrap();
-    let mut context = ServerContext::new(Arc::clone(&engine), NOW - 100, Box::new(NoHooks));
+    worker_on(&Engine::open(options).unwrap(), Waker::noop().clone())
+}
+
+fn worker_on(engine: &Arc<Engine>, waker: Waker) -> Worker {
+    let mut context = ServerContext::new(Arc::clone(engine), NOW - 100, Box::new(NoHooks));
     context.switches = Switches { shutdown: true, ..Switches::default() };
-    let session = engine.session(Waker::noop().clone());
+    let session = engine.session(waker);
     Worker::new(Arc::new(context), session, Box::new(|| NOW))
 }
 

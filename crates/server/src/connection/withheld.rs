@@ -10,7 +10,7 @@ use super::batch::KeyBatch;
 use super::dialect::{Binary, Dialect, Text};
 use super::gates::{Front, Gates, Repair};
 use super::{Connection, Protocol, Worker};
-use crate::command::{Executed, LongValue, Points};
+use crate::command::{Executed, Execution, LongValue, Points};
 use crate::net::{Budget, Flow, OutputBuffer};
 use larder_engine::Engine;
 use larder_protocol::Parse;
@@ -39,42 +39,51 @@ enum Again {
 }
 
 impl Connection {
-    /// Withholds the reply that stands in the output from `start` on until `points` are durable.
+    /// Withholds the reply to `request`, which stands in the output from `start` on, until what it
+    /// waits for is durable. `whole` is the request as it came.
     #[inline(never)]
-    pub(super) fn wait_for(
+    pub(super) fn withhold_reply<D: Dialect>(
         &mut self,
-        points: Points,
-        repair: Repair,
+        x: &mut Execution<'_, '_>,
         start: usize,
-        output: &mut OutputBuffer<'_>,
+        request: &D::Request<'_>,
+        whole: &[u8],
+        executed: &Executed,
     ) {
-        if matches!(repair, Repair::Silent) && start == output.len() {
+        let (repair, open) = match executed {
+            // There is no reply yet.
+            Executed::Again => (Repair::Silent, false),
+            // Some of its keys are answered, and what follows them may be sent by then.
+            Executed::Keys { value, .. } => (Repair::Close, value.is_some()),
+            _ if D::reads(request) => {
+                (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
+            }
+            _ => (D::not_kept(request), matches!(executed, Executed::Value(_))),
+        };
+        self.withhold_output(x, start, repair, open);
+    }
+
+    /// Withholds what stands in the output from `start` on until what it waits for is durable; `open`
+    /// if the rest of a long value follows.
+    pub(super) fn withhold_output(
+        &mut self,
+        x: &mut Execution<'_, '_>,
+        start: usize,
+        repair: Repair,
+        open: bool,
+    ) {
+        let Some(points) = x.points.take() else { return };
+        if matches!(repair, Repair::Silent) && start == x.output.len() {
             return;
         }
         let gates = self.gates.get_or_insert_with(|| Box::new(Gates::new(start)));
-        gates.add(start, output, points, repair, self.value.is_some());
+        gates.add(start, x.output, points, repair, open);
     }
 
     /// Whether a long value may not go on yet because its beginning is withheld.
     pub(super) fn is_open(&self) -> bool {
         self.gates.as_ref().is_some_and(|gates| gates.is_open())
     }
-}
-
-/// How the reply to a request is replaced if what it says was not kept; `None` if there is no reply
-/// yet. `whole` is the request.
-pub(super) fn repair_of<D: Dialect>(
-    request: &D::Request<'_>,
-    executed: &Executed,
-    whole: &[u8],
-) -> Option<Repair> {
-    Some(match executed {
-        Executed::Again => return None,
-        // Some of its keys are answered, and what follows them may be sent by then.
-        Executed::Keys { .. } => Repair::Close,
-        _ if D::reads(request) => Repair::Again(whole.into()),
-        _ => D::not_kept(request),
-    })
 }
 
 impl Worker {
@@ -167,7 +176,7 @@ impl Worker {
         request: &[u8],
         overtaken: bool,
         output: &mut OutputBuffer<'_>,
-    ) -> (Again, Option<Points>) {
+    ) -> (Again, Option<Box<Points>>) {
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let Parse::Request { request, .. } = D::parse(request, &mut keys) else {
             // It was one when it was executed first.

@@ -16,14 +16,15 @@ pub use error::{Origin, SettingsError};
 pub use help::{MEMCACHED_VERSION, memcached_help};
 pub use listen::ListenAddress;
 pub use load::{Environment, check_refused, command, from_matches, memcached_command};
-pub use store::{Durability, StorePath};
+pub use store::StorePath;
+pub(crate) use store::durability_name;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_engine::WhenFull;
+use larder_engine::{Durability, WhenFull};
 
 use crate::net::BackendChoice;
 
@@ -357,7 +358,7 @@ impl Settings {
         {
             return together(format!(
                 "--durability {} needs something that lasts: give --store PATH, or leave it out",
-                values::name_of(asked, store::DURABILITIES),
+                durability_name(asked),
             ));
         }
         if self.accept_damage && self.store.is_none() {

@@ -3,24 +3,20 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use larder_engine::Durability;
+
 use super::Settings;
 use super::units::{Bare, parse_size, show_size};
-use super::values::{positive_duration, split};
-
-/// What an acknowledged write survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Nothing: the store is there for what memory has no room for.
-    None,
-    /// A crash, except for the writes of the last `--sync-interval`.
-    Async,
-    /// A crash, whenever it comes.
-    Sync,
-}
+use super::values::{name_of, positive_duration, split};
 
 /// The values of `--durability`.
 pub(super) const DURABILITIES: &[(&str, Durability)] =
     &[("none", Durability::None), ("async", Durability::Async), ("sync", Durability::Sync)];
+
+/// Its name in the settings.
+pub(crate) fn durability_name(durability: Durability) -> String {
+    name_of(durability, DURABILITIES)
+}
 
 /// A directory, file or block device.
 #[derive(Clone, Debug, PartialEq, Eq)]

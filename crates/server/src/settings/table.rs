@@ -2,7 +2,7 @@
 
 use larder_engine::WhenFull;
 
-use super::store::{DURABILITIES, set_store, set_sync_interval};
+use super::store::{DURABILITIES, durability_name, set_store, set_sync_interval};
 use super::units::{Bare, parse_duration, parse_size, show_size};
 use super::values::{
     BACKENDS, LOG_FORMATS, LOG_LEVELS, PROTOCOLS, WHEN_FULL, joined, name_of, one_of, parse_switch,
@@ -347,7 +347,7 @@ pub(super) static SETTINGS: &[Setting] = &[
                 s.durability = Some(one_of(text, DURABILITIES)?);
                 Ok(())
             },
-            |s| name_of(s.durability(), DURABILITIES),
+            |s| durability_name(s.durability()),
         ),
     ),
     setting(

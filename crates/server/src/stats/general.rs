@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Row, Source, put};
 use crate::process;
-use crate::settings::MEMCACHED_VERSION;
+use crate::settings::{MEMCACHED_VERSION, durability_name};
 
 pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
     let engine = source.engine.stats();
@@ -153,6 +153,23 @@ fn item_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
     }
 }
 
+/// Without a store these say so, with 0 and `none`.
+fn store_rows(source: &Source, engine: &larder_engine::Stats, row: &mut Row<'_>) {
+    let settings = source.settings();
+    match &settings.store {
+        Some(store) => put(row, "larder_store", store),
+        None => put(row, "larder_store", "none"),
+    }
+    put(row, "larder_durability", durability_name(settings.durability()));
+    put(row, "larder_unsynced_bytes", engine.unsynced_bytes);
+    put(row, "larder_unsynced_ms", engine.unsynced_ms);
+    put(row, "larder_commits", engine.commits);
+    put(row, "larder_commit_us_p50", engine.commit_us_p50);
+    put(row, "larder_commit_us_p99", engine.commit_us_p99);
+    put(row, "larder_recovered_items", engine.recovered_items);
+    put(row, "larder_recovery_ms", engine.recovery_ms);
+}
+
 /// What memcached has no row for.
 fn larder_rows(
     source: &Source,
@@ -161,8 +178,9 @@ fn larder_rows(
     row: &mut Row<'_>,
 ) {
     put(row, "larder_version", env!("CARGO_PKG_VERSION"));
-    put(row, "larder_health", source.readiness().map_or_else(|reason| reason, |()| "ok"));
+    put(row, "larder_health", source.readiness().err().unwrap_or("ok".into()));
     put(row, "larder_io", source.net.backend().kind.name());
+    store_rows(source, engine, row);
     put(row, "larder_items_ram", engine.items);
     put(row, "larder_memory_used", engine.memory_used);
     put(row, "larder_index_bytes", engine.index_bytes);

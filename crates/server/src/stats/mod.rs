@@ -9,6 +9,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -19,7 +20,7 @@ use crate::clock::Clock;
 use crate::command::{CounterTotals, Hooks, ServerContext};
 use crate::guard::Registry;
 use crate::net;
-use crate::server::{SetLogLevel, Stopper};
+use crate::server::{SetLogLevel, Stopper, store};
 use crate::settings::{LogLevel, Settings};
 
 /// Takes rows: name and value.
@@ -204,14 +205,18 @@ impl Source {
     ///
     /// # Errors
     /// The reason, in a few words.
-    pub(crate) fn readiness(&self) -> Result<(), &'static str> {
+    pub(crate) fn readiness(&self) -> Result<(), Cow<'static, str>> {
         if self.draining.load(Relaxed) {
-            return Err("stopping: no new connections are taken");
+            return Err("stopping: no new connections are taken".into());
         }
         if self.workers.load(Relaxed) < self.settings().threads {
-            return Err("a worker has ended");
+            return Err("a worker has ended".into());
         }
-        Ok(())
+        // Reads go on, but who sends writes should know.
+        match store::failure(&self.engine) {
+            Some(reason) => Err(format!("the store refuses writes: {reason}").into()),
+            None => Ok(()),
+        }
     }
 
     /// Calls `row` for every row of a group; the empty name is the general group. False, without

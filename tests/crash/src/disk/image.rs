@@ -110,7 +110,6 @@ impl Image {
     }
 
     /// Bytes that a power cut could take.
-    #[cfg(test)]
     pub(crate) fn unsynced(&self) -> u64 {
         self.pending.iter().map(|write| write.bytes.len() as u64).sum()
     }

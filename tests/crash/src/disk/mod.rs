@@ -45,6 +45,19 @@ pub(crate) struct Counts {
     pub(crate) bytes: u64,
     pub(crate) syncs: u64,
     pub(crate) failed: u64,
+    /// Power failures at which there was something to lose, and how many bytes.
+    pub(crate) cuts: u64,
+    pub(crate) at_stake: u64,
+}
+
+/// Whether there is power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Power {
+    On,
+    /// It is gone: nothing has an effect any more, and nothing is answered.
+    Off,
+    /// Gone, and the server was killed: requests are answered so that its process can end.
+    Released,
 }
 
 /// A change of the directory that no sync of the directory has covered.
@@ -62,8 +75,9 @@ struct State {
     name_changes: Vec<NameChange>,
     next_file: u64,
     faults: Faults,
-    /// The power is off: syncs that have begun end without effect.
-    off: bool,
+    power: Power,
+    /// Counts processes that were killed: a sync of one that is gone has no effect.
+    killed: u64,
     counts: Counts,
     random: Random,
 }
@@ -89,8 +103,8 @@ fn apply(names: &mut BTreeMap<String, u64>, change: &NameChange) {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when a sync may end that was held.
-    released: Condvar,
+    /// Told when faults or power change.
+    changed: Condvar,
 }
 
 impl Shared {
@@ -99,19 +113,36 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The state, once there is power; `None` if the power went and the process may end.
+    fn powered(&self) -> Option<MutexGuard<'_, State>> {
+        let off = |state: &mut State| state.power == Power::Off;
+        let waited = self.changed.wait_while(self.state(), off);
+        let state = waited.unwrap_or_else(PoisonError::into_inner);
+        (state.power == Power::On).then_some(state)
+    }
+
     /// Waits for as long as the disk takes for one sync, and ends it. An error number if it fails.
     fn sync(&self, file: u64, covered: Covered) -> Result<(), i32> {
         let begun = Instant::now();
         let mut state = self.state();
+        let killed = state.killed;
         loop {
-            if state.off {
+            if state.killed != killed {
                 return Err(libc::EIO);
+            }
+            match state.power {
+                Power::Released => return Err(libc::EIO),
+                Power::Off => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                Power::On => {}
             }
             let delay = state.faults.sync_delay.saturating_sub(begun.elapsed());
             if state.faults.hold_syncs {
-                state = self.released.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else if !delay.is_zero() {
-                let waited = self.released.wait_timeout(state, delay);
+                let waited = self.changed.wait_timeout(state, delay);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             } else {
                 break;
@@ -152,11 +183,12 @@ impl Disk {
             name_changes: Vec::new(),
             next_file: 2,
             faults: Faults::default(),
-            off: false,
+            power: Power::On,
+            killed: 0,
             counts: Counts::default(),
             random: Random::new(seed),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() });
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let mut disk = Disk { shared, directory: directory.to_owned(), mounted: None };
         disk.attach()?;
         Ok(disk)
@@ -172,20 +204,31 @@ impl Disk {
     }
 
     /// Bytes that a power cut could take now.
-    #[cfg(test)]
-    fn unsynced(&self) -> u64 {
+    pub(crate) fn unsynced(&self) -> u64 {
         self.shared.state().files.values().map(Image::unsynced).sum()
     }
 
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.shared.state().faults = faults;
-        self.shared.released.notify_all();
+        self.shared.changed.notify_all();
     }
 
-    /// The power fails: a sync that waits ends and has covered nothing. [`Disk::cut`] must follow.
+    /// The power fails. The server must be killed and [`Disk::release`] called, so that it can end.
     pub(crate) fn power_off(&self) {
-        self.shared.state().off = true;
-        self.shared.released.notify_all();
+        self.shared.state().power = Power::Off;
+    }
+
+    /// Answers what the server still waits for.
+    pub(crate) fn release(&self) {
+        self.shared.state().power = Power::Released;
+        self.shared.changed.notify_all();
+    }
+
+    /// The server was killed: syncs that it waited for end without effect, as if the kill had come just
+    /// before them.
+    pub(crate) fn abandon_syncs(&self) {
+        self.shared.state().killed += 1;
+        self.set_faults(Faults::default());
     }
 
     /// What the power failure has left, and power again. The server must be dead: the mount is taken away
@@ -198,7 +241,10 @@ impl Disk {
         self.detach()?;
         {
             let state = &mut *self.shared.state();
-            state.off = false;
+            state.power = Power::On;
+            let at_stake: u64 = state.files.values().map(Image::unsynced).sum();
+            state.counts.cuts += u64::from(at_stake > 0);
+            state.counts.at_stake += at_stake;
             for image in state.files.values_mut() {
                 image.cut(cut, &mut state.random);
             }
@@ -229,6 +275,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.set_faults(Faults::default());
+        self.release();
         if let Err(error) = self.detach() {
             eprintln!("cannot unmount {}: {error}", self.directory.display());
         }

@@ -16,7 +16,7 @@ use fuser::{
 };
 
 use super::image::{BLOCK, Image};
-use super::{CAPACITY, NameChange, Shared, State};
+use super::{CAPACITY, Faults, NameChange, Power, Shared, State};
 
 /// The directory's number; the protocol fixes it.
 const ROOT: u64 = 1;
@@ -142,7 +142,7 @@ impl Filesystem for Served {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let mut state = self.shared.state();
+        let Some(mut state) = self.shared.powered() else { return reply.error(Errno::EIO) };
         if let (Some(size), Ok(image)) = (size, state.image(number)) {
             image.resize(size);
         }
@@ -162,7 +162,7 @@ impl Filesystem for Served {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let mut state = self.shared.state();
+        let Some(mut state) = self.shared.powered() else { return reply.error(Errno::EIO) };
         let number = state.next_file;
         state.next_file += 1;
         state.files.insert(number, Image::default());
@@ -177,7 +177,8 @@ impl Filesystem for Served {
     }
 
     fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.shared.state().change_name(NameChange::Unlink(name_of(name)));
+        let Some(mut state) = self.shared.powered() else { return reply.error(Errno::EIO) };
+        state.change_name(NameChange::Unlink(name_of(name)));
         reply.ok();
     }
 
@@ -191,7 +192,7 @@ impl Filesystem for Served {
         _: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let mut state = self.shared.state();
+        let Some(mut state) = self.shared.powered() else { return reply.error(Errno::EIO) };
         let Some(number) = state.names.get(&name_of(name)).copied() else {
             return reply.error(Errno::ENOENT);
         };
@@ -231,8 +232,8 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.shared.state().write(number, offset, data);
-        match written {
+        let Some(mut state) = self.shared.powered() else { return reply.error(Errno::EIO) };
+        match state.write(number, offset, data) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(error),
         }
@@ -248,7 +249,7 @@ impl Filesystem for Served {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let mut state = self.shared.state();
+        let Some(mut state) = self.shared.powered() else { return reply.error(Errno::EIO) };
         let end = offset.saturating_add(length);
         let done = match (mode, state.image(number)) {
             (_, Err(error)) => Err(error),
@@ -272,18 +273,16 @@ impl Filesystem for Served {
     }
 
     fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let covered = {
+        let (covered, slow) = {
             let mut state = self.shared.state();
+            let Faults { hold_syncs, sync_delay, .. } = state.faults;
+            let slow = hold_syncs || !sync_delay.is_zero() || state.power != Power::On;
             match state.image(number) {
-                Ok(image) => image.sync_begins(),
+                Ok(image) => (image.sync_begins(), slow),
                 Err(error) => return reply.error(error),
             }
         };
         let shared = Arc::clone(&self.shared);
-        let slow = {
-            let state = self.shared.state();
-            state.faults.hold_syncs || !state.faults.sync_delay.is_zero()
-        };
         let answer = move || match shared.sync(number.0, covered) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(Errno::from_i32(error)),
@@ -297,7 +296,7 @@ impl Filesystem for Served {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let mut state = self.shared.state();
+        let Some(mut state) = self.shared.powered() else { return reply.error(Errno::EIO) };
         state.name_changes.clear();
         state.durable_names = state.names.clone();
         reply.ok();

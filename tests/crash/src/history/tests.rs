@@ -90,6 +90,9 @@ fn an_expired_item_does_not_uncover_an_older_one() {
     let later = When { from: 1010, to: 1010 };
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), later, ALL, 9)), Fault::RolledBack);
     assert_eq!(fault(history.clone().recovered(None, NOW, ALL, 9)), Fault::Lost);
+    history.answered(&Operation::Get, &Reply::Miss, later, 5).unwrap();
+    let read = Seen { ttl: Some(5), ..value(2) };
+    history.read(Some(&read), 3, 4, NOW).unwrap();
     history.recovered(None, later, ALL, 9).unwrap();
 }
 
@@ -170,4 +173,32 @@ fn a_noreply_write_counts_once_a_later_answer_shows_it() {
     history.clone().recovered(Some(&value(1)), NOW, ALL, 9).unwrap();
     history.answered(&Operation::Get, &Reply::Item(value(2)), NOW, 3).unwrap();
     assert_eq!(fault(history.recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
+}
+
+#[test]
+fn a_touch_may_change_the_cas_id_and_readers_may_have_seen_the_old_one() {
+    let mut history = stored(1);
+    let touch = Operation::Touch { expires: 0, get: false };
+    history.answered(&touch, &Reply::Touched, NOW, 3).unwrap();
+    let after = Reply::Item(seen(&chunk(1, 20), 6));
+    history.answered(&Operation::Get, &after, NOW, 4).unwrap();
+    history.read(Some(&seen(&chunk(1, 20), 5)), 1, 2, NOW).unwrap();
+    history.recovered(Some(&seen(&chunk(1, 20), 6)), NOW, ALL, 9).unwrap();
+}
+
+#[test]
+fn two_states_that_look_alike_after_a_crash_both_stay_possible() {
+    let until = |expires| {
+        let Operation::Store { how, content, flags, quiet, meta, .. } = set(1) else {
+            unreachable!()
+        };
+        Operation::Store { how, content, flags, quiet, meta, expires }
+    };
+    let mut history = History::new(key());
+    history.answered(&until(1013), &Reply::Stored(None), NOW, 3).unwrap();
+    history.executed(&Operation::Touch { expires: 1011, get: false }, NOW, false);
+    let read = |ttl| Seen { ttl: Some(ttl), ..value(1) };
+    history.recovered(Some(&read(12)), NOW, ALL, 9).unwrap();
+    history.recovered(Some(&read(14)), NOW, ALL, 9).unwrap();
+    assert_eq!(fault(history.recovered(Some(&read(20)), NOW, ALL, 9)), Fault::Foreign);
 }

@@ -99,8 +99,8 @@ impl Commits {
     }
 }
 
-fn points(all: &[CommitPoint]) -> Points {
-    let mut points = Points::new(all[0]);
+fn points(all: &[CommitPoint]) -> Box<Points> {
+    let mut points = Box::new(Points::new(all[0]));
     all[1..].iter().for_each(|&point| points.add(point));
     points
 }

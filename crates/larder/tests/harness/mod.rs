@@ -1,0 +1,95 @@
+//! The real binary as a process of its own: its log, its signals, its end.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_larder");
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running binary and its log.
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    pub(crate) log: BufReader<ChildStderr>,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Process {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let log = BufReader::new(child.stderr.take().expect("stderr is piped"));
+        Process { child, log }
+    }
+
+    /// The next log line of this event.
+    pub(crate) fn event(&mut self, name: &str) -> String {
+        let wanted = format!("event={name}");
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).expect("the log is text") > 0, "no {name}");
+            if line.split_whitespace().any(|word| word == wanted) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
+        assert!(sent.expect("kill is there").success());
+    }
+
+    /// Waits for the end; the exit code and the rest of the log.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).expect("the log is text");
+        (self.child.wait().expect("it ends").code(), rest)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn serve() -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "off", "-t", "2"]);
+    command
+}
+
+/// A directory that goes with the test.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a writable directory");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("it accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+    stream
+}
+
+pub(crate) fn ask(client: &mut TcpStream, request: &str, expected: &str) {
+    client.write_all(request.as_bytes()).expect("it reads");
+    let mut reply = vec![0; expected.len()];
+    client.read_exact(&mut reply).expect("it answers");
+    assert_eq!(String::from_utf8_lossy(&reply), expected, "{request}");
+}

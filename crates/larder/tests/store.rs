@@ -1,0 +1,200 @@
+//! A store from outside: what a start says about it, what survives which end, who may have it, and
+//! that `larder check` sees the same. Against the real binary.
+
+mod harness;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Instant;
+
+use harness::{BINARY, Folder, PATIENCE, Process, ask, connect, serve};
+
+/// A server that serves.
+struct Server {
+    process: Process,
+    address: String,
+    /// Its line about what it found.
+    recovered: String,
+}
+
+impl Server {
+    fn start(store: &Path, more: &[&str]) -> Server {
+        let mut command = serve();
+        command.arg("--store").arg(format!("{}:64MB", store.display())).args(more);
+        let mut process = Process::spawn(&mut command);
+        let recovered = process.event("recovered");
+        let listening = process.event("listening");
+        let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
+        process.event("serving");
+        Server { process, address, recovered }
+    }
+
+    fn ask(&self, request: &str, expected: &str) {
+        ask(&mut connect(&self.address), request, expected);
+    }
+
+    fn stats(&self, group: &str) -> String {
+        let mut client = connect(&self.address);
+        client.write_all(format!("stats{group}\r\n").as_bytes()).expect("it reads");
+        let mut lines = BufReader::new(client);
+        let mut reply = String::new();
+        while !reply.ends_with("END\r\n") {
+            assert!(lines.read_line(&mut reply).expect("it answers") > 0, "{reply}");
+        }
+        reply
+    }
+
+    fn stat(&self, name: &str) -> String {
+        let stats = self.stats("");
+        let row = format!("STAT {name} ");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&row));
+        line.unwrap_or_else(|| panic!("no {name} in {stats}")).to_owned()
+    }
+
+    /// Waits until nothing would be lost by a crash.
+    fn until_durable(&self) {
+        let begun = Instant::now();
+        while self.stat("larder_unsynced_bytes") != "0" {
+            assert!(begun.elapsed() < PATIENCE, "it is never durable");
+            std::thread::yield_now();
+        }
+    }
+
+    fn kill(mut self) {
+        self.process.child.kill().expect("it runs");
+        self.process.child.wait().expect("it ends");
+    }
+
+    fn stop(self) {
+        self.process.signal("-TERM");
+        let (code, log) = self.process.end();
+        assert_eq!(code, Some(0), "{log}");
+    }
+}
+
+fn check(store: &Path) -> Output {
+    Command::new(BINARY).arg("check").arg(store).output().expect("the binary starts")
+}
+
+fn checked(store: &Path, code: i32) -> String {
+    let output = check(store);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
+#[test]
+fn what_is_durable_is_there_after_a_crash_and_after_a_stop() {
+    let folder = Folder::new("store");
+    for durability in ["async", "sync"] {
+        let store = folder.0.join(durability);
+        let flags = ["--durability", durability, "--sync-interval", "50ms"];
+        let server = Server::start(&store, &flags);
+        assert!(server.recovered.contains("created=true"), "{}", server.recovered);
+        server.ask("set a 5 0 3\r\nabc\r\n", "STORED\r\n");
+        server.ask("set n 0 0 1\r\n1\r\nincr n 5\r\n", "STORED\r\n6\r\n");
+        server.until_durable();
+        assert_eq!(server.stat("larder_durability"), durability);
+        assert_eq!(server.stat("larder_store"), format!("{}:64MB", store.display()));
+        assert!(server.stat("larder_commits").parse::<u64>().expect("a number") > 0);
+        server.kill();
+        assert!(checked(&store, 0).contains("2 items"), "{durability}");
+
+        let server = Server::start(&store, &flags);
+        assert!(server.recovered.contains("items=2"), "{}", server.recovered);
+        assert!(server.recovered.contains("clean=false"), "{}", server.recovered);
+        assert_eq!(server.stat("larder_recovered_items"), "2");
+        server.ask("get a n\r\n", "VALUE a 5 3\r\nabc\r\nVALUE n 0 1\r\n6\r\nEND\r\n");
+        server.ask("delete n\r\nset last 0 0 1\r\nx\r\n", "DELETED\r\nSTORED\r\n");
+        // Nothing is waited for: a stop makes everything durable.
+        server.stop();
+        let report = checked(&store, 0);
+        assert!(report.contains("stopped cleanly"), "{report}");
+
+        let server = Server::start(&store, &flags);
+        assert!(server.recovered.contains("clean=true"), "{}", server.recovered);
+        server.ask("get a n last\r\n", "VALUE a 5 3\r\nabc\r\nVALUE last 0 1\r\nx\r\nEND\r\n");
+        server.stop();
+    }
+}
+
+#[test]
+fn without_durability_items_survive_a_stop_and_no_crash() {
+    let folder = Folder::new("volatile");
+    let store = folder.0.join("store");
+    let flags = ["--durability", "none"];
+    let server = Server::start(&store, &flags);
+    server.ask("set a 0 0 1\r\n1\r\n", "STORED\r\n");
+    server.stop();
+    let server = Server::start(&store, &flags);
+    server.ask("get a\r\n", "VALUE a 0 1\r\n1\r\nEND\r\n");
+    server.kill();
+    let report = checked(&store, 1);
+    assert!(report.contains("a start    empties the store"), "{report}");
+    let mut command = serve();
+    let mut process = Process::spawn(command.arg("--store").arg(&store).args(flags));
+    process.event("store_emptied");
+    process.event("serving");
+}
+
+#[test]
+fn a_store_belongs_to_one_process() {
+    let folder = Folder::new("shared");
+    let store = folder.0.join("store");
+    let server = Server::start(&store, &[]);
+    let (code, log) = Process::spawn(serve().arg("--store").arg(&store)).end();
+    assert_eq!(code, Some(3), "{log}");
+    assert!(log.contains("another process uses this store: stop it first"), "{log}");
+    assert_eq!(check(&store).status.code(), Some(3));
+    server.ask("mn\r\n", "MN\r\n");
+    server.stop();
+    checked(&store, 0);
+}
+
+#[test]
+fn what_is_no_store_is_not_overwritten() {
+    let folder = Folder::new("foreign");
+    let file = folder.0.join("precious");
+    fs::write(&file, vec![b'x'; 2 << 20]).expect("a file");
+    let named = format!("{}:64MB", file.display());
+    let (code, log) = Process::spawn(serve().args(["--store", &named])).end();
+    assert_eq!(code, Some(3), "{log}");
+    assert!(log.contains("is not a store"), "{log}");
+    assert_eq!(fs::read(&file).expect("a file"), vec![b'x'; 2 << 20]);
+}
+
+#[test]
+fn damage_is_refused_or_dropped_but_never_hidden() {
+    let folder = Folder::new("damage");
+    let store = folder.0.join("store");
+    let server = Server::start(&store, &[]);
+    let value = "v".repeat(5000);
+    for key in ["one", "two", "three"] {
+        server.ask(&format!("set {key} 0 0 5000\r\n{value}\r\n"), "STORED\r\n");
+        // Each in a commit of its own, so that a later one vouches for it.
+        server.until_durable();
+    }
+    server.stop();
+    let bytes = fs::read(&store).expect("the store");
+    let at = bytes.windows(9).position(|bytes| bytes == b"twovvvvvv").expect("an item") + 100;
+    let file = fs::OpenOptions::new().write(true).open(&store).expect("the store");
+    file.write_all_at(b"!", at as u64).expect("a writable file");
+    drop(file);
+    let report = checked(&store, 2);
+    assert!(report.contains("at least 1 records lost"), "{report}");
+
+    let mut refusing = serve();
+    refusing.arg("--store").arg(&store).args(["--when-full", "refuse"]);
+    let (code, log) = Process::spawn(&mut refusing).end();
+    assert_eq!(code, Some(3), "{log}");
+    assert!(log.contains("--accept-damage"), "{log}");
+    let mut process = Process::spawn(refusing.arg("--accept-damage"));
+    process.event("store_damaged");
+    let listening = process.event("listening");
+    let address = listening.rsplit_once("address=").expect("it says where").1;
+    let mut client = connect(address);
+    ask(&mut client, "get two\r\nmg one k\r\nmg three k\r\n", "END\r\nHD kone\r\nHD kthree\r\n");
+}

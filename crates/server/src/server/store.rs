@@ -1,0 +1,158 @@
+//! The store's part in the life of a server: opened and locked while the process still has all its
+//! rights, recovered before any client may connect, watched while it is used, closed at the end.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use larder_disk::FileDevice;
+use larder_engine::{Engine, Health, MonotonicClock, OpenError, Progress, StoreOptions, is_store};
+use tracing::{error, info, warn};
+
+use super::StartError;
+use crate::clock::{Clock, random_seed};
+use crate::settings::Settings;
+
+/// How often the log hears of a long recovery, and how soon of a store that fails.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Opens what `--store` names, for this process alone.
+pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOptions>, StartError> {
+    let Some(store) = &settings.store else { return Ok(None) };
+    let device = FileDevice::open_checked(&store.path, store.size, is_store);
+    let device = device.map_err(StartError::Store)?;
+    let start = Instant::now();
+    Ok(Some(StoreOptions {
+        device: Arc::new(device),
+        durability: settings.durability(),
+        sync_interval: settings.sync_interval,
+        accept_damage: settings.accept_damage,
+        clock: MonotonicClock(Arc::new(move || start.elapsed())),
+        seeds: [random_seed(), random_seed(), random_seed()],
+        created: clock.wall_seconds(),
+    }))
+}
+
+/// Names the store in what is wrong with it.
+pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
+    match (error, &settings.store) {
+        (OpenError::Store(error), Some(store)) => {
+            StartError::Recovery { store: store.to_string(), error }
+        }
+        (error, _) => StartError::Engine(error),
+    }
+}
+
+/// Takes a few words about what a start is at.
+pub type Tell = Box<dyn FnMut(&str)>;
+
+/// Tells log and service manager how far a recovery is.
+pub(super) struct Teller {
+    tell: Option<Tell>,
+    told: Option<Instant>,
+}
+
+impl Teller {
+    pub(super) fn new(tell: Option<Tell>) -> Teller {
+        Teller { tell, told: None }
+    }
+
+    pub(super) fn hear(&mut self, progress: Progress) {
+        if self.told.is_some_and(|told| told.elapsed() < INTERVAL) {
+            return;
+        }
+        // The first moment is silent: most recoveries have ended by the second.
+        let first = self.told.replace(Instant::now()).is_none();
+        let text = match progress {
+            Progress::Reading { segments, of } => format!("reading segment {segments} of {of}"),
+        };
+        if let Some(tell) = &mut self.tell {
+            tell(&format!("recovering: {text}"));
+        }
+        if !first {
+            info!(event = "recovering", progress = text);
+        }
+    }
+}
+
+/// Says what was found.
+pub(super) fn report(engine: &Engine, settings: &Settings) {
+    let (Some(recovered), Some(store)) = (engine.recovered(), &settings.store) else { return };
+    if recovered.discarded {
+        warn!(
+            event = "store_emptied",
+            reason = "it was in use without durability, and its server did not end cleanly",
+        );
+    }
+    if recovered.damaged_records > 0 || recovered.damaged_segments > 0 {
+        error!(
+            event = "store_damaged",
+            records_lost_at_least = recovered.damaged_records,
+            segments_unreadable = recovered.damaged_segments,
+            advice = "restore what must not be missing; the rest is served",
+        );
+    }
+    info!(
+        event = "recovered",
+        store = %store,
+        items = recovered.items,
+        segments = recovered.segments,
+        torn_bytes = recovered.dropped_bytes,
+        damaged_records = recovered.damaged_records,
+        created = recovered.created,
+        clean = recovered.clean,
+        after_ms = recovered.took.as_millis() as u64,
+    );
+}
+
+/// Makes everything durable and marks the end as a clean one.
+pub(super) fn close(engine: &Engine) -> Result<(), StartError> {
+    engine.close().map_err(super::system("close the store"))
+}
+
+/// The reason why the store takes no writes, if it takes none.
+pub(crate) fn failure(engine: &Engine) -> Option<String> {
+    match engine.health() {
+        Health::Good => None,
+        Health::Failing { reason } => Some(reason),
+    }
+}
+
+/// Puts into the log when a store begins to fail and when it has healed.
+#[derive(Debug)]
+pub(super) struct Watch {
+    end: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Watch {
+    /// Watches on a thread of its own.
+    pub(super) fn start(engine: Arc<Engine>) -> std::io::Result<Watch> {
+        let (end, ended) = mpsc::channel();
+        let watch = move || {
+            let mut failing: Option<Instant> = None;
+            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                match (failure(&engine), failing) {
+                    (Some(reason), None) => {
+                        error!(event = "store_failing", reason, writes = "refused");
+                        failing = Some(Instant::now());
+                    }
+                    (None, Some(since)) => {
+                        info!(event = "store_healed", after_s = since.elapsed().as_secs());
+                        failing = None;
+                    }
+                    _ => {}
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(watch)?;
+        Ok(Watch { end, thread })
+    }
+
+    pub(super) fn stop(self) {
+        // If nobody hears it the thread has ended already.
+        let _ = self.end.send(());
+        let _ = self.thread.join();
+    }
+}
