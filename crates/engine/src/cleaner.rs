@@ -196,6 +196,7 @@ impl Cleaner {
         let mut unsettled = false;
         let mut best: Option<(f64, Stream, SegmentNumber)> = None;
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
+        let mut droppable: [Option<Sealed>; 2] = [None; 2];
         let mut live = [0u64; 2];
         for stream in streams {
             for sealed in engine.log.sealed(stream) {
@@ -214,6 +215,9 @@ impl Cleaner {
                     return self.clean(engine, stream, sealed.segment, Fate::Evict);
                 }
                 oldest[stream as usize].get_or_insert(sealed);
+                if !segment.is_jumbo() {
+                    droppable[stream as usize].get_or_insert(sealed);
+                }
                 live[stream as usize] += u64::from(segment.live());
                 if let Some(benefit) = self.benefit(engine, sealed.segment, now, places)
                     && best.is_none_or(|(most, ..)| benefit > most)
@@ -233,12 +237,14 @@ impl Cleaner {
         let probation = live[0] * PROBATION_SHARE > live[0] + live[1];
         let order = if probation { [0, 1] } else { [1, 0] };
         if engine.durable.is_some() && !places {
-            let coldest = order.iter().find_map(|&queue| oldest[queue]);
-            return match coldest {
-                Some(sealed) if engine.log.drop_frame(sealed.segment) => Step::Freed,
-                _ if unsettled => Step::Later,
-                _ => Step::Nothing,
-            };
+            let coldest = order.iter().find_map(|&queue| droppable[queue]);
+            if coldest.is_some_and(|sealed| engine.log.drop_frame(sealed.segment)) {
+                return Step::Freed;
+            }
+            if unsettled {
+                return Step::Later;
+            }
+            // Only items with mappings of their own are left, which have no frames to drop.
         }
         if engine.options.when_full == WhenFull::Refuse {
             return if unsettled { Step::Later } else { Step::Nothing };

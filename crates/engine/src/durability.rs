@@ -286,7 +286,11 @@ impl Engine {
             self.after_commit(durable);
             return true;
         }
-        match self.log.write_commit(&mut committer.log, &closed) {
+        let result = self.log.write_commit(&mut committer.log, &closed);
+        if std::env::var_os("DBG").is_some() {
+            eprintln!("commit {closed:?} -> {result:?}");
+        }
+        match result {
             Ok(written) => {
                 self.log.settle_commit(&mut committer.log, &closed, written);
                 durable.synced_until.store(began, Ordering::Relaxed);
@@ -442,6 +446,11 @@ impl Engine {
     /// The commit that changes are counted to now; 0 without a store.
     pub fn open_commit(&self) -> u64 {
         self.log.store().map_or(0, |store| store.open_commit())
+    }
+
+    /// Whether a change to the superblock waits for a commit.
+    pub fn superblock_is_behind(&self) -> bool {
+        self.log.store().is_some_and(|store| store.superblock_is_behind())
     }
 
     /// Ends the use of the store properly: everything is durable, and the next start need not look

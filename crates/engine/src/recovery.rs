@@ -381,16 +381,21 @@ impl Engine {
         let newest = scans.iter().flatten().max_by_key(|scan| scan.last_commit).copied();
         let Some(newest) = newest else { return Ok(()) };
         let mut participant = self.epochs.join();
-        let mut sealed_since = [u64::MAX; format::STREAMS];
+        // Per stream: when the last segment before this one was opened, and when the last one that
+        // was surely opened later was (one commit may open several).
+        let mut opened = [(u64::MAX, u64::MAX); format::STREAMS];
         for (found, scan) in shared.survey.segments.iter().zip(scans.iter_mut()) {
             let Some(scan) = scan else { continue };
             if found.header.jumbo.is_some() {
                 continue;
             }
             let stream = usize::from(found.header.stream);
-            // A newer segment of its stream began before the newest commit: this one was sealed.
-            let was_sealed = sealed_since[stream] < newest.last_commit;
-            sealed_since[stream] = found.opened;
+            let (last, later) = &mut opened[stream];
+            if found.opened < *last {
+                (*last, *later) = (found.opened, *last);
+            }
+            // A later segment of its stream began before the newest commit: this one was sealed.
+            let was_sealed = *later < newest.last_commit;
             if scan.sealed {
                 continue;
             }

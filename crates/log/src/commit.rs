@@ -412,10 +412,7 @@ impl Log {
     /// Whether no other segment could bring back a version older than `commit`.
     fn covered(&self, store: &Store, except: SegmentNumber, commit: u64) -> bool {
         let all = self.numbers().all(|number| {
-            let entry = store.entry(number);
-            number == except
-                || !self.segment(number).is_in_use()
-                || entry.cover.load(Ordering::Relaxed) >= commit
+            number == except || !self.may_hide(number) || store.cover(number) >= commit
         });
         if !all {
             store.cover_wanted.fetch_max(commit, Ordering::Relaxed);
@@ -428,18 +425,24 @@ impl Log {
     pub fn wanted_maps(&self) -> Vec<SegmentNumber> {
         let Some(store) = &self.store else { return Vec::new() };
         let wanted = store.cover_wanted.load(Ordering::Relaxed);
-        let older = |&number: &SegmentNumber| {
-            self.segment(number).is_in_use()
-                && store.entry(number).cover.load(Ordering::Relaxed) < wanted
-        };
+        let older = |&number: &SegmentNumber| self.may_hide(number) && store.cover(number) < wanted;
         self.numbers().filter(older).collect()
+    }
+
+    /// Whether a crash could bring records of the segment back: what is not durable at all holds
+    /// nothing that is older than what is.
+    fn may_hide(&self, number: SegmentNumber) -> bool {
+        let segment = self.segment(number);
+        segment.is_in_use() && segment.durable() > 0
     }
 
     /// The commit was written and synced: its marks move.
     pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
         let store = self.durable_log();
         committer.tails = written.tails;
-        committer.cuts.clear();
+        for cut in committer.cuts.drain(..) {
+            store.entry(cut.segment).cutting.store(false, Ordering::Release);
+        }
         self.settle_records(store, closed);
         for (number, version) in written.metas {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 /// A segment that was cut, until its durable end is in place on the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
-    segment: SegmentNumber,
+    pub(crate) segment: SegmentNumber,
     generation: u32,
     durable: u32,
 }
@@ -46,6 +46,7 @@ impl Log {
         let durable = segment.durable();
         let entry = store.entry(number);
         entry.sealed.store(true, Ordering::Release);
+        entry.cutting.store(true, Ordering::Release);
         entry.end.store(durable.max(HEADER_BYTES as u32), Ordering::Relaxed);
         segment.cut(durable);
         let cut = Cut { segment: number, generation: segment.generation(), durable };
@@ -80,7 +81,7 @@ impl Log {
         for cut in &committer.cuts {
             let segment = self.segment(cut.segment);
             let frame = segment.frame();
-            if segment.generation() != cut.generation || frame.is_null() {
+            if segment.generation() != cut.generation {
                 continue;
             }
             let entry = store.entry(cut.segment);

@@ -397,8 +397,10 @@ impl Log {
             // One that was cut may have its last block in a tail place only.
             let cut_with_tail = found.end != 0 && survey.has_tail(found);
             if !sealed || cut_with_tail {
-                store.entry(found.number).end.store(segment.filled(), Ordering::Relaxed);
-                self.write_end(survey, store, found, segment.filled(), &mut written)?;
+                // Without a good commit it ends behind its header: 0 would mean its sealed trailer.
+                let end = segment.filled().max(HEADER_BYTES as u32);
+                store.entry(found.number).end.store(end, Ordering::Relaxed);
+                self.write_end(survey, store, found, end, &mut written)?;
             }
             let sealed = Sealed { segment: found.number, sealed: 0 };
             lock(&self.queues[usize::from(segment.stream())]).push_back(sealed);

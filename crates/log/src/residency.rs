@@ -8,6 +8,7 @@ use crate::log::{Log, lock};
 use crate::record::{Head, Kind, Layout, Record};
 use crate::segment::State;
 use std::io;
+use std::sync::atomic::Ordering;
 
 /// A segment's bytes, 8-byte aligned.
 pub type Image = Box<[u64]>;
@@ -52,6 +53,9 @@ impl Log {
     pub fn drop_frame(&self, number: SegmentNumber) -> bool {
         let segment = self.segment(number);
         if segment.is_jumbo() || segment.state() != State::Sealed || !self.is_settled(number) {
+            return false;
+        }
+        if self.durable_log().entry(number).cutting.load(Ordering::Acquire) {
             return false;
         }
         let frame = segment.take_frame();

@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) meta_version: AtomicU64,
     /// Where it was cut; 0: it ends at its sealed trailer, or is open.
     pub(crate) end: AtomicU32,
+    /// It was cut, and that is not durable: its frame is needed.
+    pub(crate) cutting: AtomicBool,
     /// Its last trailer was written, or it was cut: nothing more is written to it.
     pub(crate) sealed: AtomicBool,
 }
@@ -162,6 +164,11 @@ impl Store {
         &self.entries[number as usize]
     }
 
+    /// Every record of the segment that was dead after this commit is durably known to be dead.
+    pub(crate) fn cover(&self, number: SegmentNumber) -> u64 {
+        self.entry(number).cover.load(Ordering::Relaxed)
+    }
+
     /// The commit that will cover what was reserved before this call, by the calling thread in an
     /// [`Appending`](crate::Appending) that still lives, or by another thread and published.
     #[inline]
@@ -194,6 +201,11 @@ impl Store {
         changing.changes += 1;
     }
 
+    /// Whether the device does not know yet what the superblock says.
+    pub fn superblock_is_behind(&self) -> bool {
+        lock(&self.changing).is_dirty()
+    }
+
     /// What the superblock says now.
     pub fn superblock(&self) -> Superblock {
         lock(&self.changing).superblock
@@ -202,17 +214,23 @@ impl Store {
     /// Changes the superblock and makes it durable at once, waiting for the device.
     ///
     /// # Errors
-    /// Those of the device; the change stands all the same, and a later commit makes it durable.
+    /// Those of the device. Then the change is taken back, with the next commit on the device too;
+    /// what a crash before that shows is as uncertain as after any failed write.
     pub fn change_superblock_now(&self, change: impl FnOnce(&mut Superblock)) -> io::Result<()> {
         // The committer waits meanwhile: two writers would write the same copy.
         let mut changing = lock(&self.changing);
+        let before = changing.superblock;
         change(&mut changing.superblock);
         changing.changes += 1;
-        self.write_superblock(&changing)?;
-        self.device.sync()?;
-        changing.superblock.counter += 1;
-        changing.durable = changing.changes;
-        Ok(())
+        let written = self.write_superblock(&changing).and_then(|()| self.device.sync());
+        match written {
+            Ok(()) => {
+                changing.superblock.counter += 1;
+                changing.durable = changing.changes;
+            }
+            Err(_) => changing.superblock = before,
+        }
+        written
     }
 
     fn write_superblock(&self, changing: &Changing) -> io::Result<()> {

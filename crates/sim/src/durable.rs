@@ -75,6 +75,8 @@ pub struct DurableWorld {
     restarts: u64,
     /// What was in failed commits while the device is failing.
     failed: HashMap<Vec<u8>, History>,
+    /// A flush was refused because the device failed: it may have reached it all the same.
+    maybe_flushed: bool,
 }
 
 type Check = Result<(), String>;
@@ -145,6 +147,7 @@ impl DurableWorld {
             greatest_cas: HashMap::new(),
             restarts: 0,
             failed: HashMap::new(),
+            maybe_flushed: false,
         };
         world.open_sessions();
         Ok(world)
@@ -246,6 +249,9 @@ impl DurableWorld {
         let session = &self.sessions[0];
         if self.engine.health() == Health::Good {
             self.failed.clear();
+        }
+        if !self.engine.superblock_is_behind() {
+            self.maybe_flushed = false;
         }
         for (key, history) in &mut self.histories {
             let state = |commit: u64| match commit {
@@ -503,7 +509,9 @@ impl DurableWorld {
     }
 
     fn flush(&mut self) -> Check {
-        if self.finish(|session| session.flush_all(None))?.is_some() {
+        let flushed = self.finish(|session| session.flush_all(None))?.is_some();
+        self.maybe_flushed = !flushed;
+        if flushed {
             if std::env::var("TRACE").is_ok() {
                 eprintln!("flush");
             }
@@ -586,6 +594,7 @@ impl DurableWorld {
             self.check_restarted(&key)?;
         }
         self.failed.clear();
+        self.maybe_flushed = false;
         Ok(())
     }
 
@@ -616,7 +625,8 @@ impl DurableWorld {
             past.item.clone().filter(live) == found
                 || found.is_some() && past.evicted.clone().filter(live) == found
         });
-        let evicted = found.is_none() && self.options.when_full == WhenFull::Evict;
+        let flushed = found.is_none() && self.maybe_flushed;
+        let evicted = flushed || found.is_none() && self.options.when_full == WhenFull::Evict;
         if !possible && !evicted {
             return Err(format!(
                 "{}: after the restart {found:?}, should be in {history:?}",
