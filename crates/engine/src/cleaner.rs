@@ -481,7 +481,9 @@ impl Cleaner {
         match copy(engine, record, to) {
             Some(copied) => {
                 if let Some(changes) = &self.changes {
-                    let change = Change { address: copied, before: slot };
+                    let (before_size, before_is_item) = (record.size() as u32, true);
+                    let change =
+                        Change { address: copied, before: slot, before_size, before_is_item };
                     changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
                 }
                 guard.replace(place, Slot::new(key.tag(), frequency, copied), 0);

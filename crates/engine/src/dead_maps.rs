@@ -56,6 +56,7 @@ impl Cleaner {
         let store = engine.log.store()?;
         // What the settled commits did is all published; what came later may be in the map too,
         // which is why it is not written before that is durable as well.
+        let failures = store.failures();
         let cover = store.settled_commit();
         self.participant.tick();
         let segment = engine.log.segment(number);
@@ -64,7 +65,7 @@ impl Cleaner {
             let mut bits = vec![0; store.map_bytes()];
             mark(&mut bits, RECORD_AT);
             self.participant.sleep();
-            return Some(DeadMap { segment: number, generation, cover, after: cover, bits });
+            return Some(DeadMap { segment: number, generation, cover, after: cover, failures, bits });
         }
         let loaded = engine.log.load_if_absent(number).ok()?;
         let ends = engine.log.quarantined_ends(number);
@@ -95,6 +96,6 @@ impl Cleaner {
         }
         self.participant.sleep();
         let after = store.open_commit();
-        Some(DeadMap { segment: number, generation, cover, after, bits })
+        Some(DeadMap { segment: number, generation, cover, after, failures, bits })
     }
 }

@@ -80,8 +80,11 @@ pub enum Health {
 pub(crate) struct Change {
     /// The new record.
     pub(crate) address: Address,
-    /// What the slot held before.
+    /// What the slot held before, the bytes of the record that it led to, and whether that was an
+    /// item.
     pub(crate) before: Slot,
+    pub(crate) before_size: u32,
+    pub(crate) before_is_item: bool,
 }
 
 /// The changes of one session that are not durable yet.
@@ -374,6 +377,9 @@ impl Engine {
         // appends to another segment, to a commit that is not given up.
         let rest = self.log.close_and_leave(&mut committer.log);
         durable.take_changes(&mut committer.changes);
+        if let Some(store) = self.log.store() {
+            store.begin_undo();
+        }
         self.undo(std::mem::take(&mut committer.changes));
         self.log.fail_commits(&mut committer.log, &[closed, rest]);
         durable.wake();
@@ -403,13 +409,10 @@ impl Engine {
                 guard.remove(place, was_item);
                 continue;
             }
-            // SAFETY: what an un-durable change superseded is in quarantine at most.
-            let before = unsafe { self.log.record(change.before.address()) };
-            let is_item = before.is_none_or(|before| before.kind() == Kind::Item);
-            guard.replace(place, change.before, i32::from(is_item) - i32::from(was_item));
-            if let Some(before) = before {
-                self.log.segment(change.before.address().segment()).revive(before.size());
-            }
+            let items = i32::from(change.before_is_item) - i32::from(was_item);
+            guard.replace(place, change.before, items);
+            let segment = self.log.segment(change.before.address().segment());
+            segment.revive(change.before_size as usize);
         }
     }
 

@@ -512,6 +512,7 @@ impl Engine {
         offset: usize,
         record: Record<'_>,
     ) {
+        if std::env::var("DBGKEY").is_ok_and(|k| record.key().ends_with(k.as_bytes())) { eprintln!("admit {address:?} seq {} kind {:?} fence {} marked {}", record.seq(), record.kind(), shared.fence, format::meta::is_marked(&found.dead, offset)); }
         if record.seq() < shared.fence || format::meta::is_marked(&found.dead, offset) {
             return;
         }
@@ -560,7 +561,9 @@ impl Engine {
         match unsafe { self.log.record(address) } {
             Some(record) => look(record),
             None => {
-                let image = self.log.read_record(address).ok()?;
+                let image = self.log.read_record(address);
+                if std::env::var("DBGKEY").is_ok() { if let Err(e) = &image { eprintln!("same_key {address:?} seg {} off {} {e} {:?}", address.segment(), address.offset(), self.log.segment(address.segment())); } }
+                let image = image.ok()?;
                 prefetch(image.as_ptr().cast());
                 // SAFETY: the image is one whole record.
                 look(unsafe { Record::at(image.as_ptr().cast(), || 0) })

@@ -278,8 +278,10 @@ impl Session {
         let Some(store) = self.engine.log.store() else { return };
         if let Some(changes) = &self.changes {
             let before = existing.map_or(Slot::EMPTY, |old| old.place.slot());
+            let before_size = existing.map_or(0, |old| old.record.size() as u32);
+            let before_is_item = existing.is_some_and(|old| old.record.kind() == Kind::Item);
             let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
-            changes.push(Change { address, before });
+            changes.push(Change { address, before, before_size, before_is_item });
         } else if !self.overdue {
             return;
         }

@@ -57,6 +57,8 @@ pub struct DeadMap {
     pub cover: u64,
     /// Nothing in the map is newer than this commit.
     pub after: u64,
+    /// [`Store::failures`] before the map was made: what it says may have been undone since.
+    pub failures: u64,
     /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
     pub bits: Vec<u8>,
 }
@@ -369,7 +371,9 @@ impl Log {
     ) -> io::Result<()> {
         let durable = store.settled_commit();
         for map in std::mem::take(&mut committer.maps) {
-            if self.segment(map.segment).generation() != map.generation {
+            let outdated = self.segment(map.segment).generation() != map.generation
+                || map.failures != store.failures();
+            if outdated {
                 continue;
             }
             if map.after > durable {

@@ -45,7 +45,8 @@ impl Log {
     /// Whether a sealed segment has nothing that waits for a commit; always without a store.
     pub fn is_settled(&self, number: SegmentNumber) -> bool {
         let segment = self.segment(number);
-        self.store.is_none() || segment.is_durable(segment.filled())
+        let Some(store) = &self.store else { return true };
+        store.entry(number).sealed.load(Ordering::Acquire) && segment.is_durable(segment.filled())
     }
 
     /// Gives the frame of a sealed, durable segment back; the segment stays in the store. False if

@@ -82,6 +82,8 @@ pub struct Store {
     pub(crate) settled_commit: AtomicU64,
     pub(crate) failed: Mutex<BTreeSet<u64>>,
     pub(crate) any_failed: AtomicBool,
+    /// Counts failed commits whose changes were undone.
+    failures: AtomicU64,
     /// Sealed segments of each stream of which something is not durable.
     unsynced: [Mutex<Vec<SegmentNumber>>; 2],
     /// Jumbos that are complete and in no commit yet.
@@ -112,6 +114,7 @@ impl Store {
             settled_commit: AtomicU64::new(next - 1),
             failed: Mutex::default(),
             any_failed: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
             unsynced: Default::default(),
             new_jumbos: Mutex::default(),
             parts: Mutex::default(),
@@ -192,6 +195,16 @@ impl Store {
         } else {
             CommitState::Durable
         }
+    }
+
+    /// Counts failed commits whose changes were, or are being, undone.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
+    }
+
+    /// Changes that are not durable are about to be undone.
+    pub fn begin_undo(&self) {
+        self.failures.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Changes the superblock; the next commit makes it durable.
