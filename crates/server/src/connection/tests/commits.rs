@@ -492,3 +492,53 @@ fn nobody_sees_a_number_that_could_be_taken_back() {
         assert!(all > 20 && durable >= all as u64, "seed {seed}: {all} of {durable}");
     }
 }
+
+#[test]
+fn lines_of_any_length_wait_as_well() {
+    let store = Store::new();
+    let mut client = store.client();
+    client.sends(b"set a 0 0 1\r\nx\r\n", b"");
+    let line = [&b"get"[..], &b" none a".repeat(1000), b"\r\nmn\r\n"].concat();
+    client.sends(&line, b"");
+    store.commit();
+    let shown = b"VALUE a 0 1\r\nx\r\n".repeat(1000);
+    client.gets(&[b"STORED\r\n", &shown[..], b"END\r\nMN\r\n"].concat());
+    client.sends(b"set a 0 0 1\r\ny\r\n", b"");
+    client.sends(&line, b"");
+    store.fail();
+    client.gets(&[LOST, b"<EOF>"].concat());
+    assert_eq!(store.buffers(), 0);
+}
+
+/// A set that is too large leaves no old value behind, and that waits as other changes do.
+#[test]
+fn a_refusal_that_changes_something_waits() {
+    let store = Store::new();
+    let mut client = store.client();
+    client.sends(b"set a 0 0 1\r\nx\r\n", b"");
+    store.commit();
+    client.gets(b"STORED\r\n");
+    let large = [&b"set a 0 0 2000000\r\n"[..], &[b'y'; 2_000_000], b"\r\nmn\r\n"].concat();
+    client.sends(&large, b"");
+    store.fail();
+    client.gets(&[LOST, b"MN\r\n"].concat());
+    client.sends(b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    client.sends(&large, b"");
+    store.commit();
+    client.gets(b"SERVER_ERROR object too large for cache\r\nMN\r\n");
+    client.sends(b"get a\r\n", b"END\r\n");
+}
+
+/// A flush is durable by itself before it is answered.
+#[test]
+fn a_flush_keeps_its_place() {
+    let store = Store::new();
+    let mut client = store.client();
+    client.sends(b"set a 0 0 1\r\nx\r\n", b"");
+    store.commit();
+    client.gets(b"STORED\r\n");
+    client.sends(b"set b 0 0 1\r\nx\r\nget b\r\nflush_all\r\nget a b\r\n", b"");
+    store.client().sends(b"get a b\r\n", b"END\r\n");
+    store.commit();
+    client.gets(b"STORED\r\nVALUE b 0 1\r\nx\r\nEND\r\nOK\r\nEND\r\n");
+}
