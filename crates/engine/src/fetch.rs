@@ -142,6 +142,11 @@ impl Engine {
     /// Has a record read; `waker` is woken when it is in the session's inbox.
     pub(crate) fn fetch(&self, address: Address, fetched: &Fetched, waker: &Waker) {
         if !fetched.pending.borrow_mut().insert(address.bits()) {
+            // It may have arrived after this turn took what had, and its wake-up may have been the
+            // one that led to this call: then no other would come.
+            if fetched.inbox.any.load(Ordering::Acquire) {
+                waker.wake_by_ref();
+            }
             return;
         }
         let inbox = Arc::clone(&fetched.inbox);

@@ -175,17 +175,28 @@ impl Session {
         }
     }
 
-    /// Finds the version that `handle` names, or `None` when its memory is being reclaimed.
-    pub fn reopen(&self, handle: ItemHandle) -> Option<Item<'_>> {
+    /// Finds the version that `handle` names; `None` when it has gone for good.
+    pub fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
         let segment = self.engine.log.segment(handle.address.segment());
         let reusable = |state| matches!(state, State::Free | State::Quarantine);
         if reusable(segment.state()) || segment.generation() != handle.generation {
-            return None;
+            return Outcome::Ready(None);
         }
         // SAFETY: the segment was not in quarantine after this session's last tick, so its frame
         // is reused only after the next one; the generation says that it is still the same use.
-        let record = unsafe { self.engine.log.record(handle.address) }?;
-        Some(self.item(Slot::new(0, 0, handle.address), record))
+        let record = match unsafe { self.engine.log.record(handle.address) } {
+            Some(record) => Some(record),
+            None => self.fetched.get(handle.address, handle.generation),
+        };
+        if let Some(record) = record {
+            return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.address), record)));
+        }
+        let unreadable = self.fetched.is_unreadable(handle.address, handle.generation);
+        if unreadable || self.engine.durable.is_none() {
+            return Outcome::Ready(None);
+        }
+        self.engine.fetch(handle.address, &self.fetched, &self.waker);
+        Outcome::NeedsRead
     }
 
     /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than

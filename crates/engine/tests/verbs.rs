@@ -268,7 +268,7 @@ fn jumbos_are_stored_read_and_evicted() {
             item.handle()
         };
         s.tick(1000);
-        assert_eq!(s.reopen(handle).unwrap().value()[5], n);
+        assert_eq!(ready(s.reopen(handle)).unwrap().value()[5], n);
     }
     let stats = engine.stats();
     assert!(stats.memory_used <= stats.memory_limit, "{stats:?}");

@@ -15,7 +15,7 @@ mod gates;
 mod tests;
 mod withheld;
 
-use crate::command::{Counters, Dump, Execution, LongValue, ServerContext, Unready, text};
+use crate::command::{Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready, text};
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use batch::{KeyBatch, Scratch};
 use body::Body;
@@ -118,12 +118,13 @@ impl Worker {
         }
         if let Some(value) = &mut connection.value {
             match value.send(&self.session, output) {
-                None => {
+                Sent::All => connection.value = None,
+                Sent::Part => return Step::Stop(Flow::Drain),
+                Sent::Wait => return Step::Stop(Flow::Park),
+                Sent::Gone => {
                     self.counters.values_cut.bump();
                     return Step::Stop(Flow::Close);
                 }
-                Some(false) => return Step::Stop(Flow::Drain),
-                Some(true) => connection.value = None,
             }
         }
         if output.is_full() {

@@ -33,10 +33,10 @@ use clap::{Parser, Subcommand};
 
 use crate::client::ClientPlan;
 use crate::disk::Disk;
-use crate::rounds::{Done, Stopped};
+use crate::rounds::{Done, Limits, Stopped};
 use crate::scenarios::{Scenario, Setup};
 use crate::server::{Durability, ServerPlan};
-use crate::world::World;
+use crate::world::{Failure, World};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -77,6 +77,12 @@ struct Arguments {
     directory: Option<PathBuf>,
     #[arg(long, default_value_t = 256)]
     store_mib: u64,
+    /// Memory of the server in every round; otherwise less than the store holds, or more, by chance.
+    #[arg(long)]
+    memory_mib: Option<u64>,
+    /// The longest value in rounds.
+    #[arg(long, default_value_t = rounds::LARGEST)]
+    largest: u32,
     /// One line per round.
     #[arg(long, short)]
     verbose: bool,
@@ -198,9 +204,10 @@ impl Run {
                 let seed = self.arguments.seed;
                 let plan = self.plan(durability);
                 let mut world = World::new(&directory, plan, power_loss, seed)?;
-                let Arguments { rounds, verbose, .. } = self.arguments;
+                let Arguments { rounds, verbose, memory_mib, largest, .. } = self.arguments;
+                let limits = Limits { rounds, until, memory_mib, largest, verbose };
                 let began = Instant::now();
-                match rounds::run(&mut world, seed, rounds, until, verbose) {
+                match rounds::run(&mut world, seed, &limits) {
                     Ok(done) => self.passed(&name, &done, began.elapsed()),
                     Err(stopped) => self.stopped(&name, &stopped, &world),
                 }
@@ -243,11 +250,14 @@ impl Run {
     fn stopped(&mut self, name: &str, stopped: &Stopped, world: &World) {
         self.failed += 1;
         let Stopped { round, doing, failure } = stopped;
-        println!(
-            "{name}: FAILED in round {round} of seed {} ({doing}): {failure}\nthe server printed:\n{}",
-            self.arguments.seed,
-            world.log()
-        );
+        let seed = self.arguments.seed;
+        println!("{name}: FAILED in round {round} of seed {seed} ({doing}): {failure}");
+        if let Err(error) = world.keep() {
+            println!("cannot keep the store: {error}");
+        }
+        if let Failure::Violations(_) = failure {
+            println!("the server printed:\n{}", world.log());
+        }
     }
 
     fn scenarios(&mut self, promises: &[Durability]) {

@@ -38,29 +38,42 @@ pub(crate) struct Stopped {
     pub(crate) failure: Failure,
 }
 
-/// Runs up to `rounds` rounds, none of them begun after `until`.
-pub(crate) fn run(
-    world: &mut World,
-    seed: u64,
-    rounds: u32,
-    until: Option<Instant>,
-    verbose: bool,
-) -> Result<Done, Box<Stopped>> {
+/// What rounds are kept to.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) rounds: u32,
+    /// None is begun after this.
+    pub(crate) until: Option<Instant>,
+    /// The server's memory, instead of chance's choice.
+    pub(crate) memory_mib: Option<u64>,
+    /// The longest value, of all sizes that are asked for.
+    pub(crate) largest: u32,
+    /// One line for each.
+    pub(crate) verbose: bool,
+}
+
+/// Runs rounds until a limit or a failure.
+pub(crate) fn run(world: &mut World, seed: u64, limits: &Limits) -> Result<Done, Box<Stopped>> {
     let mut done = Done::default();
-    for round in 0..rounds {
-        if until.is_some_and(|until| Instant::now() >= until) {
+    for round in 0..limits.rounds {
+        if limits.until.is_some_and(|until| Instant::now() >= until) {
             break;
         }
         let mut random = Random::part(seed, &[u64::from(round)]);
-        let plan = Round::choose(&mut random, world);
-        if verbose {
+        let mut plan = Round::choose(&mut random, world);
+        if let Some(load) = &mut plan.load {
+            load.client.largest = limits.largest;
+        }
+        plan.memory_mib = limits.memory_mib.unwrap_or(plan.memory_mib);
+        if limits.verbose {
             println!("  round {round}: {plan}");
         }
         plan.run(world)
             .map_err(|failure| Box::new(Stopped { round, doing: plan.to_string(), failure }))?;
         done.rounds += 1;
     }
-    let last = |failure| Box::new(Stopped { round: rounds, doing: "last start".into(), failure });
+    let round = done.rounds;
+    let last = |failure| Box::new(Stopped { round, doing: "last start".into(), failure });
     finish(world).map_err(last)?;
     done.totals = world.totals();
     done.slowest_start = world.slowest_start;
@@ -127,7 +140,9 @@ impl Round {
         };
         let processes = random.between(1, u64::from(PROCESSES)) as u16;
         let cut = random.pick(&Cut::ALL);
+        let again = (random.chance(30) && world.disk.is_some()).then(|| random.pick(&Cut::ALL));
         let end = match (random.below(100), &world.disk) {
+            _ if again.is_some() => End::Kill,
             (0..10, _) => End::Terminate,
             (10..70, Some(_)) => End::PowerLoss(cut),
             _ => End::Kill,
@@ -140,10 +155,10 @@ impl Round {
             load: (!idle).then_some(Load { processes, client }),
             time: Duration::from_millis(random.between(1, longest)),
             sync_delay: Duration::from_millis(random.pick(&[0, 0, 0, 3, 15, 40])),
-            aimed: random.chance(70),
+            aimed: again.is_some() || random.chance(70),
             end,
             stillborn: random.chance(20).then(|| Duration::from_millis(random.below(60))),
-            again: (random.chance(30) && world.disk.is_some()).then(|| random.pick(&Cut::ALL)),
+            again,
         }
     }
 

@@ -30,7 +30,7 @@ impl Sizes {
                 0..120 => random.between(1, 200),
                 120..170 => random.between(200, 4096),
                 170..194 => random.between(4096, 65_536),
-                194..199 => random.between(65_536, largest / 2),
+                194..199 => random.between(65_536, 65_536.max(largest / 2)),
                 _ => largest - random.below(8),
             },
             Sizes::Borders => {

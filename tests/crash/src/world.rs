@@ -117,6 +117,12 @@ impl World {
         tail(&self.plan.log)
     }
 
+    /// Keeps the store as it is now, to be looked at after the run.
+    pub(crate) fn keep(&self) -> io::Result<()> {
+        let disk = self.disk.as_ref();
+        disk.map_or(Ok(()), |disk| disk.save(&self.directory.join("image")))
+    }
+
     /// Starts the server and checks what every key holds.
     pub(crate) fn start(&mut self) -> Result<Server, Failure> {
         let server = self.plan.start()?;
@@ -130,7 +136,9 @@ impl World {
     /// Reads every key and compares it with its history.
     pub(crate) fn check(&mut self, server: &Server) -> Result<(), Failure> {
         let asked = clock::now();
-        let found = server.read_all(&self.checker.keys())?;
+        let found = server.read_all(&self.checker.keys()).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot read all keys after the start: {error}"))
+        })?;
         none(self.checker.recovered(&found, asked, self.cutoff()))
     }
 

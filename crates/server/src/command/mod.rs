@@ -112,14 +112,15 @@ pub(crate) struct LongValue {
 }
 
 impl LongValue {
-    /// Sends more of the value. `None` if the item has gone meanwhile: the reply cannot be
-    /// finished then, the connection must be closed. `Some(true)` when all of it is sent.
-    pub(crate) fn send(
-        &mut self,
-        session: &Session,
-        output: &mut OutputBuffer<'_>,
-    ) -> Option<bool> {
-        let item = session.reopen(self.handle)?;
+    /// Sends more of the value.
+    pub(crate) fn send(&mut self, session: &Session, output: &mut OutputBuffer<'_>) -> Sent {
+        let item = match session.reopen(self.handle) {
+            Outcome::Ready(Some(item)) | Outcome::AfterCommit(Some(item), _) => item,
+            Outcome::NeedsRead | Outcome::NeedsSpace => return Sent::Wait,
+            Outcome::Ready(None) | Outcome::AfterCommit(None, _) | Outcome::Refused(_) => {
+                return Sent::Gone;
+            }
+        };
         let rest = &item.value()[self.sent..];
         let room = output.limit().saturating_sub(output.len());
         let now = rest.len().min(room);
@@ -129,8 +130,21 @@ impl LongValue {
         if finished {
             output.extend(self.trailer);
         }
-        Some(finished)
+        if finished { Sent::All } else { Sent::Part }
     }
+}
+
+/// How far a value was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// All of it.
+    All,
+    /// Up to the output's limit.
+    Part,
+    /// It is being read; to be tried again when the worker was woken.
+    Wait,
+    /// It has gone meanwhile: the reply cannot be finished, the connection must be closed.
+    Gone,
 }
 
 /// Appends an item's value and `trailer`. A value up to the output's limit is copied whole, of a

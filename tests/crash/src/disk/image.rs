@@ -122,6 +122,16 @@ impl Image {
         bytes
     }
 
+    /// Writes what is there to a file, with holes for zeros.
+    pub(crate) fn save(&self, file: &std::fs::File) -> std::io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        self.live
+            .blocks
+            .iter()
+            .try_for_each(|(number, block)| file.write_all_at(&block[..], number * BLOCK as u64))?;
+        file.set_len(self.size)
+    }
+
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
         self.live.write(offset, bytes);
         self.size = self.size.max(offset + bytes.len() as u64);

@@ -262,6 +262,16 @@ impl Disk {
         self.attach()
     }
 
+    /// Copies all files to a directory of another file system, which is created.
+    pub(crate) fn save(&self, to: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(to)?;
+        let state = self.shared.state();
+        state.names.iter().try_for_each(|(name, number)| match state.files.get(number) {
+            Some(image) => image.save(&std::fs::File::create(to.join(name))?),
+            None => Ok(()),
+        })
+    }
+
     fn attach(&mut self) -> io::Result<()> {
         self.mounted = Some(Mounted::new(Arc::clone(&self.shared), &self.directory)?);
         Ok(())

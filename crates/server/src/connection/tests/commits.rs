@@ -4,7 +4,7 @@ use super::{NOW, shown, worker_on};
 use crate::connection::{Connection, Worker};
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputMemory, Peer, Service};
 use larder_disk::{Failure, Fault, Operation, SimDevice};
-use larder_engine::{Durability, Engine, MonotonicClock, Options, StoreOptions};
+use larder_engine::{Durability, Engine, ManualCleaner, MonotonicClock, Options, StoreOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Wake, Waker};
@@ -31,8 +31,13 @@ struct Store {
 
 impl Store {
     fn new() -> Store {
+        Store::with_memory(64 << 20)
+    }
+
+    fn with_memory(memory: u64) -> Store {
         let device = Arc::new(SimDevice::new(256 << 20, 1));
-        let engine = Engine::open_without_threads(store_options(&device)).unwrap();
+        let options = Options { memory, ..store_options(&device) };
+        let engine = Engine::open_without_threads(options).unwrap();
         Store { device, engine }
     }
 
@@ -95,24 +100,26 @@ impl Client {
 
     /// Goes on until something has to be waited for.
     fn turn(&mut self) {
-        while let Some(connection) = &mut self.connection {
-            self.worker.turn();
-            let mut memory = OutputMemory::default();
-            let mut input = InputBuffer::new(&self.input);
-            let mut output = memory.buffer(self.limit);
-            self.flow = self.worker.process(connection, &mut input, &mut output);
-            let consumed = input.consumed();
-            self.received.extend_from_slice(memory.bytes());
-            self.input.drain(..consumed);
-            match self.flow {
-                Flow::Drain => continue,
-                Flow::Close => {
-                    self.received.extend_from_slice(b"<EOF>");
-                    self.hang_up();
-                }
-                Flow::Read | Flow::Hold | Flow::Park => {}
-            }
-            return;
+        self.call();
+        while self.flow == Flow::Drain {
+            self.call();
+        }
+    }
+
+    /// One call of the service.
+    fn call(&mut self) {
+        let Some(connection) = &mut self.connection else { return };
+        self.worker.turn();
+        let mut memory = OutputMemory::default();
+        let mut input = InputBuffer::new(&self.input);
+        let mut output = memory.buffer(self.limit);
+        self.flow = self.worker.process(connection, &mut input, &mut output);
+        let consumed = input.consumed();
+        self.received.extend_from_slice(memory.bytes());
+        self.input.drain(..consumed);
+        if self.flow == Flow::Close {
+            self.received.extend_from_slice(b"<EOF>");
+            self.hang_up();
         }
     }
 
@@ -490,5 +497,129 @@ fn nobody_sees_a_number_that_could_be_taken_back() {
         counted.dedup();
         assert_eq!(counted.len(), all, "seed {seed}: a number was counted twice");
         assert!(all > 20 && durable >= all as u64, "seed {seed}: {all} of {durable}");
+    }
+}
+
+#[test]
+fn lines_of_any_length_wait_as_well() {
+    let store = Store::new();
+    let mut client = store.client();
+    client.sends(b"set a 0 0 1\r\nx\r\n", b"");
+    let line = [&b"get"[..], &b" none a".repeat(1000), b"\r\nmn\r\n"].concat();
+    client.sends(&line, b"");
+    store.commit();
+    let shown = b"VALUE a 0 1\r\nx\r\n".repeat(1000);
+    client.gets(&[b"STORED\r\n", &shown[..], b"END\r\nMN\r\n"].concat());
+    client.sends(b"set a 0 0 1\r\ny\r\n", b"");
+    client.sends(&line, b"");
+    store.fail();
+    client.gets(&[LOST, b"<EOF>"].concat());
+    assert_eq!(store.buffers(), 0);
+}
+
+/// A set that is too large leaves no old value behind, and that waits as other changes do.
+#[test]
+fn a_refusal_that_changes_something_waits() {
+    let store = Store::new();
+    let mut client = store.client();
+    client.sends(b"set a 0 0 1\r\nx\r\n", b"");
+    store.commit();
+    client.gets(b"STORED\r\n");
+    let large = [&b"set a 0 0 2000000\r\n"[..], &[b'y'; 2_000_000], b"\r\nmn\r\n"].concat();
+    client.sends(&large, b"");
+    store.fail();
+    client.gets(&[LOST, b"MN\r\n"].concat());
+    client.sends(b"get a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n");
+    client.sends(&large, b"");
+    store.commit();
+    client.gets(b"SERVER_ERROR object too large for cache\r\nMN\r\n");
+    client.sends(b"get a\r\n", b"END\r\n");
+}
+
+/// A flush is durable by itself before it is answered.
+#[test]
+fn a_flush_keeps_its_place() {
+    let store = Store::new();
+    let mut client = store.client();
+    client.sends(b"set a 0 0 1\r\nx\r\n", b"");
+    store.commit();
+    client.gets(b"STORED\r\n");
+    client.sends(b"set b 0 0 1\r\nx\r\nget b\r\nflush_all\r\nget a b\r\n", b"");
+    store.client().sends(b"get a b\r\n", b"END\r\n");
+    store.commit();
+    client.gets(b"STORED\r\nVALUE b 0 1\r\nx\r\nEND\r\nOK\r\nEND\r\n");
+}
+
+/// A store whose memory is full of other items, so that `a` lies on the device only, and its value.
+/// `meanwhile` comes between the two.
+fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
+    let store = Store::with_memory(8 << 20);
+    let mut writer = store.client();
+    let value: Vec<u8> = (0..10_000).map(|n| (n % 251) as u8).collect();
+    let mut cleaner = ManualCleaner::default();
+    let mut set = |key: &str| {
+        let head = format!("set {key} 0 0 {}\r\n", value.len());
+        let mut reply = writer.send(&[head.as_bytes(), &value, b"\r\n"].concat());
+        while reply.is_empty() {
+            store.engine.serve_reads();
+            store.engine.clean(&mut cleaner);
+            store.commit();
+            reply = writer.more();
+        }
+        assert_eq!(reply, b"STORED\r\n");
+    };
+    set("a");
+    meanwhile(&store);
+    (0..2000).for_each(|n| set(&format!("other:{n}")));
+    drop(writer);
+    (store, value)
+}
+
+/// What is true after a change was undone may have to be read.
+#[test]
+fn what_is_executed_again_may_lie_on_the_device() {
+    let (store, value) = store_with_a_on_the_device(|_| {});
+    let mut writer = store.client();
+    writer.send(b"set a 0 0 3\r\nnew\r\n");
+    assert_eq!(writer.flow, Flow::Park, "the key is compared with what is on the device");
+    store.engine.serve_reads();
+    assert_eq!(writer.more(), b"");
+    assert_eq!(writer.flow, Flow::Hold);
+    let mut reader = store.client();
+    reader.sends(b"mn\r\nget a\r\nmn\r\n", b"MN\r\n");
+    assert_eq!(reader.flow, Flow::Hold);
+    store.fail();
+    assert_eq!(reader.woken(), b"");
+    assert_eq!(reader.flow, Flow::Park);
+    assert_eq!(reader.more(), b"");
+    assert!(store.engine.serve_reads());
+    reader.gets(&[b"VALUE a 0 10000\r\n", &value[..], b"\r\nEND\r\nMN\r\n"].concat());
+}
+
+#[test]
+fn long_values_are_sent_from_the_device() {
+    let mut begun = None;
+    let (store, value) = store_with_a_on_the_device(|store| {
+        // It is in memory when it begins to be sent.
+        let mut client = store.client();
+        client.limit = 1000;
+        client.input.extend_from_slice(b"get a\r\n");
+        client.call();
+        assert_eq!(client.flow, Flow::Drain);
+        client.worker.sleep();
+        begun = Some(client);
+    });
+    let whole = [b"VALUE a 0 10000\r\n", &value[..], b"\r\nEND\r\n"].concat();
+    let mut later = store.client();
+    later.limit = 1000;
+    later.send(b"get a\r\n");
+    let mut begun = begun.unwrap();
+    begun.turn();
+    for client in [&mut begun, &mut later] {
+        assert_eq!(client.flow, Flow::Park);
+        store.engine.serve_reads();
+        client.bell.0.store(0, SeqCst);
+        let got = client.more();
+        assert!(got == whole, "{}", shown(&got));
     }
 }

@@ -220,6 +220,34 @@ impl World {
 }
 
 #[test]
+fn a_refused_charge_leaves_the_account_as_it_was() {
+    let mut memory = OutputMemory::default();
+    let mut output = memory.buffer(1000);
+    let mut gates = Gates::new(0);
+    let point = |position| Box::new(Points::new(CommitPoint { stream: 0, position }));
+    let mut meter = Meter::default();
+    for position in 1..=20 {
+        let start = output.len();
+        output.extend(b"STORED\r\n");
+        gates.add(start, &mut output, point(position), Repair::Line, false);
+    }
+    // 160 bytes, and what 20 gates take.
+    assert!(output.is_full());
+    gates.absorb(&mut output);
+    assert!(gates.charge(&meter));
+    let charged = meter.used.load(Relaxed);
+    assert!(charged >= gates.load() && gates.load() > 1000);
+    output.extend(&[b'x'; 10_000]);
+    gates.add(0, &mut output, point(21), Repair::Close, false);
+    gates.absorb(&mut output);
+    meter.refuses = true;
+    assert!(!gates.charge(&meter));
+    assert_eq!(meter.used.load(Relaxed), charged);
+    gates.discharge(&meter);
+    assert_eq!(meter.used.load(Relaxed), 0);
+}
+
+#[test]
 fn replies_keep_their_order_and_wait_for_their_commits() {
     let mut redone = 0;
     for seed in 0..300 {

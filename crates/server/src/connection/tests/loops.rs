@@ -181,6 +181,18 @@ fn a_device_that_fails_is_told_to_who_waits_and_tried_again() {
     });
 }
 
+/// Nobody waits for it, and it becomes durable all the same.
+#[test]
+fn what_is_not_answered_is_committed_too() {
+    on_both(|server| {
+        let mut client = server.connect();
+        server.stall(&mut client, b"set a 0 0 1 noreply\r\nx\r\n");
+        ask(&mut client, b"mn\r\n", b"MN\r\n");
+        server.device.release();
+        server.join();
+    });
+}
+
 #[test]
 fn shutdown_waits_for_withheld_replies() {
     on_both(|server| {
