@@ -76,6 +76,13 @@ enum Fate {
     Sweep,
 }
 
+/// What is done with a segment of which stream.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    stream: Stream,
+    fate: Fate,
+}
+
 /// The cleaner's own state.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
@@ -307,7 +314,7 @@ impl Cleaner {
             return Step::Freed;
         }
         let mut ends = Vec::new();
-        if self.walk(engine, stream, number, fate, &mut ends) {
+        if self.walk(engine, Task { stream, fate }, number, &mut ends) {
             engine.quarantine(number, ends);
             Step::Freed
         } else {
@@ -371,7 +378,8 @@ impl Cleaner {
             if engine.log.segment(number).expired_whole(now) {
                 self.clean(engine, stream, number, Fate::Evict);
             } else {
-                self.walk(engine, stream, number, Fate::Sweep, &mut Vec::new());
+                let task = Task { stream, fate: Fate::Sweep };
+                self.walk(engine, task, number, &mut Vec::new());
             }
         }
     }
@@ -397,9 +405,8 @@ impl Cleaner {
     fn walk(
         &mut self,
         engine: &Engine,
-        stream: Stream,
+        task: Task,
         number: SegmentNumber,
-        fate: Fate,
         ends: &mut Vec<u32>,
     ) -> bool {
         self.participant.tick();
@@ -423,14 +430,14 @@ impl Cleaner {
                 break;
             }
             for (address, record, key) in &batch {
-                complete &= self.decide(engine, stream, fate, *address, *record, key, ends);
+                complete &= self.decide(engine, task, *address, *record, key, ends);
                 let expiry = record.expiry();
                 if expiry > self.swept && (earliest == 0 || expiry < earliest) {
                     earliest = expiry;
                 }
             }
         }
-        if fate == Fate::Sweep {
+        if task.fate == Fate::Sweep {
             engine.log.segment(number).set_min_expiry(earliest);
         }
         self.participant.sleep();
@@ -441,8 +448,7 @@ impl Cleaner {
     fn decide(
         &self,
         engine: &Engine,
-        stream: Stream,
-        fate: Fate,
+        Task { stream, fate }: Task,
         address: Address,
         record: Record<'_>,
         key: &Key<'_>,

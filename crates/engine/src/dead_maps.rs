@@ -65,7 +65,14 @@ impl Cleaner {
             let mut bits = vec![0; store.map_bytes()];
             mark(&mut bits, RECORD_AT);
             self.participant.sleep();
-            return Some(DeadMap { segment: number, generation, cover, after: cover, failures, bits });
+            return Some(DeadMap {
+                segment: number,
+                generation,
+                cover,
+                after: cover,
+                failures,
+                bits,
+            });
         }
         let loaded = engine.log.load_if_absent(number).ok()?;
         let ends = engine.log.quarantined_ends(number);

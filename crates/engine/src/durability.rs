@@ -290,9 +290,6 @@ impl Engine {
             return true;
         }
         let result = self.log.write_commit(&mut committer.log, &closed);
-        if std::env::var_os("DBG").is_some() {
-            eprintln!("commit {closed:?} -> {result:?}");
-        }
         match result {
             Ok(written) => {
                 self.log.settle_commit(&mut committer.log, &closed, written);

@@ -68,6 +68,12 @@ impl Fetched {
         Some(unsafe { Record::at(bytes.as_ptr().cast(), || 0) })
     }
 
+    /// Whether the record has arrived, readable or not.
+    pub(crate) fn has(&self, address: Address, generation: u32) -> bool {
+        let found = self.records.get(&address.bits());
+        found.is_some_and(|(fetched, _)| *fetched == generation)
+    }
+
     /// Whether the record was asked for and could not be read.
     pub(crate) fn is_unreadable(&self, address: Address, generation: u32) -> bool {
         let found = self.records.get(&address.bits());

@@ -293,19 +293,6 @@ impl Engine {
             report.dropped_bytes += u64::from(scan.dropped);
             loaded.push((found, scan.sealed));
         }
-        if std::env::var_os("DBG").is_some() {
-            for (found, scan) in survey.segments.iter().zip(&scans) {
-                eprintln!(
-                    "  {} gen {} opened {} end {} meta {:?} map {} {scan:?}",
-                    found.number,
-                    found.header.generation,
-                    found.opened,
-                    found.header.jumbo.is_some(),
-                    found.meta(),
-                    found.dead.len()
-                );
-            }
-        }
         report.segments = loaded.len() as u32;
         let lost = report.damaged_records + u64::from(report.damaged_segments);
         if lost > 0 && self.options.when_full == WhenFull::Refuse && !options.accept_damage {
@@ -512,7 +499,6 @@ impl Engine {
         offset: usize,
         record: Record<'_>,
     ) {
-        if std::env::var("DBGKEY").is_ok_and(|k| record.key().ends_with(k.as_bytes())) { eprintln!("admit {address:?} seq {} kind {:?} fence {} marked {}", record.seq(), record.kind(), shared.fence, format::meta::is_marked(&found.dead, offset)); }
         if record.seq() < shared.fence || format::meta::is_marked(&found.dead, offset) {
             return;
         }
@@ -562,7 +548,6 @@ impl Engine {
             Some(record) => look(record),
             None => {
                 let image = self.log.read_record(address);
-                if std::env::var("DBGKEY").is_ok() { if let Err(e) = &image { eprintln!("same_key {address:?} seg {} off {} {e} {:?}", address.segment(), address.offset(), self.log.segment(address.segment())); } }
                 let image = image.ok()?;
                 prefetch(image.as_ptr().cast());
                 // SAFETY: the image is one whole record.

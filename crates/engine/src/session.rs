@@ -127,8 +127,11 @@ impl Session {
     #[inline]
     pub fn prefetch_record(&self, key: &mut Key<'_>) {
         // SAFETY: as above; only an address is used.
-        if let Some(address) = unsafe { self.engine.index.guess(key) } {
-            self.engine.log.prefetch(address);
+        let Some(address) = (unsafe { self.engine.index.guess(key) }) else { return };
+        self.engine.log.prefetch(address);
+        // What is not in memory is read for the whole batch at once.
+        if self.engine.durable.is_some() && !self.engine.log.is_resident(address) {
+            self.fetch_ahead(address);
         }
     }
 
@@ -226,6 +229,15 @@ impl Session {
     #[inline]
     pub(crate) fn must_read(&self) -> bool {
         self.missing.get() != 0
+    }
+
+    /// Has a record read that will be wanted, unless it was read already.
+    #[cold]
+    fn fetch_ahead(&self, address: Address) {
+        let generation = self.engine.log.segment(address.segment()).generation();
+        if !self.fetched.has(address, generation) {
+            self.engine.fetch(address, &self.fetched, &self.waker);
+        }
     }
 
     /// Has the missing record read; the call is to be repeated when the waker was woken. What cannot

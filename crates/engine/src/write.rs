@@ -195,8 +195,8 @@ impl Session {
         let record = mapping.base().wrapping_add(start);
         // SAFETY: header and key lie in the mapping's headroom, directly before the value.
         unsafe { write_head(record, layout, &fields, key.bytes()) };
-        let (now, size) = (self.now(), layout.size());
-        Ok(log.adopt_jumbo(claimed, mapping, start, size, layout.value, now, |address| {
+        let now = self.now();
+        Ok(log.adopt_jumbo(claimed, mapping, start, layout.value, now, |address| {
             // SAFETY: nobody reads the record before its slot is published.
             unsafe { log.seal_record(address, record, layout, value_hash) };
         }))

@@ -86,6 +86,7 @@ pub const JUMBO_FOOTROOM: usize = TRAILER_BYTES;
 pub struct JumboClaim {
     number: SegmentNumber,
     parts: Vec<SegmentNumber>,
+    size: usize,
 }
 
 /// How a log is built.
@@ -341,7 +342,7 @@ impl Log {
         }
     }
 
-    /// Gives a filled mapping a segment number: one record of `size` bytes that begins at `start`
+    /// Gives a filled mapping a segment number: one record, of the size that was claimed for, that begins at `start`
     /// in the mapping's first page. The mapping is charged already. `seal` completes the record when
     /// its address is known.
     pub fn adopt_jumbo(
@@ -349,12 +350,11 @@ impl Log {
         claimed: JumboClaim,
         mapping: Mapping,
         start: usize,
-        size: usize,
         value: usize,
         now: u32,
         seal: impl FnOnce(Address),
     ) -> Address {
-        let JumboClaim { number, parts } = claimed;
+        let JumboClaim { number, parts, size } = claimed;
         let (base, bytes) = mapping.into_raw();
         let segment = self.segment(number);
         debug_assert!(start < PAGE);
@@ -384,7 +384,7 @@ impl Log {
     pub fn claim_jumbo(&self, size: usize) -> Option<JumboClaim> {
         let Some(store) = &self.store else {
             let number = self.take_number(Claim::Write)?;
-            return Some(JumboClaim { number, parts: Vec::new() });
+            return Some(JumboClaim { number, parts: Vec::new(), size });
         };
         let parts = store.jumbo_places(size);
         let mut numbers = lock(&self.numbers);
@@ -399,7 +399,7 @@ impl Log {
             self.segment(part).begin_part();
         }
         let first = taken.remove(0);
-        Some(JumboClaim { number: first, parts: taken })
+        Some(JumboClaim { number: first, parts: taken, size })
     }
 }
 

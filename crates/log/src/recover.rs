@@ -51,12 +51,6 @@ pub struct Found {
     pub dead: Box<[u8]>,
 }
 
-impl Found {
-    /// dbg
-    pub fn meta(&self) -> &Option<Meta> {
-        &self.meta
-    }
-}
 /// What lies on a device.
 #[derive(Debug, Default)]
 pub struct Survey {

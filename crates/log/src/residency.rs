@@ -68,6 +68,12 @@ impl Log {
         true
     }
 
+    /// Whether the record's segment has a frame.
+    #[inline]
+    pub fn is_resident(&self, address: Address) -> bool {
+        !self.segment(address.segment()).frame().is_null()
+    }
+
     /// Frames that were dropped and wait for their quiescent period.
     pub fn dropped_frames(&self) -> usize {
         lock(&self.dropped).len()

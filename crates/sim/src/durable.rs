@@ -81,10 +81,6 @@ pub struct DurableWorld {
 
 type Check = Result<(), String>;
 
-fn trace(key: &[u8]) -> bool {
-    std::env::var("TRACE").is_ok_and(|t| short(key) == t)
-}
-
 /// A key without its filling.
 fn short(key: &[u8]) -> String {
     let text = String::from_utf8_lossy(key);
@@ -201,6 +197,7 @@ impl DurableWorld {
 
     fn advance_clock(&mut self) {
         self.now += 1 + self.random.below(30) as u32;
+        self.clock.fetch_add(self.random.below(2000), Ordering::Relaxed);
         self.tick_all();
     }
 
@@ -229,9 +226,6 @@ impl DurableWorld {
         let failure = if self.random.one_in(2) { DeviceFailure::Io } else { DeviceFailure::Full };
         let nth = done + 1 + self.random.below(20);
         let times = 1 + self.random.below(3);
-        if std::env::var("TRACE").is_ok() {
-            eprintln!("fault {operation:?} {nth} x{times}");
-        }
         self.device.plan(Fault { operation, at: nth, times, failure });
     }
 
@@ -314,9 +308,6 @@ impl DurableWorld {
     /// Appends a state. In async mode the answer says nothing about durability: the commit that will
     /// cover it is the open one.
     fn push(&mut self, key: &[u8], item: Option<Item>, commit: u64) -> Check {
-        if trace(key) {
-            eprintln!("push {item:?} {commit}");
-        }
         if self.is_sync() && commit == 0 {
             return Err(format!(
                 "a change of {} was acknowledged before it was durable",
@@ -361,11 +352,11 @@ impl DurableWorld {
             let last = history.last().map_or(0, |state| state.commit);
             let expired = found.is_none() && history.last().is_some_and(|s| s.item.is_some());
             let same = history.iter().all(|state| state.item == found);
-            if commit == 0 && last != 0 && !expired && !same {
+            let missed = found.is_none() && self.options.when_full == WhenFull::Evict;
+            if commit == 0 && last != 0 && !expired && !same && !missed {
                 let session = &self.sessions[0];
                 let point = CommitPoint { stream: 0, position: last };
                 if session.commit_state(point) == CommitState::Pending {
-                    eprintln!("{history:?} {found:?} open {} ", self.engine.open_commit());
                     return Err(format!("{} was read before it was durable", short(key)));
                 }
             }
@@ -375,9 +366,6 @@ impl DurableWorld {
 
     /// The key was evicted: it is gone, or after a crash as it was.
     fn evicted(&mut self, key: &[u8]) {
-        if trace(key) {
-            eprintln!("evicted {:?}", self.histories.get(key));
-        }
         if let Some(last) = self.histories.get_mut(key).and_then(|history| history.last_mut()) {
             last.evicted = last.item.take();
         }
@@ -471,9 +459,6 @@ impl DurableWorld {
             Some((Deleted::NotFound, commit)) if !before || self.evicts() => {
                 // What was evicted must not come back now that it was said to be gone.
                 let history = self.histories.entry(key.clone()).or_default();
-                if trace(&key) {
-                    eprintln!("delete miss {commit}");
-                }
                 let commit = if commit == 0 && !sync { open } else { commit };
                 if commit == 0 {
                     history.clear();
@@ -512,9 +497,6 @@ impl DurableWorld {
         let flushed = self.finish(|session| session.flush_all(None))?.is_some();
         self.maybe_flushed = !flushed;
         if flushed {
-            if std::env::var("TRACE").is_ok() {
-                eprintln!("flush");
-            }
             for history in self.histories.values_mut() {
                 *history = vec![State::gone(0)];
             }
@@ -561,13 +543,6 @@ impl DurableWorld {
     }
 
     fn restart(&mut self, device: SimDevice, clean: bool) -> Check {
-        if std::env::var("TRACE").is_ok() {
-            eprintln!(
-                "restart clean {clean} health {:?} {:?}",
-                self.engine.health(),
-                self.options.store.as_ref().map(|s| s.durability)
-            );
-        }
         self.settle();
         self.restarts += 1;
         self.sessions.clear();
@@ -618,9 +593,6 @@ impl DurableWorld {
         let live = |item: &Item| item.expiry == 0 || item.expiry > now;
         let history = self.histories.get_mut(key).ok_or("no history")?;
         let failed = self.failed.get(key).into_iter().flatten();
-        if trace(key) {
-            eprintln!("restarted {found:?} {history:?}");
-        }
         let possible = history.iter().chain(failed).any(|past| {
             past.item.clone().filter(live) == found
                 || found.is_some() && past.evicted.clone().filter(live) == found

@@ -1,12 +1,26 @@
 //! A few hundred worlds on every test run; `cargo run --release -p sim -- --seeds 100000` by night.
 
-use sim::{Plan, World};
+use sim::{DurableWorld, Plan, World};
 
 #[test]
 fn worlds_agree_with_the_model() {
     for seed in 0..200 {
         if let Err(failure) = World::run(Plan { seed, steps: 3000 }) {
-            panic!("{failure}; replay: cargo run -p sim -- --seed {seed} --steps 3000");
+            panic!(
+                "{failure}; replay: cargo run -p sim -- --worlds ram --seed {seed} --steps 3000"
+            );
         }
     }
 }
+
+#[test]
+fn stores_keep_what_they_acknowledged() {
+    for seed in 0..STORES {
+        if let Err(failure) = DurableWorld::run(Plan { seed, steps: 2000 }) {
+            panic!("{failure}; replay: cargo run -p sim -- --seed {seed} --steps 2000");
+        }
+    }
+}
+
+/// Worlds with a store, half a minute of them.
+const STORES: u64 = 400;
