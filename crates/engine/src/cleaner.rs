@@ -171,6 +171,11 @@ impl Cleaner {
             engine.wake_waiting();
         }
         if engine.has_waiting() || (pending && short) {
+            // With a store what was freed comes back by a commit, and whoever would ask for one may
+            // be the one who waits here.
+            if coming && let Some(durable) = &engine.durable {
+                durable.want_commit();
+            }
             return Some(POLL);
         }
         if engine.budget.wanted() > 0 {

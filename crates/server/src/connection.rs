@@ -6,6 +6,9 @@
 //! Invariant: input is consumed exactly when its requests are executed. Whatever interrupts a
 //! batch (a full output, memory that is being reclaimed), the rest of it is still in the input and
 //! is parsed again; only values too long to wait for in the input are kept here, see `body.rs`.
+//!
+//! Replies that must not be seen before a commit is durable are withheld by the connection, and all
+//! behind them (`gates.rs`, `withheld.rs`); execution goes on meanwhile.
 
 mod batch;
 mod body;

@@ -1,15 +1,19 @@
-//! Reads from a store that is larger than memory.
+//! Stores that are larger than memory: reading from them, and writing all over them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Wake, Waker};
-use std::time::Duration;
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use larder_disk::SimDevice;
 use larder_engine::{
     Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Session, Store,
     StoreOptions, Stored,
 };
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct Wakes(AtomicUsize);
@@ -20,18 +24,17 @@ impl Wake for Wakes {
     }
 }
 
-fn engine() -> Arc<Engine> {
+fn options(durability: Durability) -> Options {
     let store = StoreOptions {
         device: Arc::new(SimDevice::new(64 << 20, 1)),
-        durability: Durability::Async,
+        durability,
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
         seeds: [1, 2, 3],
         created: 1,
     };
-    let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
-    Engine::open_without_threads(options).unwrap()
+    Options { memory: 8 << 20, store: Some(store), ..Options::default() }
 }
 
 /// Stores more than memory holds; the first key, whose record is not in memory any more.
@@ -64,7 +67,7 @@ fn fill(engine: &Arc<Engine>, session: &mut Session) -> String {
 /// turn, but before it asks again, must not be left lying.
 #[test]
 fn whoever_asks_again_for_what_has_arrived_is_woken_again() {
-    let engine = engine();
+    let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
     let wakes = Arc::new(Wakes::default());
     let mut session = engine.session(Waker::from(Arc::clone(&wakes)));
     session.tick(1);
@@ -84,4 +87,40 @@ fn whoever_asks_again_for_what_has_arrived_is_woken_again() {
     assert!(wakes.0.load(SeqCst) > woken);
     session.tick(3);
     assert_eq!(asked(&session), Some(4000));
+}
+
+/// Unparks the thread that it was made on.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What is freed comes back by a commit. Where nobody else writes, whoever waits for space is the only
+/// one who would ask for it.
+#[test]
+fn one_writer_alone_gets_through_several_times_the_store() {
+    for durability in [Durability::None, Durability::Async, Durability::Sync] {
+        let engine = Engine::open(options(durability)).unwrap();
+        let mut session = engine.session(Waker::from(Arc::new(Unpark(thread::current()))));
+        let value = vec![b'v'; 8000];
+        let begun = Instant::now();
+        for n in 0..20_000 {
+            let name = format!("key{}", n % 3000);
+            loop {
+                session.tick(1);
+                let store = Store::set(&value, 0, Expiry::NEVER);
+                match session.store(&session.key(name.as_bytes()), store) {
+                    Outcome::Ready(_) | Outcome::AfterCommit(..) => break,
+                    Outcome::NeedsSpace | Outcome::NeedsRead => {}
+                    Outcome::Refused(refusal) => panic!("{durability:?}: {n}: {refusal:?}"),
+                }
+                session.sleep();
+                thread::park_timeout(PATIENCE);
+                assert!(begun.elapsed() < PATIENCE, "{durability:?}: stuck at {n}");
+            }
+        }
+    }
 }
