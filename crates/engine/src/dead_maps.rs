@@ -63,7 +63,9 @@ impl Cleaner {
         let generation = segment.generation();
         if segment.is_dead_jumbo() {
             let mut bits = vec![0; store.map_bytes()];
-            mark(&mut bits, RECORD_AT);
+            if !segment.has_ends() {
+                mark(&mut bits, RECORD_AT);
+            }
             self.participant.sleep();
             return Some(DeadMap {
                 segment: number,

@@ -289,8 +289,7 @@ impl Engine {
             self.after_commit(durable);
             return true;
         }
-        let result = self.log.write_commit(&mut committer.log, &closed);
-        match result {
+        match self.log.write_commit(&mut committer.log, &closed) {
             Ok(written) => {
                 self.log.settle_commit(&mut committer.log, &closed, written);
                 durable.synced_until.store(began, Ordering::Relaxed);

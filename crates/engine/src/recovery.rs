@@ -270,6 +270,8 @@ impl Engine {
             waiting: Mutex::default(),
             full: AtomicBool::new(false),
         };
+        // The index takes what it needs; frames are given back for it later.
+        self.index.set_strict(false);
         let mut scans = self.read_all(&shared, progress)?;
         self.read_damaged(&shared, &mut scans)?;
         self.read_waiting(&shared, &mut scans)?;
@@ -298,10 +300,13 @@ impl Engine {
         if lost > 0 && self.options.when_full == WhenFull::Refuse && !options.accept_damage {
             return Err(StoreError::Damaged { records: lost });
         }
+        // Segments of commits that failed may have been opened after the last good one.
+        let newest = survey.segments.iter().map(|found| found.opened).fold(newest, u64::max);
         self.log.finish_recovery(&survey, &loaded, newest)?;
         for address in shared.tombstones.into_inner().unwrap_or_else(PoisonError::into_inner) {
             self.bury_recovered(address)?;
         }
+        self.index.set_strict(self.options.when_full == WhenFull::Refuse);
         self.begin_life(store, options, seq_limit)?;
         report.items = self.index.items();
         report.took = (options.clock.0)().saturating_sub(began);
@@ -442,7 +447,7 @@ impl Engine {
             self.admit(shared, found, address, format::jumbo::RECORD_AT, record);
         }
         if self.log.segment(found.number).live() == 0 {
-            self.log.enter_dead(found);
+            self.log.enter_dead(found, false);
         }
         Ok(Some(Scan {
             end: 0,
@@ -481,7 +486,7 @@ impl Engine {
             // In evict mode a value that does not fit is as good as evicted.
             let fits = self.budget.used() < self.budget.limit();
             if superseded || (!fits && self.options.when_full == WhenFull::Evict) {
-                self.log.enter_dead(found);
+                self.log.enter_dead(found, !superseded);
                 *scan = Some(Scan::dead(found));
             } else {
                 *scan = self.read_jumbo(shared, found, true)?;

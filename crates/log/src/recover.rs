@@ -330,8 +330,13 @@ impl Log {
     }
 
     /// Makes a jumbo that nobody needs part of the log, so that its places are freed like others.
-    pub fn enter_dead(&self, found: &Found) {
+    /// `evicted`: nothing newer hides it, there is only no memory for it.
+    pub fn enter_dead(&self, found: &Found, evicted: bool) {
         let segment = self.segment(found.number);
+        if evicted {
+            // Until the next start, for it is not known when that is durable.
+            self.begin_evicting();
+        }
         self.forget_mapping(found.number);
         segment.restore(Restored {
             frame: std::ptr::null_mut(),
@@ -341,6 +346,9 @@ impl Log {
             born: found.header.born,
             jumbo: found.header.jumbo.map(|jumbo| (jumbo.value as usize, 0)),
         });
+        if evicted {
+            segment.note_end();
+        }
         self.enter(self.durable_log(), found, found.opened);
     }
 

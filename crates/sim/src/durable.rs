@@ -605,7 +605,10 @@ impl DurableWorld {
                 short(key)
             ));
         }
-        *history = vec![State { item: found, evicted: None, commit: 0 }];
+        // What did not fit into memory any more may come back with another restart.
+        let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
+        let evicted = if found.is_none() { last.filter(live) } else { None };
+        *history = vec![State { item: found, evicted, commit: 0 }];
         Ok(())
     }
 }

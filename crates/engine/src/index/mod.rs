@@ -52,7 +52,7 @@ pub(crate) struct Index {
     /// Replaced tables and the epoch that must have passed before they are reused.
     retired: Mutex<VecDeque<(u64, Table)>>,
     /// Whether tables may grow only within the budget.
-    strict: bool,
+    strict: AtomicBool,
     /// Versions from here on need a greater limit in the store before long.
     lease_mark: AtomicU64,
     wants_lease: AtomicBool,
@@ -76,7 +76,7 @@ impl Index {
             pages: Pages::reserve(max_memory + (256 << 20), Arc::clone(budget))?,
             epochs: Arc::clone(epochs),
             retired: Mutex::default(),
-            strict,
+            strict: AtomicBool::new(strict),
             lease_mark: AtomicU64::new(u64::MAX),
             wants_lease: AtomicBool::new(false),
         })
@@ -193,6 +193,11 @@ impl Index {
         let epoch = self.epochs.advance();
         self.lock_retired().extend(tables.into_iter().map(|table| (epoch, table)));
         Ok(())
+    }
+
+    /// Whether tables may grow only within the budget, from now on.
+    pub(crate) fn set_strict(&self, strict: bool) {
+        self.strict.store(strict, Ordering::Relaxed);
     }
 
     /// Every later version has a number above `seq`.
@@ -414,7 +419,7 @@ impl<'a> Guard<'a> {
         let mut pages = old.pages();
         loop {
             pages += (pages / 8).max(1);
-            let new = self.index.pages.take(pages, self.index.strict)?;
+            let new = self.index.pages.take(pages, self.index.strict.load(Ordering::Relaxed))?;
             if self.copy_to(new, fetch, locate) {
                 self.stripe.table.store(new.bits(), Ordering::Release);
                 let epoch = self.index.epochs.advance();
