@@ -72,6 +72,9 @@ struct Arguments {
     /// The server; otherwise `larder` next to this program.
     #[arg(long)]
     server: Option<PathBuf>,
+    /// One more argument for the server.
+    #[arg(long, allow_hyphen_values = true)]
+    server_argument: Vec<String>,
     /// Where stores, journals and logs go; a directory of its own is made in it.
     #[arg(long)]
     directory: Option<PathBuf>,
@@ -154,6 +157,7 @@ impl Run {
             memory_mib: 64,
             durability,
             sync_interval: Duration::from_millis(300),
+            arguments: self.arguments.server_argument.clone(),
             log: PathBuf::new(),
         }
     }

@@ -37,10 +37,13 @@ fn broken(what: &str, line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {line:?}"))
 }
 
+/// The longest line, or short value read as one.
+const LINE: u64 = 1 << 16;
+
 /// Reads one line without its end.
 pub(crate) fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     let mut line = Vec::new();
-    from.by_ref().take(4096).read_until(b'\n', &mut line)?;
+    from.by_ref().take(LINE).read_until(b'\n', &mut line)?;
     if line.pop() != Some(b'\n') || line.pop() != Some(b'\r') {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

@@ -22,6 +22,8 @@ pub(crate) enum Scenario {
     Stall,
     /// Two servers never share a store.
     Second,
+    /// A store without room refuses what is new, and keeps, counts and deletes what is there.
+    FullStore,
     /// Syncs that fail: every writer gets an error, readers see the old value, and it heals.
     FailingSync,
     /// The disk is full: likewise.
@@ -56,6 +58,7 @@ impl Scenario {
             Scenario::Flush => basic::flush_and_expiry(setup),
             Scenario::Stall => basic::stalled_client(setup),
             Scenario::Second => basic::second_server(setup),
+            Scenario::FullStore => basic::full_store(setup),
             Scenario::FailingSync => disk::failing_sync(setup),
             Scenario::FullDisk => disk::full_disk(setup),
             Scenario::SlowSync => disk::slow_sync(setup),
@@ -93,7 +96,13 @@ fn expect(what: &str, found: Option<String>, wanted: Option<&str>) -> Result<(),
     if found.as_deref() == wanted {
         return Ok(());
     }
-    let show = |value: Option<&str>| value.map_or("nothing".to_owned(), |text| format!("{text:?}"));
+    let show = |value: Option<&str>| match value {
+        None => "nothing".to_owned(),
+        Some(text) if text.len() > 40 => {
+            format!("{} bytes …{:?}", text.len(), text.split_at(text.len() - 9).1)
+        }
+        Some(text) => format!("{text:?}"),
+    };
     Err(wrong(format!("{what}: found {}, expected {}", show(found.as_deref()), show(wanted))))
 }
 

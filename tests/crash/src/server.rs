@@ -37,6 +37,8 @@ pub(crate) struct ServerPlan {
     pub(crate) memory_mib: u64,
     pub(crate) durability: Durability,
     pub(crate) sync_interval: Duration,
+    /// More arguments.
+    pub(crate) arguments: Vec<String>,
     /// What it prints goes here.
     pub(crate) log: PathBuf,
 }
@@ -53,6 +55,7 @@ impl ServerPlan {
         command.arg("--store").arg(format!("{}:{}MB", self.store.display(), self.store_mib));
         command.args(["--durability", durability, "--sync-interval"]);
         command.arg(format!("{}ms", self.sync_interval.as_millis()));
+        command.args(&self.arguments);
         let log = File::options().create(true).append(true).open(&self.log)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         Ok(command)

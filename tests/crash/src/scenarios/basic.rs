@@ -11,6 +11,11 @@ use crate::server::Durability;
 use crate::workload::Sizes;
 use crate::world::{ASYNC_SLACK, End, Failure, Load};
 
+/// A store that a scenario can fill.
+const SMALL_STORE_MIB: u64 = 64;
+/// How long room that was given back may take to be usable.
+const CLEANING: Duration = Duration::from_secs(10);
+
 /// Writers, window, requests of each, and sizes. The first is one large value alone.
 const BURSTS: [(u16, usize, u64, Sizes); 6] = [
     (1, 1, 1, Sizes::Large),
@@ -152,5 +157,77 @@ pub(super) fn second_server(setup: &Setup) -> Result<(), Failure> {
     world.end(server, setup.hard_end())?;
     let server = world.start()?;
     expect("after all", server.connect()?.get("k")?, Some("other"))?;
+    Ok(world.end(server, End::Terminate)?)
+}
+
+pub(super) fn full_store(setup: &Setup) -> Result<(), Failure> {
+    let mut world = setup.world()?;
+    world.plan.store_mib = SMALL_STORE_MIB;
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    talk.expect("set counter 0 0 1\r\n5", "STORED")?;
+    let value = |number: u64| format!("{number:0>20000}");
+    let set = |key: &str, value: &str| format!("set {key} 0 0 {}\r\n{value}", value.len());
+    let mut stored = 0;
+    let refused = loop {
+        let answer = talk.line(&set(&format!("f{stored}"), &value(stored)))?;
+        if answer != "STORED" {
+            break answer;
+        }
+        stored += 1;
+        if stored * 20_000 > SMALL_STORE_MIB << 20 {
+            return Err(wrong("a store holds more than its size"));
+        }
+    };
+    if !refused.starts_with("SERVER_ERROR ") {
+        return Err(wrong(format!("a set into a full store was answered {refused:?}")));
+    }
+    if stored * 20_000 < (SMALL_STORE_MIB << 20) / 2 {
+        return Err(wrong(format!(
+            "a store of {SMALL_STORE_MIB} MiB was full after {stored} values"
+        )));
+    }
+    let mut first = value(0);
+    for number in 0..20 {
+        let other = value(1_000_000 + number);
+        if talk.line(&set("f0", &other))? == "STORED" {
+            first = other;
+        }
+        expect("a value that could not be overwritten", talk.get("f0")?, Some(&first))?;
+        talk.expect("incr counter 1", &(6 + number).to_string())?;
+    }
+    talk.expect("delete f1", "DELETED")?;
+    world.end(server, setup.hard_end())?;
+
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    expect("a counter in a full store", talk.get("counter")?, Some("25"))?;
+    expect("deleted from a full store", talk.get("f1")?, None)?;
+    expect("the value that was overwritten", talk.get("f0")?, Some(&first))?;
+    for number in 2..stored {
+        let key = format!("f{number}");
+        expect(&format!("{key} in a full store"), talk.get(&key)?, Some(&value(number)))?;
+    }
+    for number in (3..stored).step_by(2) {
+        talk.expect(&format!("delete f{number}"), "DELETED")?;
+    }
+    for number in 0..stored / 4 {
+        becomes("there is room after deletes", CLEANING, || {
+            Ok(talk.line(&set(&format!("g{number}"), &value(number)))? == "STORED")
+        })?;
+    }
+    world.end(server, setup.hard_end())?;
+
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    for number in 0..stored / 4 {
+        let key = format!("g{number}");
+        expect("stored in what was given back", talk.get(&key)?, Some(&value(number)))?;
+    }
+    for number in 2..stored {
+        let kept = (number % 2 == 0).then(|| value(number));
+        let key = format!("f{number}");
+        expect(&format!("{key}, kept or deleted"), talk.get(&key)?, kept.as_deref())?;
+    }
     Ok(world.end(server, End::Terminate)?)
 }
