@@ -101,6 +101,7 @@ impl Wake for Unpark {
 /// What is freed comes back by a commit. Where nobody else writes, whoever waits for space is the only
 /// one who would ask for it.
 #[test]
+#[allow(clippy::disallowed_methods, reason = "measures that a thread does not wait for ever")]
 fn one_writer_alone_gets_through_several_times_the_store() {
     for durability in [Durability::None, Durability::Async, Durability::Sync] {
         let engine = Engine::open(options(durability)).unwrap();
