@@ -396,9 +396,9 @@ impl Log {
         let mut written = Written::default();
         for &(found, sealed) in loaded.iter().rev() {
             let segment = self.segment(found.number);
-            // One that was cut may have its last block in a tail place only.
-            let cut_with_tail = found.end != 0 && survey.has_tail(found);
-            if !sealed || cut_with_tail {
+            // A sealed one, too, may have a part of its last blocks in tail places only.
+            self.write_tail_blocks(survey, store, found)?;
+            if !sealed {
                 // Without a good commit it ends behind its header: 0 would mean its sealed trailer.
                 let end = segment.filled().max(HEADER_BYTES as u32);
                 store.entry(found.number).end.store(end, Ordering::Relaxed);
@@ -414,6 +414,21 @@ impl Log {
         let next = store.superblock().next_commit.max(newest + 2);
         store.open_commit.store(next, Ordering::Release);
         store.settled_commit.store(next - 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Blocks that are in tail places move to their own.
+    fn write_tail_blocks(&self, survey: &Survey, store: &Store, found: &Found) -> io::Result<()> {
+        let ours = |tail: &Tail| {
+            tail.segment == found.number && tail.generation == found.header.generation
+        };
+        for (tail, _) in survey.tails.iter().filter(|(tail, _)| ours(tail)) {
+            let place = store.geometry.segment(found.number) + u64::from(tail.offset);
+            let mut block = [0; BLOCK];
+            store.device.read_at(place, &mut block)?;
+            survey.lay_tails_over(store, found, tail.offset as usize, &mut block);
+            store.device.write_at(place, &block)?;
+        }
         Ok(())
     }
 
