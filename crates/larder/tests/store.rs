@@ -4,7 +4,7 @@
 mod harness;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -197,4 +197,65 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
     let address = listening.rsplit_once("address=").expect("it says where").1;
     let mut client = connect(address);
     ask(&mut client, "get two\r\nmg one k\r\nmg three k\r\n", "END\r\nHD kone\r\nHD kthree\r\n");
+}
+
+/// A limit of the file size is a disk that takes no writes beyond it, and can be lifted while the server
+/// runs.
+#[test]
+fn a_store_that_fails_turns_red_and_heals() {
+    let folder = Folder::new("failing");
+    let store = folder.0.join("store");
+    let mut command = Command::new("sh");
+    // Beyond the limit a write is an error, not the end of the process.
+    let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
+    command.args(["-c", script, BINARY, "serve", "--listen", "127.0.0.1:0", "-t", "2"]);
+    command.args(["--admin", "127.0.0.1:0", "--durability", "sync", "--store"]);
+    command.arg(format!("{}:64MB", store.display()));
+    let mut process = Process::spawn(&mut command);
+    let listening = process.event("listening");
+    let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
+    let page = process.event("admin_page");
+    let (_, page) = page.split_once("http://").expect("it says where");
+    let page = page.trim_end_matches(['"', '/']).to_owned();
+    process.event("serving");
+
+    let mut client = connect(&address);
+    ask(&mut client, "set kept 0 0 1\r\n1\r\n", "STORED\r\n");
+    let pid = process.child.id().to_string();
+    let limit = |bytes: &str| {
+        let command = ["--pid", &pid, &format!("--fsize={bytes}:")];
+        let status = Command::new("prlimit").args(command).status().expect("prlimit is there");
+        assert!(status.success());
+    };
+    limit("4096");
+    client.write_all(b"set lost 0 0 1\r\n1\r\n").expect("it reads");
+    let mut replies = BufReader::new(client.try_clone().expect("a descriptor"));
+    let mut reply = String::new();
+    replies.read_line(&mut reply).expect("it answers");
+    assert!(reply.starts_with("SERVER_ERROR store failed"), "{reply}");
+    process.event("store_failing");
+    let ready = http(&page, "/readyz");
+    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+    assert!(ready.contains("the store refuses writes: "), "{ready}");
+    assert!(http(&page, "/livez").starts_with("HTTP/1.1 200"));
+    assert!(http(&page, "/metrics").contains("\nlarder_store_healthy 0\n"));
+    ask(&mut client, "get kept lost\r\n", "VALUE kept 0 1\r\n1\r\nEND\r\n");
+
+    limit("unlimited");
+    process.event("store_healed");
+    assert!(http(&page, "/readyz").starts_with("HTTP/1.1 200"));
+    ask(&mut client, "set found 0 0 1\r\n1\r\n", "STORED\r\n");
+    process.signal("-TERM");
+    assert_eq!(process.end().0, Some(0));
+    assert!(checked(&store, 0).contains("2 items"));
+}
+
+/// The reply of the admin page.
+fn http(address: &str, path: &str) -> String {
+    let mut client = connect(address);
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    client.write_all(request.as_bytes()).expect("it reads");
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).expect("it answers");
+    reply
 }

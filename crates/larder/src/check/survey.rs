@@ -213,12 +213,18 @@ impl<'a> Survey<'a> {
         header: Option<Header>,
         generation: Option<u32>,
     ) {
+        let mut marks = marks;
+        let known = header.map(|header| header.generation).or(generation);
+        if !marks.meta.zip(known).is_some_and(|(meta, known)| meta.speaks_of(known)) {
+            // They are about an earlier use of the segment.
+            marks.map.clear();
+        }
         let mut image = std::mem::take(&mut self.image);
         if let Err(error) = self.store.image(segment, &mut image) {
             self.image = image;
             return self.unreadable(segment, &error);
         }
-        let extent = own_extent(&marks, header.map(|header| header.generation).or(generation));
+        let extent = own_extent(&marks, known);
         let expect = Expect { identity: self.store.identity, segment, generation, extent };
         let mut versions = Vec::new();
         let scanned = scan::segment(&image, &expect, |at, record| {

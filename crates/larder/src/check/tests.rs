@@ -129,7 +129,11 @@ impl Image {
     }
 
     fn write_meta(&self, segment: SegmentNumber, usage: Use, dead: &[usize]) {
-        let meta = Meta { version: 1, cover: 0, generation: 1, usage };
+        self.write_meta_of(1, segment, usage, dead);
+    }
+
+    fn write_meta_of(&self, generation: u32, segment: SegmentNumber, usage: Use, dead: &[usize]) {
+        let meta = Meta { version: 1, cover: 0, generation, usage };
         let geometry = &self.superblock.geometry;
         let map = if dead.is_empty() { 0 } else { geometry.map_bytes() };
         let mut bytes = vec![0; Meta::encoded_bytes(map)];
@@ -202,6 +206,8 @@ fn what_is_dead_without_a_newer_version() {
     let (one, _) = two_segments(&image);
     // c, which lies behind the header, a, b and a trailer.
     let at = one.bytes.windows(6).rposition(|bytes| bytes == [3, 0, 0, 0, 0, 0]).unwrap();
+    image.write_meta_of(0, 1, Use::InUse { end: 0 }, &[at]);
+    assert_eq!(image.report().live_items, 3, "the marks are of an earlier use");
     image.write_meta(1, Use::InUse { end: 0 }, &[at]);
     assert_eq!(image.report().live_items, 2);
     image.superblock.fence = 6;
