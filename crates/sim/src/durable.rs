@@ -351,7 +351,9 @@ impl DurableWorld {
         {
             let last = history.last().map_or(0, |state| state.commit);
             let expired = found.is_none() && history.last().is_some_and(|s| s.item.is_some());
-            let same = history.iter().all(|state| state.item == found);
+            let now = self.now;
+            let live = |item: &Item| item.expiry == 0 || item.expiry > now;
+            let same = history.iter().all(|past| past.item.clone().filter(live) == found);
             let missed = found.is_none() && self.options.when_full == WhenFull::Evict;
             if commit == 0 && last != 0 && !expired && !same && !missed {
                 let session = &self.sessions[0];
