@@ -127,7 +127,7 @@ impl<'a> Store<'a> {
         for index in 1..jumbo.parts {
             match piece(index) {
                 Some(place) => places.push(place),
-                None => return Ok(JumboState::Incomplete { missing: index }),
+                None => return Ok(JumboState::Incomplete),
             }
         }
         let mut hasher = ValueHasher::new(self.identity.checksum_seed);
@@ -171,11 +171,8 @@ pub(super) enum JumboState {
     Whole(Trailer),
     /// Header or head do not fit each other.
     Headless,
-    /// No segment says that it holds this piece.
-    Incomplete {
-        /// The piece, from 1.
-        missing: u32,
-    },
+    /// No segment says that it holds some piece.
+    Incomplete,
     /// The trailer is not there: its commit did not complete, or it is damaged.
     NotCommitted,
     /// The value is not what was written.

@@ -81,6 +81,8 @@ struct Survey<'a> {
     /// Owner, its generation and index of a piece; the segment that holds it.
     parts: HashMap<(SegmentNumber, u32, u32), SegmentNumber>,
     image: Vec<u8>,
+    /// Jumbos whose pieces are not all there.
+    incomplete: u32,
 }
 
 impl<'a> Survey<'a> {
@@ -97,6 +99,7 @@ impl<'a> Survey<'a> {
             jumbos: Vec::new(),
             parts: HashMap::new(),
             image: Vec::new(),
+            incomplete: 0,
         }
     }
 
@@ -394,8 +397,10 @@ impl<'a> Survey<'a> {
                 return;
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
-            JumboState::Incomplete { missing } => {
-                (format!("piece {missing} of a large item is nowhere"), None)
+            // Its commit never completed, or it was being freed: a start takes it as free.
+            JumboState::Incomplete => {
+                self.incomplete += 1;
+                return;
             }
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
             JumboState::WrongValue(trailer) => {
@@ -403,10 +408,12 @@ impl<'a> Survey<'a> {
             }
         };
         let bytes = u64::from(parts) * u64::from(self.store.segment_size());
-        let was_durable = match commit {
-            Some(commit) => commit < self.greatest,
-            None => self.has_gone_on(&header),
-        };
+        // One whose commit did not complete looks like this, too; recovery draws the same line.
+        let was_durable = header.opened + 1 < self.greatest
+            && match commit {
+                Some(commit) => commit < self.greatest,
+                None => self.has_gone_on(&header),
+            };
         if was_durable {
             self.report.damaged.push(Damaged { segment, bytes, records: 1, what });
         } else {
@@ -423,6 +430,12 @@ impl<'a> Survey<'a> {
     }
 
     fn conclude(mut self) -> Report {
+        if self.incomplete > 0 {
+            self.report.notes.push(format!(
+                "{} large items lack pieces: they were being freed, or their commit never completed",
+                self.incomplete
+            ));
+        }
         let report = &mut self.report;
         let segments = &mut report.segments;
         let used = segments.in_use + segments.jumbos + segments.jumbo_parts;
