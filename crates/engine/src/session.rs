@@ -36,6 +36,8 @@ pub struct Session {
     /// The address of a record that must be read before there is an answer; 0 for none.
     missing: Cell<u64>,
     fetched: Fetched,
+    /// Something of this turn waits for a commit.
+    wants_commit: Cell<bool>,
     /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
     _not_sync: PhantomData<Cell<()>>,
 }
@@ -64,6 +66,7 @@ impl Session {
             depends: Cell::new(0),
             missing: Cell::new(0),
             fetched: Fetched::default(),
+            wants_commit: Cell::new(false),
             _not_sync: PhantomData,
         }
     }
@@ -78,6 +81,7 @@ impl Session {
     #[inline]
     pub fn tick(&mut self, now: UnixSeconds) {
         self.participant.tick();
+        self.ask_for_commit();
         if now != self.now {
             self.new_second(now);
         }
@@ -99,6 +103,7 @@ impl Session {
     /// The thread is about to block in the kernel: it holds no items. The next `tick` ends this.
     #[inline]
     pub fn sleep(&mut self) {
+        self.ask_for_commit();
         self.participant.sleep();
     }
 
@@ -336,10 +341,23 @@ impl Session {
     }
 
     /// Has the session's waker woken once, when the state of some commit has changed; and has what
-    /// was written so far committed.
+    /// was written so far committed, from the end of this turn on (the next tick or sleep).
     #[inline]
     pub fn wake_on_commit(&self) {
-        if let Some(durable) = &self.engine.durable {
+        if let Some(durable) = &self.engine.durable
+            && !self.wants_commit.replace(true)
+        {
+            durable.wait(&self.waker);
+        }
+    }
+
+    /// Asks for the commit that this turn's calls wait for: all of them share one.
+    #[inline]
+    fn ask_for_commit(&self) {
+        if self.wants_commit.get()
+            && let Some(durable) = &self.engine.durable
+        {
+            self.wants_commit.set(false);
             durable.wait(&self.waker);
             durable.want_commit();
         }
