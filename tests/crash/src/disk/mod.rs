@@ -25,6 +25,10 @@ use crate::random::Random;
 /// The bytes that the disk says it has.
 const CAPACITY: u64 = 64 << 30;
 
+/// How long a sync is held at most: a server in a sync cannot even be killed, and a scenario that fails
+/// must be able to end it.
+const HOLD: Duration = Duration::from_secs(10);
+
 /// What the disk does wrong at the moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
@@ -34,7 +38,7 @@ pub(crate) struct Faults {
     pub(crate) sync_error: Option<i32>,
     /// How long a sync takes.
     pub(crate) sync_delay: Duration,
-    /// Syncs do not end until this is taken back.
+    /// Syncs do not end until this is taken back, or some seconds are over.
     pub(crate) hold_syncs: bool,
 }
 
@@ -139,8 +143,10 @@ impl Shared {
                 Power::On => {}
             }
             let delay = state.faults.sync_delay.saturating_sub(begun.elapsed());
-            if state.faults.hold_syncs {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let held = HOLD.saturating_sub(begun.elapsed());
+            if state.faults.hold_syncs && !held.is_zero() {
+                let waited = self.changed.wait_timeout(state, held);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
             } else if !delay.is_zero() {
                 let waited = self.changed.wait_timeout(state, delay);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
