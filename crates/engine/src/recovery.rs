@@ -271,7 +271,7 @@ impl Engine {
             full: AtomicBool::new(false),
         };
         // The index takes what it needs; frames are given back for it later.
-        self.index.set_strict(false);
+        self.index.begin_rebuild();
         let mut scans = self.read_all(&shared, progress)?;
         self.read_damaged(&shared, &mut scans)?;
         self.read_waiting(&shared, &mut scans)?;
@@ -306,7 +306,7 @@ impl Engine {
         for address in shared.tombstones.into_inner().unwrap_or_else(PoisonError::into_inner) {
             self.bury_recovered(address)?;
         }
-        self.index.set_strict(self.options.when_full == WhenFull::Refuse);
+        self.index.end_rebuild(self.options.when_full == WhenFull::Refuse);
         self.begin_life(store, options, seq_limit)?;
         report.items = self.index.items();
         report.took = (options.clock.0)().saturating_sub(began);

@@ -26,6 +26,10 @@ use table::{Pages, Table};
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
 const MIN_STRIPES: u64 = 64;
 const MAX_STRIPES: u64 = 1 << 18;
+/// A table grows by one in so many.
+const GROWTH: u32 = 8;
+/// The same while a whole index is rebuilt.
+const REBUILD_GROWTH: u32 = 2;
 
 /// One stripe. A cache line of its own.
 #[derive(Debug, Default)]
@@ -53,6 +57,8 @@ pub(crate) struct Index {
     retired: Mutex<VecDeque<(u64, Table)>>,
     /// Whether tables may grow only within the budget.
     strict: AtomicBool,
+    /// A table grows by one in so many.
+    growth: AtomicU32,
     /// Versions from here on need a greater limit in the store before long.
     lease_mark: AtomicU64,
     wants_lease: AtomicBool,
@@ -77,6 +83,7 @@ impl Index {
             epochs: Arc::clone(epochs),
             retired: Mutex::default(),
             strict: AtomicBool::new(strict),
+            growth: AtomicU32::new(GROWTH),
             lease_mark: AtomicU64::new(u64::MAX),
             wants_lease: AtomicBool::new(false),
         })
@@ -195,9 +202,17 @@ impl Index {
         Ok(())
     }
 
-    /// Whether tables may grow only within the budget, from now on.
-    pub(crate) fn set_strict(&self, strict: bool) {
+    /// While an index is rebuilt its tables may exceed the budget, and grow by halves: nearly every
+    /// item would otherwise be copied eight times.
+    pub(crate) fn begin_rebuild(&self) {
+        self.strict.store(false, Ordering::Relaxed);
+        self.growth.store(REBUILD_GROWTH, Ordering::Relaxed);
+    }
+
+    /// The index is rebuilt; `strict` as in [`Index::new`].
+    pub(crate) fn end_rebuild(&self, strict: bool) {
         self.strict.store(strict, Ordering::Relaxed);
+        self.growth.store(GROWTH, Ordering::Relaxed);
     }
 
     /// Every later version has a number above `seq`.
@@ -418,7 +433,7 @@ impl<'a> Guard<'a> {
         let old = self.stripe.table();
         let mut pages = old.pages();
         loop {
-            pages += (pages / 8).max(1);
+            pages += (pages / self.index.growth.load(Ordering::Relaxed) as usize).max(1);
             let new = self.index.pages.take(pages, self.index.strict.load(Ordering::Relaxed))?;
             if self.copy_to(new, fetch, locate) {
                 self.stripe.table.store(new.bits(), Ordering::Release);
