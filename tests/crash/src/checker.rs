@@ -77,12 +77,12 @@ impl Checker {
         self.histories.entry(key).or_insert_with(|| History::new(key))
     }
 
-    /// Takes in the notes of all connections of a round. With `faults` the disk was failing: requests may
-    /// have been answered with an error, and ones without answer may have failed.
-    pub(crate) fn feed(&mut self, journals: &[Vec<Event>], faults: bool) -> Vec<Violation> {
+    /// Takes in the notes of all connections of a round. With `errors` requests may have been answered with
+    /// an error, and ones without answer may have failed: the disk was failing, or memory is short.
+    pub(crate) fn feed(&mut self, journals: &[Vec<Event>], errors: bool) -> Vec<Violation> {
         let mut violations = Vec::new();
         for journal in journals {
-            self.feed_writer(journal, faults, &mut violations);
+            self.feed_writer(journal, errors, &mut violations);
         }
         let mut reads: Vec<&Event> =
             journals.iter().flatten().filter(|event| matches!(event, Event::Read { .. })).collect();
@@ -103,7 +103,7 @@ impl Checker {
         violations
     }
 
-    fn feed_writer(&mut self, events: &[Event], faults: bool, violations: &mut Vec<Violation>) {
+    fn feed_writer(&mut self, events: &[Event], errors: bool, violations: &mut Vec<Violation>) {
         let mut waiting: VecDeque<(u64, u64, Key, &Operation)> = VecDeque::new();
         for event in events {
             match event {
@@ -114,10 +114,10 @@ impl Checker {
                     while let Some((next, sent, key, operation)) = waiting.pop_front() {
                         let when = self.when(sent, *time);
                         if next == *number {
-                            self.answered(key, operation, reply, when, *time, faults, violations);
+                            self.answered(key, operation, reply, when, *time, errors, violations);
                             break;
                         }
-                        self.history(key).executed(operation, when, faults);
+                        self.history(key).executed(operation, when, errors);
                     }
                 }
                 Event::Ended { fault: Some(text), .. } => violations.push(Violation {
@@ -130,7 +130,7 @@ impl Checker {
         }
         for (_, sent, key, operation) in waiting {
             let when = self.when(sent, clock::now());
-            self.history(key).executed(operation, when, faults);
+            self.history(key).executed(operation, when, errors);
             self.totals.in_flight += 1;
         }
     }
@@ -143,13 +143,13 @@ impl Checker {
         reply: &Reply,
         when: When,
         time: u64,
-        faults: bool,
+        errors: bool,
         violations: &mut Vec<Violation>,
     ) {
         self.totals.answered += 1;
         if let Reply::Failed(reason) = reply {
             self.totals.failed += 1;
-            if !faults && !reason.starts_with("object too large") {
+            if !errors && !reason.starts_with("object too large") {
                 let text = format!("{} was answered SERVER_ERROR {reason}", operation.describe());
                 violations.push(Violation { fault: Fault::Broken, key: Some(key), text });
             }

@@ -203,10 +203,10 @@ impl World {
         }
     }
 
-    /// Takes in what clients have noted. `faults` if the disk was failing meanwhile.
-    pub(crate) fn collect(&mut self, clients: Clients, faults: bool) -> Result<(), Failure> {
+    /// Takes in what clients have noted. `errors` if the server had a reason to answer with errors.
+    pub(crate) fn collect(&mut self, clients: Clients, errors: bool) -> Result<(), Failure> {
         let journals = clients.finish()?;
-        none(self.checker.feed(&journals, faults))
+        none(self.checker.feed(&journals, errors))
     }
 }
 
