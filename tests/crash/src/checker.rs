@@ -50,6 +50,8 @@ pub(crate) struct Checker {
     cas_ids: HashMap<Key, BTreeMap<u64, Print>>,
     /// Microseconds since 1970 at microsecond 0 of the monotonic clock.
     epoch: u64,
+    /// When the last write was acknowledged, in microseconds.
+    pub(crate) last_write: u64,
     pub(crate) totals: Totals,
 }
 
@@ -59,6 +61,7 @@ impl Checker {
             histories: BTreeMap::new(),
             cas_ids: HashMap::new(),
             epoch: clock::wall_micros().saturating_sub(clock::now()),
+            last_write: 0,
             totals: Totals::default(),
         }
     }
@@ -147,6 +150,10 @@ impl Checker {
         violations: &mut Vec<Violation>,
     ) {
         self.totals.answered += 1;
+        use Reply::{Deleted, Number, Stored, Touched};
+        if matches!(reply, Stored(_) | Deleted | Number(..) | Touched) {
+            self.last_write = self.last_write.max(time);
+        }
         if let Reply::Failed(reason) = reply {
             self.totals.failed += 1;
             if !errors && !reason.starts_with("object too large") {

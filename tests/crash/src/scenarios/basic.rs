@@ -28,6 +28,7 @@ const BURSTS: [(u16, usize, u64, Sizes); 6] = [
 
 pub(super) fn burst(setup: &Setup) -> Result<(), Failure> {
     let mut world = setup.world()?;
+    world.idle = true;
     for (number, (writers, window, requests, sizes)) in BURSTS.into_iter().enumerate() {
         for end in [End::Kill, setup.hard_end()] {
             let server = world.start()?;
