@@ -15,7 +15,7 @@ use crate::format::{
 use crate::log::{JUMBO_FOOTROOM, Log, Sealed, lock};
 use crate::memory::{Mapping, PAGE};
 use crate::record::Record;
-use crate::residency::{Image, bytes_of};
+use crate::residency::{Image, bytes_of, fill_gaps};
 use crate::segment::Restored;
 use crate::store::Store;
 use larder_disk::Device;
@@ -257,6 +257,9 @@ impl Log {
         };
         let scanned = scan::segment(bytes, &expect, visit);
         let scanned = scanned.map_err(|_| io::Error::other("a segment has changed its header"))?;
+        if scanned.damage.gaps > 0 {
+            fill_gaps(bytes, &expect);
+        }
         segment.set_end(scanned.end);
         self.enter(store, found, scanned.last_commit);
         Ok(Loaded { scanned, image: frame.is_null().then_some(image) })

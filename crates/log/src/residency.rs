@@ -3,9 +3,9 @@
 
 use crate::address::{Address, SegmentNumber};
 use crate::format::segment::HEADER_BYTES;
-use crate::format::{self, BLOCK, Header};
+use crate::format::{self, BLOCK, Expect, Extent, Scanned, scan};
 use crate::log::{Log, lock};
-use crate::record::{Head, Kind, Layout, Record};
+use crate::record::{Head, Kind, Layout, Record, write_filler};
 use crate::segment::State;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -18,6 +18,25 @@ pub(crate) fn bytes_of(words: &mut [u64]) -> &mut [u8] {
     let len = size_of_val(words);
     // SAFETY: any bytes are words and the other way round; the length is that of the same memory.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
+}
+
+/// Makes what is damaged in a segment's image fillers, so that whoever walks its records steps over
+/// it.
+pub(crate) fn fill_gaps(bytes: &mut [u8], expect: &Expect) {
+    let mut good = Vec::new();
+    let scanned = scan::segment(bytes, expect, |offset, record| {
+        good.push((offset as usize, record.size()));
+    });
+    let end = scanned.map_or(0, |scanned| scanned.end as usize);
+    let mut from = 0;
+    for (offset, size) in good.into_iter().chain([(end, 0)]) {
+        if offset > from {
+            let gap = &mut bytes[from..offset];
+            // SAFETY: the gap is as long as the filler, and this thread's own.
+            unsafe { write_filler(gap.as_mut_ptr(), gap.len()) };
+        }
+        from = offset + size;
+    }
 }
 
 impl Log {
@@ -105,12 +124,21 @@ impl Log {
         let mut image = vec![0u64; self.segment_size() / size_of::<u64>()].into_boxed_slice();
         let bytes = bytes_of(&mut image);
         store.device.read_at(store.geometry.segment(number), bytes)?;
-        let header = Header::decode(bytes, &store.identity, number);
-        if header.map(|header| header.generation) != Ok(segment.generation()) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "a segment's header is damaged",
-            ));
+        let expect = Expect {
+            identity: store.identity,
+            segment: number,
+            generation: Some(segment.generation()),
+            extent: Extent::Exactly(segment.filled()),
+        };
+        let scanned = scan::segment(bytes, &expect, |_, _| {});
+        let whole = |scanned: &Scanned| {
+            scanned.generation == segment.generation() && scanned.end == segment.filled()
+        };
+        let Some(scanned) = scanned.ok().filter(whole) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a segment is damaged"));
+        };
+        if scanned.damage.gaps > 0 {
+            fill_gaps(bytes, &expect);
         }
         Ok(Some(image))
     }
