@@ -11,26 +11,24 @@
 //! 2023; of the choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and
 //! implementation of a log-structured file system", 1992.
 
-use crate::durability::{Change, Changes, Durable};
+mod walk;
+
+use crate::durability::{Changes, Durable};
 use crate::engine::Engine;
-use crate::index::Place;
-use crate::index::slot::Slot;
 use crate::key::Key;
-use crate::stats::{Counters, bump};
+use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
-use larder_log::record::Kind;
-use larder_log::{Address, Claim, Participant, Record, Sealed, SegmentNumber, Stream};
+use larder_log::{Participant, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
+use walk::{at, expired, frequency_after, keeps};
 
 /// Probation may hold one in so many bytes before its oldest segment is looked at.
 const PROBATION_SHARE: u64 = 10;
-/// Reads that lift an item from probation to the survivors.
-const PROMOTE_AT: u8 = 2;
 /// Frames that writers should find ready.
 const READY_FRAMES: usize = 2;
 /// Segments by which cleaning may exceed the budget before it waits.
@@ -45,8 +43,6 @@ const CLEAN_INSTEAD_OF_DROPPING: f64 = 0.4;
 /// So many bytes of segments are swept for expired items in a second at most: about a hundredth of a
 /// processor with small items.
 const SWEEP_BYTES: usize = 64 << 20;
-/// Records whose buckets are fetched together.
-const BATCH: usize = 32;
 /// How often the quiescent period is asked for while somebody waits for it.
 const POLL: Duration = Duration::from_micros(50);
 /// How often otherwise: an old table or frame that is given back late hurts nobody.
@@ -404,123 +400,6 @@ impl Cleaner {
             }
         }
     }
-
-    /// Decides about every record of a segment; false if one could not be moved, or the segment not
-    /// be read. `ends` gets the offsets of what was removed although nothing newer hides it.
-    fn walk(
-        &mut self,
-        engine: &Engine,
-        task: Task,
-        number: SegmentNumber,
-        ends: &mut Vec<u32>,
-    ) -> bool {
-        self.participant.tick();
-        let mut earliest = 0;
-        let Ok(loaded) = engine.log.load_if_absent(number) else { return false };
-        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
-        let mut records = unsafe { engine.log.records(number, loaded.as_deref()) };
-        let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(BATCH);
-        let mut complete = true;
-        while complete {
-            batch.clear();
-            for (address, record) in records.by_ref().take(BATCH) {
-                if record.kind() == Kind::Item {
-                    let key = Key::new(record.key(), engine.options.hash_seed);
-                    // SAFETY: the cleaner is awake.
-                    unsafe { engine.index.prefetch(&key) };
-                    batch.push((address, record, key));
-                }
-            }
-            if batch.is_empty() {
-                break;
-            }
-            for (address, record, key) in &batch {
-                complete &= self.decide(engine, task, *address, *record, key, ends);
-                let expiry = record.expiry();
-                if expiry > self.swept && (earliest == 0 || expiry < earliest) {
-                    earliest = expiry;
-                }
-            }
-        }
-        if task.fate == Fate::Sweep {
-            engine.log.segment(number).set_min_expiry(earliest);
-        }
-        self.participant.sleep();
-        complete
-    }
-
-    /// Decides about one record. False: it should have moved, and there was no space.
-    fn decide(
-        &self,
-        engine: &Engine,
-        Task { stream, fate }: Task,
-        address: Address,
-        record: Record<'_>,
-        key: &Key<'_>,
-        ends: &mut Vec<u32>,
-    ) -> bool {
-        let guard = engine.index.lock(key);
-        let Some((place, slot, ())) = guard.find(key, at(address)) else { return true };
-        let mut remove = |place: Place<'_>| {
-            guard.remove(place, true);
-            engine.kill(address.segment(), record.size());
-            if engine.durable.is_some() {
-                ends.push(address.offset() as u32);
-            }
-        };
-        if expired(record, engine.now.load(Ordering::Relaxed)) {
-            remove(place);
-            bump(&self.counters.expired, 1);
-            if slot.frequency() == 0 {
-                bump(&self.counters.expired_unfetched, 1);
-            }
-            return true;
-        }
-        let (to, frequency) = match fate {
-            Fate::Sweep => return true,
-            Fate::Keep => (stream, slot.frequency()),
-            Fate::Evict if keeps(slot, stream) => {
-                (Stream::Survivors, frequency_after(slot, stream))
-            }
-            Fate::Evict => {
-                self.evict(engine, stream, slot, key);
-                remove(place);
-                return true;
-            }
-        };
-        let _appending = self.participant.appending();
-        match copy(engine, record, to) {
-            Some(copied) => {
-                if let Some(changes) = &self.changes {
-                    let (before_size, before_is_item) = (record.size() as u32, true);
-                    let change =
-                        Change { address: copied, before: slot, before_size, before_is_item };
-                    changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
-                }
-                guard.replace(place, Slot::new(key.tag(), frequency, copied), 0);
-                engine.kill(address.segment(), record.size());
-                bump(&self.counters.moved_items, 1);
-                true
-            }
-            None if fate == Fate::Evict => {
-                self.evict(engine, stream, slot, key);
-                remove(place);
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn evict(&self, engine: &Engine, stream: Stream, slot: Slot, key: &Key<'_>) {
-        bump(&self.counters.evictions, 1);
-        if slot.frequency() == 0 && stream == Stream::Hot {
-            bump(&self.counters.evicted_unfetched, 1);
-        }
-        if stream == Stream::Hot {
-            engine.evicts.store(true, Ordering::Relaxed);
-            engine.ghost.remember(key);
-        }
-    }
 }
 
 /// Whether there are too few frames for the writers, counting those on their way.
@@ -541,51 +420,4 @@ fn must_free_places(engine: &Engine) -> bool {
 fn overdrawn(engine: &Engine) -> bool {
     let allowed = (CLEANING_OVERDRAFT * engine.log.segment_size()) as u64;
     engine.log.quarantined() > 0 && engine.budget.used() > engine.budget.limit() + allowed
-}
-
-/// Accepts only the slot that leads to this very record.
-fn at(address: Address) -> impl FnMut(Slot) -> Option<()> {
-    move |slot| (slot.address() == address).then_some(())
-}
-
-fn expired(record: Record<'_>, now: UnixSeconds) -> bool {
-    record.expiry() != 0 && record.expiry() <= now
-}
-
-/// Whether S3-FIFO keeps an item that has come to the end of its queue.
-fn keeps(slot: Slot, stream: Stream) -> bool {
-    match stream {
-        Stream::Hot => slot.frequency() >= PROMOTE_AT,
-        Stream::Survivors => slot.frequency() > 0,
-    }
-}
-
-/// The frequency that a kept item goes on with: promoted ones prove themselves anew.
-fn frequency_after(slot: Slot, stream: Stream) -> u8 {
-    match stream {
-        Stream::Hot => 0,
-        Stream::Survivors => slot.frequency() - 1,
-    }
-}
-
-/// Copies a record, seq and all, to the end of a stream. The caller holds the stripe's lock.
-fn copy(engine: &Engine, record: Record<'_>, to: Stream) -> Option<Address> {
-    let size = record.size();
-    if size > engine.log.largest_record() {
-        return None;
-    }
-    let now = engine.now.load(Ordering::Relaxed);
-    let reserved = engine.log.reserve(to, size, now, Claim::Clean)?;
-    // SAFETY: the reservation is `size` bytes of this thread's own, and the record is that long.
-    unsafe { reserved.memory.copy_from_nonoverlapping(record.pointer(), size) };
-    if let Some(store) = engine.log.store() {
-        let value_hash = store.value_hash(record.value(), &[]);
-        // SAFETY: the copy is whole, and nobody reads it before its slot is published.
-        unsafe {
-            let (address, layout) = (reserved.address, record.layout());
-            engine.log.seal_record(address, reserved.memory, &layout, value_hash);
-        }
-    }
-    engine.log.segment(reserved.address.segment()).note_expiry(record.expiry());
-    Some(reserved.address)
 }

@@ -8,7 +8,7 @@ use crate::cleaner::Cleaner;
 use crate::engine::Engine;
 use crate::key::Key;
 use larder_log::SegmentNumber;
-use larder_log::commit::DeadMap;
+use larder_log::cover::DeadMap;
 use larder_log::format::jumbo::RECORD_AT;
 use larder_log::format::meta::mark;
 use larder_log::record::Kind;

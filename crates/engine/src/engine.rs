@@ -10,7 +10,7 @@ use crate::recovery::{Progress, Recovered, StoreError};
 use crate::stats::{Counters, Stats, Totals};
 use crate::wins::Wins;
 use crate::{Options, Session, UnixSeconds, WhenFull};
-use larder_log::commit::DeadMap;
+use larder_log::cover::DeadMap;
 use larder_log::{Address, Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, Record, State};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -5,237 +5,32 @@
 //! threads, into frames while there is memory; what does not fit stays on the device. Tombstones
 //! take part like items and leave the index at the end.
 
+mod open;
+mod report;
+
+pub use open::is_store;
+pub(crate) use open::{Recovery, open_store};
+pub use report::{Progress, Recovered, StoreError};
+
+use crate::WhenFull;
 use crate::durability::{Durability, StoreOptions};
 use crate::engine::Engine;
 use crate::index::slot::Slot;
 use crate::key::Key;
-use crate::{OpenError, WhenFull};
-use larder_disk::Device;
-use larder_log::format::superblock::SuperblockError;
-use larder_log::format::{DurableEnd, Ending, Extent, Geometry, Scanned, Superblock};
+use larder_log::format::{DurableEnd, Ending, Extent, Scanned};
 use larder_log::log::prefetch;
 use larder_log::record::Kind;
-use larder_log::recover::{Found, LoadedJumbo, Survey, read_superblock};
+use larder_log::recover::{Found, LoadedJumbo, Survey};
 use larder_log::store::SEQ_LEASE;
 use larder_log::{Address, Record, SegmentNumber, Store, format};
-use std::fmt;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 /// Threads that read and index segments.
 const THREADS: usize = 4;
 /// Of the frames that memory has room for, one in so many is left to the index and to the writers.
 const FRAMES_LEFT: usize = 4;
-
-/// How far a recovery has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Segments are being read.
-    Reading {
-        /// Segments that were read.
-        segments: u32,
-        /// Segments there are.
-        of: u32,
-    },
-}
-
-/// What a recovery found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Items that were found alive.
-    pub items: u64,
-    /// Segments that hold records.
-    pub segments: u32,
-    /// The store was new.
-    pub created: bool,
-    /// The server before had ended properly.
-    pub clean: bool,
-    /// The store was in use without durability when its server died: its contents were discarded.
-    pub discarded: bool,
-    /// Bytes of commits that had not completed, which nobody was told of.
-    pub dropped_bytes: u64,
-    /// Runs of damaged bytes: at least as many records are lost, unless a run is none of a record.
-    pub damaged_records: u64,
-    /// Segments of which nothing could be read.
-    pub damaged_segments: u32,
-    /// How long it took.
-    pub took: Duration,
-}
-
-/// Why a store cannot be opened.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The device failed.
-    Device(io::Error),
-    /// What is on the device is no store that this program can use.
-    Superblock(SuperblockError),
-    /// The device is too small.
-    TooSmall {
-        /// The least that would do, in bytes.
-        minimum: u64,
-    },
-    /// The device is smaller than the store on it.
-    Shrunk {
-        /// What the store takes, in bytes.
-        needed: u64,
-    },
-    /// Records that were durable are damaged, and nothing may be lost without being told so.
-    Damaged {
-        /// Damaged places, at least.
-        records: u64,
-    },
-    /// Memory cannot hold the index of the store.
-    IndexTooLarge,
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StoreError::Device(error) => write!(f, "the store cannot be used: {error}"),
-            StoreError::Superblock(error) => write!(f, "the store cannot be used: {error}"),
-            StoreError::TooSmall { minimum } => {
-                write!(f, "the store is too small: give it at least {minimum} bytes")
-            }
-            StoreError::Shrunk { needed } => {
-                write!(f, "the store takes {needed} bytes and its device has fewer")
-            }
-            StoreError::Damaged { records } => write!(
-                f,
-                "at least {records} records of the store are damaged; start with \
-                 --accept-damage to go on without them"
-            ),
-            StoreError::IndexTooLarge => {
-                f.write_str("the index of the store needs more memory: raise --memory")
-            }
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
-
-impl From<io::Error> for StoreError {
-    fn from(error: io::Error) -> Self {
-        StoreError::Device(error)
-    }
-}
-
-impl From<StoreError> for OpenError {
-    fn from(error: StoreError) -> Self {
-        OpenError::Store(error)
-    }
-}
-
-/// Whether a device that begins with `head` holds a store, of whatever version and in whatever state,
-/// or nothing yet: so that nothing else is ever taken for one and overwritten. Needs the first 8192
-/// bytes, or all if there are fewer.
-pub fn is_store(head: &[u8]) -> bool {
-    let mut copies = [[0; format::BLOCK]; 2];
-    for (copy, bytes) in copies.iter_mut().zip(head.chunks(format::BLOCK)) {
-        copy[..bytes.len()].copy_from_slice(bytes);
-    }
-    let chosen = format::superblock::choose([&copies[0], &copies[1]]);
-    !matches!(chosen, Err(SuperblockError::NotAStore))
-}
-
-/// A store whose superblock was read, and what that says about its recovery.
-pub(crate) struct Opened {
-    pub(crate) store: Store,
-    pub(crate) recovery: Recovery,
-}
-
-/// What recovery begins with.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Recovery {
-    report: Recovered,
-    began: Duration,
-}
-
-/// The fewest segments that a store works with: both open ones, and what is reserved.
-const MIN_SEGMENTS: u32 = 16;
-
-/// Opens the store on a device, or makes one there.
-pub(crate) fn open_store(
-    options: &StoreOptions,
-    segment_size: usize,
-    hash_seed: u64,
-) -> Result<Opened, StoreError> {
-    let began = (options.clock.0)();
-    let device = &options.device;
-    // What a killed server wrote and did not sync is not durable merely because it can be read.
-    device.sync()?;
-    let mut report = Recovered::default();
-    let superblock = match read_superblock(&**device)? {
-        Ok(superblock) if superblock.volatile => {
-            report.discarded = true;
-            create(options, superblock.geometry.segment_size() as usize, hash_seed)?
-        }
-        Ok(superblock) => {
-            report.clean = superblock.clean;
-            grown(superblock, &**device)?
-        }
-        Err(SuperblockError::Empty) => {
-            report.created = true;
-            create(options, segment_size, hash_seed)?
-        }
-        Err(error) => return Err(StoreError::Superblock(error)),
-    };
-    let store = Store::new(Arc::clone(device), superblock);
-    Ok(Opened { store, recovery: Recovery { report, began } })
-}
-
-/// The superblock of a new store.
-fn create(
-    options: &StoreOptions,
-    segment_size: usize,
-    hash_seed: u64,
-) -> Result<Superblock, StoreError> {
-    let [id_high, id_low, checksum_seed] = options.seeds;
-    let minimum = |size: usize| {
-        Geometry::new(size as u32, MIN_SEGMENTS).map_or(u64::MAX, |least| least.total_bytes())
-    };
-    let bytes = options.device.size();
-    let mut size = segment_size;
-    while bytes < minimum(size) && size > 64 << 10 {
-        size /= 2;
-    }
-    let too_small = StoreError::TooSmall { minimum: minimum(64 << 10) };
-    let geometry = match Geometry::fit(bytes, size as u32) {
-        Some(geometry) if geometry.segment_count() >= MIN_SEGMENTS => geometry,
-        _ => return Err(too_small),
-    };
-    Ok(Superblock {
-        counter: 0,
-        compatible: 0,
-        store_id: u128::from(id_high) << 64 | u128::from(id_low),
-        hash_seed,
-        checksum_seed,
-        geometry,
-        created: options.created,
-        clean: false,
-        volatile: false,
-        seq_limit: 0,
-        fence: 0,
-        pending_flush: 0,
-        next_commit: 1,
-        image_segment: 0,
-        image_bytes: 0,
-    })
-}
-
-/// The superblock of a store whose device may have become larger.
-fn grown(superblock: Superblock, device: &dyn Device) -> Result<Superblock, StoreError> {
-    let geometry = superblock.geometry;
-    if device.size() < geometry.total_bytes() {
-        return Err(StoreError::Shrunk { needed: geometry.total_bytes() });
-    }
-    let fit = Geometry::fit(device.size(), geometry.segment_size()).unwrap_or(geometry);
-    let more = fit.segment_count() > geometry.segment_count();
-    Ok(Superblock { geometry: if more { fit } else { geometry }, ..superblock })
-}
 
 /// What the threads of a recovery share.
 struct Shared<'a> {

@@ -8,6 +8,7 @@
 pub mod address;
 pub mod budget;
 pub mod commit;
+pub mod cover;
 pub mod epoch;
 mod failure;
 pub mod format;

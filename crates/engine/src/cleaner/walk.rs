@@ -1,0 +1,185 @@
+//! A walk over the records of a segment: what becomes of each, decided under its stripe's lock.
+
+use super::{Cleaner, Fate, Task};
+use crate::UnixSeconds;
+use crate::durability::Change;
+use crate::engine::Engine;
+use crate::index::Place;
+use crate::index::slot::Slot;
+use crate::key::Key;
+use crate::stats::bump;
+use larder_log::record::Kind;
+use larder_log::{Address, Claim, Record, SegmentNumber, Stream};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Reads that lift an item from probation to the survivors.
+const PROMOTE_AT: u8 = 2;
+/// Records whose buckets are fetched together.
+const BATCH: usize = 32;
+
+impl Cleaner {
+    /// Decides about every record of a segment; false if one could not be moved, or the segment not
+    /// be read. `ends` gets the offsets of what was removed although nothing newer hides it.
+    pub(super) fn walk(
+        &mut self,
+        engine: &Engine,
+        task: Task,
+        number: SegmentNumber,
+        ends: &mut Vec<u32>,
+    ) -> bool {
+        self.participant.tick();
+        let mut earliest = 0;
+        let Ok(loaded) = engine.log.load_if_absent(number) else { return false };
+        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
+        let mut records = unsafe { engine.log.records(number, loaded.as_deref()) };
+        let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(BATCH);
+        let mut complete = true;
+        while complete {
+            batch.clear();
+            for (address, record) in records.by_ref().take(BATCH) {
+                if record.kind() == Kind::Item {
+                    let key = Key::new(record.key(), engine.options.hash_seed);
+                    // SAFETY: the cleaner is awake.
+                    unsafe { engine.index.prefetch(&key) };
+                    batch.push((address, record, key));
+                }
+            }
+            if batch.is_empty() {
+                break;
+            }
+            for (address, record, key) in &batch {
+                complete &= self.decide(engine, task, *address, *record, key, ends);
+                let expiry = record.expiry();
+                if expiry > self.swept && (earliest == 0 || expiry < earliest) {
+                    earliest = expiry;
+                }
+            }
+        }
+        if task.fate == Fate::Sweep {
+            engine.log.segment(number).set_min_expiry(earliest);
+        }
+        self.participant.sleep();
+        complete
+    }
+
+    /// Decides about one record. False: it should have moved, and there was no space.
+    fn decide(
+        &self,
+        engine: &Engine,
+        Task { stream, fate }: Task,
+        address: Address,
+        record: Record<'_>,
+        key: &Key<'_>,
+        ends: &mut Vec<u32>,
+    ) -> bool {
+        let guard = engine.index.lock(key);
+        let Some((place, slot, ())) = guard.find(key, at(address)) else { return true };
+        let mut remove = |place: Place<'_>| {
+            guard.remove(place, true);
+            engine.kill(address.segment(), record.size());
+            if engine.durable.is_some() {
+                ends.push(address.offset() as u32);
+            }
+        };
+        if expired(record, engine.now.load(Ordering::Relaxed)) {
+            remove(place);
+            bump(&self.counters.expired, 1);
+            if slot.frequency() == 0 {
+                bump(&self.counters.expired_unfetched, 1);
+            }
+            return true;
+        }
+        let (to, frequency) = match fate {
+            Fate::Sweep => return true,
+            Fate::Keep => (stream, slot.frequency()),
+            Fate::Evict if keeps(slot, stream) => {
+                (Stream::Survivors, frequency_after(slot, stream))
+            }
+            Fate::Evict => {
+                self.evict(engine, stream, slot, key);
+                remove(place);
+                return true;
+            }
+        };
+        let _appending = self.participant.appending();
+        match copy(engine, record, to) {
+            Some(copied) => {
+                if let Some(changes) = &self.changes {
+                    let (before_size, before_is_item) = (record.size() as u32, true);
+                    let change =
+                        Change { address: copied, before: slot, before_size, before_is_item };
+                    changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+                }
+                guard.replace(place, Slot::new(key.tag(), frequency, copied), 0);
+                engine.kill(address.segment(), record.size());
+                bump(&self.counters.moved_items, 1);
+                true
+            }
+            None if fate == Fate::Evict => {
+                self.evict(engine, stream, slot, key);
+                remove(place);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn evict(&self, engine: &Engine, stream: Stream, slot: Slot, key: &Key<'_>) {
+        bump(&self.counters.evictions, 1);
+        if slot.frequency() == 0 && stream == Stream::Hot {
+            bump(&self.counters.evicted_unfetched, 1);
+        }
+        if stream == Stream::Hot {
+            engine.evicts.store(true, Ordering::Relaxed);
+            engine.ghost.remember(key);
+        }
+    }
+}
+
+/// Accepts only the slot that leads to this very record.
+pub(super) fn at(address: Address) -> impl FnMut(Slot) -> Option<()> {
+    move |slot| (slot.address() == address).then_some(())
+}
+
+pub(super) fn expired(record: Record<'_>, now: UnixSeconds) -> bool {
+    record.expiry() != 0 && record.expiry() <= now
+}
+
+/// Whether S3-FIFO keeps an item that has come to the end of its queue.
+pub(super) fn keeps(slot: Slot, stream: Stream) -> bool {
+    match stream {
+        Stream::Hot => slot.frequency() >= PROMOTE_AT,
+        Stream::Survivors => slot.frequency() > 0,
+    }
+}
+
+/// The frequency that a kept item goes on with: promoted ones prove themselves anew.
+pub(super) fn frequency_after(slot: Slot, stream: Stream) -> u8 {
+    match stream {
+        Stream::Hot => 0,
+        Stream::Survivors => slot.frequency() - 1,
+    }
+}
+
+/// Copies a record, seq and all, to the end of a stream. The caller holds the stripe's lock.
+fn copy(engine: &Engine, record: Record<'_>, to: Stream) -> Option<Address> {
+    let size = record.size();
+    if size > engine.log.largest_record() {
+        return None;
+    }
+    let now = engine.now.load(Ordering::Relaxed);
+    let reserved = engine.log.reserve(to, size, now, Claim::Clean)?;
+    // SAFETY: the reservation is `size` bytes of this thread's own, and the record is that long.
+    unsafe { reserved.memory.copy_from_nonoverlapping(record.pointer(), size) };
+    if let Some(store) = engine.log.store() {
+        let value_hash = store.value_hash(record.value(), &[]);
+        // SAFETY: the copy is whole, and nobody reads it before its slot is published.
+        unsafe {
+            let (address, layout) = (reserved.address, record.layout());
+            engine.log.seal_record(address, reserved.memory, &layout, value_hash);
+        }
+    }
+    engine.log.segment(reserved.address.segment()).note_expiry(record.expiry());
+    Some(reserved.address)
+}

@@ -1,0 +1,119 @@
+//! From a device to a store: its superblock is read, or one is made.
+
+use super::report::{Recovered, StoreError};
+use crate::durability::StoreOptions;
+use larder_disk::Device;
+use larder_log::Store;
+use larder_log::format::superblock::SuperblockError;
+use larder_log::format::{self, Geometry, Superblock};
+use larder_log::recover::read_superblock;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Whether a device that begins with `head` holds a store, of whatever version and in whatever state,
+/// or nothing yet: so that nothing else is ever taken for one and overwritten. Needs the first 8192
+/// bytes, or all if there are fewer.
+pub fn is_store(head: &[u8]) -> bool {
+    let mut copies = [[0; format::BLOCK]; 2];
+    for (copy, bytes) in copies.iter_mut().zip(head.chunks(format::BLOCK)) {
+        copy[..bytes.len()].copy_from_slice(bytes);
+    }
+    let chosen = format::superblock::choose([&copies[0], &copies[1]]);
+    !matches!(chosen, Err(SuperblockError::NotAStore))
+}
+
+/// A store whose superblock was read, and what that says about its recovery.
+pub(crate) struct Opened {
+    pub(crate) store: Store,
+    pub(crate) recovery: Recovery,
+}
+
+/// What recovery begins with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recovery {
+    pub(super) report: Recovered,
+    pub(super) began: Duration,
+}
+
+/// The fewest segments that a store works with: both open ones, and what is reserved.
+const MIN_SEGMENTS: u32 = 16;
+
+/// Opens the store on a device, or makes one there.
+pub(crate) fn open_store(
+    options: &StoreOptions,
+    segment_size: usize,
+    hash_seed: u64,
+) -> Result<Opened, StoreError> {
+    let began = (options.clock.0)();
+    let device = &options.device;
+    // What a killed server wrote and did not sync is not durable merely because it can be read.
+    device.sync()?;
+    let mut report = Recovered::default();
+    let superblock = match read_superblock(&**device)? {
+        Ok(superblock) if superblock.volatile => {
+            report.discarded = true;
+            create(options, superblock.geometry.segment_size() as usize, hash_seed)?
+        }
+        Ok(superblock) => {
+            report.clean = superblock.clean;
+            grown(superblock, &**device)?
+        }
+        Err(SuperblockError::Empty) => {
+            report.created = true;
+            create(options, segment_size, hash_seed)?
+        }
+        Err(error) => return Err(StoreError::Superblock(error)),
+    };
+    let store = Store::new(Arc::clone(device), superblock);
+    Ok(Opened { store, recovery: Recovery { report, began } })
+}
+
+/// The superblock of a new store.
+fn create(
+    options: &StoreOptions,
+    segment_size: usize,
+    hash_seed: u64,
+) -> Result<Superblock, StoreError> {
+    let [id_high, id_low, checksum_seed] = options.seeds;
+    let minimum = |size: usize| {
+        Geometry::new(size as u32, MIN_SEGMENTS).map_or(u64::MAX, |least| least.total_bytes())
+    };
+    let bytes = options.device.size();
+    let mut size = segment_size;
+    while bytes < minimum(size) && size > 64 << 10 {
+        size /= 2;
+    }
+    let too_small = StoreError::TooSmall { minimum: minimum(64 << 10) };
+    let geometry = match Geometry::fit(bytes, size as u32) {
+        Some(geometry) if geometry.segment_count() >= MIN_SEGMENTS => geometry,
+        _ => return Err(too_small),
+    };
+    Ok(Superblock {
+        counter: 0,
+        compatible: 0,
+        store_id: u128::from(id_high) << 64 | u128::from(id_low),
+        hash_seed,
+        checksum_seed,
+        geometry,
+        created: options.created,
+        clean: false,
+        volatile: false,
+        seq_limit: 0,
+        fence: 0,
+        pending_flush: 0,
+        next_commit: 1,
+        image_segment: 0,
+        image_bytes: 0,
+    })
+}
+
+/// The superblock of a store whose device may have become larger.
+fn grown(superblock: Superblock, device: &dyn Device) -> Result<Superblock, StoreError> {
+    let geometry = superblock.geometry;
+    if device.size() < geometry.total_bytes() {
+        return Err(StoreError::Shrunk { needed: geometry.total_bytes() });
+    }
+    let fit = Geometry::fit(device.size(), geometry.segment_size()).unwrap_or(geometry);
+    let more = fit.segment_count() > geometry.segment_count();
+    Ok(Superblock { geometry: if more { fit } else { geometry }, ..superblock })
+}
