@@ -483,6 +483,8 @@ impl DurableWorld {
         })?;
         match answer {
             Some((true, commit)) => {
+                // While the touch waited, a failed commit may have undone what was read.
+                let before = self.current(&key).unwrap_or(before);
                 let expiry = expiry.seconds().unwrap_or(0);
                 if expiry == before.expiry {
                     return Ok(());
