@@ -72,7 +72,10 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
         // The directory may change when the server goes to the background.
         let path = std::path::absolute(path).map_err(system("find the current directory"))?;
         let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
-        listeners.push(Listener::reserve(&endpoint).map_err(StartError::Bind)?);
+        // Who waits for the path to appear connects at once: without a recovery there is no reason to
+        // let that fail.
+        let take = if settings.store.is_some() { Listener::reserve } else { Listener::bind };
+        listeners.push(take(&endpoint).map_err(StartError::Bind)?);
     }
     Ok(listeners)
 }
