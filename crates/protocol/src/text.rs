@@ -37,6 +37,11 @@ pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
         return unfinished_line(input);
     };
     let consumed = newline + 1;
+    if consumed > LINE_LEN_MAX
+        && let Some(parsed) = retrieval::long_line(input)
+    {
+        return parsed;
+    }
     let line = match input[..newline] {
         [ref line @ .., b'\r'] => line,
         ref line => line,
@@ -78,7 +83,7 @@ fn unfinished_line(input: &[u8]) -> Parsed<'_> {
     if input.len() <= LINE_LEN_MAX {
         return Parse::NeedMore { total: input.len() + 1 };
     }
-    retrieval::unfinished(input).unwrap_or(Parse::Refused {
+    retrieval::long_line(input).unwrap_or(Parse::Refused {
         reply: "",
         consumed: input.len(),
         then: Then::Close,

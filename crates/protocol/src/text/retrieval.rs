@@ -83,9 +83,6 @@ fn all_keys<'a>(
     get: Get,
     keys: &mut impl KeySink<'a>,
 ) -> Parsed<'a> {
-    if frame.consumed > LINE_LEN_MAX {
-        return keys_follow(prefix, get);
-    }
     let before = keys.len();
     let mut rest = &frame.line[prefix..];
     loop {
@@ -110,8 +107,34 @@ fn all_keys<'a>(
     request(frame, Request::Get(get))
 }
 
+/// A retrieval whose line is longer than [`LINE_LEN_MAX`], of which at least that much is there;
+/// `None` for other commands. The line end is never looked at, so it makes no difference whether
+/// it has arrived.
+pub(super) fn long_line<'a>(input: &[u8]) -> Option<Parsed<'a>> {
+    let (prefix, cas, touch) = match input {
+        [b'g', b'e', b't', b' ', ..] => (3, false, false),
+        [b'g', b'e', b't', b's', b' ', ..] => (4, true, false),
+        [b'g', b'a', b't', b' ', ..] => (3, false, true),
+        [b'g', b'a', b't', b's', b' ', ..] => (4, true, true),
+        _ => return None,
+    };
+    let get = Get { cas, exptime: None, keys_follow: true };
+    if !touch {
+        return Some(keys_follow(prefix, get));
+    }
+    let line = &input[..LINE_LEN_MAX];
+    let refuse = |reply, consumed| Parse::Refused { reply, consumed, then: Then::SkipLine };
+    Some(match token_at(line, prefix).filter(|&(_, end)| end < line.len()) {
+        None => refuse(reply::BAD_FORMAT, line.len()),
+        Some((token, end)) => match parse_i64(token) {
+            Some(exptime) => keys_follow(end, Get { exptime: Some(exptime), ..get }),
+            None => refuse(reply::INVALID_EXPTIME, end),
+        },
+    })
+}
+
 fn keys_follow<'a>(consumed: usize, get: Get) -> Parsed<'a> {
-    Parse::Request { request: Request::Get(Get { keys_follow: true, ..get }), consumed }
+    Parse::Request { request: Request::Get(get), consumed }
 }
 
 /// The token behind `at` bytes of the line and where it ends.
@@ -119,29 +142,6 @@ fn token_at(line: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let start = at + line[at..].iter().position(|&byte| byte != b' ')?;
     let end = start + find(&line[start..], b' ');
     Some((&line[start..end], end))
-}
-
-/// A line that is longer than others may be and has not ended yet, if it is a retrieval.
-pub(super) fn unfinished(input: &[u8]) -> Option<Parsed<'_>> {
-    let (cas, touch) = match input {
-        [b'g', b'e', b't', b' ', ..] => (false, false),
-        [b'g', b'e', b't', b's', b' ', ..] => (true, false),
-        [b'g', b'a', b't', b' ', ..] => (false, true),
-        [b'g', b'a', b't', b's', b' ', ..] => (true, true),
-        _ => return None,
-    };
-    let prefix = 3 + usize::from(cas);
-    if !touch {
-        return Some(keys_follow(prefix, Get { cas, exptime: None, keys_follow: true }));
-    }
-    // The token must have ended, or more digits could follow.
-    let (token, end) = token_at(input, prefix).filter(|&(_, end)| end < input.len())?;
-    Some(match parse_i64(token) {
-        Some(exptime) => keys_follow(end, Get { cas, exptime: Some(exptime), keys_follow: true }),
-        None => {
-            Parse::Refused { reply: reply::INVALID_EXPTIME, consumed: end, then: Then::SkipLine }
-        }
-    })
 }
 
 /// Parses at most `limit` keys of a retrieval whose keys follow in the input.

@@ -95,7 +95,30 @@ fn long_lines() {
     gats.resize(2049, b'k');
     let request = Get { cas: true, exptime: Some(7), keys_follow: true };
     assert_eq!(parsed(&gats).0, Parse::Request { request: Request::Get(request), consumed: 6 });
-    assert_eq!(parsed(&[b"gat ", &[b'1'; 3000][..]].concat()).0, close(3004));
+}
+
+#[test]
+fn long_retrievals_mean_the_same_before_and_after_their_end_has_come() {
+    let get = |cas, exptime, consumed| {
+        let request = Request::Get(Get { cas, exptime, keys_follow: true });
+        Parse::Request { request, consumed }
+    };
+    let refused = |reply, consumed| Parse::Refused { reply, consumed, then: Then::SkipLine };
+    for (start, fill, expected) in [
+        ("get ", b'k', get(false, None, 3)),
+        ("gets ", b' ', get(true, None, 4)),
+        ("gats 7 ", b'k', get(true, Some(7), 6)),
+        ("gat -1 ", b' ', get(false, Some(-1), 6)),
+        ("gat soon ", b' ', refused(reply::INVALID_EXPTIME, 8)),
+        ("gat ", b'1', refused(reply::BAD_FORMAT, 2048)),
+        ("gats ", b' ', refused(reply::BAD_FORMAT, 2048)),
+    ] {
+        let mut line = start.as_bytes().to_vec();
+        line.resize(2049, fill);
+        assert_eq!(parsed(&line).0, expected, "{start}");
+        line.extend_from_slice(b"\r\n");
+        assert_eq!(parsed(&line).0, expected, "{start}");
+    }
 }
 
 #[test]
