@@ -19,12 +19,12 @@ mod tests;
 mod withheld;
 
 use crate::command::{Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready, text};
-use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
+use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use batch::{KeyBatch, Scratch};
 use body::Body;
 use dialect::{Binary, Text};
 use gates::{Gates, Repair};
-use larder_engine::{Session, UnixSeconds};
+use larder_engine::{Engine, Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, reply};
 use std::sync::Arc;
@@ -63,6 +63,17 @@ enum State {
     Body(Box<Body>),
     /// A dump that is being sent.
     Dump(Box<Dump>),
+}
+
+/// Buffers of connections count against the engine's memory limit.
+impl Budget for Engine {
+    fn charge(&self, bytes: usize) -> bool {
+        self.charge_buffers(bytes)
+    }
+
+    fn release(&self, bytes: usize) {
+        self.release_buffers(bytes);
+    }
 }
 
 /// What a part of the work says about the whole.

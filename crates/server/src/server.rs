@@ -158,18 +158,6 @@ impl Drop for Watch {
     }
 }
 
-/// The engine as the one who keeps the account of connection buffers.
-struct Buffers(Arc<Engine>);
-
-impl net::Budget for Buffers {
-    fn charge(&self, bytes: usize) -> bool {
-        self.0.charge_buffers(bytes)
-    }
-    fn release(&self, bytes: usize) {
-        self.0.release_buffers(bytes);
-    }
-}
-
 /// A running server. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -253,7 +241,7 @@ impl Server {
             listeners,
             max_connections: settings.max_connections,
             idle_timeout: settings.idle_timeout,
-            budget: Arc::new(Buffers(Arc::clone(&engine))),
+            budget: engine.clone(),
             ..net::Options::default()
         };
         let (control, loops) =

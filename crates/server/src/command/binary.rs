@@ -2,7 +2,7 @@
 //! get, so none of them has to be taken up again half-way except in the middle of a long value.
 //! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
 
-use super::{Executed, Execution, Unready, engine_mode, expiry, put_value};
+use super::{Executed, Execution, Unready, conclude, engine_mode, put_value};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Expiry, Get as EngineGet, Item, Key,
@@ -41,20 +41,7 @@ pub(crate) fn execute(
         (Command::Arithmetic(request), [key]) => arithmetic(x, head, request, key),
         (command, _) => execute_rare(x, head, command),
     };
-    conclude(x, request, executed)
-}
-
-#[inline]
-fn conclude(
-    x: &mut Execution<'_, '_>,
-    request: &Request<'_>,
-    executed: Result<Executed, Unready>,
-) -> Executed {
-    match executed {
-        Ok(executed) => executed,
-        Err(Unready::Again) => Executed::Again,
-        Err(Unready::Refused(refusal)) => refused(x, request, refusal),
-    }
+    conclude(executed, |refusal| refused(x, request, refusal))
 }
 
 /// Replies that the engine refused.
@@ -124,13 +111,10 @@ pub(crate) fn refuse_value(
     value_len: usize,
 ) -> Option<Executed> {
     match (&request.command, keys) {
-        (Command::Store(store), [key]) => {
-            let largest = x.context.engine().max_value_len(key.bytes().len());
-            (value_len > largest).then(|| {
-                let executed = too_large(x, request.head, store.mode, key);
-                conclude(x, request, executed)
-            })
-        }
+        (Command::Store(store), [key]) => x.is_too_large(key, value_len).then(|| {
+            let executed = too_large(x, request.head, store.mode, key);
+            conclude(executed, |refusal| refused(x, request, refusal))
+        }),
         _ => None,
     }
 }
@@ -176,7 +160,7 @@ fn put_error(output: &mut OutputBuffer<'_>, head: Head, status: Status, text: &s
 
 /// Expiry times are unsigned here: what a client means as negative is a time in 2106.
 fn expiry_of(x: &Execution<'_, '_>, exptime: u32) -> Expiry {
-    expiry(i64::from(exptime), x.session.now(), x.context.started)
+    x.expiry(i64::from(exptime))
 }
 
 #[inline]
@@ -283,11 +267,7 @@ fn store(
             _ => Status::NotStored,
         },
         // What is appended fits, but the sum does not.
-        Stored::TooLarge
-            if grows && piece_len <= x.context.engine().max_value_len(key.bytes().len()) =>
-        {
-            Status::NotStored
-        }
+        Stored::TooLarge if grows && !x.is_too_large(key, piece_len) => Status::NotStored,
         Stored::TooLarge => return too_large(x, head, request.mode, key),
     };
     Ok(error(x, head, status))

@@ -21,7 +21,7 @@ pub(crate) use points::Points;
 pub(crate) use prefix::PrefixStats;
 
 use crate::net::OutputBuffer;
-use larder_engine::{CommitPoint, Item, ItemHandle, Outcome, Refusal, Session};
+use larder_engine::{CommitPoint, Expiry, Item, ItemHandle, Key, Outcome, Refusal, Session};
 use larder_protocol::StoreMode;
 use larder_protocol::text::Get;
 
@@ -61,6 +61,30 @@ impl Execution<'_, '_> {
             Some(points) => points.add(point),
             None => self.points = Some(Box::new(Points::new(point))),
         }
+    }
+
+    /// Whether no item with this key can have a value of `len` bytes, whatever is stored already.
+    fn is_too_large(&self, key: &Key<'_>, len: usize) -> bool {
+        len > self.context.engine().max_value_len(key.bytes().len())
+    }
+
+    /// The expiry that `exptime` means now.
+    #[inline]
+    fn expiry(&self, exptime: i64) -> Expiry {
+        expiry(exptime, self.session.now(), self.context.started)
+    }
+}
+
+/// How a request has ended; `refused` replies that the engine refused it.
+#[inline]
+fn conclude(
+    executed: Result<Executed, Unready>,
+    refused: impl FnOnce(Refusal) -> Executed,
+) -> Executed {
+    match executed {
+        Ok(executed) => executed,
+        Err(Unready::Again) => Executed::Again,
+        Err(Unready::Refused(refusal)) => refused(refusal),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Classic text commands.
 
 use super::{
-    Dump, Executed, Execution, LongValue, Unready, engine_mode, expiry, meta, put_value, stats,
+    Dump, Executed, Execution, LongValue, Unready, conclude, engine_mode, meta, put_value, stats,
 };
 use larder_engine::{
     Arith, Counted, Delete, Deleted, Get as EngineGet, Item, Key, Refusal, Store as EngineStore,
@@ -35,7 +35,7 @@ pub(crate) fn execute(
         (Request::Touch(request), [key]) => touch(x, request, key),
         (request, _) => execute_rare(x, request),
     };
-    conclude(x, request, executed)
+    conclude(executed, |refusal| refused(x, request, refusal))
 }
 
 /// Refuses a storage request before its value has arrived: its flags are wrong, or the value is too
@@ -53,20 +53,7 @@ pub(crate) fn refuse_value(
         (Request::Meta(command), keys) => meta::refuse_value(x, command, keys, value_len),
         _ => None,
     };
-    executed.map(|executed| conclude(x, request, executed))
-}
-
-#[inline]
-fn conclude(
-    x: &mut Execution<'_, '_>,
-    request: &Request<'_>,
-    executed: Result<Executed, Unready>,
-) -> Executed {
-    match executed {
-        Ok(executed) => executed,
-        Err(Unready::Again) => Executed::Again,
-        Err(Unready::Refused(refusal)) => refused(x, request, refusal),
-    }
+    executed.map(|executed| conclude(executed, |refusal| refused(x, request, refusal)))
 }
 
 /// Replies that the engine refused, unless the client wants no reply.
@@ -144,17 +131,6 @@ impl Execution<'_, '_> {
     #[inline]
     fn say_unless(&mut self, noreply: bool, line: &str) -> Executed {
         if noreply { Executed::Done } else { self.say(line) }
-    }
-
-    /// Whether no item with this key can have a value of `len` bytes, whatever is stored already.
-    pub(crate) fn is_too_large(&self, key: &Key<'_>, len: usize) -> bool {
-        len > self.context.engine().max_value_len(key.bytes().len())
-    }
-
-    /// The expiry that `exptime` means now.
-    #[inline]
-    pub(super) fn expiry(&self, exptime: i64) -> larder_engine::Expiry {
-        expiry(exptime, self.session.now(), self.context.started)
     }
 }
 

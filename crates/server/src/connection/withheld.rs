@@ -11,22 +11,8 @@ use super::dialect::{Binary, Dialect, Text};
 use super::gates::{Front, Gates, Repair};
 use super::{Connection, Protocol, Worker};
 use crate::command::{Executed, Execution, LongValue, Points};
-use crate::net::{Budget, Flow, OutputBuffer};
-use larder_engine::Engine;
+use crate::net::{Flow, OutputBuffer};
 use larder_protocol::Parse;
-
-/// The engine as the one who keeps the account of what is withheld.
-struct Account<'e>(&'e Engine);
-
-impl Budget for Account<'_> {
-    fn charge(&self, bytes: usize) -> bool {
-        self.0.charge_buffers(bytes)
-    }
-
-    fn release(&self, bytes: usize) {
-        self.0.release_buffers(bytes);
-    }
-}
 
 /// How executing a retrieval again ended.
 enum Again {
@@ -215,7 +201,7 @@ impl Worker {
         let Some(gates) = &mut connection.gates else { return flow };
         gates.absorb(output);
         gates.closing |= flow == Flow::Close;
-        if !gates.charge(&Account(self.session.engine())) {
+        if !gates.charge(&**self.session.engine()) {
             self.counters.buffers_refused.bump();
             self.forget(connection);
             return Flow::Close;
@@ -236,7 +222,7 @@ impl Worker {
     /// Drops what is withheld.
     pub(super) fn forget(&self, connection: &mut Connection) {
         if let Some(mut gates) = connection.gates.take() {
-            gates.discharge(&Account(self.session.engine()));
+            gates.discharge(&**self.session.engine());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Help texts, made from the table.
 
 use super::Settings;
-use super::table::{Group, Kind, SETTINGS, Setting};
+use super::table::{self, Group, Kind, Setting};
 
 /// The version of memcached whose replies Larder gives. `memcached -V` and the `version` command
 /// answer it, because clients and test harnesses compare it.
@@ -54,7 +54,7 @@ pub fn memcached_help() -> String {
         "memcached {MEMCACHED_VERSION}\nThis is Larder {}, started by the name of memcached.\n\n",
         env!("CARGO_PKG_VERSION")
     );
-    for setting in SETTINGS.iter().filter(|setting| setting.group != Group::Refused) {
+    for setting in table::all().filter(|setting| setting.group != Group::Refused) {
         let short = setting.short.map_or("    ".to_owned(), |short| format!("-{short}, "));
         let long = setting.alias.unwrap_or(setting.key);
         let value = match setting.kind {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::table::{Group, Kind, SETTINGS, Setting};
+use super::table::{self, Group, Kind, Setting};
 use super::{Flavor, Origin, Settings, SettingsError, help};
 
 /// The environment variables of a process, as far as they concern settings.
@@ -76,7 +76,7 @@ fn arguments(command: Command) -> Command {
         .help("TOML file with settings")
         .long_help("TOML file with settings, keys named like the flags\n[env: LARDER_CONFIG]")
         .help_heading(Group::Process.heading());
-    let arguments = SETTINGS.iter().map(argument);
+    let arguments = table::all().map(argument);
     command.args_override_self(true).args(arguments).arg(config)
 }
 
@@ -146,7 +146,7 @@ pub fn from_matches(
         apply_file(&mut settings, &path)?;
     }
     apply_environment(&mut settings, environment)?;
-    for setting in SETTINGS {
+    for setting in table::all() {
         if let Some(text) = flag(setting, matches) {
             apply(&mut settings, setting, &text, Origin::Flag, || flag_name(setting, flavor))?;
         }
@@ -168,7 +168,7 @@ pub fn from_matches(
 /// The first such flag, with the reason.
 pub fn check_refused(matches: &ArgMatches) -> Result<(), SettingsError> {
     let mut settings = Settings::new(Flavor::Memcached);
-    for setting in SETTINGS.iter().filter(|setting| setting.group == Group::Refused) {
+    for setting in table::all().filter(|setting| setting.group == Group::Refused) {
         if let Some(text) = flag(setting, matches) {
             let place = || flag_name(setting, Flavor::Memcached);
             apply(&mut settings, setting, &text, Origin::Flag, place)?;
@@ -194,7 +194,7 @@ fn apply_environment(
     settings: &mut Settings,
     environment: &Environment,
 ) -> Result<(), SettingsError> {
-    for setting in SETTINGS {
+    for setting in table::all() {
         let name = setting.environment();
         let Some(text) = environment.get(&name) else { continue };
         // What containers set for a service that is called larder.
@@ -204,7 +204,7 @@ fn apply_environment(
         apply(settings, setting, text, Origin::Environment, || name)?;
     }
     let known = |name: &str| {
-        name == "LARDER_CONFIG" || SETTINGS.iter().any(|setting| setting.environment() == name)
+        name == "LARDER_CONFIG" || table::all().any(|setting| setting.environment() == name)
     };
     for name in environment.variables.keys() {
         let foreign = FOREIGN.iter().any(|prefix| name.starts_with(prefix));
@@ -228,7 +228,7 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
     let table: toml::Table =
         text.parse().map_err(|error: toml::de::Error| unreadable(error.to_string()))?;
     for key in table.keys() {
-        if !SETTINGS.iter().any(|setting| setting.key == key) {
+        if !table::all().any(|setting| setting.key == key) {
             return Err(SettingsError::UnknownKey {
                 path: path.to_owned(),
                 key: key.clone(),
@@ -236,7 +236,7 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
             });
         }
     }
-    for setting in SETTINGS {
+    for setting in table::all() {
         let Some(value) = table.get(setting.key) else { continue };
         let place = || format!("{}: {}", path.display(), setting.key);
         let text =
@@ -266,7 +266,7 @@ fn file_text(value: &toml::Value) -> Result<String, String> {
 /// The setting whose name is nearest to `key`, if one is near.
 fn suggestion(key: &str) -> Option<&'static str> {
     let key = key.to_ascii_lowercase().replace('_', "-");
-    let shown = SETTINGS.iter().filter(|setting| setting.group != Group::Refused);
+    let shown = table::all().filter(|setting| setting.group != Group::Refused);
     let named = shown.clone().find(|setting| setting.alias == Some(key.as_str()));
     if let Some(setting) = named {
         return Some(setting.key);

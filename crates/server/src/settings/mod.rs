@@ -326,7 +326,7 @@ impl Settings {
 
     /// Takes over the setting with this key.
     pub(crate) fn take_over(&mut self, key: &str, other: &Settings) {
-        let Some(setting) = table::SETTINGS.iter().find(|setting| setting.key == key) else {
+        let Some(setting) = table::all().find(|setting| setting.key == key) else {
             return;
         };
         // What is shown can be set: a test walks the whole table.
@@ -339,7 +339,7 @@ impl Settings {
 
     /// Every setting that `stats settings` shows beside memcached's: key and value.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (&'static str, String)> {
-        table::SETTINGS.iter().filter(|s| s.is_shown()).map(|s| (s.key, (s.show)(self)))
+        table::all().filter(|s| s.is_shown()).map(|s| (s.key, (s.show)(self)))
     }
 
     /// What can only be judged when all values are known.

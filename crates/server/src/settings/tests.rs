@@ -95,7 +95,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         "slab-growth-factor" => "1.25",
         _ => "true",
     };
-    for setting in table::SETTINGS.iter().filter(|s| s.group != table::Group::Refused) {
+    for setting in table::all().filter(|s| s.group != table::Group::Refused) {
         let value = value(setting);
         // It goes with another one only.
         if setting.key == "accept-damage" {
@@ -124,7 +124,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
 #[test]
 fn shown_values_can_be_set() {
     let settings = Settings::default();
-    for setting in table::SETTINGS.iter().filter(|setting| setting.is_shown()) {
+    for setting in table::all().filter(|setting| setting.is_shown()) {
         let text = (setting.show)(&settings);
         let result = (setting.set)(&mut Settings::default(), &text);
         // What is not there cannot be written down, but what is must read back.
@@ -134,8 +134,8 @@ fn shown_values_can_be_set() {
 
 #[test]
 fn names_are_unique() {
-    let mut names: Vec<&str> = table::SETTINGS.iter().map(|setting| setting.key).collect();
-    names.extend(table::SETTINGS.iter().filter_map(|setting| setting.alias));
+    let mut names: Vec<&str> = table::all().map(|setting| setting.key).collect();
+    names.extend(table::all().filter_map(|setting| setting.alias));
     let count = names.len();
     names.sort_unstable();
     names.dedup();

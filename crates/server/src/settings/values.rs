@@ -138,6 +138,11 @@ pub(super) fn set_admin(settings: &mut Settings, text: &str) -> Result<(), Strin
     Ok(())
 }
 
+pub(super) fn set_memory(settings: &mut Settings, text: &str) -> Result<(), String> {
+    settings.memory = parse_size(text, Bare::Mebibytes)?;
+    Ok(())
+}
+
 pub(super) fn set_max_item_size(settings: &mut Settings, text: &str) -> Result<(), String> {
     let size = parse_size(text, Bare::Bytes)?;
     if !(1024..=1 << 30).contains(&size) {

@@ -1,0 +1,126 @@
+//! Replies of several turns: long values, long lines, and what has to be read from the device.
+
+use super::{Flow, LOST, Store, shown};
+use crate::net::Service;
+use larder_engine::ManualCleaner;
+use std::sync::atomic::Ordering::SeqCst;
+
+#[test]
+fn long_replies_wait_from_their_first_byte() {
+    let store = Store::new();
+    let mut writer = store.client();
+    let value = |letter: u8| vec![letter; 300_000];
+    let set = |letter| [b"set a 0 0 300000\r\n", &value(letter)[..], b"\r\n"].concat();
+    let shown = |letter| [b"VALUE a 0 300000\r\n", &value(letter)[..], b"\r\n"].concat();
+    writer.sends(&set(b'o'), b"");
+    let mut reader = store.client();
+    reader.sends(b"get a a\r\nmn\r\n", b"");
+    assert!(store.buffers() < 200_000);
+    store.commit();
+    writer.gets(b"STORED\r\n");
+    let both = [&shown(b'o')[..], &shown(b'o'), b"END\r\nMN\r\n"].concat();
+    reader.gets(&both);
+
+    // Of one that is not kept nothing is ever seen.
+    writer.sends(&set(b'n'), b"");
+    reader.sends(b"mg a v\r\nmn\r\n", b"");
+    let mut several = store.client();
+    several.sends(b"get a a\r\nmn\r\n", b"");
+    store.fail();
+    writer.gets(LOST);
+    reader.gets(&[b"VA 300000\r\n", &value(b'o')[..], b"\r\nMN\r\n"].concat());
+    // It had answered one key of two: what stands behind that one cannot be said any more.
+    several.gets(b"<EOF>");
+    assert_eq!(store.buffers(), 0);
+}
+
+#[test]
+fn lines_of_any_length_wait_as_well() {
+    let store = Store::new();
+    let mut client = store.client();
+    client.sends(b"set a 0 0 1\r\nx\r\n", b"");
+    let line = [&b"get"[..], &b" none a".repeat(1000), b"\r\nmn\r\n"].concat();
+    client.sends(&line, b"");
+    store.commit();
+    let shown = b"VALUE a 0 1\r\nx\r\n".repeat(1000);
+    client.gets(&[b"STORED\r\n", &shown[..], b"END\r\nMN\r\n"].concat());
+    client.sends(b"set a 0 0 1\r\ny\r\n", b"");
+    client.sends(&line, b"");
+    store.fail();
+    client.gets(&[LOST, b"<EOF>"].concat());
+    assert_eq!(store.buffers(), 0);
+}
+
+/// A store whose memory is full of other items, so that `a` lies on the device only, and its value.
+/// `meanwhile` comes between the two.
+fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
+    let store = Store::with_memory(8 << 20);
+    let mut writer = store.client();
+    let value: Vec<u8> = (0..10_000).map(|n| (n % 251) as u8).collect();
+    let mut cleaner = ManualCleaner::default();
+    let mut set = |key: &str| {
+        let head = format!("set {key} 0 0 {}\r\n", value.len());
+        let mut reply = writer.send(&[head.as_bytes(), &value, b"\r\n"].concat());
+        while reply.is_empty() {
+            store.engine.serve_reads();
+            store.engine.clean(&mut cleaner);
+            store.commit();
+            reply = writer.more();
+        }
+        assert_eq!(reply, b"STORED\r\n");
+    };
+    set("a");
+    meanwhile(&store);
+    (0..2000).for_each(|n| set(&format!("other:{n}")));
+    drop(writer);
+    (store, value)
+}
+
+/// What is true after a change was undone may have to be read.
+#[test]
+fn what_is_executed_again_may_lie_on_the_device() {
+    let (store, value) = store_with_a_on_the_device(|_| {});
+    let mut writer = store.client();
+    writer.send(b"set a 0 0 3\r\nnew\r\n");
+    assert_eq!(writer.flow, Flow::Park, "the key is compared with what is on the device");
+    store.engine.serve_reads();
+    assert_eq!(writer.more(), b"");
+    assert_eq!(writer.flow, Flow::Hold);
+    let mut reader = store.client();
+    reader.sends(b"mn\r\nget a\r\nmn\r\n", b"MN\r\n");
+    assert_eq!(reader.flow, Flow::Hold);
+    store.fail();
+    assert_eq!(reader.woken(), b"");
+    assert_eq!(reader.flow, Flow::Park);
+    assert_eq!(reader.more(), b"");
+    assert!(store.engine.serve_reads());
+    reader.gets(&[b"VALUE a 0 10000\r\n", &value[..], b"\r\nEND\r\nMN\r\n"].concat());
+}
+
+#[test]
+fn long_values_are_sent_from_the_device() {
+    let mut begun = None;
+    let (store, value) = store_with_a_on_the_device(|store| {
+        // It is in memory when it begins to be sent.
+        let mut client = store.client();
+        client.limit = 1000;
+        client.input.extend_from_slice(b"get a\r\n");
+        client.call();
+        assert_eq!(client.flow, Flow::Drain);
+        client.worker.sleep();
+        begun = Some(client);
+    });
+    let whole = [b"VALUE a 0 10000\r\n", &value[..], b"\r\nEND\r\n"].concat();
+    let mut later = store.client();
+    later.limit = 1000;
+    later.send(b"get a\r\n");
+    let mut begun = begun.unwrap();
+    begun.turn();
+    for client in [&mut begun, &mut later] {
+        assert_eq!(client.flow, Flow::Park);
+        store.engine.serve_reads();
+        client.bell.0.store(0, SeqCst);
+        let got = client.more();
+        assert!(got == whole, "{}", shown(&got));
+    }
+}

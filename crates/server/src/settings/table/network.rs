@@ -1,0 +1,109 @@
+//! Settings of addresses and connections.
+
+use super::super::units::parse_duration;
+use super::super::values::{
+    BACKENDS, PROTOCOLS, joined, name_of, one_of, path, positive, set_admin, set_listen, set_port,
+    set_socket_mode, show_duration, show_path, show_port, split,
+};
+use super::Group::Network;
+use super::Kind::{List, Value};
+use super::{Setting, setting};
+
+pub(super) static SETTINGS: &[Setting] = &[
+    setting(
+        "listen",
+        Some('l'),
+        List("ADDR"),
+        Network,
+        "Address or address:port to listen on; repeatable, * is every address",
+        (set_listen, |s| joined(s.listen_addresses())),
+    ),
+    setting(
+        "port",
+        Some('p'),
+        Value("PORT"),
+        Network,
+        "TCP port; 0 is no TCP, -1 lets the kernel choose",
+        (set_port, show_port),
+    ),
+    setting(
+        "socket",
+        Some('s'),
+        Value("PATH"),
+        Network,
+        "Unix socket; without --listen and --port there is no TCP then",
+        field!(socket, path, |s| show_path(s.socket.as_ref())),
+    )
+    .or("unix-socket"),
+    setting(
+        "socket-mode",
+        Some('a'),
+        Value("MODE"),
+        Network,
+        "Permissions of the Unix socket, in octal",
+        (set_socket_mode, |s| format!("{:o}", s.socket_mode)),
+    )
+    .or("unix-mask"),
+    setting(
+        "max-connections",
+        Some('c'),
+        Value("N"),
+        Network,
+        "Connections at a time",
+        field!(max_connections, positive, |s| s.max_connections.to_string()),
+    )
+    .or("conn-limit"),
+    setting(
+        "idle-timeout",
+        None,
+        Value("DURATION"),
+        Network,
+        "Close connections that are silent for this long; 0 is never",
+        (
+            |s, text| {
+                let timeout = parse_duration(text)?;
+                s.idle_timeout = (!timeout.is_zero()).then_some(timeout);
+                Ok(())
+            },
+            |s| show_duration(s.idle_timeout.unwrap_or_default()),
+        ),
+    ),
+    setting(
+        "protocol",
+        Some('B'),
+        Value("auto|ascii|binary"),
+        Network,
+        "Protocol that connections may speak",
+        choice!(protocol, PROTOCOLS),
+    ),
+    setting(
+        "io",
+        None,
+        Value("auto|uring|epoll"),
+        Network,
+        "Kernel interface of the event loops; auto takes io_uring where the kernel allows it",
+        choice!(io, BACKENDS),
+    ),
+    setting(
+        "admin",
+        None,
+        Value("ADDR|off"),
+        Network,
+        "Address of the admin page, health checks and metrics",
+        (set_admin, |s| s.admin.map_or("off".to_owned(), |address| address.to_string())),
+    ),
+    setting(
+        "admin-host",
+        None,
+        List("NAME"),
+        Network,
+        "Host name under which the admin page may be asked for; addresses and localhost always may",
+        (
+            |s, text| {
+                s.admin_hosts = split(text).map(str::to_ascii_lowercase).collect();
+                Ok(())
+            },
+            |s| s.admin_hosts.join(","),
+        ),
+    ),
+];

@@ -1,0 +1,133 @@
+//! Settings of commands, process and log.
+
+use super::super::units::parse_duration;
+use super::super::values::{
+    LOG_FORMATS, LOG_LEVELS, name_of, one_of, parse_switch, path, positive, set_prefix_delimiter,
+    show_duration, show_path, show_switch,
+};
+use super::Group::{Commands, Log, Process};
+use super::Kind::{Count, Switch, Value};
+use super::{Setting, setting};
+
+pub(super) static SETTINGS: &[Setting] = &[
+    setting(
+        "disable-flush-all",
+        Some('F'),
+        Switch,
+        Commands,
+        "Refuse flush_all",
+        switch!(flush_all, false),
+    ),
+    setting(
+        "disable-dumping",
+        Some('X'),
+        Switch,
+        Commands,
+        "Refuse commands that list keys",
+        switch!(dumping, false),
+    ),
+    setting("disable-watch", Some('W'), Switch, Commands, "Refuse watch", switch!(watch, false)),
+    setting(
+        "enable-shutdown",
+        Some('A'),
+        Switch,
+        Commands,
+        "Allow the shutdown command",
+        switch!(shutdown_command),
+    ),
+    setting(
+        "prefix-delimiter",
+        Some('D'),
+        Value("CHAR"),
+        Commands,
+        "Turn stats detail on; a prefix ends at this character",
+        (set_prefix_delimiter, |s| s.prefix_delimiter.to_string()),
+    ),
+    setting(
+        "threads",
+        Some('t'),
+        Value("N"),
+        Process,
+        "Worker threads; the number of cores unless given",
+        (
+            |s, text| {
+                s.threads = positive(text)?;
+                if s.threads > 1024 {
+                    return Err("more than 1024 threads help nobody: use one per core".to_owned());
+                }
+                Ok(())
+            },
+            |s| s.threads.to_string(),
+        ),
+    ),
+    setting("daemon", Some('d'), Switch, Process, "Run in the background", switch!(daemon)),
+    setting(
+        "user",
+        Some('u'),
+        Value("USER"),
+        Process,
+        "User to become when started as root",
+        (
+            |s, text| {
+                s.user = (!text.is_empty()).then(|| text.to_owned());
+                Ok(())
+            },
+            |s| s.user.clone().unwrap_or_default(),
+        ),
+    ),
+    setting(
+        "pidfile",
+        Some('P'),
+        Value("FILE"),
+        Process,
+        "File for the process number",
+        field!(pidfile, path, |s| show_path(s.pidfile.as_ref())),
+    ),
+    setting(
+        "enable-coredumps",
+        Some('r'),
+        Switch,
+        Process,
+        "Raise the limit of core files",
+        switch!(core_dumps),
+    ),
+    setting(
+        "drain-timeout",
+        None,
+        Value("DURATION"),
+        Process,
+        "How long a stop waits for commands in flight",
+        field!(drain_timeout, parse_duration, |s| show_duration(s.drain_timeout)),
+    ),
+    setting(
+        "verbose",
+        Some('v'),
+        Count,
+        Log,
+        "Log more: -v is level debug, -vv is trace",
+        (
+            |s, text| {
+                s.verbosity =
+                    text.parse().map_err(|_| format!("{text:?} is not a number from 0"))?;
+                Ok(())
+            },
+            |s| s.verbosity.to_string(),
+        ),
+    ),
+    setting(
+        "log-level",
+        None,
+        Value("LEVEL"),
+        Log,
+        "error, warn, info, debug or trace",
+        choice!(log_level, LOG_LEVELS),
+    ),
+    setting(
+        "log-format",
+        None,
+        Value("logfmt|json"),
+        Log,
+        "Form of log lines",
+        choice!(log_format, LOG_FORMATS),
+    ),
+];

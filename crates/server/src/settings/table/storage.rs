@@ -1,0 +1,105 @@
+//! Settings of memory and store.
+
+use larder_engine::WhenFull;
+
+use super::super::store::{DURABILITIES, durability_name, set_store, set_sync_interval};
+use super::super::units::show_size;
+use super::super::values::{
+    WHEN_FULL, name_of, one_of, parse_switch, set_max_item_size, set_memory, show_duration,
+    show_switch,
+};
+use super::Group::{Memory, Store};
+use super::Kind::{List, Switch, Value};
+use super::{Setting, setting};
+
+pub(super) static SETTINGS: &[Setting] = &[
+    setting(
+        "memory",
+        Some('m'),
+        Value("SIZE"),
+        Memory,
+        "RAM for data and index together: 64 (MiB), 512MB, 2GB",
+        (set_memory, |s| show_size(s.memory)),
+    )
+    .or("memory-limit"),
+    setting(
+        "max-item-size",
+        Some('I'),
+        Value("SIZE"),
+        Memory,
+        "Largest item: 1m, 512k, 1GB at most",
+        (set_max_item_size, |s| show_size(s.max_item_size)),
+    ),
+    setting(
+        "when-full",
+        None,
+        Value("evict|refuse"),
+        Memory,
+        "When there is no room: the least valuable items make some, or writes are refused",
+        choice!(when_full, WHEN_FULL),
+    ),
+    setting(
+        "disable-evictions",
+        Some('M'),
+        Switch,
+        Memory,
+        "Same as --when-full refuse",
+        (
+            |s, text| {
+                if parse_switch(text)? {
+                    s.when_full = WhenFull::Refuse;
+                }
+                Ok(())
+            },
+            |s| show_switch(s.when_full == WhenFull::Refuse),
+        ),
+    ),
+    setting(
+        "lock-memory",
+        Some('k'),
+        Switch,
+        Memory,
+        "Keep all memory out of swap",
+        switch!(lock_memory),
+    ),
+    setting(
+        "store",
+        None,
+        List("PATH[:SIZE]"),
+        Store,
+        "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB",
+        (set_store, |s| s.store.as_ref().map(ToString::to_string).unwrap_or_default()),
+    ),
+    setting(
+        "durability",
+        None,
+        Value("none|async|sync"),
+        Store,
+        "What an acknowledged write survives: nothing (none), a crash, but for the writes of the last \
+         --sync-interval (async), or a crash (sync)",
+        (
+            |s, text| {
+                s.durability = Some(one_of(text, DURABILITIES)?);
+                Ok(())
+            },
+            |s| durability_name(s.durability()),
+        ),
+    ),
+    setting(
+        "sync-interval",
+        None,
+        Value("DURATION"),
+        Store,
+        "With --durability async: how long an acknowledged write may not be durable yet",
+        (set_sync_interval, |s| show_duration(s.sync_interval)),
+    ),
+    setting(
+        "accept-damage",
+        None,
+        Switch,
+        Store,
+        "Start although the store is damaged, without what is lost; with --when-full refuse a \
+         damaged store is an error otherwise",
+        switch!(accept_damage),
+    ),
+];
