@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
@@ -38,6 +39,27 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     Ok(())
 }
 
+/// How long an address that is taken is tried again. What a killed process held through io_uring is
+/// given back by the kernel some milliseconds after the process is gone, and whoever restarts it at
+/// once is not to be told that it is taken.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The time between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Takes an address, which may be given back in a moment.
+fn take(
+    endpoint: &Endpoint,
+    bind: fn(&Endpoint) -> Result<Listener, BindError>,
+) -> Result<Listener, BindError> {
+    let begun = Instant::now();
+    loop {
+        match bind(endpoint) {
+            Err(BindError::InUse(_)) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            taken => return taken,
+        }
+    }
+}
+
 /// Takes the addresses without listening yet, so that one that is taken is known before a long
 /// recovery, and clients are turned away until it has ended.
 pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
@@ -55,7 +77,7 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
             {
                 address.set_port(first.port());
             }
-            match Listener::reserve(&Endpoint::Tcp(address)) {
+            match take(&Endpoint::Tcp(address), Listener::reserve) {
                 Ok(listener) => listeners.push(listener),
                 // A machine may lack one of the two families.
                 Err(error) if listen.host == "*" && !matches!(error, BindError::InUse(_)) => {
@@ -74,8 +96,8 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
         let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
         // Who waits for the path to appear connects at once: without a recovery there is no reason to
         // let that fail.
-        let take = if settings.store.is_some() { Listener::reserve } else { Listener::bind };
-        listeners.push(take(&endpoint).map_err(StartError::Bind)?);
+        let bind = if settings.store.is_some() { Listener::reserve } else { Listener::bind };
+        listeners.push(take(&endpoint, bind).map_err(StartError::Bind)?);
     }
     Ok(listeners)
 }

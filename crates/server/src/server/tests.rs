@@ -119,6 +119,33 @@ fn what_cannot_start_says_why() {
     assert!(error.contains("cannot write --pidfile /does/not/exist/larder.pid"), "{error}");
 }
 
+/// As a process leaves them that was killed a moment ago.
+#[test]
+fn addresses_that_are_given_back_in_a_moment_are_waited_for() {
+    let folder = std::env::temp_dir().join(format!("larder-late-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("socket");
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let port = tcp.local_addr().unwrap().port();
+    let dying = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(tcp);
+        std::thread::sleep(Duration::from_millis(50));
+        drop(unix);
+    });
+    let server = Server::start(Settings {
+        listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(port) }],
+        socket: Some(path),
+        ..settings()
+    })
+    .unwrap();
+    ask(&mut connect(&server), "mn\r\n", "MN\r\n");
+    dying.join().unwrap();
+    drop(server);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn files_are_written_and_removed() {
     let folder = std::env::temp_dir().join(format!("larder-server-{}", std::process::id()));
