@@ -196,6 +196,8 @@ impl Server {
         let store = store::open(&settings, &clock)?;
         let pidfile = write_pidfile(&settings)?;
         drop_rights(&settings)?;
+        let admin = admin.map(|listener| Admin::start(listener, &settings)).transpose();
+        let admin = admin.map_err(system("start the admin page"))?;
         let options = larder_engine::Options {
             memory: settings.memory,
             max_item_size: settings.max_item_size,
@@ -203,8 +205,11 @@ impl Server {
             hash_seed: random_seed(),
             store,
         };
-        let mut teller = store::Teller::new(host.starting);
-        let engine = Engine::open_with_progress(options, &mut |progress| teller.hear(progress))
+        let subject = admin.as_ref().map(Admin::subject);
+        let mut teller =
+            options.store.is_some().then(|| store::Teller::new(subject, host.starting));
+        let mut progress = |progress| teller.iter_mut().for_each(|teller| teller.hear(progress));
+        let engine = Engine::open_with_progress(options, &mut progress)
             .map_err(|error| store::explain(error, &settings))?;
         store::report(&engine, &settings);
         let run =
@@ -229,7 +234,7 @@ impl Server {
         clock: Clock,
         engine: Arc<Engine>,
         listeners: Vec<Listener>,
-        admin: Option<std::net::TcpListener>,
+        admin: Option<Admin>,
         set_log_level: Option<SetLogLevel>,
     ) -> Result<Server, StartError> {
         for listener in &listeners {
@@ -252,19 +257,17 @@ impl Server {
         let source = Arc::new(source);
         let context = context(&source);
         source.set_context(&context);
-        let mut server =
-            Server { source, workers: Vec::new(), admin: None, watch: None, pidfile: None };
+        let mut server = Server { source, workers: Vec::new(), admin, watch: None, pidfile: None };
         for worker in loops {
             let thread = server.spawn_worker(worker, &context)?;
             server.workers.push(thread);
         }
-        if let Some(listener) = admin {
-            let admin = Admin::start(listener, Arc::clone(&server.source));
-            server.admin = Some(admin.map_err(system("start the admin page"))?);
-        }
         if server.source.settings().store.is_some() {
             let watch = store::Watch::start(Arc::clone(server.engine()));
             server.watch = Some(watch.map_err(system("start the store's watch"))?);
+        }
+        if let Some(admin) = &server.admin {
+            admin.subject().serves(Arc::clone(&server.source));
         }
         Ok(server)
     }
@@ -394,9 +397,7 @@ impl Server {
         if let Some(watch) = self.watch.take() {
             watch.stop();
         }
-        if let Some(admin) = self.admin.take() {
-            admin.stop();
-        }
+        self.admin = None;
         if let Some(path) = self.pidfile.take() {
             // After a change of user it may not be ours to remove; the next start overwrites it.
             let _ = std::fs::remove_file(path);

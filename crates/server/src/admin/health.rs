@@ -10,6 +10,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::Subject;
+use super::subject::Serving;
 use crate::stats::Source;
 
 /// A value as JSON writes it.
@@ -67,8 +69,9 @@ struct Report {
     memory_limit: u64,
 }
 
-/// Whether the process is worth keeping: every worker runs.
-pub(super) async fn live(State(source): State<Arc<Source>>, query: RawQuery) -> Response {
+/// Whether the process is worth keeping: it starts, or every worker runs.
+pub(super) async fn live(State(subject): State<Arc<Subject>>, query: RawQuery) -> Response {
+    let Some(source) = subject.source() else { return "ok\n".into_response() };
     let health = match source.workers.load(Relaxed) {
         // While it stops, workers end one by one, and that is life, too.
         workers if workers < source.settings().threads && !source.draining.load(Relaxed) => {
@@ -76,11 +79,11 @@ pub(super) async fn live(State(source): State<Arc<Source>>, query: RawQuery) -> 
         }
         _ => Ok(()),
     };
-    answer(&source, query, health)
+    answer(source, query, health)
 }
 
 /// Whether the server wants traffic.
-pub(super) async fn ready(State(source): State<Arc<Source>>, query: RawQuery) -> Response {
+pub(super) async fn ready(Serving(source): Serving, query: RawQuery) -> Response {
     let health = source.readiness();
     answer(&source, query, health)
 }

@@ -1,10 +1,11 @@
 //! The admin page: health, metrics and a page for people, over HTTP, on a port and a thread of its
-//! own. Read-only, and it takes no lock of the data path. Invariant: a web page from somewhere
-//! else cannot read it, see [`origin`].
+//! own, from before a store is read on. Read-only, and it takes no lock of the data path. Invariant: a
+//! web page from somewhere else cannot read it, see [`origin`].
 
 mod health;
 mod metrics;
 mod origin;
+mod subject;
 #[cfg(test)]
 mod tests;
 
@@ -14,20 +15,22 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use axum::Router;
-use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::oneshot;
 
-use crate::stats::Source;
+use crate::settings::Settings;
+use subject::Serving;
+pub(crate) use subject::Subject;
 
-/// A running admin page.
+/// A running admin page, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Admin {
     address: SocketAddr,
-    end: oneshot::Sender<()>,
-    thread: JoinHandle<()>,
+    subject: Arc<Subject>,
+    /// Its end is that of the thread.
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 /// Listens, so that an address that cannot be used is known before the start.
@@ -38,9 +41,11 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Admin {
-    /// Serves on its own thread until [`stop`](Self::stop).
-    pub(crate) fn start(listener: TcpListener, source: Arc<Source>) -> io::Result<Admin> {
+    /// Serves on its own thread. What it speaks of is a start with these `settings`.
+    pub(crate) fn start(listener: TcpListener, settings: &Settings) -> io::Result<Admin> {
         let address = listener.local_addr()?;
+        let subject = Arc::new(Subject::new(settings.clone()));
+        let router = router(Arc::clone(&subject));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _inside = runtime.enter();
@@ -48,7 +53,6 @@ impl Admin {
         };
         let (end, ended) = oneshot::channel::<()>();
         let serve = async move {
-            let router = router(source);
             tokio::select! {
                 // A sender that is gone means the end, too. Requests in flight are not waited for:
                 // a reader that holds its connection open must not hold up the stop.
@@ -61,22 +65,31 @@ impl Admin {
         let thread = std::thread::Builder::new()
             .name("admin".to_owned())
             .spawn(move || runtime.block_on(serve))?;
-        Ok(Admin { address, end, thread })
+        Ok(Admin { address, subject, running: Some((end, thread)) })
+    }
+
+    /// What it speaks of.
+    pub(crate) fn subject(&self) -> &Subject {
+        &self.subject
     }
 
     /// The address, with the port that the kernel chose for port 0.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
+}
 
-    pub(crate) fn stop(self) {
-        // If nobody hears it the thread has ended already.
-        let _ = self.end.send(());
-        let _ = self.thread.join();
+impl Drop for Admin {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.running.take() {
+            // If nobody hears it the thread has ended already.
+            let _ = end.send(());
+            let _ = thread.join();
+        }
     }
 }
 
-fn router(source: Arc<Source>) -> Router {
+fn router(subject: Arc<Subject>) -> Router {
     Router::new()
         .route("/", get(|| async { asset("text/html; charset=utf-8", include_str!("page.html")) }))
         .route("/page.css", get(|| async { asset("text/css", include_str!("page.css")) }))
@@ -87,8 +100,8 @@ fn router(source: Arc<Source>) -> Router {
         .route("/metrics", get(show_metrics))
         .route("/v1/stats", get(show_stats))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page: see /\n") })
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&source), origin::check))
-        .with_state(source)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&subject), origin::check))
+        .with_state(subject)
 }
 
 const HARDENED: [(HeaderName, &str); 4] = [
@@ -105,11 +118,11 @@ fn asset(kind: &'static str, text: &'static str) -> Response {
     (HARDENED, [(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-async fn show_metrics(State(source): State<Arc<Source>>) -> Response {
+async fn show_metrics(Serving(source): Serving) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     (HARDENED, [(header::CONTENT_TYPE, kind)], metrics::text(&source)).into_response()
 }
 
-async fn show_stats(State(source): State<Arc<Source>>) -> Response {
+async fn show_stats(Serving(source): Serving) -> Response {
     (HARDENED, axum::Json(health::Rows::general(&source))).into_response()
 }

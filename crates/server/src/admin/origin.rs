@@ -10,11 +10,11 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::stats::Source;
+use super::Subject;
 
 /// Refuses what is no GET, and what a foreign page could have sent.
 pub(super) async fn check(
-    State(source): State<Arc<Source>>,
+    State(subject): State<Arc<Subject>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -22,7 +22,7 @@ pub(super) async fn check(
         let allowed = [(header::ALLOW, "GET, HEAD")];
         return (StatusCode::METHOD_NOT_ALLOWED, allowed, "only GET\n").into_response();
     }
-    match judge(request.headers(), &source.settings().admin_hosts) {
+    match judge(request.headers(), &subject.settings().admin_hosts) {
         Ok(()) => next.run(request).await,
         Err(reason) => (StatusCode::FORBIDDEN, reason).into_response(),
     }

@@ -88,7 +88,7 @@ function table(now) {
 async function ask() {
   try {
     const reply = await fetch("v1/stats", { cache: "no-store" });
-    if (!reply.ok) throw new Error("the server answers " + reply.status);
+    if (!reply.ok) throw new Error(await reply.text());
     const now = await reply.json(), at = performance.now();
     const good = now.larder_health === "ok";
     get("state").className = good ? "" : "bad";
@@ -101,7 +101,7 @@ async function ask() {
     last = { rows: now, at };
   } catch (error) {
     get("state").className = "bad";
-    show("state", "no answer: " + error.message);
+    show("state", "not serving: " + error.message);
   }
   setTimeout(ask, 1000);
 }

@@ -1,18 +1,21 @@
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::server::Server;
-use crate::settings::{ListenAddress, Settings};
+use crate::server::{Host, Server};
+use crate::settings::{ListenAddress, Settings, StorePath};
 
-fn server() -> Server {
-    let settings = Settings {
+fn settings() -> Settings {
+    Settings {
         listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
         admin: Some("127.0.0.1:0".parse().unwrap()),
         threads: 1,
         ..Settings::default()
-    };
-    Server::start(settings).unwrap()
+    }
+}
+
+fn server() -> Server {
+    Server::start(settings()).unwrap()
 }
 
 /// The whole reply to a request that ends its connection.
@@ -26,7 +29,10 @@ fn ask(address: SocketAddr, head: &str) -> String {
 }
 
 fn get(server: &Server, path: &str) -> (u16, String) {
-    let address = server.admin_address().unwrap();
+    get_from(server.admin_address().unwrap(), path)
+}
+
+fn get_from(address: SocketAddr, path: &str) -> (u16, String) {
     let reply = ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}"));
     let code = reply.split(' ').nth(1).unwrap().parse().unwrap();
     let body = reply.split_once("\r\n\r\n").unwrap().1.to_owned();
@@ -46,6 +52,39 @@ fn health() {
     server.stats().draining.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(get(&server, "/readyz").0, 503);
     assert_eq!(get(&server, "/livez").0, 200);
+}
+
+/// Asks while the store is about to be read.
+#[test]
+fn a_start_shows_how_far_it_is() {
+    let folder = std::env::temp_dir().join(format!("larder-start-{}", std::process::id()));
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut settings = Settings { admin: Some(address), ..settings() };
+    settings.store = Some(StorePath { path: folder.clone(), size: Some(64 << 20) });
+    std::fs::create_dir_all(&folder).unwrap();
+    let (heard, answers) = std::sync::mpsc::channel();
+    let starting = Box::new(move |status: &str| {
+        for path in ["/livez", "/readyz", "/healthz?verbose", "/metrics", "/v1/stats", "/"] {
+            heard.send((status.to_owned(), path, get_from(address, path))).unwrap();
+        }
+    });
+    let host = Host { starting: Some(starting), ..Host::default() };
+    let server = Server::start_in(settings, host).unwrap();
+    let (status, _, live) = answers.try_recv().expect("the start says what it is at");
+    assert_eq!(status, "recovering: reading the store");
+    assert_eq!(live, (200, "ok\n".to_owned()));
+    for (status, path, (code, body)) in answers.try_iter().take(5) {
+        if path == "/" {
+            assert_eq!(code, 200);
+            assert!(body.contains("<h1>Larder</h1>"), "{body}");
+        } else {
+            assert_eq!((code, body), (503, format!("{status}\n")), "{path}");
+        }
+    }
+    assert_eq!(get(&server, "/readyz"), (200, "ok\n".to_owned()));
+    drop(server);
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
@@ -127,12 +166,7 @@ fn only_readers_from_here() {
 fn a_default_address_that_is_taken_is_no_reason_not_to_serve() {
     let first = server();
     let taken = first.admin_address().unwrap();
-    let asked = Settings {
-        listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
-        admin: Some(taken),
-        threads: 1,
-        ..Settings::default()
-    };
+    let asked = Settings { admin: Some(taken), ..settings() };
     let error = Server::start(asked).unwrap_err().to_string();
     assert!(error.contains("choose another address with --admin, or --admin off"), "{error}");
 }

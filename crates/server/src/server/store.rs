@@ -11,6 +11,7 @@ use larder_engine::{Engine, Health, MonotonicClock, OpenError, Progress, StoreOp
 use tracing::{error, info, warn};
 
 use super::StartError;
+use crate::admin::Subject;
 use crate::clock::{Clock, random_seed};
 use crate::settings::Settings;
 
@@ -47,31 +48,40 @@ pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
 /// Takes a few words about what a start is at.
 pub type Tell = Box<dyn FnMut(&str)>;
 
-/// Tells log and service manager how far a recovery is.
-pub(super) struct Teller {
+/// Tells admin page, service manager and log how far a recovery is.
+pub(super) struct Teller<'a> {
+    subject: Option<&'a Subject>,
     tell: Option<Tell>,
-    told: Option<Instant>,
+    told: Instant,
 }
 
-impl Teller {
-    pub(super) fn new(tell: Option<Tell>) -> Teller {
-        Teller { tell, told: None }
+impl<'a> Teller<'a> {
+    /// A recovery begins.
+    pub(super) fn new(subject: Option<&'a Subject>, tell: Option<Tell>) -> Self {
+        let mut teller = Teller { subject, tell, told: Instant::now() };
+        // The log hears nothing of it: most recoveries have ended a moment later.
+        teller.say("recovering: reading the store");
+        teller
     }
 
     pub(super) fn hear(&mut self, progress: Progress) {
-        if self.told.is_some_and(|told| told.elapsed() < INTERVAL) {
+        if self.told.elapsed() < INTERVAL {
             return;
         }
-        // The first moment is silent: most recoveries have ended by the second.
-        let first = self.told.replace(Instant::now()).is_none();
+        self.told = Instant::now();
         let text = match progress {
             Progress::Reading { segments, of } => format!("reading segment {segments} of {of}"),
         };
-        if let Some(tell) = &mut self.tell {
-            tell(&format!("recovering: {text}"));
+        self.say(&format!("recovering: {text}"));
+        info!(event = "recovering", progress = text);
+    }
+
+    fn say(&mut self, text: &str) {
+        if let Some(subject) = self.subject {
+            subject.is_at(text);
         }
-        if !first {
-            info!(event = "recovering", progress = text);
+        if let Some(tell) = &mut self.tell {
+            tell(text);
         }
     }
 }

@@ -1,0 +1,69 @@
+//! What the admin page speaks of: a server that starts, later the one that serves.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+
+use crate::settings::Settings;
+use crate::stats::Source;
+
+/// A server, from before it serves.
+#[derive(Debug)]
+pub(crate) struct Subject {
+    /// The settings of the start.
+    settings: Arc<Settings>,
+    /// What the start is at.
+    progress: Mutex<String>,
+    /// Set once it serves.
+    source: OnceLock<Arc<Source>>,
+}
+
+impl Subject {
+    pub(super) fn new(settings: Settings) -> Subject {
+        let progress = Mutex::new("starting".to_owned());
+        Subject { settings: Arc::new(settings), progress, source: OnceLock::new() }
+    }
+
+    /// Says what the start is at.
+    pub(crate) fn is_at(&self, progress: &str) {
+        progress.clone_into(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// From now on the server serves.
+    pub(crate) fn serves(&self, source: Arc<Source>) {
+        // It does so once.
+        let _ = self.source.set(source);
+    }
+
+    /// The statistics, once it serves.
+    pub(super) fn source(&self) -> Option<&Arc<Source>> {
+        self.source.get()
+    }
+
+    /// The settings in use.
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        self.source().map_or_else(|| Arc::clone(&self.settings), |source| source.settings())
+    }
+}
+
+/// For what only a server that serves can answer. Before, the answer is how far its start is.
+pub(super) struct Serving(pub(super) Arc<Source>);
+
+impl FromRequestParts<Arc<Subject>> for Serving {
+    type Rejection = (StatusCode, String);
+
+    async fn from_request_parts(
+        _: &mut Parts,
+        subject: &Arc<Subject>,
+    ) -> Result<Self, Self::Rejection> {
+        match subject.source() {
+            Some(source) => Ok(Serving(Arc::clone(source))),
+            None => {
+                let progress = subject.progress.lock().unwrap_or_else(PoisonError::into_inner);
+                Err((StatusCode::SERVICE_UNAVAILABLE, format!("{progress}\n")))
+            }
+        }
+    }
+}
