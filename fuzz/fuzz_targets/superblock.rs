@@ -5,6 +5,7 @@
 
 use larder_log::format::checksum::checksum64;
 use larder_log::format::geometry::TAIL_BYTES;
+use larder_log::format::index_image::{ImagePart, Row};
 use larder_log::format::{BLOCK, Identity, Meta, Superblock, Tail, jumbo::Jumbo, meta, superblock};
 use libfuzzer_sys::fuzz_target;
 
@@ -66,6 +67,27 @@ fuzz_target!(|data: &[u8]| {
         meta::map_in(&mut again, map.len()).copy_from_slice(map);
         meta.encode(number, map.len(), &IDENTITY, &mut again);
         assert_eq!(Meta::decode(&again, number, MAP, &IDENTITY), Ok((meta, map)));
+    }
+
+    let mut place = block::<TAIL_BYTES>(data);
+    let word = |at: usize| u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
+    let number = if data.len() < 32 { 0 } else { word(4) };
+    let _ = ImagePart::decode(data, &IDENTITY, number, 0);
+    place[8..16].copy_from_slice(&IDENTITY.store.to_le_bytes());
+    let length = u32::from_le_bytes([place[28], place[29], place[30], place[31]]) as usize;
+    let held = 64..64 + length.min(TAIL_BYTES - 64);
+    let seed = checksum64(&place[held], IDENTITY.checksum_seed);
+    sign(&mut place, 56, seed);
+    let stop = place[16..24].iter().rev().fold(0, |stop, &byte| stop << 8 | u64::from(byte));
+    if let Some((part, held)) = ImagePart::decode(&place, &IDENTITY, number, stop) {
+        let again = part.encode(held, &IDENTITY);
+        assert_eq!(
+            ImagePart::decode(&[&again, held].concat(), &IDENTITY, number, stop),
+            Some((part, held))
+        );
+    }
+    if let Some(row) = data.first_chunk().and_then(Row::decode) {
+        assert_eq!(Row::decode(&row.encode()), Some(row));
     }
 
     let _ = Jumbo::open(data, &IDENTITY, 1, 8 << 10);

@@ -22,7 +22,7 @@ use larder_log::{Participant, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 use walk::{at, expired, frequency_after, keeps};
@@ -30,7 +30,7 @@ use walk::{at, expired, frequency_after, keeps};
 /// Probation may hold one in so many bytes before its oldest segment is looked at.
 const PROBATION_SHARE: u64 = 10;
 /// Frames that writers should find ready.
-const READY_FRAMES: usize = 2;
+pub(crate) const READY_FRAMES: usize = 2;
 /// Segments by which cleaning may exceed the budget before it waits.
 const CLEANING_OVERDRAFT: usize = 1;
 /// A segment is cleaned instead of another being evicted when it is alive up to this share.
@@ -146,6 +146,8 @@ impl Cleaner {
     /// Does what is to be done now; the answer is how long to wait before the next turn, `None` for
     /// until somebody asks.
     fn turn(&mut self, engine: &Engine) -> Option<Duration> {
+        let _turn = engine.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        let warming = engine.warm_one();
         self.reap(engine);
         self.sweep(engine);
         self.make_dead_maps(engine);
@@ -182,6 +184,9 @@ impl Cleaner {
             return Some(IDLE_POLL);
         }
         self.idle_polls = 0;
+        if warming {
+            return Some(Duration::ZERO);
+        }
         (pending || engine.index.has_retired()).then_some(IDLE_POLL)
     }
 

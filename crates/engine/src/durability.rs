@@ -236,6 +236,17 @@ pub(crate) struct Committer {
     log: LogCommitter,
     /// Changes that no settled commit covers.
     changes: Vec<Change>,
+    /// The use of the store has ended: nothing more is written to it.
+    ended: bool,
+}
+
+/// What comes after a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// More, in the same segments.
+    GoOn,
+    /// Nothing: every segment is sealed.
+    End,
 }
 
 /// Starts the committer's thread. It holds no handle of the engine while it waits.
@@ -278,10 +289,20 @@ impl Engine {
     pub fn commit(&self) -> bool {
         let Some(durable) = &self.durable else { return true };
         let mut committer = lock(&self.committer);
+        self.commit_by(durable, &mut committer, Then::GoOn)
+    }
+
+    fn commit_by(&self, durable: &Durable, committer: &mut Committer, then: Then) -> bool {
+        if committer.ended {
+            return true;
+        }
         let began = durable.now_us();
         committer.log.stage_all(&mut lock(&self.dead_maps));
         self.lease_versions();
-        let closed = self.log.close_commit(&mut committer.log);
+        let closed = match then {
+            Then::GoOn => self.log.close_commit(&mut committer.log),
+            Then::End => self.log.close_and_leave(&mut committer.log),
+        };
         durable.take_changes(&mut committer.changes);
         let idle = closed.is_empty() && !self.log.has_commit_work(&committer.log);
         if idle && !durable.is_failing() {
@@ -310,7 +331,7 @@ impl Engine {
                 true
             }
             Err(error) => {
-                self.fail(durable, &mut committer, closed, &error);
+                self.fail(durable, committer, closed, &error);
                 false
             }
         }
@@ -459,19 +480,32 @@ impl Engine {
     /// # Errors
     /// If the device did not take everything.
     pub fn close(&self) -> io::Result<()> {
-        let Some(store) = self.log.store() else { return Ok(()) };
-        // The second covers what arrived while the first was written.
+        let (Some(store), Some(durable)) = (self.log.store(), &self.durable) else {
+            return Ok(());
+        };
+        let _no_cleaning = lock(&self.cleaning);
+        let mut committer = lock(&self.committer);
+        if committer.ended {
+            return Ok(());
+        }
+        // The second covers what the first made possible: marks of segments that are free now.
         for _ in 0..2 {
-            if !self.commit() {
-                let reason = self.durable.as_ref().map(|durable| durable.health());
+            if !self.commit_by(durable, &mut committer, Then::End) {
+                let reason = durable.health();
                 return Err(io::Error::other(format!("the store is not up to date: {reason:?}")));
             }
         }
+        committer.ended = true;
+        let settled = self.log.unsynced_bytes() == 0 && committer.changes.is_empty();
+        let image = if settled { self.save_image()? } else { None };
+        // What the superblock names must be there when it does.
+        store.device().sync()?;
         let next_commit = store.open_commit();
         store.change_superblock_now(|superblock| {
             superblock.clean = true;
             superblock.volatile = false;
             superblock.next_commit = next_commit;
+            (superblock.image_segment, superblock.image_bytes) = image.unwrap_or((0, 0));
         })
     }
 

@@ -6,12 +6,14 @@ use crate::ghost::Ghost;
 use crate::index::Index;
 use crate::key::Key;
 use crate::large::LargeValue;
-use crate::recovery::{Progress, Recovered, StoreError};
+use crate::recovery::{Progress, Recovered, Recovery, StoreError};
 use crate::stats::{Counters, Stats, Totals};
 use crate::wins::Wins;
 use crate::{Options, Session, UnixSeconds, WhenFull};
 use larder_log::cover::DeadMap;
-use larder_log::{Address, Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, Record, State};
+use larder_log::{
+    Address, Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, Record, SegmentNumber, State,
+};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -108,6 +110,11 @@ pub struct Engine {
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
     pub(crate) fetches: Arc<Fetches>,
     recovered: Option<Recovered>,
+    /// Segments that were in memory before the last stop and have not been read back yet, the newest
+    /// last.
+    pub(crate) cold: Mutex<Vec<SegmentNumber>>,
+    /// Held by the cleaner during a turn.
+    pub(crate) cleaning: Mutex<()>,
     counters: Mutex<Ledger>,
     waiting: Mutex<Vec<Waker>>,
     cleaner: Mutex<Option<Thread>>,
@@ -171,9 +178,25 @@ impl Engine {
     }
 
     fn build(
-        mut options: Options,
+        options: Options,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Arc<Engine>, OpenError> {
+        let (mut engine, recovery) = Self::construct(options.clone())?;
+        let Some(recovery) = recovery else { return Ok(Arc::new(engine)) };
+        if engine.has_image() {
+            if let Some(recovered) = engine.load_image(&recovery)? {
+                engine.recovered = Some(recovered);
+                return Ok(Arc::new(engine));
+            }
+            // Half of the image may have been believed already.
+            engine = Self::construct(options)?.0;
+        }
+        engine.recovered = Some(engine.recover(recovery, progress)?);
+        Ok(Arc::new(engine))
+    }
+
+    /// An empty engine, and what the recovery of its store begins with.
+    fn construct(mut options: Options) -> Result<(Engine, Option<Recovery>), OpenError> {
         let memory = options.memory;
         if memory < MIN_MEMORY {
             return Err(OpenError::MemoryTooSmall { minimum: MIN_MEMORY });
@@ -205,7 +228,7 @@ impl Engine {
         let index = Index::new(memory, memory * GROWTH, strict, &budget, &epochs);
         let ghost = Ghost::new(memory);
         budget.charge(ghost.bytes());
-        let mut engine = Engine {
+        let engine = Engine {
             log: log.map_err(OpenError::Map)?,
             index: index.map_err(OpenError::Map)?,
             ghost,
@@ -219,6 +242,8 @@ impl Engine {
             dead_maps: Mutex::default(),
             fetches: Arc::default(),
             recovered: None,
+            cold: Mutex::default(),
+            cleaning: Mutex::default(),
             counters: Mutex::default(),
             waiting: Mutex::default(),
             cleaner: Mutex::default(),
@@ -226,10 +251,7 @@ impl Engine {
             budget,
             epochs,
         };
-        if let Some(recovery) = recovery {
-            engine.recovered = Some(engine.recover(recovery, progress)?);
-        }
-        Ok(Arc::new(engine))
+        Ok((engine, recovery))
     }
 
     /// What recovery found, if there is a store.

@@ -13,6 +13,7 @@ mod expiry;
 mod fetch;
 mod ghost;
 mod index;
+mod index_image;
 mod item;
 mod key;
 mod large;

@@ -371,7 +371,7 @@ impl Engine {
     }
 
     /// Says in the store that it is in use, and goes on with versions above all that were used.
-    fn begin_life(
+    pub(crate) fn begin_life(
         &self,
         store: &Store,
         options: &StoreOptions,

@@ -64,8 +64,8 @@ impl Log {
         for entry in undone.into_iter().rev() {
             let segment = self.segment(entry.number);
             segment.set_state(State::Sealed);
-            self.end_evicting();
             self.durable_log().keep_ends(entry.number, entry.ends);
+            self.removed_nothing(entry.number);
             let sealed = Sealed { segment: entry.number, sealed: 0 };
             lock(&self.queues[segment.stream() as usize]).push_front(sealed);
         }

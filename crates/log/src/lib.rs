@@ -13,6 +13,7 @@ pub mod epoch;
 mod failure;
 pub mod format;
 mod frames;
+pub mod index_image;
 pub mod log;
 pub mod memory;
 mod reclaim;

@@ -200,6 +200,11 @@ impl Log {
         1..self.segments.len() as SegmentNumber
     }
 
+    /// Segments that hold records.
+    pub fn segments_in_use(&self) -> u32 {
+        self.numbers().filter(|&number| self.segment(number).is_in_use()).count() as u32
+    }
+
     /// Bytes of RAM in normal frames.
     pub fn frame_bytes(&self) -> u64 {
         self.frames.resident()

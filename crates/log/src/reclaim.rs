@@ -45,7 +45,7 @@ impl Log {
             .iter()
             .flat_map(|queue| std::mem::take(&mut *lock(queue)))
             .map(|q| q.segment)
-            .inspect(|_| self.begin_evicting())
+            .inspect(|&number| self.begin_removing(number))
             .collect()
     }
 
@@ -73,14 +73,14 @@ impl Log {
         if self.take_queued(stream, number).is_none() {
             return false;
         }
-        self.begin_evicting();
+        self.begin_removing(number);
         self.segment(number).set_state(State::Cleaning);
         true
     }
 
     /// Puts a segment that could not be cleaned back at the front of its queue.
     pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
-        self.end_evicting();
+        self.removed_nothing(number);
         self.segment(number).set_state(State::Sealed);
         lock(&self.queues[stream as usize]).push_front(Sealed { segment: number, sealed: 0 });
     }
@@ -152,10 +152,29 @@ impl Log {
         self.evicting.load(Ordering::Acquire) > 0
     }
 
-    /// Before records of a segment are removed without a newer version; [`Log::quarantine`] or
-    /// [`Log::abandon_cleaning`] of it follows. [`Log::begin_cleaning`] does it.
+    /// Before records are removed without a newer version. [`Log::begin_cleaning`] does it;
+    /// [`Log::quarantine`] or [`Log::abandon_cleaning`] of the segment follows.
     pub fn begin_evicting(&self) {
         self.evicting.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Before records of this segment are removed. What was removed from it earlier and is not
+    /// durable counts already.
+    fn begin_removing(&self, number: SegmentNumber) {
+        if !self.has_kept_ends(number) {
+            self.begin_evicting();
+        }
+    }
+
+    /// The segment is not emptied after all.
+    pub(crate) fn removed_nothing(&self, number: SegmentNumber) {
+        if !self.has_kept_ends(number) {
+            self.end_evicting();
+        }
+    }
+
+    fn has_kept_ends(&self, number: SegmentNumber) -> bool {
+        self.store.as_ref().is_some_and(|store| !store.kept_ends(number).is_empty())
     }
 
     /// Nothing was removed, or that is durable.

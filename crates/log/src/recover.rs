@@ -51,6 +51,14 @@ pub struct Found {
     pub dead: Box<[u8]>,
 }
 
+impl Found {
+    /// A segment with this header, of whose meta nothing is known.
+    pub(crate) fn without_meta(header: Header) -> Self {
+        let (number, opened) = (header.segment, header.opened);
+        Found { number, header, opened, end: 0, meta: None, dead: Box::default() }
+    }
+}
+
 /// What lies on a device.
 #[derive(Debug, Default)]
 pub struct Survey {
@@ -265,9 +273,8 @@ impl Log {
         Ok(Loaded { scanned, image: frame.is_null().then_some(image) })
     }
 
-    /// Reads a jumbo and makes it part of the log.
-    /// `must`: even if
-    /// that takes memory from frames, which are given back later.
+    /// Reads a jumbo and makes it part of the log. `must`: even if that takes memory from frames,
+    /// which are given back later.
     ///
     /// # Errors
     /// Those of the device.

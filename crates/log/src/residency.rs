@@ -120,9 +120,15 @@ impl Log {
         if !segment.frame().is_null() {
             return Ok(None);
         }
-        let store = self.durable_log();
         let mut image = vec![0u64; self.segment_size() / size_of::<u64>()].into_boxed_slice();
-        let bytes = bytes_of(&mut image);
+        self.read_segment(number, bytes_of(&mut image))?;
+        Ok(Some(image))
+    }
+
+    /// Reads all of a sealed segment and checks it; what is damaged inside of it becomes fillers.
+    pub(crate) fn read_segment(&self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<()> {
+        let store = self.durable_log();
+        let segment = self.segment(number);
         store.device.read_at(store.geometry.segment(number), bytes)?;
         let expect = Expect {
             identity: store.identity,
@@ -140,7 +146,7 @@ impl Log {
         if scanned.damage.gaps > 0 {
             fill_gaps(bytes, &expect);
         }
-        Ok(Some(image))
+        Ok(())
     }
 
     /// Reads one record that has no frame, of a normal segment.

@@ -147,6 +147,21 @@ impl Segment {
         self.tail.store(end | CLOSED, Ordering::Release);
     }
 
+    /// The rest of what a segment that was read from a store is known to hold: its expiries as
+    /// [`Segment::expiries`] gave them, and its dead bytes.
+    pub(crate) fn restore_history(&self, expiries: (u32, u32, bool), dead: u32) {
+        let (min_expiry, max_expiry, immortal) = expiries;
+        self.min_expiry.store(min_expiry, Ordering::Relaxed);
+        self.max_expiry.store(max_expiry, Ordering::Relaxed);
+        self.immortal.store(immortal.into(), Ordering::Relaxed);
+        self.dead.store(dead, Ordering::Relaxed);
+    }
+
+    /// Gives a sealed segment that has none a RAM copy of its bytes.
+    pub(crate) fn set_frame(&self, frame: *mut u8) {
+        self.frame.store(frame, Ordering::Release);
+    }
+
     /// Makes the open segment a sealed jumbo of one record of `size` bytes.
     pub(crate) fn make_jumbo(&self, size: usize, value: usize, mapping: usize) {
         self.jumbo_value.store(value as u64, Ordering::Relaxed);
@@ -263,6 +278,13 @@ impl Segment {
         if earlier(self.min_expiry.load(Ordering::Relaxed)).is_some() {
             let _ = self.min_expiry.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earlier);
         }
+    }
+
+    /// The least and the greatest expiry of its records (0: none has one), and whether some record
+    /// never expires.
+    pub(crate) fn expiries(&self) -> (u32, u32, bool) {
+        let max = self.max_expiry.load(Ordering::Relaxed);
+        (self.min_expiry(), max, self.immortal.load(Ordering::Relaxed) != 0)
     }
 
     /// The earliest expiry of its records; 0 if none expires.

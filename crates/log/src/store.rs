@@ -366,13 +366,23 @@ impl Store {
     /// Records in a segment that were removed without a newer version, at these offsets.
     pub fn keep_ends(&self, number: SegmentNumber, mut ends: Vec<u32>) {
         if !ends.is_empty() {
-            lock(&self.kept_ends).entry(number).or_default().append(&mut ends);
+            let mut all = lock(&self.kept_ends);
+            let kept = all.entry(number).or_default();
+            kept.append(&mut ends);
+            kept.sort_unstable();
+            kept.dedup();
         }
     }
 
     /// The offsets of such records in a segment.
     pub fn kept_ends(&self, number: SegmentNumber) -> Vec<u32> {
         lock(&self.kept_ends).get(&number).cloned().unwrap_or_default()
+    }
+
+    /// All of them, by segment.
+    pub(crate) fn all_kept_ends(&self) -> Vec<(SegmentNumber, Vec<u32>)> {
+        let kept = lock(&self.kept_ends);
+        kept.iter().map(|(&number, ends)| (number, ends.clone())).collect()
     }
 
     /// The segment is free: nothing that is said of it holds for its next use.

@@ -17,7 +17,7 @@ use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::{Address, Budget, Epochs};
 use slot::Slot;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 use table::{Pages, Table};
 
@@ -271,6 +271,47 @@ impl Index {
             }
         }
         stripe.release();
+    }
+
+    /// Copies a stripe's table; the answer is its pages, and its slots that lead to items.
+    pub(crate) fn copy_table(&self, number: usize, into: &mut Vec<u8>) -> (u32, u32) {
+        let stripe = &self.stripes[number];
+        stripe.acquire();
+        let table = stripe.table();
+        into.clear();
+        // SAFETY: the lock keeps the table from being replaced.
+        for place in unsafe { table.buckets() }.iter().flat_map(|bucket| &bucket.0) {
+            into.extend_from_slice(&place.load(Ordering::Relaxed).to_le_bytes());
+        }
+        let items = stripe.items.load(Ordering::Relaxed);
+        stripe.release();
+        (table.pages() as u32, items)
+    }
+
+    /// Gives a stripe without one a table as [`Index::copy_table`] gave it.
+    pub(crate) fn fill_table(
+        &self,
+        number: usize,
+        pages: usize,
+        items: u32,
+        from: &mut impl Read,
+    ) -> io::Result<()> {
+        let stripe = &self.stripes[number];
+        if pages == 0 {
+            return Ok(());
+        }
+        let table = self.pages.take(pages, false).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut bytes = [0; size_of::<Bucket>()];
+        // SAFETY: the table is this thread's own until it is published.
+        for bucket in unsafe { table.buckets() } {
+            from.read_exact(&mut bytes)?;
+            for (place, slot) in bucket.0.iter().zip(bytes.as_chunks().0) {
+                place.store(u64::from_le_bytes(*slot), Ordering::Relaxed);
+            }
+        }
+        stripe.items.store(items, Ordering::Relaxed);
+        stripe.table.store(table.bits(), Ordering::Release);
+        Ok(())
     }
 
     /// Slots that lead to items.

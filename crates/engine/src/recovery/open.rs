@@ -31,8 +31,8 @@ pub(crate) struct Opened {
 /// What recovery begins with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recovery {
-    pub(super) report: Recovered,
-    pub(super) began: Duration,
+    pub(crate) report: Recovered,
+    pub(crate) began: Duration,
 }
 
 /// The fewest segments that a store works with: both open ones, and what is reserved.

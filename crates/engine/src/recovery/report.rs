@@ -29,6 +29,8 @@ pub struct Recovered {
     pub created: bool,
     /// The server before had ended properly.
     pub clean: bool,
+    /// The server before had left an index image: the log was not read.
+    pub from_image: bool,
     /// The store was in use without durability when its server died: its contents were discarded.
     pub discarded: bool,
     /// Bytes of commits that had not completed, which nobody was told of.

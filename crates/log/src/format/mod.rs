@@ -8,6 +8,7 @@
 mod bytes;
 pub mod checksum;
 pub mod geometry;
+pub mod index_image;
 pub mod jumbo;
 pub mod meta;
 pub mod scan;

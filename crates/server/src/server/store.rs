@@ -112,6 +112,7 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
         damaged_records = recovered.damaged_records,
         created = recovered.created,
         clean = recovered.clean,
+        from_image = recovered.from_image,
         after_ms = recovered.took.as_millis() as u64,
     );
 }

@@ -1,0 +1,129 @@
+//! The index image: a clean stop writes the index and the segment table into free segments of the
+//! store, and the next start takes them from there instead of reading the log. What was in memory is
+//! read back by the cleaner, while clients are served.
+//!
+//! The image is good for one start: before anything else is written to the store, its superblock
+//! forgets it.
+
+use crate::engine::Engine;
+use crate::recovery::{Recovered, Recovery, StoreError};
+use larder_log::SegmentNumber;
+use larder_log::index_image::unusable;
+use std::io::{self, Read, Write};
+use std::sync::PoisonError;
+
+/// While what was in memory is read back, one in so many frames is left to writers.
+const FRAMES_LEFT: usize = 16;
+
+impl Engine {
+    /// Writes the image. Everything is durable, and nobody writes or cleans. `None`: the store has no
+    /// room for it.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn save_image(&self) -> io::Result<Option<(SegmentNumber, u64)>> {
+        let Some(mut image) = self.log.write_image() else { return Ok(None) };
+        let written = self.index.save(&mut image, |image| self.log.save_table(image));
+        match written.and_then(|()| image.finish()) {
+            Ok(written) => Ok(Some(written)),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the last stop left an image.
+    pub(crate) fn has_image(&self) -> bool {
+        self.log.store().is_some() && self.log.read_image().is_some()
+    }
+
+    /// Takes index and segment table from the image of the last stop. `None`: it cannot be used; then
+    /// this engine must be built again and read the log.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn load_image(&self, recovery: &Recovery) -> Result<Option<Recovered>, StoreError> {
+        let (Some(store), Some(options)) = (self.log.store(), &self.options.store) else {
+            return Ok(None);
+        };
+        let Some(mut image) = self.log.read_image() else { return Ok(None) };
+        let mut resident = match self.restore_image(&mut image) {
+            Ok(resident) => resident,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        resident.reverse();
+        self.begin_life(store, options, store.superblock().seq_limit)?;
+        *self.cold.lock().unwrap_or_else(PoisonError::into_inner) = resident;
+        let mut report = recovery.report.clone();
+        report.from_image = true;
+        report.items = self.index.items();
+        report.segments = self.log.segments_in_use();
+        report.took = (options.clock.0)().saturating_sub(recovery.began);
+        Ok(Some(report))
+    }
+
+    fn restore_image(&self, image: &mut impl Read) -> io::Result<Vec<SegmentNumber>> {
+        let mut resident = Vec::new();
+        self.index.restore(image, |image| {
+            resident = self.log.restore_table(image)?;
+            Ok(())
+        })?;
+        Ok(resident)
+    }
+
+    /// Reads one of the segments back that were in memory before the stop; false if none is left, or
+    /// memory has no room for more.
+    pub(crate) fn warm_one(&self) -> bool {
+        let mut cold = self.cold.lock().unwrap_or_else(PoisonError::into_inner);
+        let frames = self.budget.limit() as usize / self.log.segment_size();
+        if self.log.available_frames() <= frames / FRAMES_LEFT + crate::cleaner::READY_FRAMES {
+            cold.clear();
+        }
+        let Some(number) = cold.pop() else { return false };
+        // One that cannot be read stays where it is: whoever asks for its records is told.
+        let _ = self.log.warm(number);
+        true
+    }
+}
+
+impl crate::index::Index {
+    /// Writes the tables. What `between` writes comes in front of them.
+    pub(crate) fn save<W: Write>(
+        &self,
+        image: &mut W,
+        between: impl FnOnce(&mut W) -> io::Result<()>,
+    ) -> io::Result<()> {
+        image.write_all(&(self.stripe_count() as u32).to_le_bytes())?;
+        between(image)?;
+        let mut bytes = Vec::new();
+        for number in 0..self.stripe_count() {
+            let (pages, items) = self.copy_table(number, &mut bytes);
+            image.write_all(&pages.to_le_bytes())?;
+            image.write_all(&items.to_le_bytes())?;
+            image.write_all(&bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the tables back into an empty index with as many stripes; `between` reads what stands
+    /// in front of them.
+    pub(crate) fn restore<R: Read>(
+        &self,
+        image: &mut R,
+        between: impl FnOnce(&mut R) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut word = [0; 4];
+        image.read_exact(&mut word)?;
+        if u32::from_le_bytes(word) as usize != self.stripe_count() {
+            return Err(unusable("memory was of another size"));
+        }
+        between(image)?;
+        for number in 0..self.stripe_count() {
+            image.read_exact(&mut word)?;
+            let pages = u32::from_le_bytes(word) as usize;
+            image.read_exact(&mut word)?;
+            self.fill_table(number, pages, u32::from_le_bytes(word), image)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! Clean stops: the next start takes the index from its image, reads what was in memory back while it
+//! serves, and reads the log where the image cannot be used.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use larder_disk::{Device, SimDevice};
+use larder_engine::{
+    Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Session, Store,
+    StoreOptions,
+};
+use larder_log::recover::read_superblock;
+
+const ITEMS: usize = 3000;
+const LARGE: usize = 600_000;
+
+fn options(device: &Arc<SimDevice>, memory: u64) -> Options {
+    let store = StoreOptions {
+        device: Arc::clone(device) as Arc<dyn Device>,
+        durability: Durability::Async,
+        sync_interval: Duration::from_secs(1),
+        accept_damage: false,
+        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
+        seeds: [1, 2, 3],
+        created: 1,
+    };
+    Options { memory, max_item_size: 1 << 20, store: Some(store), ..Options::default() }
+}
+
+fn open(device: &Arc<SimDevice>, memory: u64) -> (Arc<Engine>, Session) {
+    let engine = Engine::open_without_threads(options(device, memory)).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1);
+    (engine, session)
+}
+
+/// Repeats what needs a record that is not in memory when that has been read.
+fn ready<T>(
+    engine: &Engine,
+    session: &mut Session,
+    ask: impl for<'a> Fn(&'a Session) -> Outcome<T>,
+) -> T {
+    loop {
+        match ask(session) {
+            Outcome::Ready(answer) => return answer,
+            Outcome::NeedsRead => assert!(engine.serve_reads()),
+            _ => panic!("nothing but a read is waited for"),
+        }
+        session.tick(1);
+    }
+}
+
+fn set(engine: &Engine, session: &mut Session, name: &str, value: &[u8]) {
+    ready(engine, session, |session| {
+        let store = Store::set(value, 7, Expiry::NEVER);
+        session.store(&session.key(name.as_bytes()), store).map(|_| ())
+    });
+}
+
+fn delete(engine: &Engine, session: &mut Session, name: &str) {
+    ready(engine, session, |session| {
+        session.delete(&session.key(name.as_bytes()), &Default::default()).map(|_| ())
+    });
+}
+
+fn get(engine: &Engine, session: &mut Session, name: &str) -> Option<Vec<u8>> {
+    ready(engine, session, |session| {
+        let found = session.get(&session.key(name.as_bytes()));
+        found.map(|item| item.map(|item| item.value().to_vec()))
+    })
+}
+
+fn value(n: usize) -> Vec<u8> {
+    format!("value {n} ").repeat(1 + n % 20).into_bytes()
+}
+
+/// Items of which some were overwritten and some deleted, one of them large; then a clean stop.
+fn fill_and_close(device: &Arc<SimDevice>) {
+    let (engine, mut session) = open(device, 16 << 20);
+    assert!(!engine.recovered().unwrap().from_image);
+    for n in 0..ITEMS {
+        set(&engine, &mut session, &format!("key{n}"), b"older");
+        session.tick(1);
+    }
+    for n in 0..ITEMS {
+        set(&engine, &mut session, &format!("key{n}"), &value(n));
+        session.tick(1);
+    }
+    for n in (0..ITEMS).step_by(3) {
+        delete(&engine, &mut session, &format!("key{n}"));
+        session.tick(1);
+    }
+    set(&engine, &mut session, "large", &vec![b'l'; LARGE]);
+    drop(session);
+    engine.close().unwrap();
+}
+
+fn check(engine: &Engine, session: &mut Session) {
+    for n in 0..ITEMS {
+        let expected = (n % 3 != 0).then(|| value(n));
+        assert_eq!(get(engine, session, &format!("key{n}")), expected, "key{n}");
+    }
+    assert_eq!(get(engine, session, "large").map(|value| value.len()), Some(LARGE));
+    assert_eq!(engine.stats().items, (ITEMS - ITEMS / 3 + 1) as u64);
+}
+
+#[test]
+fn the_next_start_takes_the_index_from_the_image() {
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    fill_and_close(&device);
+    for _ in 0..3 {
+        let (engine, mut session) = open(&device, 16 << 20);
+        let recovered = engine.recovered().unwrap();
+        assert!(recovered.from_image && recovered.clean, "{recovered:?}");
+        check(&engine, &mut session);
+        set(&engine, &mut session, "key0", b"written after the start");
+        delete(&engine, &mut session, "key0");
+        drop(session);
+        engine.close().unwrap();
+    }
+}
+
+#[test]
+fn what_was_in_memory_is_read_back() {
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    fill_and_close(&device);
+    let (engine, mut session) = open(&device, 16 << 20);
+    assert!(matches!(session.get(&session.key(b"key1")), Outcome::NeedsRead));
+    session.tick(1);
+    let mut cleaner = ManualCleaner::default();
+    while engine.clean(&mut cleaner) {
+        session.tick(1);
+    }
+    let reads = device.counts().reads;
+    check(&engine, &mut session);
+    assert_eq!(device.counts().reads, reads, "everything is in memory");
+}
+
+#[test]
+fn an_image_is_good_for_one_start() {
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    fill_and_close(&device);
+    let (engine, mut session) = open(&device, 16 << 20);
+    delete(&engine, &mut session, "key1");
+    set(&engine, &mut session, "key2", b"newer");
+    assert!(engine.commit());
+    // Its server dies.
+    drop((engine, session));
+    let (engine, mut session) = open(&device, 16 << 20);
+    assert!(!engine.recovered().unwrap().from_image);
+    assert_eq!(get(&engine, &mut session, "key1"), None);
+    assert_eq!(get(&engine, &mut session, "key2").as_deref(), Some(&b"newer"[..]));
+    assert_eq!(get(&engine, &mut session, "key4"), Some(value(4)));
+}
+
+#[test]
+fn an_image_that_cannot_be_used_costs_time_alone() {
+    let image = |device: &SimDevice| {
+        let superblock = read_superblock(device).unwrap().unwrap();
+        assert!(superblock.image_segment != 0 && superblock.image_bytes > 0);
+        superblock.geometry.segment(superblock.image_segment)
+    };
+    for flipped in [0, 70, 5000, 100_000] {
+        let device = Arc::new(SimDevice::new(64 << 20, 1));
+        fill_and_close(&device);
+        let at = image(&device) + flipped;
+        let mut byte = [0];
+        device.read_at(at, &mut byte).unwrap();
+        device.write_at(at, &[byte[0] ^ 4]).unwrap();
+        let (engine, mut session) = open(&device, 16 << 20);
+        assert!(!engine.recovered().unwrap().from_image, "{flipped}");
+        check(&engine, &mut session);
+    }
+    // Memory of another size has another number of stripes.
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    fill_and_close(&device);
+    let (engine, mut session) = open(&device, 160 << 20);
+    assert!(!engine.recovered().unwrap().from_image);
+    check(&engine, &mut session);
+}

@@ -1,0 +1,230 @@
+//! The index image: what a clean stop leaves in free segments so that the next start need not read
+//! the log.
+//!
+//! It is a stream of bytes that is cut into parts, one per segment, each of which names the next. A
+//! part says which stop it belongs to (by the first commit number that was not used then), and its
+//! checksum covers what it holds. The superblock names the first part, and no part without that is
+//! ever believed.
+
+use super::bytes::{put, u32_at, u64_at};
+use super::checksum::{Identity, checksum64};
+use crate::address::SegmentNumber;
+
+/// Bytes in front of what a part holds.
+pub const PART_HEADER_BYTES: usize = 64;
+/// Bytes of a row.
+pub const ROW_BYTES: usize = 72;
+
+const MAGIC: [u8; 4] = *b"LIMG";
+const CHECKSUM: usize = 56;
+
+/// One part of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImagePart {
+    /// The place that it lies in.
+    pub segment: SegmentNumber,
+    /// The first commit number that was not used when it was written.
+    pub stop: u64,
+    /// The place of the next part; 0: this is the last.
+    pub next: SegmentNumber,
+    /// Bytes that it holds.
+    pub length: u32,
+}
+
+impl ImagePart {
+    /// Its header; `held` is what it holds.
+    pub fn encode(&self, held: &[u8], identity: &Identity) -> [u8; PART_HEADER_BYTES] {
+        let mut bytes = [0; PART_HEADER_BYTES];
+        put(&mut bytes, 0, MAGIC);
+        put(&mut bytes, 4, self.segment.to_le_bytes());
+        put(&mut bytes, 8, identity.store.to_le_bytes());
+        put(&mut bytes, 16, self.stop.to_le_bytes());
+        put(&mut bytes, 24, self.next.to_le_bytes());
+        put(&mut bytes, 28, self.length.to_le_bytes());
+        let seed = checksum64(held, identity.checksum_seed);
+        let checksum = checksum64(&bytes[..CHECKSUM], seed);
+        put(&mut bytes, CHECKSUM, checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The part in a place, and what it holds; `None`: it is not the one that was written there.
+    pub fn decode<'a>(
+        place: &'a [u8],
+        identity: &Identity,
+        segment: SegmentNumber,
+        stop: u64,
+    ) -> Option<(Self, &'a [u8])> {
+        let (head, held) = place.split_at_checked(PART_HEADER_BYTES)?;
+        let part = ImagePart {
+            segment: u32_at(head, 4),
+            stop: u64_at(head, 16),
+            next: u32_at(head, 24),
+            length: u32_at(head, 28),
+        };
+        let held = held.get(..part.length as usize)?;
+        let seed = checksum64(held, identity.checksum_seed);
+        let good = head[..4] == MAGIC
+            && u64_at(head, 8) == identity.store
+            && (part.segment, part.stop) == (segment, stop)
+            && checksum64(&head[..CHECKSUM], seed) == u64_at(head, CHECKSUM);
+        good.then_some((part, held))
+    }
+}
+
+/// What a place was used for at the stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Usage {
+    /// Nothing.
+    #[default]
+    Free,
+    /// A sealed segment.
+    Sealed,
+    /// A segment whose records are out of the index, and whose free mark was not durable.
+    Quarantine,
+    /// A further part of a jumbo.
+    Part,
+}
+
+/// What the segment table said about one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// What it was used for.
+    pub usage: Usage,
+    /// Its generation.
+    pub generation: u32,
+    /// The version of its meta.
+    pub meta_version: u64,
+    /// The stream it was written by.
+    pub stream: u8,
+    /// Some record in it never expires.
+    pub immortal: bool,
+    /// It holds the end of some key's history.
+    pub ends: bool,
+    /// It is a jumbo whose value counts.
+    pub jumbo: bool,
+    /// It had a frame.
+    pub resident: bool,
+    /// The first commit that can be in it.
+    pub opened: u64,
+    /// The last commit in it.
+    pub last_commit: u64,
+    /// What its dead map covers.
+    pub cover: u64,
+    /// Bytes of its records.
+    pub filled: u32,
+    /// Bytes of its records that are dead.
+    pub dead: u32,
+    /// Where it was cut; 0: at its sealed trailer.
+    pub end: u32,
+    /// Unix seconds at which it was opened.
+    pub born: u32,
+    /// The least expiry of its records; 0: none has one.
+    pub min_expiry: u32,
+    /// The greatest.
+    pub max_expiry: u32,
+    /// A jumbo's value length.
+    pub jumbo_value: u64,
+}
+
+impl Row {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; ROW_BYTES] {
+        let mut bytes = [0; ROW_BYTES];
+        put(&mut bytes, 0, self.generation.to_le_bytes());
+        bytes[4] = self.usage as u8;
+        bytes[5] = self.stream;
+        let flags = [self.immortal, self.ends, self.jumbo, self.resident];
+        bytes[6] = (0u8..).zip(flags).map(|(bit, set)| u8::from(set) << bit).sum();
+        put(&mut bytes, 8, self.opened.to_le_bytes());
+        put(&mut bytes, 16, self.last_commit.to_le_bytes());
+        put(&mut bytes, 24, self.cover.to_le_bytes());
+        put(&mut bytes, 32, self.meta_version.to_le_bytes());
+        put(&mut bytes, 40, self.filled.to_le_bytes());
+        put(&mut bytes, 44, self.dead.to_le_bytes());
+        put(&mut bytes, 48, self.end.to_le_bytes());
+        put(&mut bytes, 52, self.born.to_le_bytes());
+        put(&mut bytes, 56, self.min_expiry.to_le_bytes());
+        put(&mut bytes, 60, self.max_expiry.to_le_bytes());
+        put(&mut bytes, 64, self.jumbo_value.to_le_bytes());
+        bytes
+    }
+
+    /// What its bytes say; `None`: no program has written that.
+    pub fn decode(bytes: &[u8; ROW_BYTES]) -> Option<Self> {
+        let flag = |bit: u8| bytes[6] >> bit & 1 != 0;
+        Some(Row {
+            usage: match bytes[4] {
+                0 => Usage::Free,
+                1 => Usage::Sealed,
+                2 => Usage::Quarantine,
+                3 => Usage::Part,
+                _ => return None,
+            },
+            generation: u32_at(bytes, 0),
+            stream: bytes[5],
+            immortal: flag(0),
+            ends: flag(1),
+            jumbo: flag(2),
+            resident: flag(3),
+            opened: u64_at(bytes, 8),
+            last_commit: u64_at(bytes, 16),
+            cover: u64_at(bytes, 24),
+            meta_version: u64_at(bytes, 32),
+            filled: u32_at(bytes, 40),
+            dead: u32_at(bytes, 44),
+            end: u32_at(bytes, 48),
+            born: u32_at(bytes, 52),
+            min_expiry: u32_at(bytes, 56),
+            max_expiry: u32_at(bytes, 60),
+            jumbo_value: u64_at(bytes, 64),
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back() {
+        let row = Row {
+            usage: Usage::Quarantine,
+            generation: 7,
+            meta_version: 8,
+            stream: 1,
+            immortal: false,
+            ends: true,
+            jumbo: false,
+            resident: true,
+            opened: 9,
+            last_commit: 10,
+            cover: 11,
+            filled: 12,
+            dead: 13,
+            end: 14,
+            born: 15,
+            min_expiry: 16,
+            max_expiry: 17,
+            jumbo_value: 18,
+        };
+        assert_eq!(Row::decode(&row.encode()), Some(row));
+        let mut bytes = Row::default().encode();
+        bytes[4] = 4;
+        assert_eq!(Row::decode(&bytes), None);
+    }
+
+    #[test]
+    fn a_part_is_believed_in_its_place_after_its_stop_only() {
+        let identity = Identity { store: 3, checksum_seed: 4 };
+        let part = ImagePart { segment: 5, stop: 6, next: 0, length: 3 };
+        let place = [&part.encode(b"abc", &identity)[..], b"abc behind"].concat();
+        assert_eq!(ImagePart::decode(&place, &identity, 5, 6), Some((part, &b"abc"[..])));
+        assert_eq!(ImagePart::decode(&place, &identity, 4, 6), None);
+        assert_eq!(ImagePart::decode(&place, &identity, 5, 7), None);
+        for bit in 0..(PART_HEADER_BYTES + 3) * 8 {
+            let mut torn = place.clone();
+            torn[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(ImagePart::decode(&torn, &identity, 5, 6), None, "bit {bit}");
+        }
+    }
+}

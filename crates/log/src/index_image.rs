@@ -1,0 +1,393 @@
+//! The log's part of the index image: parts written to and read from free segments, and the segment
+//! table in them.
+
+use crate::address::SegmentNumber;
+use crate::format::index_image::{ImagePart, PART_HEADER_BYTES, ROW_BYTES, Row, Usage};
+use crate::format::segment::JumboSize;
+use crate::format::{BLOCK, Header};
+use crate::log::{Log, Sealed, Stream, lock};
+use crate::reclaim::Quarantined;
+use crate::recover::{Found, LoadedJumbo};
+use crate::segment::{Restored, State};
+use crate::store::{Entry, Store};
+use std::io::{self, Read, Write};
+use std::sync::atomic::Ordering;
+
+/// Numbers that are read at a time: what an image claims to hold is allocated as it comes.
+const CHUNK: usize = 4096;
+
+/// Writes an image into free segments. Nothing must be taken from the free ones until the next
+/// start; what is written means nothing before the superblock says so.
+#[derive(Debug)]
+pub struct ImageWriter<'a> {
+    store: &'a Store,
+    free: Vec<SegmentNumber>,
+    first: SegmentNumber,
+    current: SegmentNumber,
+    /// The current part, with room for its header.
+    buffer: Vec<u8>,
+    bytes: u64,
+}
+
+/// Reads an image, each part checked before any of it is given out. That something else was found
+/// than was written is an error of kind [`io::ErrorKind::InvalidData`].
+#[derive(Debug)]
+pub struct ImageReader<'a> {
+    store: &'a Store,
+    stop: u64,
+    next: SegmentNumber,
+    buffer: Vec<u8>,
+    at: usize,
+    end: usize,
+}
+
+/// An error that says that an image is not what was written.
+pub fn unusable(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+impl<'a> ImageWriter<'a> {
+    fn write_part(&mut self, next: SegmentNumber) -> io::Result<()> {
+        let length = (self.buffer.len() - PART_HEADER_BYTES) as u32;
+        let part =
+            ImagePart { segment: self.current, stop: self.store.open_commit(), next, length };
+        let header = part.encode(&self.buffer[PART_HEADER_BYTES..], &self.store.identity);
+        self.buffer[..PART_HEADER_BYTES].copy_from_slice(&header);
+        self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK), 0);
+        let place = self.store.geometry.segment(self.current);
+        self.store.device.write_at(place, &self.buffer)?;
+        self.bytes += u64::from(length);
+        self.buffer.truncate(PART_HEADER_BYTES);
+        self.current = next;
+        Ok(())
+    }
+
+    /// Writes what is left. The answer is the first part's place and the image's length.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn finish(mut self) -> io::Result<(SegmentNumber, u64)> {
+        self.write_part(0)?;
+        Ok((self.first, self.bytes))
+    }
+}
+
+impl Write for ImageWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.buffer.len() == self.store.segment_size() {
+            let next = self.free.pop().ok_or(io::ErrorKind::StorageFull)?;
+            self.write_part(next)?;
+        }
+        let taken = bytes.len().min(self.store.segment_size() - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl ImageReader<'_> {
+    fn read_part(&mut self) -> io::Result<()> {
+        let number = self.next;
+        if number == 0 || number as usize > self.store.segment_count() {
+            return Err(unusable("the index image ends early"));
+        }
+        self.buffer.resize(self.store.segment_size(), 0);
+        self.store.device.read_at(self.store.geometry.segment(number), &mut self.buffer)?;
+        let (part, held) = ImagePart::decode(&self.buffer, &self.store.identity, number, self.stop)
+            .filter(|(_, held)| !held.is_empty())
+            .ok_or_else(|| unusable("a part of the index image is damaged"))?;
+        self.next = part.next;
+        self.at = PART_HEADER_BYTES;
+        self.end = PART_HEADER_BYTES + held.len();
+        Ok(())
+    }
+}
+
+impl Read for ImageReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.end {
+            self.read_part()?;
+        }
+        let taken = into.len().min(self.end - self.at);
+        into[..taken].copy_from_slice(&self.buffer[self.at..self.at + taken]);
+        self.at += taken;
+        Ok(taken)
+    }
+}
+
+/// Writes how many numbers there are, and the numbers.
+fn write_list(to: &mut impl Write, numbers: &[u32]) -> io::Result<()> {
+    to.write_all(&(numbers.len() as u32).to_le_bytes())?;
+    numbers.iter().try_for_each(|number| to.write_all(&number.to_le_bytes()))
+}
+
+fn read_u32(from: &mut impl Read) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    from.read_exact(&mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+fn read_list(from: &mut impl Read) -> io::Result<Vec<u32>> {
+    let count = read_u32(from)? as usize;
+    let mut numbers = Vec::with_capacity(count.min(CHUNK));
+    for _ in 0..count {
+        numbers.push(read_u32(from)?);
+    }
+    Ok(numbers)
+}
+
+impl Log {
+    /// Begins an index image; `None` if no segment is free.
+    pub fn write_image(&self) -> Option<ImageWriter<'_>> {
+        let store = self.durable_log();
+        let mut free = lock(&self.numbers).clone();
+        let first = free.pop()?;
+        let buffer = vec![0; PART_HEADER_BYTES];
+        Some(ImageWriter { store, free, first, current: first, buffer, bytes: 0 })
+    }
+
+    /// The index image of the last stop, if there is one.
+    pub fn read_image(&self) -> Option<ImageReader<'_>> {
+        let store = self.durable_log();
+        let superblock = store.superblock();
+        let (stop, next) = (superblock.next_commit, superblock.image_segment);
+        let buffer = Vec::new();
+        (superblock.clean && next != 0).then_some(ImageReader {
+            store,
+            stop,
+            next,
+            buffer,
+            at: 0,
+            end: 0,
+        })
+    }
+
+    /// Writes the segment table to an image. Everything is durable, every segment is sealed, and
+    /// nobody appends or cleans.
+    ///
+    /// # Errors
+    /// Those of the image.
+    pub fn save_table(&self, image: &mut impl Write) -> io::Result<()> {
+        let store = self.durable_log();
+        let mut rows: Vec<Row> = self.numbers().map(|number| self.row(store, number)).collect();
+        let quarantine = lock(&self.quarantine);
+        for entry in quarantine.iter().filter(|entry| entry.marked) {
+            // Nobody reads it after the stop: it is free.
+            for number in store.parts(entry.number).into_iter().chain([entry.number]) {
+                rows[number as usize - 1].usage = Usage::Free;
+            }
+        }
+        let mut jumbos: Vec<(SegmentNumber, Vec<SegmentNumber>)> = Vec::new();
+        for number in self.numbers() {
+            let parts = store.parts(number);
+            if rows[number as usize - 1].usage != Usage::Free && !parts.is_empty() {
+                for &part in &parts {
+                    rows[part as usize - 1].usage = Usage::Part;
+                }
+                jumbos.push((number, parts));
+            }
+        }
+        image.write_all(&(rows.len() as u32).to_le_bytes())?;
+        rows.iter().try_for_each(|row| image.write_all(&row.encode()))?;
+        image.write_all(&(jumbos.len() as u32).to_le_bytes())?;
+        for (number, parts) in jumbos {
+            image.write_all(&number.to_le_bytes())?;
+            write_list(image, &parts)?;
+        }
+        for stream in [Stream::Hot, Stream::Survivors] {
+            let queue: Vec<_> = self.sealed(stream).iter().map(|sealed| sealed.segment).collect();
+            write_list(image, &queue)?;
+        }
+        let waiting: Vec<_> = quarantine.iter().filter(|entry| !entry.marked).collect();
+        image.write_all(&(waiting.len() as u32).to_le_bytes())?;
+        for entry in waiting {
+            image.write_all(&entry.number.to_le_bytes())?;
+            write_list(image, &entry.ends)?;
+        }
+        let kept = store.all_kept_ends();
+        image.write_all(&(kept.len() as u32).to_le_bytes())?;
+        for (number, ends) in kept {
+            image.write_all(&number.to_le_bytes())?;
+            write_list(image, &ends)?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, store: &Store, number: SegmentNumber) -> Row {
+        let segment = self.segment(number);
+        let entry = store.entry(number);
+        let meta_version = entry.meta_version.load(Ordering::Relaxed);
+        let free = Row { generation: segment.generation(), meta_version, ..Row::default() };
+        let usage = match segment.state() {
+            State::Free => return free,
+            State::Quarantine => Usage::Quarantine,
+            State::Open | State::Sealed | State::Cleaning => Usage::Sealed,
+        };
+        let (min_expiry, max_expiry, immortal) = segment.expiries();
+        Row {
+            usage,
+            stream: segment.stream(),
+            immortal,
+            ends: segment.has_ends(),
+            jumbo: segment.is_jumbo(),
+            resident: !segment.frame().is_null(),
+            opened: entry.opened.load(Ordering::Relaxed),
+            last_commit: entry.last_commit.load(Ordering::Relaxed),
+            cover: entry.cover.load(Ordering::Relaxed),
+            filled: segment.filled(),
+            dead: segment.dead(),
+            end: entry.end.load(Ordering::Relaxed),
+            born: segment.born(),
+            min_expiry,
+            max_expiry,
+            jumbo_value: segment.jumbo_value() as u64,
+            ..free
+        }
+    }
+
+    /// Makes the segment table what an image says. The answer is which segments had frames, the
+    /// newest first: all but jumbos are without now.
+    ///
+    /// # Errors
+    /// Those of the image, and of the device. Then the log must not be used.
+    pub fn restore_table(&self, image: &mut impl Read) -> io::Result<Vec<SegmentNumber>> {
+        let store = self.durable_log();
+        let count = read_u32(image)?;
+        if count as usize > store.segment_count() {
+            return Err(unusable("the index image is of a larger store"));
+        }
+        let mut rows = Vec::new();
+        let mut bytes = [0; ROW_BYTES];
+        for _ in 0..count {
+            image.read_exact(&mut bytes)?;
+            rows.push(Row::decode(&bytes).ok_or_else(|| unusable("not a row"))?);
+        }
+        // The store may have grown since.
+        rows.resize(store.segment_count(), Row::default());
+        for _ in 0..read_u32(image)? {
+            let number = self.known(read_u32(image)?)?;
+            store.set_parts(number, read_list(image)?);
+        }
+        for (number, row) in self.numbers().zip(&rows) {
+            self.restore_row(store, number, row)?;
+        }
+        let mut resident = Vec::new();
+        for stream in [Stream::Hot, Stream::Survivors] {
+            for number in read_list(image)? {
+                let row = &rows[self.known(number)? as usize - 1];
+                lock(&self.queues[stream as usize])
+                    .push_back(Sealed { segment: number, sealed: 0 });
+                if row.resident && !row.jumbo {
+                    resident.push((std::cmp::Reverse(row.opened), number));
+                }
+            }
+        }
+        for _ in 0..read_u32(image)? {
+            let number = self.known(read_u32(image)?)?;
+            let ends = read_list(image)?;
+            self.begin_evicting();
+            let (epoch, emptied) = (self.epochs.advance(), store.settled_commit());
+            let entry = Quarantined { number, epoch, emptied, marked: false, ends };
+            lock(&self.quarantine).push_back(entry);
+        }
+        for _ in 0..read_u32(image)? {
+            let number = self.known(read_u32(image)?)?;
+            store.keep_ends(number, read_list(image)?);
+            if rows[number as usize - 1].usage == Usage::Sealed {
+                self.begin_evicting();
+            }
+        }
+        let free = self.numbers().zip(&rows).filter(|(_, row)| row.usage == Usage::Free);
+        *lock(&self.numbers) = free.map(|(number, _)| number).rev().collect();
+        resident.sort_unstable();
+        Ok(resident.into_iter().map(|(_, number)| number).collect())
+    }
+
+    /// A number of this store.
+    fn known(&self, number: u32) -> io::Result<SegmentNumber> {
+        let known = self.numbers().contains(&number);
+        known.then_some(number).ok_or_else(|| unusable("no such segment"))
+    }
+
+    fn restore_row(&self, store: &Store, number: SegmentNumber, row: &Row) -> io::Result<()> {
+        let segment = self.segment(number);
+        segment.set_generation(row.generation);
+        let entry: &Entry = store.entry(number);
+        entry.meta_version.store(row.meta_version, Ordering::Relaxed);
+        if matches!(row.usage, Usage::Free | Usage::Part) {
+            return Ok(());
+        }
+        if row.jumbo {
+            self.restore_jumbo(store, number, row)?;
+        } else {
+            let value = row.jumbo_value as usize;
+            segment.restore(Restored {
+                frame: std::ptr::null_mut(),
+                filled: row.filled,
+                stream: row.stream,
+                generation: row.generation,
+                born: row.born,
+                jumbo: (value != 0).then_some((value, 0)),
+            });
+        }
+        segment.restore_history((row.min_expiry, row.max_expiry, row.immortal), row.dead);
+        if row.ends {
+            segment.note_end();
+        }
+        if row.usage == Usage::Quarantine {
+            segment.set_state(State::Quarantine);
+        }
+        entry.opened.store(row.opened, Ordering::Relaxed);
+        entry.last_commit.store(row.last_commit, Ordering::Relaxed);
+        entry.cover.store(row.cover, Ordering::Relaxed);
+        entry.end.store(row.end, Ordering::Relaxed);
+        entry.sealed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn restore_jumbo(&self, store: &Store, number: SegmentNumber, row: &Row) -> io::Result<()> {
+        let parts = store.parts(number).len() as u32 + 1;
+        let header = Header {
+            segment: number,
+            generation: row.generation,
+            stream: row.stream,
+            opened: row.opened,
+            born: row.born,
+            jumbo: Some(JumboSize { value: row.jumbo_value, parts }),
+        };
+        match self.load_jumbo(&Found::without_meta(header), true)? {
+            LoadedJumbo::Loaded(_) => Ok(()),
+            LoadedJumbo::Damaged => Err(unusable("a value is damaged")),
+            LoadedJumbo::NoMemory => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    /// Reads a segment back into a frame, if it is still there without one and memory has room.
+    ///
+    /// # Errors
+    /// Those of the device, or that the segment is not what it was.
+    pub fn warm(&self, number: SegmentNumber) -> io::Result<()> {
+        let segment = self.segment(number);
+        if segment.state() != State::Sealed || segment.jumbo_value() != 0 || self.has_frame(number)
+        {
+            return Ok(());
+        }
+        let Some(frame) = self.frames.take(&self.budget, false) else { return Ok(()) };
+        // SAFETY: the frame was just taken, and nobody has seen it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) };
+        let read = self.read_segment(number, bytes);
+        match read {
+            Ok(()) => segment.set_frame(frame),
+            // SAFETY: nobody has seen the frame.
+            Err(_) => unsafe { self.frames.put(frame, &self.budget) },
+        }
+        read
+    }
+
+    fn has_frame(&self, number: SegmentNumber) -> bool {
+        !self.segment(number).frame().is_null()
+    }
+}
