@@ -213,9 +213,20 @@ impl Engine {
         }
         let roomy = self.log.available_frames() * FRAMES_LEFT
             > self.options.memory as usize / self.log.segment_size();
-        let loaded = self.log.load(shared.survey, found, roomy, extent, |offset, record| {
-            let address = Address::new(found.number, offset as usize);
-            self.admit(shared, found, address, offset as usize, record);
+        let loaded = self.log.load(shared.survey, found, roomy, extent, |batch| {
+            let counts = |&&(offset, record): &&(u32, Record<'_>)| {
+                let offset = offset as usize;
+                record.seq() >= shared.fence && !format::meta::is_marked(&found.dead, offset)
+            };
+            let keys = batch.iter().filter(counts).map(|&(offset, record)| {
+                let key = Key::new(record.key(), self.options.hash_seed);
+                // SAFETY: the thread is awake.
+                unsafe { self.index.prefetch(&key) };
+                (Address::new(found.number, offset as usize), record, key)
+            });
+            for (address, record, key) in keys.collect::<Vec<_>>() {
+                self.admit(shared, address, record, &key);
+            }
         })?;
         Ok(Some(Scan::of(&loaded.scanned)))
     }
@@ -239,7 +250,15 @@ impl Engine {
         let address = Address::new(found.number, 0);
         // SAFETY: the jumbo was just loaded, and nobody frees anything during recovery.
         if let Some(record) = unsafe { self.log.record(address) } {
-            self.admit(shared, found, address, format::jumbo::RECORD_AT, record);
+            let marked = format::meta::is_marked(&found.dead, format::jumbo::RECORD_AT);
+            if record.seq() >= shared.fence && !marked {
+                self.admit(
+                    shared,
+                    address,
+                    record,
+                    &Key::new(record.key(), self.options.hash_seed),
+                );
+            }
         }
         if self.log.segment(found.number).live() == 0 {
             self.log.enter_dead(found, false);
@@ -291,22 +310,11 @@ impl Engine {
     }
 
     /// Puts a record into the index unless a newer version of its key is there.
-    fn admit(
-        &self,
-        shared: &Shared<'_>,
-        found: &Found,
-        address: Address,
-        offset: usize,
-        record: Record<'_>,
-    ) {
-        if record.seq() < shared.fence || format::meta::is_marked(&found.dead, offset) {
-            return;
-        }
-        let key = Key::new(record.key(), self.options.hash_seed);
+    fn admit(&self, shared: &Shared<'_>, address: Address, record: Record<'_>, key: &Key<'_>) {
         let is_item = record.kind() == Kind::Item;
         let segment = self.log.segment(address.segment());
-        let guard = self.index.lock(&key);
-        let existing = guard.find(&key, |slot| {
+        let guard = self.index.lock(key);
+        let existing = guard.find(key, |slot| {
             if slot.address() == address {
                 return Some((record.seq(), record.size(), is_item));
             }
@@ -322,7 +330,7 @@ impl Engine {
                 segment.revive(record.size());
             }
             None => {
-                let place = guard.vacate(&key, |at| self.log.prefetch(at), |at| self.position(at));
+                let place = guard.vacate(key, |at| self.log.prefetch(at), |at| self.position(at));
                 let Some(place) = place else {
                     shared.full.store(true, Ordering::Relaxed);
                     return;

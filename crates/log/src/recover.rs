@@ -35,6 +35,9 @@ pub fn read_superblock(device: &dyn Device) -> io::Result<Result<Superblock, Sup
     Ok(superblock::choose([&copies[0], &copies[1]]).map(|(superblock, _)| superblock))
 }
 
+/// Records that are visited together.
+const BATCH: usize = 32;
+
 /// A segment that was found on the device.
 #[derive(Debug)]
 pub struct Found {
@@ -218,7 +221,8 @@ impl Log {
     }
 
     /// Reads a normal segment, into a frame if there is memory, checks its commits, and makes it
-    /// part of the log. `extent` is what is known about it from elsewhere.
+    /// part of the log. `extent` is what is known about it from elsewhere. `visit` gets its records
+    /// with their offsets, in order, a batch at a time.
     ///
     /// # Errors
     /// Those of the device.
@@ -228,7 +232,7 @@ impl Log {
         found: &Found,
         into_frame: bool,
         extent: Extent,
-        visit: impl FnMut(u32, Record<'_>),
+        mut visit: impl FnMut(&[(u32, Record<'_>)]),
     ) -> io::Result<Loaded> {
         let store = self.durable_log();
         let segment = self.segment(found.number);
@@ -263,7 +267,15 @@ impl Log {
             generation: Some(found.header.generation),
             extent: if found.end == 0 { extent } else { Extent::Exactly(found.end) },
         };
-        let scanned = scan::segment(bytes, &expect, visit);
+        let mut batch = Vec::with_capacity(BATCH);
+        let scanned = scan::segment(bytes, &expect, |offset, record| {
+            batch.push((offset, record));
+            if batch.len() == BATCH {
+                visit(&batch);
+                batch.clear();
+            }
+        });
+        visit(&batch);
         let scanned = scanned.map_err(|_| io::Error::other("a segment has changed its header"))?;
         if scanned.damage.gaps > 0 {
             fill_gaps(bytes, &expect);
