@@ -45,6 +45,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// Some of it may not be durable, and never become so: see above.
     fn sync(&self) -> io::Result<()>;
+
+    /// After a sync that failed: has reads answer what is there, not what was lost. Otherwise a
+    /// restart would read, and believe, what the operating system dropped but still remembers.
+    fn forget_lost(&self);
 }
 
 /// The error for a range that does not lie inside of `size` bytes.

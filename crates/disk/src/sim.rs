@@ -295,6 +295,10 @@ impl Device for SimDevice {
         }
     }
 
+    fn forget_lost(&self) {
+        self.drop_clean_pages();
+    }
+
     fn sync(&self) -> io::Result<()> {
         let entered = self.state();
         let covered = entered.cache.next_write();

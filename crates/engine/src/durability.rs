@@ -386,6 +386,9 @@ impl Engine {
     ) {
         *lock(&durable.reason) = error.to_string();
         durable.failing.store(true, Ordering::Release);
+        if let Some(store) = self.log.store() {
+            store.device().forget_lost();
+        }
         if durable.mode != Durability::Sync {
             self.log.retry_commit(&mut committer.log, closed);
             durable.wake();

@@ -525,12 +525,7 @@ impl DurableWorld {
 
     /// The process dies; everything that it wrote is there.
     fn kill(&mut self) -> Check {
-        // What a failed sync covered is in the page cache and need never reach the device.
-        let device = match self.engine.health() {
-            Health::Good => self.device.image(),
-            Health::Failing { .. } => self.device.crash(self.random.bits()),
-        };
-        self.restart(device, false)
+        self.restart(self.device.image(), false)
     }
 
     fn clean_stop(&mut self) -> Check {
