@@ -67,19 +67,19 @@ fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone
 fn a_reload_takes_over_what_can_change_and_names_the_rest() {
     let folder = Folder::new("reload");
     let file = folder.0.join("larder.toml");
-    fs::write(&file, "memory = 64\nmax-connections = 100\n").expect("a file");
+    fs::write(&file, "memory = 64\nthreads = 2\n").expect("a file");
     let mut command = serve();
     let mut process = Process::spawn(command.arg("--config").arg(&file));
     let listening = process.event("listening");
     let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
     process.event("serving");
 
-    fs::write(&file, "memory = 80\nmax-connections = 200\nlog-level = 'debug'\n").expect("a file");
+    fs::write(&file, "memory = 80\nthreads = 3\nlog-level = 'debug'\n").expect("a file");
     process.signal("-HUP");
     let line = process.event("reloaded");
     assert!(line.contains("memory 64MB -> 80MB"), "{line}");
     assert!(line.contains("log level info -> debug"), "{line}");
-    assert!(line.contains("needs_restart=\"max-connections 100 -> 200\""), "{line}");
+    assert!(line.contains("needs_restart=\"threads 2 -> 3\""), "{line}");
     let mut client = connect(&address);
     client.write_all(b"stats\r\n").expect("it reads");
     let mut reply = String::new();

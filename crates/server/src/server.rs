@@ -24,7 +24,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::admin::Admin;
 use crate::clock::{Clock, random_seed};
-use crate::command::{PrefixStats, ServerContext, Switches};
+use crate::command::{PrefixStats, ServerContext};
 use crate::connection;
 use crate::guard::Guard;
 use crate::net::{self, BindError, Listener};
@@ -416,11 +416,7 @@ fn context(source: &Arc<Source>) -> Arc<ServerContext> {
     let hooks = Box::new(ServerHooks(Arc::clone(source)));
     let engine = Arc::clone(&source.engine);
     let mut context = ServerContext::new(engine, source.clock.started(), hooks);
-    context.switches = Switches {
-        flush: settings.flush_all,
-        dump: settings.dumping,
-        shutdown: settings.shutdown_command,
-    };
+    context.set_switches(settings.switches());
     context.version = MEMCACHED_VERSION.to_owned();
     context.verbosity = AtomicU32::new(settings.verbosity);
     context.prefixes = PrefixStats::new(settings.prefix_delimiter as u8);

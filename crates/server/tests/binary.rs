@@ -5,7 +5,7 @@
 #![allow(clippy::duplicate_mod, reason = "the same tests run once per back-end")]
 
 use larder_engine::{Engine, Options as EngineOptions};
-use larder_server::command::{Hooks, ServerContext};
+use larder_server::command::{Hooks, ServerContext, Switches};
 use larder_server::connection::Worker;
 use larder_server::net::{self, BackendChoice, Control, Endpoint, Listener, Options};
 use std::collections::BTreeSet;

@@ -79,7 +79,7 @@ fn execute_rare(
             x.output.extend(version);
             Executed::Done
         }
-        Command::Flush { .. } if !x.context.switches.flush => error(x, head, Status::AuthError),
+        Command::Flush { .. } if !x.context.switches().flush => error(x, head, Status::AuthError),
         Command::Flush { exptime, quiet } => {
             let at = if exptime > 0 { expiry_of(x, exptime).seconds() } else { None };
             // No item is older than the server.
@@ -343,7 +343,7 @@ fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
     let mut tokens = arguments.split(|&byte| byte == b' ').filter(|token| !token.is_empty());
     match tokens.next().unwrap_or(b"") {
         b"reset" => x.context.reset_stats(),
-        b"detail" if x.context.switches.dump => match tokens.next() {
+        b"detail" if x.context.switches().dump => match tokens.next() {
             Some(switch @ (b"on" | b"off")) => x.context.prefixes.enable(switch == b"on"),
             Some(b"dump") => {
                 let dump = x.context.prefixes.dump();

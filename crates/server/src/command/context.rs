@@ -46,8 +46,7 @@ impl Default for Switches {
 pub struct ServerContext {
     engine: Arc<Engine>,
     hooks: Box<dyn Hooks>,
-    /// What is allowed.
-    pub switches: Switches,
+    switches: Mutex<Switches>,
     /// What stands behind `VERSION`.
     pub version: String,
     /// When the server started: an absolute expiry time up to then is in the past.
@@ -60,7 +59,7 @@ pub struct ServerContext {
 
 impl fmt::Debug for ServerContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerContext").field("switches", &self.switches).finish_non_exhaustive()
+        f.debug_struct("ServerContext").field("switches", &self.switches()).finish_non_exhaustive()
     }
 }
 
@@ -71,7 +70,7 @@ impl ServerContext {
         ServerContext {
             engine,
             hooks,
-            switches: Switches::default(),
+            switches: Mutex::default(),
             version: "1.6.45".to_owned(),
             started,
             verbosity: AtomicU32::new(0),
@@ -85,6 +84,16 @@ impl ServerContext {
         self.engine().reset_stats();
         self.prefixes.clear();
         self.hooks().reset_stats();
+    }
+
+    /// What is allowed now. Asked by rare commands only.
+    pub fn switches(&self) -> Switches {
+        *self.switches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Allows and forbids from now on.
+    pub fn set_switches(&self, switches: Switches) {
+        *self.switches.lock().unwrap_or_else(PoisonError::into_inner) = switches;
     }
 
     /// Sets how much is logged, at most memcached's 2.

@@ -43,7 +43,7 @@ pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
 }
 
 fn detail(x: &mut Execution<'_, '_>, argument: &[u8]) {
-    if !x.context.switches.dump {
+    if !x.context.switches().dump {
         return x.output.extend(reply::DETAIL_NOT_ALLOWED.as_bytes());
     }
     match argument {
@@ -57,7 +57,7 @@ fn detail(x: &mut Execution<'_, '_>, argument: &[u8]) {
 }
 
 fn cachedump(x: &mut Execution<'_, '_>, mut tokens: Tokens<'_>) -> Executed {
-    let refusal = if !x.context.switches.dump {
+    let refusal = if !x.context.switches().dump {
         reply::CACHEDUMP_NOT_ALLOWED
     } else {
         match (tokens.next(), tokens.next()) {

@@ -308,7 +308,7 @@ fn touch(x: &mut Execution<'_, '_>, request: &Touch, key: &Key<'_>) -> Result<Ex
 
 fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Executed, Unready> {
     Ok(match *admin {
-        Admin::FlushAll { noreply, .. } if !x.context.switches.flush => {
+        Admin::FlushAll { noreply, .. } if !x.context.switches().flush => {
             x.say_unless(noreply, reply::FLUSH_NOT_ALLOWED)
         }
         Admin::FlushAll { exptime, noreply } => {
@@ -325,7 +325,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
             x.say_unless(noreply, line)
         }
         Admin::Shutdown(mode) => shutdown(x, mode),
-        Admin::Dump(dump) if !x.context.switches.dump => x.say(match dump.format {
+        Admin::Dump(dump) if !x.context.switches().dump => x.say(match dump.format {
             larder_protocol::text::DumpFormat::Metadump => reply::METADUMP_NOT_ALLOWED,
             larder_protocol::text::DumpFormat::Mgdump => reply::MGDUMP_NOT_ALLOWED,
         }),
@@ -357,7 +357,7 @@ fn set_memory_limit(x: &Execution<'_, '_>, megabytes: u32) -> &'static str {
 
 fn shutdown(x: &mut Execution<'_, '_>, mode: Shutdown) -> Executed {
     match mode {
-        _ if !x.context.switches.shutdown => x.say(reply::SHUTDOWN_NOT_ENABLED),
+        _ if !x.context.switches().shutdown => x.say(reply::SHUTDOWN_NOT_ENABLED),
         Shutdown::Unknown => x.say(reply::INVALID_SHUTDOWN),
         Shutdown::Now | Shutdown::Graceful => {
             x.context.hooks().shutdown(mode == Shutdown::Graceful);

@@ -43,8 +43,8 @@ fn worker_with(options: Options) -> Worker {
 }
 
 fn worker_on(engine: &Arc<Engine>, waker: Waker) -> Worker {
-    let mut context = ServerContext::new(Arc::clone(engine), NOW - 100, Box::new(NoHooks));
-    context.switches = Switches { shutdown: true, ..Switches::default() };
+    let context = ServerContext::new(Arc::clone(engine), NOW - 100, Box::new(NoHooks));
+    context.set_switches(Switches { shutdown: true, ..Switches::default() });
     let session = engine.session(waker);
     Worker::new(Arc::new(context), session, Box::new(|| NOW))
 }

@@ -348,10 +348,9 @@ impl<S: Service, I> Core<S, I> {
     /// A turn begins.
     pub(super) fn begin_turn(&mut self) {
         self.counters.turns.add(1);
-        if self.tick_interval().is_some() {
-            self.now = coarse_ms();
-            self.plan_tick();
-        }
+        // Also while nothing depends on it: a limit may be set later, and it counts from what was.
+        self.now = coarse_ms();
+        self.plan_tick();
         self.service.turn();
     }
 
@@ -360,8 +359,7 @@ impl<S: Service, I> Core<S, I> {
         if self.order == Order::Stop || self.lingering > 0 || self.accept_again.is_some() {
             return Some(ACCEPT_PAUSE_MS / 2);
         }
-        let timeout = self.shared.options.idle_timeout?;
-        Some((timeout.as_millis() as u64 / 8).clamp(10, 1_000))
+        Some((self.shared.idle_timeout_ms()? / 8).clamp(10, 1_000))
     }
 
     /// How long the kernel may be waited for until the next tick.
@@ -401,7 +399,7 @@ impl<S: Service, I> Core<S, I> {
             self.stopping_since.get_or_insert(self.now);
         }
         let mut gone = Vec::new();
-        let idle = self.shared.options.idle_timeout.map(|timeout| timeout.as_millis() as u64);
+        let idle = self.shared.idle_timeout_ms();
         for key in 0..self.connections.bound() {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             let age = self.now.saturating_sub(connection.stamp);

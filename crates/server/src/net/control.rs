@@ -35,9 +35,26 @@ pub(super) struct Desk {
     load: AtomicUsize,
 }
 
+/// What may change while the workers run.
+#[derive(Debug)]
+struct Limits {
+    max_connections: AtomicUsize,
+    /// 0 is no limit.
+    idle_timeout_ms: AtomicU64,
+}
+
+impl Limits {
+    fn set(&self, max_connections: usize, idle_timeout: Option<Duration>) {
+        let idle_ms = idle_timeout.map_or(0, |timeout| (timeout.as_millis() as u64).max(1));
+        self.max_connections.store(max_connections, Ordering::Relaxed);
+        self.idle_timeout_ms.store(idle_ms, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: Options,
+    limits: Limits,
     pub(super) backend: Backend,
     pub(super) desks: Vec<Desk>,
     order: AtomicU8,
@@ -57,8 +74,12 @@ impl Shared {
                 load: AtomicUsize::new(0),
             })
         };
+        let limits =
+            Limits { max_connections: AtomicUsize::new(0), idle_timeout_ms: AtomicU64::new(0) };
+        limits.set(options.max_connections, options.idle_timeout);
         Ok(Shared {
             options,
+            limits,
             backend,
             desks: (0..workers.max(1)).map(|_| desk()).collect::<io::Result<_>>()?,
             order: AtomicU8::new(Order::Serve as u8),
@@ -78,6 +99,14 @@ impl Shared {
         }
     }
 
+    /// Connections that are silent for so many milliseconds are closed.
+    pub(super) fn idle_timeout_ms(&self) -> Option<u64> {
+        match self.limits.idle_timeout_ms.load(Ordering::Relaxed) {
+            0 => None,
+            timeout => Some(timeout),
+        }
+    }
+
     pub(super) fn deadline(&self) -> Option<Instant> {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +115,8 @@ impl Shared {
     /// there are too many connections already.
     pub(super) fn place(&self, own: usize) -> Option<usize> {
         let load = |desk: &Desk| desk.load.load(Ordering::Relaxed);
-        if self.desks.iter().map(load).sum::<usize>() >= self.options.max_connections {
+        let limit = self.limits.max_connections.load(Ordering::Relaxed);
+        if self.desks.iter().map(load).sum::<usize>() >= limit {
             return None;
         }
         let mut best = own;
@@ -123,6 +153,10 @@ impl Shared {
         for listener in self.options.listeners.iter().filter(|l| !l.is_inherited()) {
             transport::stop_listening(listener.fd());
         }
+        self.ring_all();
+    }
+
+    fn ring_all(&self) {
         for desk in &self.desks {
             desk.alarm.ring();
         }
@@ -153,6 +187,13 @@ impl Control {
         self.shared.give(Order::Stop);
     }
 
+    /// Changes these limits of the [`Options`]. Connections beyond a lower one stay.
+    pub fn set_limits(&self, max_connections: usize, idle_timeout: Option<Duration>) {
+        self.shared.limits.set(max_connections, idle_timeout);
+        // Who sleeps without a limit must plan anew.
+        self.shared.ring_all();
+    }
+
     /// The counters of each worker.
     pub fn counters(&self) -> impl Iterator<Item = &Counters> {
         self.shared.desks.iter().map(|desk| &*desk.counters)
@@ -163,7 +204,7 @@ impl Control {
         &self.shared.backend
     }
 
-    /// The settings the workers run with.
+    /// What the workers were opened with.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }

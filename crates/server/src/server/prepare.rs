@@ -19,24 +19,33 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     if settings.core_dumps {
         process::enable_core_dumps().map_err(system("let core files be written"))?;
     }
-    // Beside the connections: listeners, one or two descriptors per worker, the admin page.
-    let beside = 64 + 4 * settings.threads as u64;
-    let wanted = settings.max_connections as u64 + beside;
-    let allowed = process::raise_file_limit(wanted).map_err(system("read the file limit"))?;
-    if allowed < wanted {
-        let reachable = allowed.saturating_sub(beside).max(1);
+    let reachable = reachable_connections(settings).map_err(system("read the file limit"))?;
+    if reachable < settings.max_connections {
         if settings.is_asked("max-connections") {
-            let error = io::Error::other(format!(
-                "the limit of open files is {allowed}, enough for {reachable} connections: raise \
-                 it (ulimit -n, LimitNOFILE=) or lower --max-connections"
-            ));
+            let error = io::Error::other(too_few_files(reachable));
             let connections = settings.max_connections;
             return Err(system(format!("keep {connections} connections"))(error));
         }
         warn!(event = "fewer_connections", reachable, reason = "limit of open files");
-        settings.max_connections = reachable as usize;
+        settings.max_connections = reachable;
     }
     Ok(())
+}
+
+/// Lets the process open the files that `max_connections` needs; how many connections it can have.
+pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
+    // Beside the connections: listeners, one or two descriptors per worker, the admin page.
+    let beside = 64 + 4 * settings.threads as u64;
+    let allowed = process::raise_file_limit(settings.max_connections as u64 + beside)?;
+    Ok((allowed.saturating_sub(beside).max(1) as usize).min(settings.max_connections))
+}
+
+/// Why there cannot be more connections than the `reachable` ones.
+pub(super) fn too_few_files(reachable: usize) -> String {
+    format!(
+        "the limit of open files is enough for {reachable} connections: raise it (ulimit -n, \
+         LimitNOFILE=) or lower --max-connections"
+    )
 }
 
 /// How long an address that is taken is tried again. What a killed process held through io_uring is

@@ -5,12 +5,23 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::prepare::{reachable_connections, too_few_files};
 use crate::settings::{LogLevel, Settings};
 use crate::stats::Source;
 
-/// The keys of settings that a running server takes over. The log level is not among them: it is
-/// compared with what is in use, for `verbosity` may have changed it.
-const RELOADED: [&str; 5] = ["admin-host", "drain-timeout", "log-level", "memory", "verbose"];
+/// The keys of settings that a running server takes over.
+const RELOADED: [&str; 10] = [
+    "admin-host",
+    "disable-dumping",
+    "disable-flush-all",
+    "drain-timeout",
+    "enable-shutdown",
+    "idle-timeout",
+    "log-level",
+    "max-connections",
+    "memory",
+    "verbose",
+];
 
 /// Shown under another key, too.
 const ALIASES: [&str; 1] = ["disable-evictions"];
@@ -54,22 +65,31 @@ impl Reloader {
             if ALIASES.contains(&key) {
                 continue;
             }
+            let changed = change(key, &from, &to);
             // What nobody asked for the start may have adapted to the machine.
+            let adapted = !old.is_asked(key) && !new.is_asked(key);
             if !RELOADED.contains(&key) {
-                if old.is_asked(key) || new.is_asked(key) {
-                    reloaded.needs_restart.push(change(key, &from, &to));
+                if !adapted {
+                    reloaded.needs_restart.push(changed);
                 }
                 continue;
             }
-            if key == "memory"
-                && let Err(error) = source.engine.set_memory_limit(new.memory)
-            {
-                reloaded.refused.push(format!("{}: {error}", change(key, &from, &to)));
+            let possible = match key {
+                "memory" => {
+                    source.engine.set_memory_limit(new.memory).map_err(|error| error.to_string())
+                }
+                "max-connections" if adapted => continue,
+                "max-connections" => allow_connections(new),
+                _ => Ok(()),
+            };
+            if let Err(reason) = possible {
+                reloaded.refused.push(format!("{changed}: {reason}"));
                 continue;
             }
             merged.take_over(key, new);
+            // Below, the log level is compared with what is in use: `verbosity` may have changed it.
             if !matches!(key, "log-level" | "verbose") {
-                reloaded.changed.push(change(key, &from, &to));
+                reloaded.changed.push(changed);
             }
         }
         let before = source.log_level();
@@ -83,6 +103,15 @@ impl Reloader {
     }
 }
 
+/// Makes room for the connections of `settings`, or says why there is none.
+fn allow_connections(settings: &Settings) -> Result<(), String> {
+    match reachable_connections(settings) {
+        Ok(reachable) if reachable < settings.max_connections => Err(too_few_files(reachable)),
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn change(key: &str, from: &str, to: &str) -> String {
     let shown = |value: &str| if value.is_empty() { "none".to_owned() } else { value.to_owned() };
     format!("{key} {} -> {}", shown(from), shown(to))
@@ -93,7 +122,10 @@ pub(crate) type SetLogLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use super::*;
     use crate::server::{Host, Server};
@@ -106,6 +138,47 @@ mod tests {
             threads: 1,
             ..Settings::default()
         }
+    }
+
+    /// Whether a new connection is served; what it is told to `flush_all`.
+    fn served(server: &Server) -> Option<String> {
+        let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.write_all(b"flush_all\r\nquit\r\n").unwrap();
+        let mut reply = String::new();
+        // One that is not served may be reset.
+        let _ = client.read_to_string(&mut reply);
+        Some(reply).filter(|reply| !reply.starts_with("ERROR") && !reply.is_empty())
+    }
+
+    #[test]
+    fn who_may_connect_and_what_is_allowed_can_change() {
+        let asked = |connections: usize| {
+            let mut settings = Settings { max_connections: connections, ..settings() };
+            settings.origins.insert("max-connections", crate::settings::Origin::Flag);
+            settings
+        };
+        let server = Server::start(asked(1)).unwrap();
+        let mut first = TcpStream::connect(server.addresses()[0]).unwrap();
+        first.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        first.write_all(b"mn\r\n").unwrap();
+        first.read_exact(&mut [0; 4]).unwrap();
+        assert_eq!(served(&server), None);
+        let reloader = server.reloader();
+        let reloaded = reloader.reload(&asked(20));
+        assert_eq!(reloaded.changed, ["max-connections 1 -> 20"]);
+        assert_eq!(served(&server), Some("OK\r\n".to_owned()));
+
+        let new = Settings { flush_all: false, ..asked(20) };
+        assert_eq!(reloader.reload(&new).changed, ["disable-flush-all false -> true"]);
+        assert_eq!(served(&server), Some("CLIENT_ERROR flush_all not allowed\r\n".to_owned()));
+
+        let new = Settings { idle_timeout: Some(Duration::from_millis(100)), ..new };
+        assert_eq!(reloader.reload(&new).changed, ["idle-timeout 0s -> 100ms"]);
+        assert_eq!(first.read_to_string(&mut String::new()).unwrap(), 0, "silent for too long");
+
+        let reloaded = reloader.reload(&Settings { max_connections: 1 << 40, ..new });
+        assert!(reloaded.refused[0].contains("the limit of open files is enough"), "{reloaded:?}");
     }
 
     #[test]
@@ -121,7 +194,7 @@ mod tests {
         assert_eq!(reloader.reload(&settings()), Reloaded::default());
 
         let mut new = Settings { memory: 96 << 20, log_level: LogLevel::Warn, ..settings() };
-        new.drain_timeout = std::time::Duration::from_secs(3);
+        new.drain_timeout = Duration::from_secs(3);
         new.threads = 2;
         new.origins.insert("threads", crate::settings::Origin::Flag);
         let reloaded = reloader.reload(&new);

@@ -20,8 +20,8 @@ Example:
 Signals:
   SIGTERM, SIGINT, SIGUSR1   stop: no new connections, commands in flight are finished
   the same again             stop at once
-  SIGHUP                     read the settings again; log level, memory, drain-timeout and
-                             admin-host change at once, the log names what needs a restart
+  SIGHUP                     read the settings again; what a running server can change
+                             changes at once, the log names what needs a restart
 
 Exit codes:
   0  stopped when asked to

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use larder_engine::{Durability, WhenFull};
 
+use crate::command::Switches;
 use crate::net::BackendChoice;
 
 /// Which command line was used: the flags are the same, some defaults are not.
@@ -277,6 +278,11 @@ impl Settings {
             (None, Some(_)) if !self.ext_path => Durability::Async,
             (None, _) => Durability::None,
         }
+    }
+
+    /// What commands may do.
+    pub(crate) fn switches(&self) -> Switches {
+        Switches { flush: self.flush_all, dump: self.dumping, shutdown: self.shutdown_command }
     }
 
     /// The addresses of the data port, the default included; empty when there is no TCP.

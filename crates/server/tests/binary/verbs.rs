@@ -274,7 +274,9 @@ fn flush() {
             &[done(0x08), item(0x00, 0, b"", b"v")],
         );
     }
-    let server = Server::start_with(|context| context.switches.flush = false);
+    let server = Server::start_with(|context| {
+        context.set_switches(Switches { flush: false, ..Switches::default() });
+    });
     let refused = |opcode| failed(opcode, 0x20, "Auth failure.");
     server.expect(
         &[store(0x11, b"k", 0, b"v"), flush(0x08, b""), flush(0x18, b""), get(0x00, b"k")],
@@ -329,6 +331,8 @@ fn stat() {
             done(0x10),
         ],
     );
-    let server = Server::start_with(|context| context.switches.dump = false);
+    let server = Server::start_with(|context| {
+        context.set_switches(Switches { dump: false, ..Switches::default() });
+    });
     server.expect(&[stat(b"detail on")], &[not_found(0x10)]);
 }

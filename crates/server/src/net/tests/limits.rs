@@ -66,6 +66,36 @@ fn idle_connections_are_closed() {
     });
 }
 
+#[test]
+fn limits_change_while_the_workers_run() {
+    on_both(|mut options| {
+        options.max_connections = 1;
+        let server = Server::start(options);
+        let mut first = server.connect();
+        ping(&mut first, "hello\n");
+        let refused = b"ERROR Too many open connections\r\n";
+        assert_eq!(read_to_end(&mut server.connect()), refused);
+        server.control.set_limits(2, None);
+        let mut second = server.connect();
+        ping(&mut second, "hello\n");
+        server.control.set_limits(1, None);
+        ping(&mut second, "still here\n");
+        assert_eq!(read_to_end(&mut server.connect()), refused);
+        // The worker sleeps without a limit, and the silence of before counts.
+        let begun = Instant::now();
+        std::thread::sleep(Duration::from_millis(200));
+        server.control.set_limits(1, Some(Duration::from_secs(1)));
+        assert_eq!(read_to_end(&mut first), b"");
+        let silent = begun.elapsed();
+        assert!(silent >= Duration::from_millis(900), "closed after {silent:?}");
+        assert_eq!(read_to_end(&mut second), b"");
+        server.control.set_limits(1, None);
+        until("both are closed", || server.sum(|c| &c.current_connections) == 0);
+        ping(&mut server.connect(), "welcome\n");
+        server.stop();
+    });
+}
+
 #[derive(Default)]
 struct Stingy {
     used: AtomicUsize,
