@@ -80,8 +80,6 @@ fn memcached(arguments: &[OsString]) -> ExitCode {
         Ok(matches) => matches,
         Err(error) => return explain(&error),
     };
-    // memcached looks at its flags one after the other and stops at what it cannot do. Clients find
-    // out by that what a build can do, so the answer to a refused flag is never help or a version.
     if let Err(error) = settings::check_refused(&matches) {
         eprintln!("error: {error}");
         return ExitCode::from(USAGE);

@@ -67,19 +67,19 @@ fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone
 fn a_reload_takes_over_what_can_change_and_names_the_rest() {
     let folder = Folder::new("reload");
     let file = folder.0.join("larder.toml");
-    fs::write(&file, "memory = 64\nthreads = 2\n").expect("a file");
+    fs::write(&file, "memory = 64\n").expect("a file");
     let mut command = serve();
     let mut process = Process::spawn(command.arg("--config").arg(&file));
     let listening = process.event("listening");
     let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
     process.event("serving");
 
-    fs::write(&file, "memory = 80\nthreads = 3\nlog-level = 'debug'\n").expect("a file");
+    fs::write(&file, "memory = 80\nlog-format = 'json'\nlog-level = 'debug'\n").expect("a file");
     process.signal("-HUP");
     let line = process.event("reloaded");
     assert!(line.contains("memory 64MB -> 80MB"), "{line}");
     assert!(line.contains("log level info -> debug"), "{line}");
-    assert!(line.contains("needs_restart=\"threads 2 -> 3\""), "{line}");
+    assert!(line.contains("needs_restart=\"log-format logfmt -> json\""), "{line}");
     let mut client = connect(&address);
     client.write_all(b"stats\r\n").expect("it reads");
     let mut reply = String::new();
@@ -171,17 +171,27 @@ fn a_half_sent_command_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn flags_that_are_refused_are_refused_with_help_and_version_too() {
+fn flags_that_are_refused_are_refused_in_front_of_help_and_version_too() {
     let folder = Folder::new("refused");
     let memcached = folder.0.join("memcached");
     std::os::unix::fs::symlink(BINARY, &memcached).expect("a link");
     let run = |flags: &[&str]| -> Output {
         Command::new(&memcached).args(flags).output().expect("the binary starts")
     };
-    for flags in [["--enable-ssl", "--version"], ["-S", "-h"], ["-V", "-Z"]] {
-        let output = run(&flags);
+    let refused: [&[&str]; 4] = [
+        &["--enable-ssl", "--version"],
+        &["-S", "-h"],
+        &["-o", "ssl_ca_cert=/c", "-V", "-Z"],
+        &["-vZV"],
+    ];
+    for flags in refused {
+        let output = run(flags);
         assert_eq!(output.status.code(), Some(2), "{flags:?}");
         assert!(output.stdout.is_empty(), "{flags:?}");
     }
-    assert_eq!(run(&["-p", "11211", "--version"]).stdout, b"memcached 1.6.45\n");
+    // What comes behind is not looked at.
+    for flags in [&["-p", "11211", "--version"][..], &["-V", "-Z"], &["-V", "-o", "ssl_ca_cert=/c"]]
+    {
+        assert_eq!(run(flags).stdout, b"memcached 1.6.45\n", "{flags:?}");
+    }
 }

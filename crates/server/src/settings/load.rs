@@ -104,16 +104,19 @@ fn argument(setting: &'static Setting) -> Arg {
     }
 }
 
-/// What a parsed command line says about a setting.
-fn flag(setting: &Setting, matches: &ArgMatches) -> Option<String> {
-    if matches.value_source(setting.key) != Some(clap::parser::ValueSource::CommandLine) {
+/// What a parsed command line says about a setting in front of the place `end`.
+fn flag(setting: &Setting, matches: &ArgMatches, end: usize) -> Option<String> {
+    if matches.value_source(setting.key) != Some(clap::parser::ValueSource::CommandLine)
+        || matches.index_of(setting.key)? >= end
+    {
         return None;
     }
     match setting.kind {
         Kind::Value(_) | Kind::List(_) => {
             let values = matches.get_many::<String>(setting.key)?;
+            let in_front = values.zip(matches.indices_of(setting.key)?).filter(|(_, at)| *at < end);
             // memcached strips what stands before a value.
-            let values: Vec<_> = values.map(|value| value.trim_start()).collect();
+            let values: Vec<_> = in_front.map(|(value, _)| value.trim_start()).collect();
             Some(values.join(","))
         }
         Kind::Switch => Some(matches.get_flag(setting.key).to_string()),
@@ -147,7 +150,7 @@ pub fn from_matches(
     }
     apply_environment(&mut settings, environment)?;
     for setting in table::all() {
-        if let Some(text) = flag(setting, matches) {
+        if let Some(text) = flag(setting, matches, usize::MAX) {
             apply(&mut settings, setting, &text, Origin::Flag, || flag_name(setting, flavor))?;
         }
     }
@@ -162,14 +165,22 @@ pub fn from_matches(
     Ok(settings)
 }
 
-/// Whether memcached's command line has a flag that is refused, for starts that only print something.
+/// Flags of memcached's that only print something.
+const PRINTING: [&str; 3] = ["help", "version", "license"];
+
+/// Whether memcached's command line has a flag that is refused in front of the first one that only
+/// prints something. memcached looks at its flags one after the other and stops at what it cannot do;
+/// clients find out by that what a build can do.
 ///
 /// # Errors
-/// The first such flag, with the reason.
+/// Such a flag, with the reason.
 pub fn check_refused(matches: &ArgMatches) -> Result<(), SettingsError> {
+    let printing = PRINTING.into_iter().filter(|name| matches.get_flag(name));
+    let end = printing.filter_map(|name| matches.index_of(name)).min().unwrap_or(usize::MAX);
     let mut settings = Settings::new(Flavor::Memcached);
-    for setting in table::all().filter(|setting| setting.group == Group::Refused) {
-        if let Some(text) = flag(setting, matches) {
+    let refused = |setting: &Setting| setting.group == Group::Refused || setting.key == "extended";
+    for setting in table::all().filter(|setting| refused(setting)) {
+        if let Some(text) = flag(setting, matches, end) {
             let place = || flag_name(setting, Flavor::Memcached);
             apply(&mut settings, setting, &text, Origin::Flag, place)?;
         }
