@@ -18,7 +18,7 @@ use crate::{FAILED, NOT_STARTED};
 /// Serves until somebody says stop. `load` reads the settings again.
 pub(crate) fn run(
     settings: Settings,
-    load: impl Fn() -> Result<Settings, SettingsError> + Send + 'static,
+    load: impl Fn() -> Result<Settings, SettingsError> + Send + Sync + 'static,
 ) -> ExitCode {
     let inherited = inherited_sockets();
     let background = match settings.daemon.then(daemonize).transpose() {
@@ -82,23 +82,31 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
 }
 
 /// Takes signals for as long as the process lives, on a thread of its own. A start is not waited
-/// for: nobody was promised anything yet, and recovery can be cut off like anything else.
+/// for: nobody was promised anything yet, and recovery can be cut off like anything else. New settings
+/// are read when it has ended.
 fn listen(
     signals: Signals,
     running: Arc<OnceLock<(Stopper, Reloader)>>,
-    load: impl Fn() -> Result<Settings, SettingsError> + Send + 'static,
+    load: impl Fn() -> Result<Settings, SettingsError> + Send + Sync + 'static,
 ) {
+    let load = Arc::new(load);
     let hear = move || {
+        let mut owes_reload = false;
         loop {
             let signal = signals.wait();
             let Some((stopper, reloader)) = running.get() else {
                 if signal == Signal::Stop {
                     end_start();
                 }
+                // One for all: it reads what there is when the server runs.
+                if !std::mem::replace(&mut owes_reload, true) {
+                    let (running, load) = (Arc::clone(&running), Arc::clone(&load));
+                    spawn("reload", move || reload(&running.wait().1, &*load));
+                }
                 continue;
             };
             match signal {
-                Signal::Reload => reload(reloader, &load),
+                Signal::Reload => reload(reloader, &*load),
                 Signal::Stop if stopper.stop("a signal") => {}
                 Signal::Stop => {
                     warn!(event = "stopping_now", reason = "a second signal");
@@ -107,8 +115,12 @@ fn listen(
             }
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("signals".to_owned()).spawn(hear) {
-        warn!(event = "signals_ignored", %error);
+    spawn("signals", hear);
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(work) {
+        warn!(event = "signals_ignored", thread = name, %error);
     }
 }
 

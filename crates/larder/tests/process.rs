@@ -96,6 +96,25 @@ fn a_reload_takes_over_what_can_change_and_names_the_rest() {
     ask(&mut connect(&address), "mn\r\n", "MN\r\n");
 }
 
+/// A start that hangs at its pidfile until somebody reads that.
+#[test]
+fn a_reload_during_the_start_is_made_up_for() {
+    let folder = Folder::new("early");
+    let (file, pidfile) = (folder.0.join("larder.toml"), folder.0.join("pid"));
+    fs::write(&file, "slab-min-size = 48\n").expect("a file");
+    assert!(Command::new("mkfifo").arg(&pidfile).status().expect("it is there").success());
+    let mut command = serve();
+    let mut process =
+        Process::spawn(command.arg("--config").arg(&file).arg("--pidfile").arg(&pidfile));
+    process.event("setting_ignored");
+    fs::write(&file, "memory = 80\n").expect("a file");
+    process.signal("-HUP");
+    process.signal("-HUP");
+    fs::read(&pidfile).expect("the process number");
+    process.event("serving");
+    assert!(process.event("reloaded").contains("memory 64MB -> 80MB"));
+}
+
 #[test]
 fn the_verbosity_command_sets_the_level_of_the_running_log() {
     let mut process = Process::spawn(serve().args(["--log-level", "warn"]));
