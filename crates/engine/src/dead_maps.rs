@@ -38,10 +38,10 @@ impl Cleaner {
     /// Makes the dead maps that are needed to free segments.
     pub(crate) fn make_dead_maps(&mut self, engine: &Engine) {
         let Some(store) = engine.log.store() else { return };
-        let settled = store.settled_commit();
+        let durable = store.durable_commit();
         let wanted = engine.log.wanted_maps();
         // One that was lost with a failed commit is made again.
-        self.mapped.retain(|number, after| settled <= *after + 1 && wanted.contains(number));
+        self.mapped.retain(|number, after| durable <= *after + 1 && wanted.contains(number));
         for number in wanted {
             if !self.mapped.contains_key(&number)
                 && let Some(map) = self.dead_map(engine, number)

@@ -57,6 +57,9 @@ pub struct Committer {
     pub(crate) cuts: Vec<Cut>,
     /// Ends of segments whose commit failed although it was acknowledged: they belong to the next.
     again: Vec<Part>,
+    /// A commit that is written again may have left a tail in each stream's other place, with a
+    /// trailer that is none any more.
+    stale_tails: bool,
 }
 
 /// What a commit wrote beside records.
@@ -85,6 +88,7 @@ impl Default for Committer {
             maps: Vec::new(),
             cuts: Vec::new(),
             again: Vec::new(),
+            stale_tails: false,
         }
     }
 }
@@ -229,6 +233,15 @@ impl Log {
         for &jumbo in &closed.jumbos {
             self.write_jumbo(store, &mut written, closed.number, jumbo)?;
         }
+        if committer.stale_tails {
+            for stream in STREAMS {
+                let which = committer.tails[stream as usize];
+                if written.tails[stream as usize] == which {
+                    let place = store.geometry.tail_place(stream as usize, 1 - which);
+                    store.device.write_at(place, &[0; BLOCK])?;
+                }
+            }
+        }
         self.write_maps(store, committer, &mut written)?;
         self.write_free_marks(store, &mut written)?;
         written.superblock = store.write_changed_superblock()?;
@@ -351,6 +364,7 @@ impl Log {
     pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
         let store = self.durable_log();
         committer.tails = written.tails;
+        committer.stale_tails = false;
         for cut in committer.cuts.drain(..) {
             store.entry(cut.segment).cutting.store(false, Ordering::Release);
         }
@@ -375,7 +389,7 @@ impl Log {
                 }
             }
         }
-        store.settled_commit.store(closed.number, Ordering::Release);
+        store.settle(closed.number);
     }
 
     fn settle_records(&self, store: &Store, commit: &Closed) {
@@ -399,7 +413,7 @@ impl Log {
 
     /// A commit that covers nothing and had nothing to write.
     pub fn settle_idle(&self, closed: &Closed) {
-        self.durable_log().settled_commit.store(closed.number, Ordering::Release);
+        self.durable_log().settle(closed.number);
     }
 
     /// A commit could not be written, but what it covers was acknowledged: its records stay in
@@ -408,6 +422,7 @@ impl Log {
     /// waits for it is told that it failed.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
+        committer.stale_tails = true;
         for part in closed.parts {
             let segment = self.segment(part.segment);
             let durable = segment.durable();
@@ -447,7 +462,7 @@ impl Log {
     /// Whether a commit would have something to write although no record is new.
     pub fn has_commit_work(&self, committer: &Committer) -> bool {
         let store = self.durable_log();
-        let durable = store.settled_commit();
+        let durable = store.durable_commit();
         lock(&store.changing).is_dirty()
             || !committer.cuts.is_empty()
             || !committer.again.is_empty()

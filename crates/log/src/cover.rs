@@ -35,7 +35,7 @@ impl Log {
         committer: &mut Committer,
         written: &mut Written,
     ) -> io::Result<()> {
-        let durable = store.settled_commit();
+        let durable = store.durable_commit();
         for map in std::mem::take(&mut committer.maps) {
             let outdated = self.segment(map.segment).generation() != map.generation
                 || map.failures != store.failures();
@@ -66,7 +66,7 @@ impl Log {
 
     /// Segments whose records nobody needs any more, in the order in which they were emptied.
     pub(crate) fn freeable(&self, store: &Store) -> Vec<SegmentNumber> {
-        let durable = store.settled_commit();
+        let durable = store.durable_commit();
         let mut freeable = Vec::new();
         for first in lock(&self.quarantine).iter().filter(|first| !first.marked) {
             let last_commit = store.entry(first.number).last_commit.load(Ordering::Relaxed);

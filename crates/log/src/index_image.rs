@@ -289,7 +289,7 @@ impl Log {
             let number = self.known(read_u32(image)?)?;
             let ends = read_list(image)?;
             self.begin_evicting();
-            let (epoch, emptied) = (self.epochs.advance(), store.settled_commit());
+            let (epoch, emptied) = (self.epochs.advance(), store.durable_commit());
             let entry = Quarantined { number, epoch, emptied, marked: false, ends };
             lock(&self.quarantine).push_back(entry);
         }

@@ -435,7 +435,7 @@ impl Log {
         }
         let next = store.superblock().next_commit.max(newest + 2);
         store.open_commit.store(next, Ordering::Release);
-        store.settled_commit.store(next - 1, Ordering::Release);
+        store.settle(next - 1);
         Ok(())
     }
 

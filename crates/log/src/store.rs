@@ -80,6 +80,9 @@ pub struct Store {
     pub(crate) open_commit: AtomicU64,
     /// The last commit that is durable or has failed.
     pub(crate) settled_commit: AtomicU64,
+    /// The last commit that is durable. One that failed and is written again is settled, and durable
+    /// only with a later one.
+    pub(crate) durable_commit: AtomicU64,
     pub(crate) failed: Mutex<BTreeSet<u64>>,
     pub(crate) any_failed: AtomicBool,
     /// Counts failed commits whose changes were undone.
@@ -112,6 +115,7 @@ impl Store {
             entries: (0..=count).map(|_| Entry::default()).collect(),
             open_commit: AtomicU64::new(next),
             settled_commit: AtomicU64::new(next - 1),
+            durable_commit: AtomicU64::new(next - 1),
             failed: Mutex::default(),
             any_failed: AtomicBool::new(false),
             failures: AtomicU64::new(0),
@@ -183,6 +187,17 @@ impl Store {
     #[inline]
     pub fn settled_commit(&self) -> u64 {
         self.settled_commit.load(Ordering::Acquire)
+    }
+
+    /// The last commit that is durable: everything of it and of all before it is, unless it was undone.
+    pub fn durable_commit(&self) -> u64 {
+        self.durable_commit.load(Ordering::Acquire)
+    }
+
+    /// The commit is durable, and with it all before it.
+    pub(crate) fn settle(&self, commit: u64) {
+        self.durable_commit.store(commit, Ordering::Release);
+        self.settled_commit.store(commit, Ordering::Release);
     }
 
     /// How far a commit has come.
