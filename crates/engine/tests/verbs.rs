@@ -284,7 +284,7 @@ fn a_scan_visits_every_item_once() {
     }
     let mut seen = std::collections::HashSet::new();
     let mut cursor = ScanCursor::default();
-    while s.scan(&mut cursor, &mut |item| assert!(seen.insert(item.key().to_vec()))) {}
+    while ready(s.scan(&mut cursor, &mut |item| assert!(seen.insert(item.key().to_vec())))) {}
     assert_eq!(seen.len(), 10_000);
 }
 

@@ -177,14 +177,25 @@ impl Worker {
                     self.body::<Text>(connection, input, output)
                 }
             },
-            State::Dump(dump) => {
-                if !dump.send(&self.session, output) {
-                    return Step::Stop(Flow::Drain);
-                }
-                connection.state = State::Ready;
-                Step::Next
-            }
+            State::Dump(_) => self.dump(connection, output),
         }
+    }
+
+    /// Sends more of a dump. A part of it that was not kept ends the connection: its reader sees by that
+    /// that the dump is not whole.
+    fn dump(&mut self, connection: &mut Connection, output: &mut OutputBuffer<'_>) -> Step {
+        let State::Dump(mut dump) = std::mem::replace(&mut connection.state, State::Ready) else {
+            return Step::Next;
+        };
+        let start = output.len();
+        let mut x = self.execution(output);
+        let done = dump.send(&mut x);
+        connection.withhold_output(&mut x, start, Repair::Close, false);
+        if done {
+            return Step::Next;
+        }
+        connection.state = State::Dump(dump);
+        Step::Stop(Flow::Drain)
     }
 
     /// Answers a retrieval whose keys are in the input, one batch of them.

@@ -397,7 +397,7 @@ impl World {
                     twice = Some(item.key().to_vec());
                 }
             });
-            if !more {
+            if !matches!(more, Outcome::Ready(true)) {
                 break;
             }
         }

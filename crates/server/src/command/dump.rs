@@ -2,8 +2,9 @@
 //! has read what was sent, so it never holds more than the output's limit; items written meanwhile
 //! may or may not be in it.
 
+use super::Execution;
 use crate::net::OutputBuffer;
-use larder_engine::{Item, ScanCursor, Session, UnixSeconds};
+use larder_engine::{Item, ScanCursor, UnixSeconds};
 use larder_protocol::text::DumpFormat;
 use larder_protocol::{base64, reply};
 
@@ -55,16 +56,20 @@ impl Dump {
         Dump { format, cursor: ScanCursor::default() }
     }
 
-    /// Sends more of the dump; true when all of it is sent.
-    pub(crate) fn send(&mut self, session: &Session, output: &mut OutputBuffer<'_>) -> bool {
-        while !output.is_full() {
+    /// Sends more of the dump; true when all of it is sent. Items that are not durable yet make it
+    /// wait as any reply does.
+    pub(crate) fn send(&mut self, x: &mut Execution<'_, '_>) -> bool {
+        while !x.output.is_full() {
             let format = &mut self.format;
             if let Format::Empty(end) = format {
-                output.extend(end.as_bytes());
+                x.output.extend(end.as_bytes());
                 return true;
             }
-            let now = session.now();
-            let more = session.scan(&mut self.cursor, &mut |item| format.put(&item, now, output));
+            let now = x.session.now();
+            let visited =
+                x.session.scan(&mut self.cursor, &mut |item| format.put(&item, now, x.output));
+            // It waits for nothing and is not refused, so there is an answer.
+            let more = x.settle(visited).unwrap_or(false);
             let done = matches!(format, Format::Cachedump { items: 0, .. });
             if done || !more {
                 *format = Format::Empty(format.end());

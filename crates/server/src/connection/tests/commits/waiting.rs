@@ -117,6 +117,34 @@ fn what_is_withheld_is_bounded() {
     assert_eq!(store.buffers(), 0);
 }
 
+/// A dump reads, too; and deleted keys are in none.
+#[test]
+fn a_dump_waits_for_what_it_shows() {
+    let store = Store::new();
+    let mut writer = store.client();
+    writer.sends(b"set a 0 0 1\r\nx\r\nset gone 0 0 1\r\nx\r\n", b"");
+    store.commit();
+    writer.gets(b"STORED\r\nSTORED\r\n");
+    let dump = b"lru_crawler mgdump all\r\n";
+    writer.sends(b"delete gone\r\n", b"");
+    store.commit();
+    writer.gets(b"DELETED\r\n");
+    let mut reader = store.client();
+    reader.sends(dump, b"OK\r\nmg a\r\nEN\r\n");
+    writer.sends(b"set a 0 0 1\r\ny\r\nset b 0 0 1\r\nx\r\n", b"");
+    let received = reader.send(&[&dump[..], b"mn\r\n"].concat());
+    assert!(received == b"OK\r\n", "{}", shown(&received));
+    store.commit();
+    let mut lines: Vec<_> = reader.woken().split(|&byte| byte == b'\n').map(shown).collect();
+    lines[..2].sort_unstable();
+    assert_eq!(lines, ["mg a\\r", "mg b\\r", "EN\\r", "MN\\r", ""]);
+    // One that is not kept has an end that nobody takes for a whole one.
+    writer.send(b"set c 0 0 1\r\nx\r\n");
+    reader.sends(dump, b"OK\r\n");
+    store.fail();
+    reader.gets(b"<EOF>");
+}
+
 /// A flush is durable by itself before it is answered.
 #[test]
 fn a_flush_keeps_its_place() {
