@@ -139,7 +139,8 @@ fn one_reader_wins_the_right_to_recache() {
     let engine = engine(16);
     let s = session(&engine);
     let vivify = Vivify { expiry: Expiry::at(1030), cas: None };
-    let get = Get { vivify: Some(vivify), ..Get::default() };
+    let meta = Get { recache: Some(Recache::default()), ..Get::default() };
+    let get = Get { vivify: Some(vivify), ..meta };
     let first = ready(s.get_with(&s.key(b"k"), &get)).unwrap();
     assert!(first.created && first.won && !first.won_before);
     let second = ready(s.get_with(&s.key(b"k"), &get)).unwrap();
@@ -149,9 +150,13 @@ fn one_reader_wins_the_right_to_recache() {
     assert!(!third.won && !third.won_before);
     let stale = Delete { invalidate: true, ..Delete::default() };
     assert_eq!(ready(s.delete(&s.key(b"k"), &stale)), Deleted::Deleted);
-    let fourth = ready(s.get_with(&s.key(b"k"), &Get::default())).unwrap();
+    // Who cannot be told does not win.
+    let touch = Get { touch: Some(Expiry::at(1040)), ..Get::default() };
+    let untold = ready(s.get_with(&s.key(b"k"), &touch)).unwrap();
+    assert!(untold.item.is_stale() && !untold.won && !untold.won_before);
+    let fourth = ready(s.get_with(&s.key(b"k"), &meta)).unwrap();
     assert!(fourth.item.is_stale() && fourth.won && !fourth.won_before);
-    let fifth = ready(s.get_with(&s.key(b"k"), &Get::default())).unwrap();
+    let fifth = ready(s.get_with(&s.key(b"k"), &meta)).unwrap();
     assert!(fifth.item.is_stale() && !fifth.won && fifth.won_before);
 }
 

@@ -44,10 +44,14 @@ impl Session {
         old: &Existing<'a>,
         arith: &Arith,
     ) -> Result<Counted, NotWritten> {
+        let text = old.record.value();
+        // memcached's order: what is empty is no number whatever its version.
+        if text.is_empty() {
+            return Ok(Counted::NonNumeric);
+        }
         if !self.same_version(old, arith.compare) {
             return Ok(Counted::Exists);
         }
-        let text = old.record.value();
         let Some(number) = parse_number(text) else { return Ok(Counted::NonNumeric) };
         let value = if arith.decrement {
             number.saturating_sub(arith.delta)

@@ -54,7 +54,7 @@ impl Session {
             cas: delete.cas,
             expiry: delete.expiry.map_or(old_expiry, |expiry| expiry.raw()),
             flags,
-            stale: delete.invalidate || kept.stale,
+            stale: delete.invalidate || kept.stale && !delete.clear_value,
         };
         match self.write(&guard, key, Some(&old), fields, Body::Pieces(value, &[])) {
             Ok(_) => {

@@ -41,7 +41,7 @@ impl Session {
         let found = match (found, &get.vivify) {
             (Ok(None), Some(vivify)) => {
                 self.count_miss(get);
-                return self.vivify(key, vivify);
+                return self.vivify(key, get, vivify);
             }
             (found, _) => found,
         };
@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// Creates an empty item unless somebody else was faster.
-    fn vivify(&self, key: &Key<'_>, vivify: &Vivify) -> Outcome<Option<Got<'_>>> {
+    fn vivify(&self, key: &Key<'_>, get: &Get, vivify: &Vivify) -> Outcome<Option<Got<'_>>> {
         let guard = self.engine.index.lock(key);
         let existing = match self.existing(&guard, key) {
             Ok(existing) => existing,
@@ -131,12 +131,16 @@ impl Session {
         if let Some(Existing { place, record, gone: false }) = existing {
             let item = self.item(place.slot(), record);
             let old_expiry = item.expiry();
-            return self.answer(Some(self.found(key, &Get::default(), item, old_expiry)));
+            return self.answer(Some(self.found(key, get, item, old_expiry)));
         }
         let fields = Fields { cas: vivify.cas, expiry: vivify.expiry.raw(), ..Fields::default() };
         match self.write(&guard, key, existing.as_ref(), fields, Body::Pieces(&[], &[])) {
             Ok(item) => {
                 self.engine.wins.claim(key, item.cas());
+                // As in memcached, who creates an item has read it.
+                if !get.no_bump {
+                    self.bump(key);
+                }
                 bump(&self.counters.total_items, 1);
                 self.answer(Some(Got {
                     item,
@@ -155,8 +159,11 @@ impl Session {
 
     /// Decides who recaches: the first reader of a stale item, or of one that expires soon.
     fn found<'a>(&self, key: &Key<'_>, get: &Get, item: Item<'a>, old_expiry: Expiry) -> Got<'a> {
-        let soon = |limit: u32| old_expiry.remaining(self.now()).is_some_and(|left| left < limit);
-        let wanted = item.is_stale() || get.recache_below.is_some_and(soon);
+        let wanted = get.recache.is_some_and(|recache| {
+            let expiry = if recache.touched { item.expiry() } else { old_expiry };
+            let soon = expiry.remaining(self.now()).is_some_and(|left| left < recache.below);
+            item.is_stale() || soon
+        });
         let before = self.engine.wins.claimed(key, item.cas());
         let won = wanted && !before && self.engine.wins.claim(key, item.cas());
         Got { item, old_expiry, created: false, won, won_before: !won && (before || wanted) }

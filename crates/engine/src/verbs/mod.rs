@@ -21,8 +21,19 @@ pub struct Get {
     pub touch: Option<Expiry>,
     /// Create an empty item on a miss (meta `N`); the caller is the winner who recaches.
     pub vivify: Option<Vivify>,
-    /// If the item has fewer seconds to live than this, make one caller the winner (meta `R`).
-    pub recache_below: Option<u32>,
+    /// Make one caller the winner who recaches (meta get): of a stale item, or of one that expires
+    /// soon. Without it nobody is told, so nobody wins.
+    pub recache: Option<Recache>,
+}
+
+/// Which items are to be recached although they are not stale: those that have fewer seconds to live
+/// than `below` (meta `R`). `Recache::default()` is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recache {
+    /// The limit, in seconds.
+    pub below: u32,
+    /// Judged by the expiry that `touch` gives, not by the one before.
+    pub touched: bool,
 }
 
 /// How to create an item that is missing.

@@ -119,7 +119,7 @@ impl Session {
         Ok(Stored::Stored { cas: item.cas(), size })
     }
 
-    /// Append and prepend to a live item: flags and expiry stay.
+    /// Append and prepend to a live item: flags and expiry stay, and it is not stale any more.
     fn extend<'a>(
         &'a self,
         guard: &crate::index::Guard<'a>,
@@ -132,7 +132,7 @@ impl Session {
         {
             return Ok(Stored::Exists);
         }
-        let fields = Fields { cas: store.cas, ..old.record.fields() };
+        let fields = Fields { cas: store.cas, stale: false, ..old.record.fields() };
         let more: &[u8] = match store.value {
             Value::Bytes(bytes) => bytes,
             Value::Large(large) => large.bytes_mut(),

@@ -3,7 +3,7 @@
 use super::{Executed, Execution, Unready, engine_mode, put_value, recache_below};
 use crate::net::OutputBuffer;
 use larder_engine::{
-    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, Store, Stored,
+    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, Recache, Store, Stored,
     UnixSeconds, Value, Vivify,
 };
 use larder_protocol::StoreMode;
@@ -74,6 +74,14 @@ impl Target<'_, '_> {
     ) -> (Option<Expiry>, Option<Expiry>) {
         let vivify = self.flags.vivify.filter(|_| created);
         (self.flags.ttl.map(|ttl| x.expiry(ttl)), vivify.map(|vivify| x.expiry(vivify)))
+    }
+
+    /// Whom to tell to recache. The flags take effect in their order: `R` looks at what a `T` in front
+    /// of it has set.
+    fn recache(&self, now: UnixSeconds) -> Recache {
+        let first = self.command.tokens().find(|token| matches!(token[0], b'R' | b'T'));
+        let below = self.flags.recache.map_or(0, |recache| recache_below(recache, now));
+        Recache { below, touched: first.is_some_and(|token| token[0] == b'T') }
     }
 
     /// The expiry of an item that this command creates: of `N` and `T` the later one counts.
@@ -183,7 +191,7 @@ fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, U
         vivify: flags
             .vivify
             .map(|vivify| Vivify { expiry: target.expiry_of_new(x, vivify), cas: flags.cas }),
-        recache_below: flags.recache.map(|recache| recache_below(recache, now)),
+        recache: Some(target.recache(now)),
     };
     let Some(got) = x.settle(x.session.get_with(target.key, &get))? else {
         if target.quiet() {
@@ -269,7 +277,8 @@ fn set(
         flags: flags.client_flags,
         expiry: flags.ttl.map_or(Expiry::NEVER, |ttl| x.expiry(ttl)),
         compare: flags.compare.filter(|&cas| overwrites || grows && cas != 0),
-        cas: flags.cas,
+        // 0 asks for none.
+        cas: flags.cas.filter(|&cas| cas != 0),
         // A cas id of 0 is no older version: nothing has it.
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
