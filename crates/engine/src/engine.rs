@@ -313,7 +313,11 @@ impl Engine {
                 continue;
             }
             stats.segments += 1;
-            stats.item_bytes += u64::from(segment.live());
+            let live = u64::from(segment.live());
+            stats.item_bytes += live;
+            if segment.frame().is_null() {
+                stats.flash_item_bytes += live;
+            }
             if segment.is_jumbo() {
                 stats.jumbos += 1;
                 stats.frame_bytes += segment.jumbo_mapping() as u64;

@@ -101,6 +101,8 @@ pub struct Stats {
     pub items: u64,
     /// Bytes of live records: headers, keys, values.
     pub item_bytes: u64,
+    /// Of these, what is on the device only: reading it takes a read there.
+    pub flash_item_bytes: u64,
     /// `--memory`: the limit of everything below together, in bytes.
     pub memory_limit: u64,
     /// What is charged against the limit, in bytes.

@@ -111,6 +111,7 @@ fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
     let gauges = [
         ("current_items", "Items now.", engine.items),
         ("current_bytes", "Bytes of live records.", engine.item_bytes),
+        ("flash_bytes", "Of these, what is on the device only.", engine.flash_item_bytes),
         ("limit_bytes", "The memory limit.", engine.memory_limit),
         ("memory_used_bytes", "Bytes charged against the limit.", engine.memory_used),
         ("malloced_bytes", "Bytes of RAM of frames.", engine.frame_bytes),

@@ -181,7 +181,8 @@ fn larder_rows(
     put(row, "larder_health", source.readiness().err().unwrap_or("ok".into()));
     put(row, "larder_io", source.net.backend().kind.name());
     store_rows(source, engine, row);
-    put(row, "larder_items_ram", engine.items);
+    put(row, "larder_bytes_resident", engine.item_bytes - engine.flash_item_bytes);
+    put(row, "larder_bytes_flash", engine.flash_item_bytes);
     put(row, "larder_memory_used", engine.memory_used);
     put(row, "larder_index_bytes", engine.index_bytes);
     put(row, "larder_index_slots", engine.index_slots);

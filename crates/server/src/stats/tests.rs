@@ -129,7 +129,13 @@ fn values_are_counted_and_reset() {
 fn own_rows_are_there() {
     let server = server();
     let rows = rows(&server, "");
-    for name in ["larder_items_ram", "larder_index_bytes", "larder_frame_bytes", "larder_io"] {
+    for name in [
+        "larder_bytes_resident",
+        "larder_bytes_flash",
+        "larder_index_bytes",
+        "larder_frame_bytes",
+        "larder_io",
+    ] {
         assert!(split_names(&rows).1.contains(&name), "{name}");
     }
     assert!(rows.contains(&("larder_health".to_owned(), "ok".to_owned())));

@@ -79,7 +79,11 @@ fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>
 /// What is true after a change was undone may have to be read.
 #[test]
 fn what_is_executed_again_may_lie_on_the_device() {
-    let (store, value) = store_with_a_on_the_device(|_| {});
+    let (store, value) = store_with_a_on_the_device(|store| {
+        assert_eq!(store.engine.stats().flash_item_bytes, 0);
+    });
+    let stats = store.engine.stats();
+    assert!((10_000..stats.item_bytes).contains(&stats.flash_item_bytes), "{stats:?}");
     let mut writer = store.client();
     writer.send(b"set a 0 0 3\r\nnew\r\n");
     assert_eq!(writer.flow, Flow::Park, "the key is compared with what is on the device");
