@@ -3,7 +3,7 @@
 //! Only a length that cannot be read leaves no other choice.
 
 use super::{Frame, Parsed, Request, Store, TRAILER, is_noreply, refuse};
-use crate::meta::{Meta, Verb as MetaVerb};
+use crate::meta::{Flags, Meta, Verb as MetaVerb};
 use crate::scan::{Tokens, parse_i64, parse_u32, parse_u64};
 use crate::{KEY_LEN_MAX, KeySink, Parse, StoreMode, Then, VALUE_LEN_MAX, reply};
 
@@ -50,7 +50,10 @@ pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a
         return Parse::Refused { reply, consumed: frame.consumed, then };
     };
     let store = Store { mode, compare, flags, exptime, noreply, value: &[] };
-    with_value(frame, length, key, keys, noreply, |value| Request::Store(Store { value, ..store }))
+    let bad_chunk = || if noreply { "" } else { reply::BAD_CHUNK };
+    with_value(frame, length, key, keys, bad_chunk, |value| {
+        Request::Store(Store { value, ..store })
+    })
 }
 
 /// `ms key length flags`. What is wrong with the flags is found when they are read; the value is
@@ -61,7 +64,11 @@ pub(super) fn parse_meta<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> P
         return refuse(reply::BAD_FORMAT, frame.consumed);
     };
     let key = command.plain_key().unwrap_or(&[]);
-    with_value(frame, length, key, keys, false, |value| Request::Meta(Meta { value, ..command }))
+    // The flags come first: who reads the line before the value has arrived refuses them already.
+    let bad_chunk = || Flags::parse(&command).err().unwrap_or(reply::BAD_CHUNK);
+    with_value(frame, length, key, keys, bad_chunk, |value| {
+        Request::Meta(Meta { value, ..command })
+    })
 }
 
 #[inline]
@@ -70,7 +77,7 @@ fn with_value<'a>(
     length: usize,
     key: &'a [u8],
     keys: &mut impl KeySink<'a>,
-    noreply: bool,
+    bad_chunk: impl FnOnce() -> &'static str,
     request: impl FnOnce(&'a [u8]) -> Request<'a>,
 ) -> Parsed<'a> {
     let body = &frame.input[frame.consumed..];
@@ -78,8 +85,7 @@ fn with_value<'a>(
         let (value, tail) = body.split_at(length);
         let consumed = frame.consumed + length + TRAILER;
         if tail[..TRAILER] != *b"\r\n" {
-            let reply = if noreply { "" } else { reply::BAD_CHUNK };
-            return refuse(reply, consumed);
+            return refuse(bad_chunk(), consumed);
         }
         if !key.is_empty() {
             keys.push(key);
