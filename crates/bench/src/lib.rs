@@ -17,6 +17,6 @@ mod workload;
 
 pub use commands::Command;
 pub use error::{Error, Result};
-pub use generator::{Latencies, Load, Pacing, Second, ServerUse, Summary, VerbCount};
+pub use generator::{Latencies, Load, Pacing, Second, SecondUse, ServerUse, Summary, VerbCount};
 pub use process::{Probe, Sample};
 pub use workload::{Distribution, Lengths, Mix, Shape, Verb};

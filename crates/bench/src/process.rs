@@ -27,6 +27,8 @@ pub struct Sample {
     pub wait_ns: u64,
     /// Resident bytes.
     pub rss: u64,
+    /// Bytes that the process had written to devices, or to their cache; 0 if unknown.
+    pub written: u64,
 }
 
 impl Probe {
@@ -68,7 +70,10 @@ impl Probe {
         let gone =
             || Error::server(format!("process {} cannot be measured: has it ended?", self.pid));
         let (cpu_ns, wait_ns) = times.ok_or_else(gone)?;
-        Ok(Sample { cpu_ns, wait_ns, rss: resident(self.pid).ok_or_else(gone)? })
+        let rss = resident(self.pid).ok_or_else(gone)?;
+        // The kernel has this account per process only.
+        let written = if self.threads.is_empty() { written(self.pid) } else { None };
+        Ok(Sample { cpu_ns, wait_ns, rss, written: written.unwrap_or(0) })
     }
 }
 
@@ -114,6 +119,12 @@ fn resident(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+/// Other users' processes do not tell.
+fn written(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.parse().ok()
 }
 
 /// The inode of the socket that listens on a TCP port.

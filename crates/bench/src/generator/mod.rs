@@ -19,7 +19,7 @@ use larder_client::{Address, Stream};
 pub use pacing::Pacing;
 pub use record::VerbCount;
 pub(crate) use reply::{Parser, Reply, Sink};
-pub use summary::{Latencies, Second, ServerUse, Summary};
+pub use summary::{Latencies, Second, SecondUse, ServerUse, Summary};
 
 use crate::process::{Probe, Sample};
 use crate::workload::{Shape, Workload};
@@ -132,20 +132,20 @@ impl Load {
             let connections = (0..share).map(|_| self.connect()).collect::<Result<Vec<_>>>()?;
             workers.push(Worker::new(self, &workload, &shared, index, connections)?);
         }
-        let (reports, observed) = thread::scope(|scope| {
+        let (reports, moments) = thread::scope(|scope| {
             let threads: Vec<_> =
                 workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
             shared.ready.wait();
-            let observed = self.observe(&shared);
+            let moments = self.observe(&shared);
             let reports = threads
                 .into_iter()
                 .map(|thread| {
                     thread.join().unwrap_or_else(|_| Err(Error::server("a thread panicked")))
                 })
                 .collect::<Result<Vec<Report>>>();
-            (reports, observed)
+            (reports, moments)
         });
-        Summary::build(self, workload.shape(), reports?, observed?, shared.into_seconds())
+        Summary::build(self, workload.shape(), reports?, moments?, shared.into_seconds())
     }
 
     fn connect(&self) -> Result<Connection> {
@@ -154,12 +154,12 @@ impl Load {
         Ok(Connection::new(stream))
     }
 
-    /// Measures the server over the measured window and prints the progress.
-    fn observe(&self, shared: &Shared) -> Result<Observed> {
+    /// Measures the server at the bounds of the measured seconds and prints the progress.
+    fn observe(&self, shared: &Shared) -> Result<Vec<Moment>> {
         let warm = self.warm_up;
         let end = self.duration.map(|duration| warm + duration);
         self.sleep_until(shared, warm);
-        let first = self.moment(shared)?;
+        let mut moments = vec![self.moment(shared)?];
         let mut second = 0;
         loop {
             let next = warm + Duration::from_secs(second + 1);
@@ -167,6 +167,7 @@ impl Load {
             if self.sleep_until(shared, until) || end == Some(until) {
                 break;
             }
+            moments.push(self.moment(shared)?);
             if self.progress {
                 // The threads hand over their second shortly after it has ended.
                 self.sleep_until(shared, next + Duration::from_millis(120));
@@ -174,8 +175,8 @@ impl Load {
             }
             second += 1;
         }
-        let last = self.moment(shared)?;
-        Ok(Observed { first, last })
+        moments.push(self.moment(shared)?);
+        Ok(moments)
     }
 
     /// True if all threads have finished, or one has failed, before the time.
@@ -206,13 +207,7 @@ impl Load {
     }
 }
 
-/// The beginning and the end of the measured window, as the observing thread saw them.
-#[derive(Clone, Copy, Debug)]
-struct Observed {
-    first: Moment,
-    last: Moment,
-}
-
+/// A bound of a measured second, as the observing thread saw it.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     time: u64,
@@ -258,25 +253,29 @@ impl Shared {
         self.clock.get_or_init(Instant::now).elapsed().as_nanos() as u64
     }
 
-    fn add_second(&self, second: usize, tally: &Tally) {
+    fn add_second(&self, second: usize, tally: Tally) {
         let mut seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
-        while seconds.len() <= second {
+        while seconds.len() < second {
             seconds.push(Tally::new());
         }
-        seconds[second].add(tally);
+        match seconds.get_mut(second) {
+            Some(sum) => sum.add(&tally),
+            None => seconds.push(tally),
+        }
     }
 
     fn print_second(&self, second: usize) {
         let seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tally) = seconds.get(second) {
-            let row = Second::of(tally, 1.0);
+            let row = Second::of(tally, 1.0, None);
             eprintln!(
-                "{:>4} s {:>11.0} requests/s {:>11.0} keys/s   p50 {:>8.1} µs   p99 {:>8.1} µs",
+                "{:>4} s {:>9.0} requests/s {:>9.0} keys/s   µs: p50 {:>8.1}  p99 {:>8.1}  p99.9 {:>8.1}",
                 second + 1,
                 row.requests_per_second,
                 row.keys_per_second,
                 row.p50_us,
-                row.p99_us
+                row.p99_us,
+                row.p999_us
             );
         }
     }

@@ -96,13 +96,6 @@ impl Tally {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.counts = [VerbCount::default(); VERBS];
-        for latencies in self.latencies.iter_mut().flatten() {
-            latencies.reset();
-        }
-    }
-
     pub(crate) fn total(&self) -> VerbCount {
         let mut total = VerbCount::default();
         self.counts.iter().for_each(|count| total.add(count));
@@ -202,8 +195,6 @@ mod tests {
         sum.add(&tally);
         assert_eq!(sum.total().keys, 100);
         assert_eq!(sum.all_latencies().len(), 2);
-        sum.clear();
-        assert_eq!((sum.total(), sum.all_latencies().len()), (VerbCount::default(), 0));
     }
 
     #[test]

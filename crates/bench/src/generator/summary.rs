@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::record::{Faults, Tally, VerbCount, histogram};
 use super::worker::Report;
-use super::{Load, Observed};
+use super::{Load, Moment};
+use crate::process::Sample;
 use crate::workload::{Shape, Verb};
 use crate::{Error, Result};
 
@@ -60,7 +61,7 @@ impl Latencies {
     }
 }
 
-/// One second of a run.
+/// One second of a run, with what was answered in it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Second {
     /// Answered requests per second.
@@ -71,18 +72,35 @@ pub struct Second {
     pub p50_us: f64,
     /// The 99th percentile in microseconds.
     pub p99_us: f64,
+    /// The 99.9th percentile in microseconds.
+    pub p999_us: f64,
     /// The greatest latency in microseconds.
     pub max_us: f64,
+    /// The server's side, if its process was known.
+    pub server: Option<SecondUse>,
+}
+
+/// What the server took in one second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SecondUse {
+    /// Processors busy on average.
+    pub busy: f64,
+    /// Threads that on average were ready and had no processor: the machine was shared.
+    pub waiting: f64,
+    /// Bytes per second written to devices or to their cache; 0 if unknown.
+    pub written_per_second: f64,
 }
 
 impl Second {
-    pub(super) fn of(tally: &Tally, length: f64) -> Second {
+    pub(super) fn of(tally: &Tally, length: f64, server: Option<SecondUse>) -> Second {
         let (total, latencies) = (tally.total(), tally.all_latencies());
         Second {
             requests_per_second: total.requests as f64 / length,
             keys_per_second: total.keys as f64 / length,
             p50_us: micros(latencies.value_at_quantile(0.5)),
             p99_us: micros(latencies.value_at_quantile(0.99)),
+            p999_us: micros(latencies.value_at_quantile(0.999)),
+            server,
             max_us: micros(latencies.max()),
         }
     }
@@ -103,6 +121,8 @@ pub struct ServerUse {
     pub rss_before: u64,
     /// Resident bytes at its end.
     pub rss_after: u64,
+    /// Bytes written to devices or to their cache within the measured time; 0 if unknown.
+    pub written: u64,
 }
 
 /// The figures of one run.
@@ -164,6 +184,8 @@ pub struct Summary {
     pub server: Option<ServerUse>,
     /// Second by second.
     pub per_second: Vec<Second>,
+    /// Requests of the run that were answered after its last second.
+    pub answered_late: u64,
     /// What counters answered, if it was asked for.
     #[serde(skip)]
     pub numbers: Vec<u64>,
@@ -174,16 +196,16 @@ impl Summary {
         load: &Load,
         shape: &Shape,
         reports: Vec<Report>,
-        observed: Observed,
+        moments: Vec<Moment>,
         seconds: Vec<Tally>,
     ) -> Result<Summary> {
         let mut tally = Tally::new();
+        seconds.iter().for_each(|second| tally.add(second));
         let mut faults = Faults::default();
         let mut numbers = Vec::new();
         let mut lag = histogram();
         let (mut busy, mut cpu) = (0.0, 0);
         for report in reports {
-            tally.add(&report.tally);
             faults.add(report.faults);
             numbers.extend(report.counted);
             busy += report.cpu as f64 / report.window.max(1) as f64;
@@ -225,8 +247,13 @@ impl Summary {
             generator_busy: busy,
             generator_bound: busy > 0.8 * load.threads as f64,
             generator_lag_p99_us: micros(lag.value_at_quantile(0.99)),
-            server: server_use(&observed),
-            per_second: per_second(&seconds, length),
+            server: server_use(&moments),
+            per_second: per_second(&seconds, length, &moments),
+            answered_late: seconds
+                .iter()
+                .skip(measured_seconds(length))
+                .map(|tally| tally.total().requests)
+                .sum(),
             numbers,
         })
     }
@@ -259,8 +286,8 @@ fn hit_ratio(tally: &Tally) -> Option<f64> {
     (known > 0).then(|| reads.hits as f64 / known as f64)
 }
 
-fn server_use(observed: &Observed) -> Option<ServerUse> {
-    let (first, last) = (observed.first, observed.last);
+fn server_use(moments: &[Moment]) -> Option<ServerUse> {
+    let (first, last) = (moments.first()?, moments.last()?);
     let (before, after) = (first.server?, last.server?);
     let cpu = after.cpu_ns.saturating_sub(before.cpu_ns) as f64;
     let per = |count: u64| if count > 0 { cpu / 1000.0 / count as f64 } else { 0.0 };
@@ -272,15 +299,35 @@ fn server_use(observed: &Observed) -> Option<ServerUse> {
             / (last.time - first.time).max(1) as f64,
         rss_before: before.rss,
         rss_after: after.rss,
+        written: after.written.saturating_sub(before.written),
     })
 }
 
-/// The last stretch may be shorter than a second; what came after the run is no second of it.
-fn per_second(seconds: &[Tally], length: f64) -> Vec<Second> {
-    let rows = seconds.iter().enumerate();
-    rows.filter_map(|(index, tally)| {
+/// The last one may be shorter; a sliver is none.
+fn measured_seconds(length: f64) -> usize {
+    (length - 0.001).max(0.0).ceil() as usize
+}
+
+/// What came after the run is no second of it.
+fn per_second(seconds: &[Tally], length: f64, moments: &[Moment]) -> Vec<Second> {
+    let rows = seconds.iter().take(measured_seconds(length)).enumerate();
+    rows.map(|(index, tally)| {
         let share = (length - index as f64).min(1.0);
-        (share > 0.001).then(|| Second::of(tally, share))
+        let bounds = moments.get(index).zip(moments.get(index + 1));
+        Second::of(tally, share, bounds.and_then(|(from, to)| second_use(from, to)))
     })
     .collect()
+}
+
+fn second_use(from: &Moment, to: &Moment) -> Option<SecondUse> {
+    let (before, after) = (from.server?, to.server?);
+    let nanoseconds = (to.time - from.time).max(1) as f64;
+    let difference = |counter: fn(&Sample) -> u64| {
+        counter(&after).saturating_sub(counter(&before)) as f64 / nanoseconds
+    };
+    Some(SecondUse {
+        busy: difference(|sample| sample.cpu_ns),
+        waiting: difference(|sample| sample.wait_ns),
+        written_per_second: difference(|sample| sample.written) * 1e9,
+    })
 }

@@ -91,6 +91,41 @@ fn a_stall_shows_in_the_open_loop_percentiles() {
 }
 
 #[test]
+fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
+    // Both connections fall silent together for the second second of the run, and then catch up.
+    const BEGIN: Duration = Duration::from_secs(1);
+    const END: Duration = Duration::from_secs(2);
+    let from = std::time::Instant::now();
+    let (address, threads) = server(2, move |stream| {
+        each_line(stream, |_, stream| {
+            if (BEGIN..END).contains(&from.elapsed()) {
+                thread::sleep(END.saturating_sub(from.elapsed()));
+            }
+            stream.write_all(b"END\r\n").is_ok()
+        });
+    });
+    let load = Load {
+        threads: 2,
+        pacing: Pacing::Constant(1000.0),
+        duration: Some(Duration::from_millis(2900)),
+        requests: None,
+        probe: Some(Probe::process(std::process::id())),
+        ..small_load(address)
+    };
+    let summary = load.run(small_shape()).unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let seconds = &summary.per_second;
+    assert_eq!((seconds.len(), summary.total.requests), (3, 2900));
+    let lengths = [1.0, 1.0, 0.9];
+    let answered: f64 = seconds.iter().zip(lengths).map(|(s, l)| s.requests_per_second * l).sum();
+    assert_eq!(answered.round() as u64 + summary.answered_late, summary.total.requests);
+    // What was answered before the silence is most of the first second, and hardly any of the second.
+    assert!(seconds[1].requests_per_second < 500.0, "{seconds:?}");
+    assert!(seconds[2].p999_us > 500_000.0, "{seconds:?}");
+    assert!(seconds.iter().all(|second| second.server.is_some()), "{seconds:?}");
+}
+
+#[test]
 fn requests_that_are_never_answered_count_with_the_time_they_waited() {
     let (address, threads) = server(1, |stream| {
         let mut asked = 0;

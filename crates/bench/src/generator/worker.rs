@@ -29,7 +29,6 @@ const SECOND: u64 = 1_000_000_000;
 /// What a thread hands over at its end.
 #[derive(Debug)]
 pub(super) struct Report {
-    pub(super) tally: Tally,
     pub(super) faults: Faults,
     /// Values that counters answered, if wanted.
     pub(super) counted: Vec<u64>,
@@ -50,7 +49,6 @@ pub(super) struct Worker<'a> {
     connections: Vec<Connection>,
     poll: Poll,
     book: Book,
-    total: Tally,
     lag: hdrhistogram::Histogram<u64>,
     output: Vec<u8>,
     input: Vec<u8>,
@@ -106,7 +104,6 @@ impl<'a> Worker<'a> {
             connections,
             poll,
             book,
-            total: Tally::new(),
             lag: super::record::histogram(),
             output: Vec::with_capacity(64 * 1024),
             input: vec![0; INPUT],
@@ -135,7 +132,6 @@ impl<'a> Worker<'a> {
             cpu: thread_cpu().saturating_sub(cpu_from),
             window: end.saturating_sub(from),
             counted: self.book.counted.take().unwrap_or_default(),
-            tally: self.total,
             faults: self.book.faults,
             lag: self.lag,
         };
@@ -346,10 +342,10 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Hands the second over as it is: adding up histograms here would be a hiccup in every second.
     fn end_second(&mut self, second: u64) {
-        self.shared.add_second(second as usize, &self.book.tally);
-        self.total.add(&self.book.tally);
-        self.book.tally.clear();
+        self.shared
+            .add_second(second as usize, std::mem::replace(&mut self.book.tally, Tally::new()));
     }
 }
 
