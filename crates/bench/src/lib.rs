@@ -9,6 +9,7 @@ mod error;
 mod generator;
 mod launch;
 pub mod machine;
+mod plot;
 mod process;
 mod replay;
 mod responder;

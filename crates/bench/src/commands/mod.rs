@@ -2,6 +2,7 @@
 
 mod compare;
 mod counters;
+mod dip;
 mod hitratio;
 mod limit;
 mod load;
@@ -30,6 +31,8 @@ pub enum Command {
     Replay(replay::Arguments),
     /// Miss ratios of Larder and peers at equal resident memory
     Hitratio(hitratio::Arguments),
+    /// Second by second: a load that writes a store several times over, and its worst second
+    Dip(dip::Arguments),
 }
 
 impl Command {
@@ -46,6 +49,7 @@ impl Command {
             Command::Counters(arguments) => arguments.run(),
             Command::Replay(arguments) => arguments.run(),
             Command::Hitratio(arguments) => arguments.run(),
+            Command::Dip(arguments) => arguments.run(),
         }
     }
 }

@@ -17,6 +17,11 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(64, LATENCY_MAX, 3).expect("the bounds of the histogram are valid")
 }
 
+#[inline]
+fn record(slot: &mut Option<Box<Histogram<u64>>>, nanoseconds: u64) {
+    slot.get_or_insert_with(|| Box::new(histogram())).saturating_record(nanoseconds);
+}
+
 /// How the answers to one verb turned out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerbCount {
@@ -51,11 +56,18 @@ pub(crate) struct Tally {
     pub(crate) counts: [VerbCount; VERBS],
     /// One histogram per verb of the mix, made at first use.
     pub(crate) latencies: [Option<Box<Histogram<u64>>>; VERBS],
+    /// Nanoseconds by which requests left late although their connection was free (open loop): the
+    /// generator's own fault, or that of a machine that did not let it run.
+    pub(crate) lag: Option<Box<Histogram<u64>>>,
 }
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        Tally { counts: [VerbCount::default(); VERBS], latencies: [const { None }; VERBS] }
+        Tally {
+            counts: [VerbCount::default(); VERBS],
+            latencies: [const { None }; VERBS],
+            lag: None,
+        }
     }
 
     #[inline]
@@ -78,16 +90,20 @@ impl Tally {
 
     #[inline]
     pub(crate) fn latency(&mut self, verb: Verb, latency: u64) {
-        self.latencies[verb as usize]
-            .get_or_insert_with(|| Box::new(histogram()))
-            .saturating_record(latency);
+        record(&mut self.latencies[verb as usize], latency);
+    }
+
+    #[inline]
+    pub(crate) fn lag(&mut self, lag: u64) {
+        record(&mut self.lag, lag);
     }
 
     pub(crate) fn add(&mut self, other: &Tally) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             mine.add(theirs);
         }
-        for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
+        let mine = self.latencies.iter_mut().chain([&mut self.lag]);
+        for (mine, theirs) in mine.zip(other.latencies.iter().chain([&other.lag])) {
             if let Some(theirs) = theirs {
                 let mine = mine.get_or_insert_with(|| Box::new(histogram()));
                 // Both have the same bounds.

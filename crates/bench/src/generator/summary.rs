@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::record::{Faults, Tally, VerbCount, histogram};
+use super::record::{Faults, Tally, VerbCount};
 use super::worker::Report;
 use super::{Load, Moment};
 use crate::process::Sample;
@@ -76,6 +76,9 @@ pub struct Second {
     pub p999_us: f64,
     /// The greatest latency in microseconds.
     pub max_us: f64,
+    /// How late the generator itself was at worst, in microseconds (open loop): what the machine did to
+    /// the generator, and not the server.
+    pub generator_lag_us: f64,
     /// The server's side, if its process was known.
     pub server: Option<SecondUse>,
 }
@@ -102,6 +105,7 @@ impl Second {
             p999_us: micros(latencies.value_at_quantile(0.999)),
             server,
             max_us: micros(latencies.max()),
+            generator_lag_us: tally.lag.as_deref().map_or(0.0, |lag| micros(lag.max())),
         }
     }
 }
@@ -203,14 +207,12 @@ impl Summary {
         seconds.iter().for_each(|second| tally.add(second));
         let mut faults = Faults::default();
         let mut numbers = Vec::new();
-        let mut lag = histogram();
         let (mut busy, mut cpu) = (0.0, 0);
         for report in reports {
             faults.add(report.faults);
             numbers.extend(report.counted);
             busy += report.cpu as f64 / report.window.max(1) as f64;
             cpu = cpu.max(report.window);
-            lag.add(report.lag).map_err(|e| Error::usage(e.to_string()))?;
         }
         if faults.wrong > 0 {
             let first = faults.first_wrong.unwrap_or_default();
@@ -246,7 +248,10 @@ impl Summary {
             first_error: faults.first_error,
             generator_busy: busy,
             generator_bound: busy > 0.8 * load.threads as f64,
-            generator_lag_p99_us: micros(lag.value_at_quantile(0.99)),
+            generator_lag_p99_us: tally
+                .lag
+                .as_deref()
+                .map_or(0.0, |lag| micros(lag.value_at_quantile(0.99))),
             server: server_use(&moments),
             per_second: per_second(&seconds, length, &moments),
             answered_late: seconds

@@ -35,8 +35,6 @@ pub(super) struct Report {
     /// Processor time within the measured window, and the length of that window.
     pub(super) cpu: u64,
     pub(super) window: u64,
-    /// Nanoseconds by which requests left late although their connection was free (open loop).
-    pub(super) lag: hdrhistogram::Histogram<u64>,
 }
 
 pub(super) struct Worker<'a> {
@@ -49,7 +47,6 @@ pub(super) struct Worker<'a> {
     connections: Vec<Connection>,
     poll: Poll,
     book: Book,
-    lag: hdrhistogram::Histogram<u64>,
     output: Vec<u8>,
     input: Vec<u8>,
     /// Requests that may still be sent.
@@ -104,7 +101,6 @@ impl<'a> Worker<'a> {
             connections,
             poll,
             book,
-            lag: super::record::histogram(),
             output: Vec::with_capacity(64 * 1024),
             input: vec![0; INPUT],
             in_flight: 0,
@@ -133,7 +129,6 @@ impl<'a> Worker<'a> {
             window: end.saturating_sub(from),
             counted: self.book.counted.take().unwrap_or_default(),
             faults: self.book.faults,
-            lag: self.lag,
         };
         Ok(report)
     }
@@ -189,8 +184,10 @@ impl<'a> Worker<'a> {
             let number = self.next_connection % self.connections.len();
             self.next_connection = number + 1;
             let connection = &mut self.connections[number];
-            if connection.backlog.is_empty() && connection.pending.len() < self.load.pipeline {
-                self.lag.saturating_record(now.saturating_sub(due));
+            let free =
+                connection.backlog.is_empty() && connection.pending.len() < self.load.pipeline;
+            if free && self.book.window.holds(due, due) {
+                self.book.tally.lag(now.saturating_sub(due));
             }
             connection.backlog.push_back(due);
             self.waiting += 1;

@@ -1,0 +1,263 @@
+//! `larder bench dip`: does the server ever pause? A steady load that writes the store several times
+//! over makes the cleaner and the committer work all the time; then no second may be much worse than the
+//! median second. Stores with checkpoints, compaction or stop-the-world phases show theirs here.
+//!
+//! The do-nothing responder gets the same load for the same time: its worst second is what this machine
+//! does to any server.
+
+mod page;
+mod report;
+mod steadiness;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::load::fill;
+use super::output::write_json;
+use crate::generator::{Load, Pacing, Summary};
+use crate::launch::{Allowance, Program, Running};
+use crate::responder::Responder;
+use crate::workload::{Lengths, Mix, Shape};
+use crate::{Error, Result};
+use report::{Outcome, Report, Run};
+use steadiness::Steadiness;
+
+/// The store, the load, and how long.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// Another server, without a store of the lab's: [NAME=]PATH, options behind it in the same word;
+    /// repeatable
+    #[arg(long = "peer", value_name = "PATH")]
+    peers: Vec<String>,
+    /// The Larder to measure instead of this executable
+    #[arg(long, value_name = "PATH")]
+    larder: Option<PathBuf>,
+    /// Measure the peers only
+    #[arg(long)]
+    without_larder: bool,
+    /// Where the store lies while it is measured: a directory on the device in question
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+    /// The store's size
+    #[arg(long, default_value = "1GB", value_name = "SIZE")]
+    store_size: String,
+    /// What an acknowledged write survives: none, async or sync
+    #[arg(long, default_value = "async")]
+    durability: String,
+    /// Memory limit in MiB
+    #[arg(long, default_value_t = 1024)]
+    memory: u64,
+    /// Threads of the server
+    #[arg(long, default_value_t = 1)]
+    server_threads: usize,
+    /// Network back-end of Larder and of the responder
+    #[arg(long, default_value = "auto")]
+    io: String,
+    /// Sets to gets, or verbs with weights, as in `load`
+    #[arg(long, default_value = "5:5")]
+    mix: Mix,
+    /// Different keys
+    #[arg(long, default_value_t = 400_000)]
+    keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value = "1000")]
+    value_size: Lengths,
+    /// Connections
+    #[arg(short, long, default_value_t = 50)]
+    connections: usize,
+    /// Requests per second instead of half of the measured maximum
+    #[arg(long, value_name = "PER_SECOND")]
+    rate: Option<f64>,
+    /// Seconds for which the maximum is measured, closed loop
+    #[arg(long, default_value_t = 5, value_name = "SECONDS")]
+    max_time: u64,
+    /// Measured seconds
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    time: u64,
+    /// Seconds for which the responder is loaded, if not the same
+    #[arg(long, value_name = "SECONDS")]
+    noise_time: Option<u64>,
+    /// Rounds
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Keep the server on this processor, with its background threads
+    #[arg(long, value_name = "CPU")]
+    server_cpu: Option<usize>,
+    /// Keep the generator on this processor
+    #[arg(long, value_name = "CPU")]
+    load_cpu: Option<usize>,
+    /// Write the report with every second as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// No line per second
+    #[arg(long)]
+    quiet: bool,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let mut programs = Vec::new();
+        if !self.without_larder {
+            let larder = Program::larder(self.larder.as_deref(), &self.io)?;
+            programs.push(Program { name: "larder".into(), ..larder });
+        }
+        for peer in &self.peers {
+            programs.push(Program::peer(peer)?);
+        }
+        if programs.is_empty() || self.rounds == 0 || self.time == 0 || self.max_time == 0 {
+            return Err(Error::usage("there is nothing to measure"));
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for round in 1..=self.rounds {
+            for program in &programs {
+                eprintln!("round {round} of {}: {}", self.rounds, program.name);
+                runs.push(self.measure(program, round)?);
+            }
+        }
+        let outcomes = programs.iter().map(|program| Outcome::of(&program.name, &runs)).collect();
+        let report = Report { setup: self.setup(), outcomes, runs };
+        report.print();
+        if let Some(path) = &self.html {
+            page::write(path, &report)?;
+        }
+        write_json(self.json.as_deref(), &report)
+    }
+
+    fn measure(&self, program: &Program, round: usize) -> Result<Run> {
+        let directory = Scratch::new(&self.dir)?;
+        let server = self.start(program, &directory)?;
+        let shape = Shape {
+            mix: self.mix.clone(),
+            keys: self.keys,
+            value_lengths: self.value_size,
+            ..Shape::default()
+        };
+        let load = Load {
+            connections: self.connections,
+            seed: round as u64,
+            cpu: self.load_cpu,
+            probe: Some(server.probe()),
+            progress: !self.quiet,
+            ..Load::new(server.address.clone())
+        };
+        fill(&Load { progress: false, ..load.clone() }, &shape, true)?;
+        let maximum = self.maximum(&load, &shape)?;
+        let rate = self.rate.or(maximum.map(|maximum| maximum / 2.0)).unwrap_or_default();
+        let steady = Load {
+            pacing: Pacing::Constant(rate),
+            duration: Some(Duration::from_secs(self.time)),
+            ..load
+        };
+        eprintln!("open loop, {rate:.0}/s for {} s", self.time);
+        let loaded = steady.run(shape.clone())?.without_errors()?;
+        let store_bytes = directory.bytes()?;
+        let version = server.version.clone();
+        drop(server);
+        let noise = self.noise(&steady, shape)?;
+        let written = loaded.server.map_or(0, |server| server.written);
+        Ok(Run {
+            server: program.name.clone(),
+            version,
+            round,
+            maximum,
+            rate,
+            steadiness: Steadiness::of(&loaded.per_second),
+            noise_steadiness: Steadiness::of(&noise.per_second),
+            store_bytes,
+            turnovers: if store_bytes > 0 { written as f64 / store_bytes as f64 } else { 0.0 },
+            load: loaded,
+            noise,
+        })
+    }
+
+    /// Larder is given a store; a peer that has one is given it with its own options.
+    fn start(&self, program: &Program, directory: &Scratch) -> Result<Running> {
+        let mut program = program.clone();
+        if program.dialect == crate::launch::Dialect::Larder {
+            let store = format!("{}:{}", directory.0.display(), self.store_size);
+            let options = ["--store", &store, "--durability", &self.durability];
+            program.extra.extend(options.map(str::to_owned));
+        }
+        let (memory, threads) = (self.memory, self.server_threads);
+        program.start(Allowance { memory, threads, cpu: self.server_cpu })
+    }
+
+    /// What the server does when nothing holds the load back.
+    fn maximum(&self, load: &Load, shape: &Shape) -> Result<Option<f64>> {
+        if self.rate.is_some() {
+            return Ok(None);
+        }
+        let load = Load {
+            duration: Some(Duration::from_secs(self.max_time)),
+            progress: false,
+            ..load.clone()
+        };
+        let summary = load.run(shape.clone())?.without_errors()?;
+        eprintln!("closed loop: {:.0} requests/s", summary.requests_per_second);
+        Ok(Some(summary.requests_per_second))
+    }
+
+    fn noise(&self, load: &Load, shape: Shape) -> Result<Summary> {
+        let responder = Responder::start(&self.io, self.server_cpu, self.value_size.max)?;
+        let time = self.noise_time.unwrap_or(self.time);
+        eprintln!("the responder at the same rate for {time} s");
+        let load = Load {
+            server: responder.address.clone(),
+            probe: Some(responder.probe.clone()),
+            duration: Some(Duration::from_secs(time)),
+            ..load.clone()
+        };
+        load.run(shape)?.without_errors()
+    }
+
+    fn setup(&self) -> String {
+        format!(
+            "store of {}, durability {}, memory {} MiB, server threads {}; {} over {} keys, values of {} \
+             bytes, {} connections, open loop for {} s",
+            self.store_size,
+            self.durability,
+            self.memory,
+            self.server_threads,
+            self.mix,
+            self.keys,
+            self.value_size,
+            self.connections,
+            self.time
+        )
+    }
+}
+
+/// A directory for one store, which goes with it.
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(parent: &Path) -> Result<Scratch> {
+        let path = parent.join(format!("larder-dip-{}", std::process::id()));
+        fs::create_dir(&path)
+            .map_err(|e| Error::io(format!("cannot create {}", path.display()), e))?;
+        Ok(Scratch(path))
+    }
+
+    /// The size of what lies there.
+    fn bytes(&self) -> Result<u64> {
+        let doing = |e| Error::io(format!("cannot list {}", self.0.display()), e);
+        let entries = fs::read_dir(&self.0).map_err(doing)?;
+        let lengths = entries.map(|entry| Ok(entry?.metadata()?.len()));
+        lengths.sum::<io::Result<u64>>().map_err(doing)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The server is stopped by now; what cannot be removed is left for the operator to see.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

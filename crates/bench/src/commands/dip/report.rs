@@ -1,0 +1,137 @@
+//! What `larder bench dip` found, for people and for programs.
+
+use serde::Serialize;
+
+use super::super::output::{megabytes, print_table};
+use super::steadiness::{DELIVERED_MIN, LATENCY_MAX, Steadiness, Verdict};
+use crate::generator::Summary;
+use crate::machine::Machine;
+
+/// One round of one server.
+#[derive(Debug, Serialize)]
+pub(super) struct Run {
+    pub(super) server: String,
+    pub(super) version: String,
+    pub(super) round: usize,
+    /// Requests per second of the closed loop, unless the rate was given.
+    pub(super) maximum: Option<f64>,
+    pub(super) rate: f64,
+    pub(super) steadiness: Steadiness,
+    /// The responder's at the same rate: the machine's noise.
+    pub(super) noise_steadiness: Steadiness,
+    /// Bytes of the store; 0 without one.
+    pub(super) store_bytes: u64,
+    /// How many times its size was written within the measured time.
+    pub(super) turnovers: f64,
+    pub(super) load: Summary,
+    pub(super) noise: Summary,
+}
+
+/// What all rounds of one server come to.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    pub(super) server: String,
+    pub(super) verdict: Verdict,
+    /// The responder's beside it: where that does not hold either, the machine was too restless.
+    pub(super) noise: Verdict,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) setup: String,
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) runs: Vec<Run>,
+}
+
+impl Outcome {
+    pub(super) fn of(server: &str, runs: &[Run]) -> Outcome {
+        let verdict = |value: fn(&Run) -> Steadiness| {
+            let mine = runs.iter().filter(|run| run.server == server);
+            Verdict::of(&mine.map(value).collect::<Vec<_>>())
+        };
+        Outcome {
+            server: server.to_owned(),
+            verdict: verdict(|run| run.steadiness),
+            noise: verdict(|run| run.noise_steadiness),
+        }
+    }
+
+    /// `holds` and the figures behind it.
+    pub(super) fn sentences(&self) -> (&'static str, String) {
+        let (verdict, noise) = (&self.verdict, &self.noise);
+        let holds = if verdict.holds { "holds" } else { "does not hold" };
+        let figures = format!(
+            "The worst second delivers {} of the median second (wanted: at least {DELIVERED_MIN}), its p99.9 \
+             is {} times the median second's (wanted: at most {LATENCY_MAX}). The responder, which is this \
+             machine's noise: {} and {}.",
+            verdict.delivered_ratio.show(3),
+            verdict.p999_ratio.show(1),
+            noise.delivered_ratio.show(3),
+            noise.p999_ratio.show(1)
+        );
+        (holds, figures)
+    }
+}
+
+impl Run {
+    /// One line of facts.
+    pub(super) fn line(&self) -> String {
+        let maximum = self.maximum.map_or(String::new(), |maximum| {
+            format!(" of {maximum:.0}/s that the closed loop reached")
+        });
+        let written = match (&self.load.server, self.store_bytes) {
+            (Some(_), 1..) => format!(
+                "; the store was written {:.1} times over ({} of {})",
+                self.turnovers,
+                megabytes(self.load.server.map_or(0, |server| server.written)),
+                megabytes(self.store_bytes)
+            ),
+            _ => String::new(),
+        };
+        let hits =
+            self.load.hit_ratio.map_or(String::new(), |hits| format!("; hit ratio {hits:.4}"));
+        format!("{:.0} requests/s{maximum}{written}{hits}", self.rate)
+    }
+
+    fn cells(&self, name: &str, of: &Steadiness) -> Vec<String> {
+        vec![
+            self.round.to_string(),
+            name.to_owned(),
+            format!("{:.0}", of.median_delivered),
+            format!("{:.0} (second {})", of.worst_delivered, of.worst_delivered_at),
+            format!("{:.3}", of.delivered_ratio),
+            format!("{:.0}", of.median_p999_us),
+            format!("{:.0} (second {})", of.worst_p999_us, of.worst_p999_at),
+            format!("{:.1}", of.p999_ratio),
+        ]
+    }
+}
+
+impl Report {
+    pub(super) fn print(&self) {
+        println!("{}\n{}\n", Machine::here().line(), self.setup);
+        for run in &self.runs {
+            println!("{}, round {}: {}", run.server, run.round, run.line());
+        }
+        println!();
+        let header = [
+            "round",
+            "server",
+            "answers/s, median",
+            "worst second",
+            "ratio",
+            "p99.9 µs, median",
+            "worst second",
+            "ratio",
+        ];
+        let rows = self.runs.iter().flat_map(|run| {
+            [run.cells(&run.server, &run.steadiness), run.cells("responder", &run.noise_steadiness)]
+        });
+        print_table(&header, &rows.collect::<Vec<_>>());
+        println!();
+        for outcome in &self.outcomes {
+            let (holds, figures) = outcome.sentences();
+            println!("{}: {}. {figures}", outcome.server, holds.to_uppercase());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! `larder bench dip` against the real server: a steady run is measured to its end, and a server that
+//! stands still for a second is found out.
+
+mod harness;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use harness::{BINARY, Folder};
+use serde_json::Value;
+
+/// Runs a small dip experiment of `seconds`; `meanwhile` gets its process id when the first measured
+/// second is over. The JSON report.
+fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
+    let folder = Folder::new(name);
+    let (json, html) = (folder.0.join("dip.json"), folder.0.join("dip.html"));
+    let mut command = Command::new(BINARY);
+    command.args("bench dip --rounds 1 --noise-time 1 --rate 2000 --connections 4".split(' '));
+    command.args("--keys 2000 --store-size 64MB --memory 64".split(' '));
+    command.arg("--time").arg(seconds.to_string()).arg("--dir").arg(&folder.0);
+    command.arg("--json").arg(&json).arg("--html").arg(&html);
+    let mut bench =
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut lines = BufReader::new(bench.stderr.take().expect("stderr is piped")).lines();
+    let mut line = || lines.next().map(|line| line.expect("the progress is text"));
+    // The header of the measured run, and then one line per second.
+    while line().expect("it goes on").split(',').next() != Some("open loop") {}
+    let first = line().expect("it goes on");
+    assert!(first.trim_start().starts_with("1 s"), "{first}");
+    meanwhile(bench.id());
+    while line().is_some() {}
+    assert!(bench.wait().expect("it ends").success());
+    let page = fs::read_to_string(html).expect("the page was written");
+    assert!(page.contains("<svg") && page.contains("larder, round 1"));
+    let left = fs::read_dir(&folder.0).expect("readable directory").count();
+    assert_eq!(left, 2, "the store must be gone");
+    serde_json::from_slice(&fs::read(json).expect("the report was written")).expect("JSON")
+}
+
+/// The only child of a process.
+fn child_of(pid: u32) -> u32 {
+    let children = fs::read_dir(format!("/proc/{pid}/task")).expect("threads").find_map(|thread| {
+        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
+        list.split_whitespace().next()?.parse().ok()
+    });
+    children.expect("the server is a child of the lab")
+}
+
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(sent.expect("kill is there").success());
+}
+
+#[test]
+fn every_second_is_reported() {
+    let report = &dip("dip-steady", 3, |_| ())["report"];
+    let run = &report["runs"][0];
+    let seconds = run["load"]["per_second"].as_array().expect("a series");
+    assert_eq!((seconds.len(), run["noise"]["per_second"].as_array().unwrap().len()), (3, 1));
+    let answered: f64 = seconds.iter().map(|s| s["requests_per_second"].as_f64().unwrap()).sum();
+    let late = run["load"]["answered_late"].as_f64().unwrap();
+    assert_eq!(answered + late, run["load"]["total"]["requests"].as_f64().unwrap());
+    assert_eq!(run["load"]["total"]["requests"], 6000);
+    assert_eq!(run["store_bytes"], 64 << 20);
+    assert!(run["turnovers"].as_f64().unwrap() > 0.0, "{run}");
+}
+
+#[test]
+fn a_server_that_stands_still_is_found_out() {
+    let report = &dip("dip-stall", 5, |lab| {
+        let server = child_of(lab);
+        signal(server, "-STOP");
+        // What is to be found.
+        thread::sleep(Duration::from_secs(1));
+        signal(server, "-CONT");
+    })["report"];
+    let (verdict, steadiness) =
+        (&report["outcomes"][0]["verdict"], &report["runs"][0]["steadiness"]);
+    assert_eq!(verdict["holds"], false, "{verdict}");
+    assert!(steadiness["delivered_ratio"].as_f64().unwrap() < 0.6, "{steadiness}");
+    assert!(steadiness["worst_p999_us"].as_f64().unwrap() > 900_000.0, "{steadiness}");
+}
