@@ -72,6 +72,10 @@ pub struct Arguments {
     /// Requests per second instead of half of the measured maximum
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
+    /// How often every key is stored before anything is measured: with enough of it the store has been
+    /// written over once, and memory is touched, before the first second
+    #[arg(long, default_value_t = 1)]
+    fills: usize,
     /// Seconds for which the maximum is measured, closed loop
     #[arg(long, default_value_t = 5, value_name = "SECONDS")]
     max_time: u64,
@@ -147,7 +151,9 @@ impl Arguments {
             progress: !self.quiet,
             ..Load::new(server.address.clone())
         };
-        fill(&Load { progress: false, ..load.clone() }, &shape, true)?;
+        for _ in 0..self.fills {
+            fill(&Load { progress: false, ..load.clone() }, &shape, true)?;
+        }
         let maximum = self.maximum(&load, &shape)?;
         let rate = self.rate.or(maximum.map(|maximum| maximum / 2.0)).unwrap_or_default();
         let steady = Load {
@@ -220,7 +226,7 @@ impl Arguments {
     fn setup(&self) -> String {
         format!(
             "store of {}, durability {}, memory {} MiB, server threads {}; {} over {} keys, values of {} \
-             bytes, {} connections, open loop for {} s",
+             bytes, stored {} times before, {} connections, open loop for {} s",
             self.store_size,
             self.durability,
             self.memory,
@@ -228,6 +234,7 @@ impl Arguments {
             self.mix,
             self.keys,
             self.value_size,
+            self.fills,
             self.connections,
             self.time
         )
