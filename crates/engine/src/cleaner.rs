@@ -1,4 +1,4 @@
-//! The cleaner: makes room before writers need it.
+//! The cleaner: makes room before writers need it, and has the next frame's memory ready.
 //!
 //! In this order: segments with nothing alive, segments that have expired whole, segments that are
 //! mostly dead (what is alive in them moves on: hot overwrites do not push other items out), and
@@ -147,6 +147,7 @@ impl Cleaner {
     /// until somebody asks.
     fn turn(&mut self, engine: &Engine) -> Option<Duration> {
         let _turn = engine.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.log.prepare_frame();
         let warming = engine.warm_one();
         self.reap(engine);
         self.sweep(engine);

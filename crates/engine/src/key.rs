@@ -1,7 +1,7 @@
 //! A key and its hash. The hash is computed once, before anything is looked up, so that a batch can
 //! fetch the memory of all its keys ahead.
 
-use crate::index::slot::TAG_BITS;
+use crate::index::slot::{POSITION_BITS, TAG_BITS};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// A key of 1 to 250 bytes and its seeded 128-bit hash (XXH3: a frozen algorithm, because a store
@@ -11,7 +11,7 @@ pub struct Key<'a> {
     bytes: &'a [u8],
     /// Stripe (from the top) and position in the stripe's table (from the bottom).
     pub(crate) lo: u64,
-    /// Tag (from the bottom); the rest is for fingerprints.
+    /// For fingerprints.
     pub(crate) hi: u64,
     /// Which candidate slot probably is the key's, plus one; 0 if nobody looked yet.
     hint: u8,
@@ -32,12 +32,12 @@ impl<'a> Key<'a> {
 
     #[inline]
     pub(crate) fn position(&self) -> u32 {
-        self.lo as u32
+        self.lo as u32 & ((1 << POSITION_BITS) - 1)
     }
 
     #[inline]
     pub(crate) fn tag(&self) -> u32 {
-        self.hi as u32 & ((1 << TAG_BITS) - 1)
+        self.lo as u32 & ((1 << TAG_BITS) - 1)
     }
 
     /// The candidate slot that is worth the first look.

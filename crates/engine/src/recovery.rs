@@ -74,14 +74,14 @@ impl Engine {
             return Err(StoreError::IndexTooLarge);
         }
         let seen = scans.iter().flatten().map(|scan| scan.last_commit).max().unwrap_or(0);
-        let mut loaded = Vec::new();
+        let (mut loaded, mut useless) = (Vec::new(), Vec::new());
         let (mut newest, mut seq_limit) = (0, store.superblock().seq_limit);
         for (found, scan) in survey.segments.iter().zip(&scans) {
             let Some(scan) = scan else {
                 // A jumbo whose commit did not complete looks the same as a damaged one.
                 let torn = found.header.jumbo.is_some() && found.opened + 1 >= seen;
                 report.damaged_segments += u32::from(!torn);
-                self.log.give_up(found.number);
+                useless.push(found.number);
                 continue;
             };
             newest = newest.max(scan.last_commit);
@@ -97,7 +97,7 @@ impl Engine {
         }
         // Segments of commits that failed may have been opened after the last good one.
         let newest = survey.segments.iter().map(|found| found.opened).fold(newest, u64::max);
-        self.log.finish_recovery(&survey, &loaded, newest)?;
+        self.log.finish_recovery(&survey, &loaded, &useless, newest)?;
         for address in shared.tombstones.into_inner().unwrap_or_else(PoisonError::into_inner) {
             self.bury_recovered(address)?;
         }
@@ -330,7 +330,7 @@ impl Engine {
                 segment.revive(record.size());
             }
             None => {
-                let place = guard.vacate(key, |at| self.log.prefetch(at), |at| self.position(at));
+                let place = guard.vacate(key, |at| self.position(at));
                 let Some(place) = place else {
                     shared.full.store(true, Ordering::Relaxed);
                     return;

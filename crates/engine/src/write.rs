@@ -89,9 +89,7 @@ impl Session {
         let log = &self.engine.log;
         let place = match existing {
             Some(existing) => existing.place,
-            None => guard
-                .vacate(key, |at| log.prefetch(at), |at| self.engine.position(at))
-                .ok_or(NotWritten::NoSpace)?,
+            None => guard.vacate(key, |at| self.engine.position(at)).ok_or(NotWritten::NoSpace)?,
         };
         let value_hash = self.value_hash(&body);
         let _appending = self.appending()?;
@@ -101,6 +99,9 @@ impl Session {
                 let reserved = log
                     .reserve(stream, size, self.now(), Claim::Write)
                     .ok_or(NotWritten::NoSpace)?;
+                if log.begins_segment(reserved.address) {
+                    self.engine.kick_cleaner();
+                }
                 fields.seq = guard.next_seq();
                 // SAFETY: the reservation is `size` bytes of this thread's own; nobody reads them
                 // before the slot is published. The value's pieces are `layout.value` bytes.

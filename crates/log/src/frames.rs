@@ -71,6 +71,29 @@ impl Frames {
         Some(self.region.at(frame as usize * self.size))
     }
 
+    /// Has a frame ready for the next taker, its memory supplied, if the budget has room for one.
+    pub(crate) fn prepare(&self, budget: &Budget) {
+        let frame = {
+            let mut pool = self.lock();
+            let fresh = pool.fresh < self.count();
+            if !pool.ready.is_empty() || !fresh && pool.absent.is_empty() {
+                return;
+            }
+            if !budget.try_charge(self.size as u64) {
+                return;
+            }
+            pool.used += 1;
+            pool.absent.pop().unwrap_or_else(|| {
+                pool.fresh += 1;
+                pool.fresh - 1
+            })
+        };
+        self.region.populate(frame as usize * self.size, self.size);
+        let mut pool = self.lock();
+        pool.used -= 1;
+        pool.ready.push(frame);
+    }
+
     /// Frames that could be taken without reclaiming: ready ones, and what the budget has room for.
     fn in_reach(&self, pool: &Pool, budget: &Budget) -> usize {
         let untaken = (self.count() - pool.fresh) as usize + pool.absent.len();

@@ -215,6 +215,17 @@ impl Log {
         self.frames.available(&self.budget)
     }
 
+    /// Has the next frame's memory supplied before a writer needs it.
+    pub fn prepare_frame(&self) {
+        self.frames.prepare(&self.budget);
+    }
+
+    /// Whether nothing stands before this record in its segment: a frame was taken for it.
+    #[inline]
+    pub fn begins_segment(&self, address: Address) -> bool {
+        address.offset() <= HEADER_BYTES
+    }
+
     /// Gives unused frames back to the operating system while the budget is exceeded.
     pub fn shrink(&self) {
         self.frames.shrink(&self.budget);

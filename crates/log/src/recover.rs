@@ -395,16 +395,9 @@ impl Log {
         entry.sealed.store(true, Ordering::Release);
     }
 
-    /// A place whose segment cannot be used becomes free.
-    pub fn give_up(&self, number: SegmentNumber) {
-        let store = self.durable_log();
-        let mut numbers = lock(&self.numbers);
-        numbers.extend(store.take_parts(number));
-        numbers.push(number);
-    }
-
     /// Ends the recovery: segments that were open get their end on the device, the loaded ones (the
-    /// newest first, each with whether it is sealed) their order, and commits go on above `newest`.
+    /// newest first, each with whether it is sealed) their order, places whose segment is of no use
+    /// become free, and commits go on above `newest`.
     ///
     /// # Errors
     /// Those of the device.
@@ -412,10 +405,21 @@ impl Log {
         &self,
         survey: &Survey,
         loaded: &[(&Found, bool)],
+        useless: &[SegmentNumber],
         newest: u64,
     ) -> io::Result<()> {
         let store = self.durable_log();
         let mut written = Written::default();
+        for &number in useless {
+            // What is torn now would look damaged when later commits have followed it.
+            for place in store.take_parts(number).into_iter().chain([number]) {
+                self.write_meta(store, &mut written, place, Use::Free, 0, None)?;
+                lock(&self.numbers).push(place);
+            }
+        }
+        for &number in &survey.damaged {
+            self.write_meta(store, &mut written, number, Use::Free, 0, None)?;
+        }
         for &(found, sealed) in loaded.iter().rev() {
             let segment = self.segment(found.number);
             // A sealed one, too, may have a part of its last blocks in tail places only.

@@ -4,7 +4,7 @@
 //! `alternate(b) = (mix(tag) - b) mod n`, so an item can be moved to its other bucket without a look
 //! at its key. Load reached in simulation: 0.74 without displacement, 0.91 with it.
 
-use super::slot::Slot;
+use super::slot::{POSITION_BITS, Slot, TAG_BITS};
 use larder_log::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Slots in a bucket.
@@ -23,12 +23,26 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// The candidates of a key with this position (a uniform 32-bit hash) and tag among `buckets`.
+    /// The candidates of a key with this position among `buckets`.
     #[inline]
-    pub(crate) fn of(position: u32, tag: u32, buckets: usize) -> Self {
-        let first = ((u64::from(position) * buckets as u64) >> 32) as usize;
-        Candidates { first, second: alternate(first, tag, buckets) }
+    pub(crate) fn of(position: u32, buckets: usize) -> Self {
+        let first = ((u64::from(position) * buckets as u64) >> POSITION_BITS) as usize;
+        Candidates { first, second: alternate(first, position & TAG_MASK, buckets) }
     }
+}
+
+const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
+
+/// The position of the key whose `slot` lies in `bucket`; `None` if there are too few buckets to know
+/// it. The slots of a bucket have positions from an interval, in which a tag occurs once.
+pub(crate) fn position(slot: Slot, bucket: usize, buckets: usize) -> Option<u32> {
+    if buckets < 1 << (POSITION_BITS - TAG_BITS) {
+        return None;
+    }
+    let tag = slot.tag();
+    let first = if slot.is_displaced() { alternate(bucket, tag, buckets) } else { bucket };
+    let from = ((first as u64) << POSITION_BITS).div_ceil(buckets as u64) as u32;
+    Some(from + (tag.wrapping_sub(from) & TAG_MASK))
 }
 
 /// The other candidate of an item with `tag` that lies in `bucket`.
@@ -119,32 +133,36 @@ impl Version {
         self.0.load(Ordering::Relaxed) == begun
     }
 
-    /// Moves `slot` from one place to an empty one. The caller holds the stripe's lock.
+    /// Moves `slot` to an empty place of its other bucket. The caller holds the stripe's lock.
     fn displace(&self, slot: &AtomicU64, to: &AtomicU64) {
         let version = self.0.load(Ordering::Relaxed);
         self.0.store(version.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        to.store(slot.load(Ordering::Relaxed), Ordering::Release);
+        let moved = Slot(slot.load(Ordering::Relaxed));
+        to.store(moved.with_displaced(!moved.is_displaced()).0, Ordering::Release);
         slot.store(0, Ordering::Release);
         self.0.store(version.wrapping_add(2), Ordering::Release);
     }
 }
 
 /// An empty place for a key with these candidates, made by moving one resident to its other bucket
-/// if need be; `None` when the table must grow. The caller holds the stripe's lock.
+/// if need be, and whether it is in the second of them; `None` when the table must grow. The caller
+/// holds the stripe's lock.
 pub(crate) fn vacate<'a>(
     buckets: &'a [Bucket],
     at: Candidates,
     version: &Version,
-) -> Option<&'a AtomicU64> {
+) -> Option<(&'a AtomicU64, bool)> {
     let empties = |bucket: usize| {
         buckets[bucket].0.iter().filter(|place| place.load(Ordering::Relaxed) == 0).count()
     };
     let (first, second) = (empties(at.first), empties(at.second));
     if first + second > 0 {
-        return empty_place(&buckets[if first >= second { at.first } else { at.second }]);
+        let displaced = second > first;
+        let place = empty_place(&buckets[if displaced { at.second } else { at.first }])?;
+        return Some((place, displaced));
     }
-    for bucket in [at.first, at.second] {
+    for (bucket, displaced) in [(at.first, false), (at.second, true)] {
         for place in &buckets[bucket].0 {
             let slot = Slot(place.load(Ordering::Relaxed));
             let other = alternate(bucket, slot.tag(), buckets.len());
@@ -153,7 +171,7 @@ pub(crate) fn vacate<'a>(
             }
             if let Some(free) = empty_place(&buckets[other]) {
                 version.displace(place, free);
-                return Some(place);
+                return Some((place, displaced));
             }
         }
     }
@@ -183,6 +201,18 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_and_a_tag_are_a_position() {
+        for buckets in [128usize, 192, 704, 4160, 16 * 4095] {
+            for at in (0..1 << POSITION_BITS).step_by(1009) {
+                let Candidates { first, second } = Candidates::of(at, buckets);
+                let slot = Slot::new(at & TAG_MASK, 0, Address::new(1, 8));
+                assert_eq!(position(slot, first, buckets), Some(at));
+                assert_eq!(position(slot.with_displaced(true), second, buckets), Some(at));
+            }
+        }
+    }
+
+    #[test]
     fn one_hop_of_displacement_fills_nine_tenths() {
         let buckets: Vec<Bucket> = (0..1024).map(|_| Bucket::default()).collect();
         let version = Version::default();
@@ -191,14 +221,25 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (state ^ state >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd)
         };
-        let mut filled = 0;
+        let (mut filled, mut positions) = (0, Vec::new());
         loop {
             let hash = random();
-            let (position, tag) = ((hash >> 32) as u32, hash as u32 & 0x1FFFF);
-            let at = Candidates::of(position, tag, buckets.len());
-            let Some(place) = vacate(&buckets, at, &version) else { break };
-            place.store(Slot::new(tag, 0, Address::new(1, 8 * filled)).0, Ordering::Relaxed);
+            let position = (hash >> 40) as u32;
+            let at = Candidates::of(position, buckets.len());
+            let Some((place, displaced)) = vacate(&buckets, at, &version) else { break };
+            let slot = Slot::new(position & TAG_MASK, 0, Address::new(1, 8 * filled));
+            place.store(slot.with_displaced(displaced).0, Ordering::Relaxed);
+            positions.push(position);
             filled += 1;
+        }
+        // Wherever a slot was moved to, it says where its key belongs.
+        for (number, bucket) in buckets.iter().enumerate() {
+            for slot in bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed))) {
+                if !slot.is_empty() {
+                    let known = positions[slot.address().offset() / 8];
+                    assert_eq!(position(slot, number, buckets.len()), Some(known));
+                }
+            }
         }
         let load = filled as f64 / (buckets.len() * SLOTS) as f64;
         assert!(load > 0.88, "first insertion failed at load {load}");

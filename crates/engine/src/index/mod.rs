@@ -112,7 +112,7 @@ impl Index {
             if buckets.is_empty() {
                 return None;
             }
-            let at = Candidates::of(key.position(), key.tag(), buckets.len());
+            let at = Candidates::of(key.position(), buckets.len());
             if let Some(number) = key.hint() {
                 let place = bucket::place(buckets, at, number);
                 if let Some(found) = bucket::accept(place, key.tag(), &mut matches) {
@@ -137,7 +137,7 @@ impl Index {
         if buckets.is_empty() {
             return;
         }
-        let at = Candidates::of(key.position(), key.tag(), buckets.len());
+        let at = Candidates::of(key.position(), buckets.len());
         larder_log::log::prefetch((&raw const buckets[at.first]).cast());
         larder_log::log::prefetch((&raw const buckets[at.second]).cast());
     }
@@ -154,7 +154,7 @@ impl Index {
         if buckets.is_empty() {
             return None;
         }
-        let at = Candidates::of(key.position(), key.tag(), buckets.len());
+        let at = Candidates::of(key.position(), buckets.len());
         let mask = bucket::tagged(buckets, at, key.tag());
         if mask == 0 {
             return None;
@@ -367,6 +367,8 @@ impl Drop for Guard<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     place: &'a AtomicU64,
+    /// Of an empty place: whether it is in the second bucket of the key that it is for.
+    displaced: bool,
 }
 
 impl Place<'_> {
@@ -394,7 +396,7 @@ impl<'a> Guard<'a> {
         if buckets.is_empty() {
             return None;
         }
-        let at = Candidates::of(key.position(), key.tag(), buckets.len());
+        let at = Candidates::of(key.position(), buckets.len());
         let hinted = key.hint().and_then(|number| {
             bucket::accept(bucket::place(buckets, at, number), key.tag(), &mut matches)
         });
@@ -402,7 +404,7 @@ impl<'a> Guard<'a> {
             Some(found) => found,
             None => bucket::find(buckets, at, key.tag(), matches)?,
         };
-        Some((Place { place }, slot, found))
+        Some((Place { place, displaced: slot.is_displaced() }, slot, found))
     }
 
     /// The next version.
@@ -419,7 +421,8 @@ impl<'a> Guard<'a> {
     /// Publishes a new slot in a place that is in use; the number of items changes by `items`.
     #[inline]
     pub(crate) fn replace(&self, place: Place<'_>, slot: Slot, items: i32) {
-        place.place.store(slot.0, Ordering::Release);
+        let displaced = place.slot().is_displaced();
+        place.place.store(slot.with_displaced(displaced).0, Ordering::Release);
         if items != 0 {
             self.count(items);
         }
@@ -428,7 +431,7 @@ impl<'a> Guard<'a> {
     /// Publishes a slot in a place that [`Guard::vacate`] gave; `items` as in [`Guard::replace`].
     #[inline]
     pub(crate) fn fill(&self, place: Place<'_>, slot: Slot, items: i32) {
-        place.place.store(slot.0, Ordering::Release);
+        place.place.store(slot.with_displaced(place.displaced).0, Ordering::Release);
         self.count(items);
     }
 
@@ -446,29 +449,29 @@ impl<'a> Guard<'a> {
     }
 
     /// An empty place for the key; the table grows if it must. `locate` finds the position of a
-    /// resident's key, `fetch` prepares that. `None`: no memory for a larger table.
+    /// resident's key, where a table is too small to know it. `None`: no memory for a larger table.
     #[inline]
     pub(crate) fn vacate(
         &self,
         key: &Key<'_>,
-        fetch: impl Fn(Address),
         locate: impl Fn(Address) -> u32,
     ) -> Option<Place<'a>> {
         loop {
             let buckets = self.buckets();
             if !buckets.is_empty() {
-                let at = Candidates::of(key.position(), key.tag(), buckets.len());
-                if let Some(place) = bucket::vacate(buckets, at, &self.stripe.version) {
-                    return Some(Place { place });
+                let at = Candidates::of(key.position(), buckets.len());
+                if let Some((place, displaced)) = bucket::vacate(buckets, at, &self.stripe.version)
+                {
+                    return Some(Place { place, displaced });
                 }
             }
-            self.grow(&fetch, &locate)?;
+            self.grow(&locate)?;
         }
     }
 
     /// Replaces the table by one that is an eighth larger.
     #[cold]
-    fn grow(&self, fetch: &impl Fn(Address), locate: &impl Fn(Address) -> u32) -> Option<()> {
+    fn grow(&self, locate: &impl Fn(Address) -> u32) -> Option<()> {
         // Growth comes in waves over all stripes: take back what the last ones left.
         self.index.reap();
         let old = self.stripe.table();
@@ -476,7 +479,7 @@ impl<'a> Guard<'a> {
         loop {
             pages += (pages / self.index.growth.load(Ordering::Relaxed) as usize).max(1);
             let new = self.index.pages.take(pages, self.index.strict.load(Ordering::Relaxed))?;
-            if self.copy_to(new, fetch, locate) {
+            if self.copy_to(new, locate) {
                 self.stripe.table.store(new.bits(), Ordering::Release);
                 let epoch = self.index.epochs.advance();
                 if old != Table::NONE {
@@ -490,12 +493,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Copies every slot to its bucket in an unpublished table; false if one does not fit.
-    fn copy_to(
-        &self,
-        new: Table,
-        fetch: &impl Fn(Address),
-        locate: &impl Fn(Address) -> u32,
-    ) -> bool {
+    fn copy_to(&self, new: Table, locate: &impl Fn(Address) -> u32) -> bool {
         // SAFETY: the table is this thread's own until it is published.
         let target = unsafe { new.buckets() };
         let unpublished = Version::default();
@@ -503,13 +501,14 @@ impl<'a> Guard<'a> {
         let slots =
             |bucket: &'a Bucket| bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed)));
         for (number, bucket) in source.iter().enumerate() {
-            if let Some(ahead) = source.get(number + 2) {
-                slots(ahead).filter(|slot| !slot.is_empty()).for_each(|s| fetch(s.address()));
-            }
             for slot in slots(bucket).filter(|slot| !slot.is_empty()) {
-                let at = Candidates::of(locate(slot.address()), slot.tag(), target.len());
-                let Some(place) = bucket::vacate(target, at, &unpublished) else { return false };
-                place.store(slot.0, Ordering::Relaxed);
+                let position = bucket::position(slot, number, source.len())
+                    .unwrap_or_else(|| locate(slot.address()));
+                let at = Candidates::of(position, target.len());
+                let Some((place, displaced)) = bucket::vacate(target, at, &unpublished) else {
+                    return false;
+                };
+                place.store(slot.with_displaced(displaced).0, Ordering::Relaxed);
             }
         }
         true

@@ -1,19 +1,26 @@
 //! A slot: 8 bytes of tag, frequency and address.
 //!
 //! ```text
-//! 63..47 tag (17)   46 older (1)   45..44 frequency (2)   43..0 address (segment 24, offset 20)
+//! 63..47 tag (17)   46 displaced (1)   45..44 frequency (2)   43..0 address (segment 24, offset 20)
 //! ```
 //!
-//! The tag only saves looks at records: a match is a match after the key compared equal.
+//! The tag saves looks at records: a match is a match after the key compared equal. It is the low
+//! end of the key's position, the bucket is the high end: so a slot can be moved to a larger table
+//! although its record, which may lie on a device only, is not at hand. Whether it lies in the second
+//! of its two buckets says the displaced bit, which is kept by the index alone.
 
 use larder_log::Address;
 
 const TAG_SHIFT: u32 = 47;
 const FREQUENCY_SHIFT: u32 = 44;
 const FREQUENCY_MASK: u64 = 0b11 << FREQUENCY_SHIFT;
+const DISPLACED: u64 = 1 << 46;
 
 /// Bits of a tag.
 pub(crate) const TAG_BITS: u32 = 17;
+/// Bits of a position, of which the lowest are the tag. A table of fewer buckets than the bits beyond
+/// the tag can count does not determine the position of its slots.
+pub(crate) const POSITION_BITS: u32 = 24;
 /// The greatest frequency.
 pub(crate) const MAX_FREQUENCY: u8 = 3;
 
@@ -46,6 +53,17 @@ impl Slot {
         Address::from_bits(self.0)
     }
 
+    /// Whether it lies in the second of its candidate buckets.
+    #[inline]
+    pub(crate) fn is_displaced(self) -> bool {
+        self.0 & DISPLACED != 0
+    }
+
+    #[inline]
+    pub(crate) fn with_displaced(self, displaced: bool) -> Self {
+        Slot(if displaced { self.0 | DISPLACED } else { self.0 & !DISPLACED })
+    }
+
     /// How often the item was read, saturating at 3.
     #[inline]
     pub(crate) fn frequency(self) -> u8 {
@@ -73,5 +91,12 @@ mod tests {
         let slot = slot.with_frequency(3);
         assert_eq!((slot.tag(), slot.frequency(), slot.address()), (0x1FFFF, 3, address));
         assert_eq!(slot.with_frequency(0).frequency(), 0);
+        let displaced = slot.with_displaced(true);
+        assert!(displaced.is_displaced() && !slot.is_displaced());
+        assert_eq!(displaced.with_displaced(false), slot);
+        assert_eq!(
+            (displaced.tag(), displaced.frequency(), displaced.address()),
+            (0x1FFFF, 3, address)
+        );
     }
 }
