@@ -10,11 +10,11 @@ use crate::engine::Engine;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use larder_disk::Device;
-use larder_log::Address;
 use larder_log::commit::{Closed, Committer as LogCommitter};
 use larder_log::cover::DeadMap;
 use larder_log::record::Kind;
 use larder_log::store::SEQ_LEASE;
+use larder_log::{Address, Rule};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -521,6 +521,9 @@ impl Engine {
     #[inline]
     pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
         let Some(store) = self.log.store() else { return CommitState::Durable };
+        if Rule::AcknowledgeWhenDurable.is_broken() && commit < store.open_commit() {
+            return CommitState::Durable;
+        }
         match store.commit_state(commit) {
             larder_log::CommitState::Durable => CommitState::Durable,
             larder_log::CommitState::Pending => CommitState::Pending,

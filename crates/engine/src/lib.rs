@@ -32,6 +32,8 @@ pub use engine::{Engine, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, OpenError};
 pub use expiry::{Expiry, UnixSeconds};
 pub use item::{Item, ItemHandle};
 pub use key::Key;
+#[cfg(feature = "breakable")]
+pub use larder_log::rule;
 pub use large::LargeValue;
 pub use options::{Options, WhenFull};
 pub use outcome::{CommitPoint, CommitState, Outcome, Refusal};

@@ -6,6 +6,7 @@
 //! Source of the scheme: T. Hart et al., "Performance of memory reclamation for lockless
 //! synchronization", 2007.
 
+use crate::rule::Rule;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError};
@@ -54,7 +55,7 @@ impl Epochs {
 
     /// Whether every participant has passed a quiescent point since `advance` answered `epoch`.
     pub fn passed(&self, epoch: u64) -> bool {
-        self.horizon() >= epoch
+        self.horizon() >= epoch || Rule::QuiescentReuse.is_broken()
     }
 
     /// The greatest epoch that has passed.

@@ -19,8 +19,8 @@ pub mod memory;
 mod reclaim;
 pub mod record;
 pub mod recover;
-
 mod residency;
+pub mod rule;
 pub mod segment;
 pub mod store;
 pub mod sync;
@@ -32,5 +32,6 @@ pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};
 pub use memory::{Mapping, Region};
 pub use record::{Fields, Head, Kind, Layout, Record};
 pub use residency::Image;
+pub use rule::Rule;
 pub use segment::{Segment, State};
 pub use store::{CommitState, Store};

@@ -275,6 +275,7 @@ impl Log {
                 let address = Address::new(number, offset as usize);
                 // SAFETY: the reserved range lies inside of the frame.
                 let memory = unsafe { segment.frame().add(offset as usize) };
+                crate::rule::reserved();
                 return Some(Reservation { address, memory });
             }
             self.roll(stream, number, now, claim)?;

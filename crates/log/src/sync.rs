@@ -9,6 +9,7 @@ pub use std::sync::{Mutex, MutexGuard, atomic};
 /// of the lock may need it.
 #[inline]
 pub fn spin(turn: &mut u32) {
+    crate::rule::waits();
     #[cfg(loom)]
     loom::thread::yield_now();
     #[cfg(not(loom))]

@@ -1,0 +1,148 @@
+//! The rules that lose data when they are broken, each with the one place that keeps it.
+//!
+//! With the feature `breakable`, which only the simulator's feature of that name turns on, one rule
+//! can be broken on purpose, to see that the simulator notices; and a simulation can let others run
+//! where this crate otherwise runs through. Without it all of that is a constant, and compiles to
+//! nothing.
+
+/// A rule; the text says what breaking it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Rule {
+    /// A segment is freed only when what superseded its records is durable.
+    FreeWhenDurable = 1,
+    /// A commit waits until what it covers is filled.
+    WaitForAppends = 2,
+    /// The greatest seq of a key counts, wherever it lies.
+    SeqDecides = 3,
+    /// Memory is reused after the quiescent period.
+    QuiescentReuse = 4,
+    /// A segment with ends is freed only when dead maps cover what they hide.
+    EndsAreCovered = 5,
+    /// A frame is dropped only when its segment is durable.
+    DropWhenDurable = 6,
+    /// A change is acknowledged when its commit is durable.
+    AcknowledgeWhenDurable = 7,
+    /// What is read from a device is checked before it is believed.
+    CheckWhatIsRead = 8,
+    /// A flush is durable before it is acknowledged.
+    FenceFirst = 9,
+    /// No answer depends on what is not durable.
+    AnswerWhenDurable = 10,
+}
+
+#[cfg(not(feature = "breakable"))]
+mod switch {
+    use super::Rule;
+
+    impl Rule {
+        /// Whether the rule is broken on purpose: never.
+        #[inline(always)]
+        pub const fn is_broken(self) -> bool {
+            false
+        }
+    }
+
+    /// Space was reserved that is not filled yet.
+    #[inline(always)]
+    pub(crate) fn reserved() {}
+
+    /// The calling thread waits for another.
+    #[inline(always)]
+    pub(crate) fn waits() {}
+}
+
+#[cfg(feature = "breakable")]
+mod switch {
+    use super::Rule;
+    use std::cell::{Cell, RefCell};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+    /// The rule that is broken in this process; 0 for none.
+    static BROKEN: AtomicU8 = AtomicU8::new(0);
+
+    thread_local! {
+        static AT_RESERVATION: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+        static WAITING: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+    }
+
+    impl Rule {
+        /// All of them, in order.
+        pub const ALL: [Rule; 10] = [
+            Rule::FreeWhenDurable,
+            Rule::WaitForAppends,
+            Rule::SeqDecides,
+            Rule::QuiescentReuse,
+            Rule::EndsAreCovered,
+            Rule::DropWhenDurable,
+            Rule::AcknowledgeWhenDurable,
+            Rule::CheckWhatIsRead,
+            Rule::FenceFirst,
+            Rule::AnswerWhenDurable,
+        ];
+
+        /// Whether the rule is broken on purpose.
+        pub fn is_broken(self) -> bool {
+            BROKEN.load(Ordering::Relaxed) == self as u8
+        }
+
+        /// Breaks this rule, and no other, for the rest of the process's life.
+        pub fn break_it(self) {
+            BROKEN.store(self as u8, Ordering::Relaxed);
+        }
+
+        /// What breaking the rule does.
+        pub fn when_broken(self) -> &'static str {
+            match self {
+                Rule::FreeWhenDurable => {
+                    "a segment is marked as free in the commit that supersedes its records, not after it"
+                }
+                Rule::WaitForAppends => "a commit does not wait for records that are being filled",
+                Rule::SeqDecides => {
+                    "a recovery takes the version that lies last on the device, not the greatest seq"
+                }
+                Rule::QuiescentReuse => "memory is reused while readers may still look at it",
+                Rule::EndsAreCovered => {
+                    "segments with deleted, expired or evicted items are freed without dead maps"
+                }
+                Rule::DropWhenDurable => "frames are dropped before their segment is durable",
+                Rule::AcknowledgeWhenDurable => {
+                    "a change is acknowledged when its commit is closed, before it is synced"
+                }
+                Rule::CheckWhatIsRead => "record checksums are not looked at",
+                Rule::FenceFirst => "a flush is acknowledged before its fence is durable",
+                Rule::AnswerWhenDurable => "reads answer with what is not durable yet",
+            }
+        }
+    }
+
+    /// Runs `others` once, when this thread next reserves space, before it fills it; `None` takes
+    /// that back.
+    pub fn at_next_reservation(others: Option<Box<dyn FnOnce()>>) {
+        AT_RESERVATION.set(others);
+    }
+
+    /// Sets `flag` when this thread, from now on, waits for another one's append or lock.
+    pub fn tell_waiting(flag: Arc<AtomicBool>) {
+        WAITING.set(Some(flag));
+    }
+
+    pub(crate) fn reserved() {
+        if let Some(others) = AT_RESERVATION.take() {
+            others();
+        }
+    }
+
+    pub(crate) fn waits() {
+        WAITING.with_borrow(|flag| {
+            if let Some(flag) = flag {
+                flag.store(true, Ordering::Release);
+            }
+        });
+    }
+}
+
+#[cfg(feature = "breakable")]
+pub use switch::{at_next_reservation, tell_waiting};
+pub(crate) use switch::{reserved, waits};
