@@ -159,7 +159,7 @@ impl Engine {
         options: Options,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Arc<Engine>, OpenError> {
-        let engine = Self::build(options, progress)?;
+        let engine = Self::build(options, 0, progress)?;
         crate::cleaner::spawn(&engine).map_err(OpenError::Map)?;
         if engine.durable.is_some() {
             crate::durability::spawn(&engine).map_err(OpenError::Map)?;
@@ -174,14 +174,29 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open`].
     pub fn open_without_threads(options: Options) -> Result<Arc<Engine>, OpenError> {
-        Self::build(options, &mut |_| {})
+        Self::build(options, 0, &mut |_| {})
+    }
+
+    /// As [`Engine::open_without_threads`]; the `nth` request for memory that may be refused is, if
+    /// it is not 0: for simulations of what happens then.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_refusing_memory(options: Options, nth: u64) -> Result<Arc<Engine>, OpenError> {
+        Self::build(options, nth, &mut |_| {})
+    }
+
+    /// Requests for memory so far, where one is to be refused.
+    pub fn memory_requests(&self) -> u64 {
+        self.budget.requests()
     }
 
     fn build(
         options: Options,
+        refuse: u64,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Arc<Engine>, OpenError> {
-        let (mut engine, recovery) = Self::construct(options.clone())?;
+        let (mut engine, recovery) = Self::construct(options.clone(), refuse)?;
         let Some(recovery) = recovery else { return Ok(Arc::new(engine)) };
         if engine.has_image() {
             if let Some(recovered) = engine.load_image(&recovery)? {
@@ -189,14 +204,17 @@ impl Engine {
                 return Ok(Arc::new(engine));
             }
             // Half of the image may have been believed already.
-            engine = Self::construct(options)?.0;
+            engine = Self::construct(options, refuse)?.0;
         }
         engine.recovered = Some(engine.recover(recovery, progress)?);
         Ok(Arc::new(engine))
     }
 
     /// An empty engine, and what the recovery of its store begins with.
-    fn construct(mut options: Options) -> Result<(Engine, Option<Recovery>), OpenError> {
+    fn construct(
+        mut options: Options,
+        refuse: u64,
+    ) -> Result<(Engine, Option<Recovery>), OpenError> {
         let memory = options.memory;
         if memory < MIN_MEMORY {
             return Err(OpenError::MemoryTooSmall { minimum: MIN_MEMORY });
@@ -206,6 +224,7 @@ impl Engine {
             return Err(OpenError::MaxItemSize { minimum: MIN_ITEM_SIZE, maximum });
         }
         let budget = Arc::new(Budget::new(memory));
+        budget.refuse(refuse);
         let epochs = Arc::new(Epochs::default());
         let mut segment_size = segment_size(memory);
         let opened = match &options.store {

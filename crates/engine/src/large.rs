@@ -30,11 +30,12 @@ impl LargeValue {
     /// Maps memory whose footprint is charged already; `None` (and the charge given back) if the
     /// operating system has none.
     pub(crate) fn map(len: usize, budget: &Arc<Budget>) -> Option<Self> {
-        let mapping = Mapping::new(len + HEADROOM + FOOTROOM);
-        if mapping.is_err() {
+        let granted = budget.grants().then(|| Mapping::new(len + HEADROOM + FOOTROOM).ok());
+        let Some(mapping) = granted.flatten() else {
             budget.release(Self::footprint(len));
-        }
-        Some(LargeValue { mapping: Some(mapping.ok()?), len, budget: Arc::clone(budget) })
+            return None;
+        };
+        Some(LargeValue { mapping: Some(mapping), len, budget: Arc::clone(budget) })
     }
 
     /// Length in bytes.

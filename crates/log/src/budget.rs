@@ -10,6 +10,9 @@ pub struct Budget {
     used: AtomicU64,
     buffers: AtomicU64,
     wanted: AtomicU64,
+    /// For simulations: the number of the request that is refused, and requests so far.
+    refused: AtomicU64,
+    requests: AtomicU64,
 }
 
 /// Connection buffers may take this share of the limit: one in so many.
@@ -26,7 +29,28 @@ impl Budget {
             used: AtomicU64::new(0),
             buffers: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
         }
+    }
+
+    /// For simulations: refuses the `nth` request for memory from now on, of those that may be
+    /// refused, whatever there is; 0 for none.
+    pub fn refuse(&self, nth: u64) {
+        self.requests.store(0, Relaxed);
+        self.refused.store(nth, Relaxed);
+    }
+
+    /// Requests since [`Budget::refuse`] was called with one to be refused.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+
+    /// Whoever may be refused memory asks this first.
+    #[inline]
+    pub fn grants(&self) -> bool {
+        let refused = self.refused.load(Relaxed);
+        refused == 0 || self.requests.fetch_add(1, Relaxed) + 1 != refused
     }
 
     /// The limit, in bytes.
@@ -52,22 +76,22 @@ impl Budget {
     /// Charges `bytes` if they fit beside what is wanted by somebody who waits.
     pub fn try_charge(&self, bytes: u64) -> bool {
         let room = self.limit().saturating_sub(self.wanted.load(Relaxed));
-        self.used
-            .fetch_update(Relaxed, Relaxed, |used| (used + bytes <= room).then_some(used + bytes))
-            .is_ok()
+        self.grants() && self.charge_within(bytes, room)
     }
 
     /// Charges `bytes` for the one who waited for them.
     pub fn try_charge_wanted(&self, bytes: u64) -> bool {
-        let limit = self.limit();
-        let charged = self
-            .used
-            .fetch_update(Relaxed, Relaxed, |used| (used + bytes <= limit).then_some(used + bytes))
-            .is_ok();
+        let charged = self.grants() && self.charge_within(bytes, self.limit());
         if charged {
             self.wanted.store(0, Relaxed);
         }
         charged
+    }
+
+    fn charge_within(&self, bytes: u64, most: u64) -> bool {
+        self.used
+            .fetch_update(Relaxed, Relaxed, |used| (used + bytes <= most).then_some(used + bytes))
+            .is_ok()
     }
 
     /// Somebody waits for this many bytes: frames must go until they fit.
@@ -110,10 +134,8 @@ impl Budget {
     }
 
     fn charge_up_to(&self, bytes: u64, share: u64) -> bool {
-        let fits = self
-            .buffers
-            .fetch_update(Relaxed, Relaxed, |held| (held + bytes <= share).then_some(held + bytes))
-            .is_ok();
+        let more = |held| (held + bytes <= share).then_some(held + bytes);
+        let fits = self.grants() && self.buffers.fetch_update(Relaxed, Relaxed, more).is_ok();
         if fits {
             self.charge(bytes);
         }

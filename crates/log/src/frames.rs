@@ -46,6 +46,9 @@ impl Frames {
     /// Takes a frame: a ready one, or a new one if the budget has room. The last ones that could be
     /// had are the cleaner's. It may even exceed the budget, because what it moves there frees more.
     pub(crate) fn take(&self, budget: &Budget, for_cleaner: bool) -> Option<*mut u8> {
+        if !budget.grants() {
+            return None;
+        }
         let mut pool = self.lock();
         if !for_cleaner && self.in_reach(&pool, budget) <= CLEANER_RESERVE {
             return None;
