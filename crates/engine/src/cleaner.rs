@@ -43,6 +43,8 @@ const CLEAN_INSTEAD_OF_DROPPING: f64 = 0.4;
 /// So many bytes of segments are swept for expired items in a second at most: about a hundredth of a
 /// processor with small items.
 const SWEEP_BYTES: usize = 64 << 20;
+/// Segments that may turn out to be unreadable before a turn gives up.
+const UNREADABLE: usize = 8;
 /// How often the quiescent period is asked for while somebody waits for it.
 const POLL: Duration = Duration::from_micros(50);
 /// How often otherwise: an old table or frame that is given back late hurts nobody.
@@ -57,6 +59,8 @@ pub(crate) enum Step {
     Freed,
     /// Something can be freed when the last appenders of a segment are done.
     Later,
+    /// A segment could not be read: others are tried before it is again.
+    Unreadable,
     /// Nothing can be freed.
     Nothing,
 }
@@ -152,14 +156,20 @@ impl Cleaner {
         self.reap(engine);
         self.sweep(engine);
         self.make_dead_maps(engine);
-        let mut last = Step::Freed;
-        while last == Step::Freed && self.must_free(engine) && !overdrawn(engine) {
+        let (mut last, mut unreadable) = (Step::Freed, 0);
+        while matches!(last, Step::Freed | Step::Unreadable)
+            && unreadable < UNREADABLE
+            && self.must_free(engine)
+            && !overdrawn(engine)
+        {
             last = self.step(engine);
+            unreadable += usize::from(last == Step::Unreadable);
             self.reap(engine);
         }
         let short = self.must_free(engine);
         let coming = engine.log.quarantined() > 0 || engine.log.dropped_frames() > 0;
-        let full = short && last == Step::Nothing && !coming;
+        let stuck = matches!(last, Step::Nothing | Step::Unreadable);
+        let full = short && stuck && !coming;
         engine.full.store(full, Ordering::Relaxed);
         engine.log.shrink();
         let pending = coming || last == Step::Later;
@@ -321,13 +331,20 @@ impl Cleaner {
             return Step::Freed;
         }
         let mut ends = Vec::new();
-        if self.walk(engine, Task { stream, fate }, number, &mut ends) {
-            engine.quarantine(number, ends);
-            Step::Freed
-        } else {
-            engine.keep_ends(number, ends);
-            engine.log.abandon_cleaning(stream, number);
-            Step::Nothing
+        match self.walk(engine, Task { stream, fate }, number, &mut ends) {
+            Ok(true) => {
+                engine.quarantine(number, ends);
+                Step::Freed
+            }
+            Ok(false) => {
+                engine.keep_ends(number, ends);
+                engine.log.abandon_cleaning(stream, number);
+                Step::Nothing
+            }
+            Err(_) => {
+                engine.log.postpone_cleaning(stream, number);
+                Step::Unreadable
+            }
         }
     }
 
@@ -386,7 +403,8 @@ impl Cleaner {
                 self.clean(engine, stream, number, Fate::Evict);
             } else {
                 let task = Task { stream, fate: Fate::Sweep };
-                self.walk(engine, task, number, &mut Vec::new());
+                // Without a store nothing is read.
+                let _ = self.walk(engine, task, number, &mut Vec::new());
             }
         }
     }

@@ -58,7 +58,6 @@ impl Cleaner {
         // which is why it is not written before that is durable as well.
         let failures = store.failures();
         let cover = store.settled_commit();
-        self.participant.tick();
         let segment = engine.log.segment(number);
         let generation = segment.generation();
         if segment.is_dead_jumbo() {
@@ -66,7 +65,6 @@ impl Cleaner {
             if !segment.has_ends() {
                 mark(&mut bits, RECORD_AT);
             }
-            self.participant.sleep();
             return Some(DeadMap {
                 segment: number,
                 generation,
@@ -77,6 +75,7 @@ impl Cleaner {
             });
         }
         let loaded = engine.log.load_if_absent(number).ok()?;
+        self.participant.tick();
         let ends = engine.log.quarantined_ends(number);
         let mut bits = vec![0; store.map_bytes()];
         let durable = segment.durable();

@@ -85,6 +85,13 @@ impl Log {
         lock(&self.queues[stream as usize]).push_front(Sealed { segment: number, sealed: 0 });
     }
 
+    /// Puts a segment that could not be cleaned at the end of its queue: others come first.
+    pub fn postpone_cleaning(&self, stream: Stream, number: SegmentNumber) {
+        self.end_evicting();
+        self.segment(number).set_state(State::Sealed);
+        lock(&self.queues[stream as usize]).push_back(Sealed { segment: number, sealed: 0 });
+    }
+
     /// The records of a sealed segment, in order, from its frame or as it was loaded.
     ///
     /// # Safety

@@ -10,6 +10,7 @@ use crate::key::Key;
 use crate::stats::bump;
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Record, SegmentNumber, Stream};
+use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -19,18 +20,21 @@ const PROMOTE_AT: u8 = 2;
 const BATCH: usize = 32;
 
 impl Cleaner {
-    /// Decides about every record of a segment; false if one could not be moved, or the segment not
-    /// be read. `ends` gets the offsets of what was removed although nothing newer hides it.
+    /// Decides about every record of a segment; false if one could not be moved. `ends` gets the
+    /// offsets of what was removed although nothing newer hides it.
+    ///
+    /// # Errors
+    /// The segment cannot be read: nothing was decided.
     pub(super) fn walk(
         &mut self,
         engine: &Engine,
         task: Task,
         number: SegmentNumber,
         ends: &mut Vec<u32>,
-    ) -> bool {
+    ) -> io::Result<bool> {
+        let loaded = engine.log.load_if_absent(number)?;
         self.participant.tick();
         let mut earliest = 0;
-        let Ok(loaded) = engine.log.load_if_absent(number) else { return false };
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
         let mut records = unsafe { engine.log.records(number, loaded.as_deref()) };
         let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(BATCH);
@@ -60,7 +64,7 @@ impl Cleaner {
             engine.log.segment(number).set_min_expiry(earliest);
         }
         self.participant.sleep();
-        complete
+        Ok(complete)
     }
 
     /// Decides about one record. False: it should have moved, and there was no space.
