@@ -98,6 +98,7 @@ impl Image {
             durable: Default::default(),
             seq_limit: 1,
             sealed: false,
+            after_failure: false,
         };
         let bytes = trailer.encode(&self.bytes[begin..self.filled], self.seed);
         self.bytes[self.filled..self.filled + TRAILER_BYTES].copy_from_slice(&bytes);

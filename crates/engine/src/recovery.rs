@@ -22,7 +22,7 @@ use larder_log::log::prefetch;
 use larder_log::record::Kind;
 use larder_log::recover::{Found, LoadedJumbo, Survey};
 use larder_log::store::SEQ_LEASE;
-use larder_log::{Address, Record, SegmentNumber, Store, format};
+use larder_log::{Address, Record, Rule, SegmentNumber, Store, format};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -56,7 +56,6 @@ impl Engine {
             return Ok(report);
         };
         let survey = self.log.survey()?;
-        report.damaged_segments = survey.damaged.len() as u32;
         let shared = Shared {
             survey: &survey,
             next: AtomicUsize::new(0),
@@ -73,7 +72,11 @@ impl Engine {
         if shared.full.load(Ordering::Relaxed) {
             return Err(StoreError::IndexTooLarge);
         }
-        let seen = scans.iter().flatten().map(|scan| scan.last_commit).max().unwrap_or(0);
+        let seen = proof(&scans);
+        // A header that is not right is one that was being written, unless its commit was durable.
+        let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen);
+        let damaged = survey.damaged.iter().filter(|(_, newest)| durable(newest)).count();
+        report.damaged_segments = damaged as u32;
         let (mut loaded, mut useless) = (Vec::new(), Vec::new());
         let (mut newest, mut seq_limit) = (0, store.superblock().seq_limit);
         for (found, scan) in survey.segments.iter().zip(&scans) {
@@ -167,6 +170,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let newest = scans.iter().flatten().max_by_key(|scan| scan.last_commit).copied();
         let Some(newest) = newest else { return Ok(()) };
+        let seen = proof(scans);
         let mut participant = self.epochs.join();
         // Per stream: when the last segment before this one was opened, and when the last one that
         // was surely opened later was (one commit may open several).
@@ -182,7 +186,7 @@ impl Engine {
                 (*last, *later) = (found.opened, *last);
             }
             // A later segment of its stream began before the newest commit: this one was sealed.
-            let was_sealed = *later < newest.last_commit;
+            let was_sealed = *later < seen;
             if scan.sealed {
                 continue;
             }
@@ -266,6 +270,7 @@ impl Engine {
         Ok(Some(Scan {
             end: 0,
             last_commit: trailer.commit,
+            proof: trailer.proof(),
             seq_limit: trailer.seq_limit,
             durable: trailer.durable,
             sealed: true,
@@ -320,9 +325,13 @@ impl Engine {
             }
             self.same_key(slot.address(), record.key())
         });
+        let counts_before = |slot: Slot, seq: u64| match Rule::SeqDecides.is_broken() {
+            false => seq >= record.seq(),
+            true => slot.address().bits() > address.bits(),
+        };
         match existing {
             Some((_, slot, _)) if slot.address() == address => segment.revive(record.size()),
-            Some((_, _, (seq, ..))) if seq >= record.seq() => return,
+            Some((_, slot, (seq, ..))) if counts_before(slot, seq) => return,
             Some((place, old, (_, size, was_item))) => {
                 let slot = Slot::new(key.tag(), 0, address);
                 guard.replace(place, slot, i32::from(is_item) - i32::from(was_item));
@@ -404,6 +413,7 @@ impl Engine {
 struct Scan {
     end: u32,
     last_commit: u64,
+    proof: u64,
     seq_limit: u64,
     durable: [DurableEnd; format::STREAMS],
     sealed: bool,
@@ -417,6 +427,7 @@ impl Scan {
         Scan {
             end: 0,
             last_commit: found.opened,
+            proof: 0,
             seq_limit: 0,
             durable: Default::default(),
             sealed: true,
@@ -429,6 +440,7 @@ impl Scan {
         Scan {
             end: scanned.end,
             last_commit: scanned.last_commit,
+            proof: scanned.proof,
             seq_limit: scanned.seq_limit,
             durable: scanned.durable,
             sealed: scanned.ending == Ending::Sealed,
@@ -439,6 +451,11 @@ impl Scan {
             },
         }
     }
+}
+
+/// The greatest commit whose being there proves that everything of those before it was durable.
+fn proof(scans: &[Option<Scan>]) -> u64 {
+    scans.iter().flatten().map(|scan| scan.proof).max().unwrap_or(0)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -20,6 +20,7 @@ use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::format::{BLOCK, DurableEnd, Meta, Tail, Trailer, Use, seal_record};
 use crate::log::{Log, Stream, lock};
 use crate::record::{HEADER, Kind, Layout, Record, write_filler};
+use crate::rule::Rule;
 use crate::segment::Segment;
 use crate::store::Store;
 use std::io;
@@ -57,6 +58,8 @@ pub struct Committer {
     pub(crate) cuts: Vec<Cut>,
     /// Ends of segments whose commit failed although it was acknowledged: they belong to the next.
     again: Vec<Part>,
+    /// The last commit that was written failed: its remains are on the device under its number.
+    pub(crate) after_failure: bool,
     /// A commit that is written again may have left a tail in each stream's other place, with a
     /// trailer that is none any more.
     stale_tails: bool,
@@ -88,6 +91,7 @@ impl Default for Committer {
             maps: Vec::new(),
             cuts: Vec::new(),
             again: Vec::new(),
+            after_failure: false,
             stale_tails: false,
         }
     }
@@ -154,10 +158,12 @@ impl Log {
                 }
             }
         }
-        self.epochs.wait_for_appends();
+        if !Rule::WaitForAppends.is_broken() {
+            self.epochs.wait_for_appends();
+        }
         let jumbos = std::mem::take(&mut *lock(&store.new_jumbos));
         for part in &parts {
-            self.write_trailer(store, number, part);
+            self.write_trailer(store, number, part, committer.after_failure);
         }
         Closed { number, parts, jumbos }
     }
@@ -188,7 +194,17 @@ impl Log {
         Some(Part { segment: number, stream, from, to, sealed })
     }
 
-    fn write_trailer(&self, store: &Store, commit: u64, part: &Part) {
+    /// The RAM copy of a segment of which something is not durable.
+    ///
+    /// # Panics
+    /// If it has none: what was acknowledged would be lost with it.
+    pub(crate) fn undurable_frame(&self, number: SegmentNumber) -> *mut u8 {
+        let frame = self.segment(number).frame();
+        assert!(!frame.is_null(), "segment {number} lost its frame before it was durable");
+        frame
+    }
+
+    fn write_trailer(&self, store: &Store, commit: u64, part: &Part, after_failure: bool) {
         let segment = self.segment(part.segment);
         let trailer = Trailer {
             generation: segment.generation(),
@@ -197,6 +213,7 @@ impl Log {
             durable: *lock(&store.durable_ends),
             seq_limit: store.superblock().seq_limit,
             sealed: part.sealed,
+            after_failure,
         };
         let seed = store.segment_seed(part.segment, trailer.generation);
         let from = part.from as usize;
@@ -206,7 +223,7 @@ impl Log {
         } else {
             at + TRAILER_BYTES
         };
-        let frame = segment.frame();
+        let frame = self.undurable_frame(part.segment);
         // SAFETY: what lies below the trailer is filled and never changes; the trailer, and in a
         // sealed segment all behind it, is this thread's own. The frame of an un-durable segment
         // stays.
@@ -231,7 +248,8 @@ impl Log {
             self.write_part(store, committer, &mut written, closed.number, part)?;
         }
         for &jumbo in &closed.jumbos {
-            self.write_jumbo(store, &mut written, closed.number, jumbo)?;
+            let (number, after_failure) = (closed.number, committer.after_failure);
+            self.write_jumbo(store, &mut written, number, jumbo, after_failure)?;
         }
         if committer.stale_tails {
             for stream in STREAMS {
@@ -263,7 +281,7 @@ impl Log {
         let to = part.to as usize;
         let whole = if part.sealed { to.next_multiple_of(BLOCK) } else { to / BLOCK * BLOCK };
         let place = store.geometry.segment(part.segment);
-        let frame = segment.frame();
+        let frame = self.undurable_frame(part.segment);
         if whole > first {
             // SAFETY: everything below the part's end is complete and never changes; behind the end
             // of a sealed segment nothing is written any more.
@@ -296,6 +314,7 @@ impl Log {
         written: &mut Written,
         commit: u64,
         number: SegmentNumber,
+        after_failure: bool,
     ) -> io::Result<()> {
         let segment = self.segment(number);
         let size = segment.filled() as usize;
@@ -307,6 +326,7 @@ impl Log {
             durable: *lock(&store.durable_ends),
             seq_limit: store.superblock().seq_limit,
             sealed: true,
+            after_failure,
         };
         let seed = store.segment_seed(number, trailer.generation);
         // SAFETY: the record is complete and never changes.
@@ -364,6 +384,7 @@ impl Log {
     pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
         let store = self.durable_log();
         committer.tails = written.tails;
+        committer.after_failure = false;
         committer.stale_tails = false;
         for cut in committer.cuts.drain(..) {
             store.entry(cut.segment).cutting.store(false, Ordering::Release);
@@ -422,15 +443,15 @@ impl Log {
     /// waits for it is told that it failed.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
+        committer.after_failure = true;
         committer.stale_tails = true;
         for part in closed.parts {
             let segment = self.segment(part.segment);
             let durable = segment.durable();
+            let frame = self.undurable_frame(part.segment);
             if durable == 0 {
                 // SAFETY: the header is this thread's own, and nobody reads it.
-                unsafe {
-                    store.reopen_segment(part.segment, segment, part.stream, segment.frame())
-                };
+                unsafe { store.reopen_segment(part.segment, segment, part.stream, frame) };
             }
             if part.sealed {
                 // There is no room for another trailer: this one gets the next commit's number.
@@ -439,7 +460,7 @@ impl Log {
             }
             segment.set_closed(durable);
             let address = Address::new(part.segment, part.to as usize - TRAILER_BYTES);
-            let at = segment.frame().wrapping_add(address.offset());
+            let at = frame.wrapping_add(address.offset());
             let layout = Layout { header: HEADER, key: 0, value: TRAILER_BYTES - HEADER };
             let seed = store.segment_seed(part.segment, segment.generation());
             // SAFETY: the trailer is this thread's own, and nobody reads it.

@@ -7,6 +7,8 @@ use crate::address::SegmentNumber;
 use crate::commit::{Committer, Written};
 use crate::format::Use;
 use crate::log::{Log, lock};
+use crate::rule::Rule;
+use crate::segment::State;
 use crate::store::Store;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -37,7 +39,9 @@ impl Log {
     ) -> io::Result<()> {
         let durable = store.durable_commit();
         for map in std::mem::take(&mut committer.maps) {
-            let outdated = self.segment(map.segment).generation() != map.generation
+            // A map says that its segment is in use, which must not undo a free mark.
+            let outdated = self.is_marked_free(map.segment)
+                || self.segment(map.segment).generation() != map.generation
                 || map.failures != store.failures();
             if outdated {
                 continue;
@@ -52,6 +56,16 @@ impl Log {
             written.covered.push((map.segment, map.generation, map.cover));
         }
         Ok(())
+    }
+
+    /// Whether the device knows that the segment's last use is over.
+    fn is_marked_free(&self, number: SegmentNumber) -> bool {
+        let quarantine = lock(&self.quarantine);
+        match quarantine.iter().find(|waiting| waiting.number == number) {
+            Some(waiting) => waiting.marked,
+            // In quarantine and not on its list: on its way out.
+            None => matches!(self.segment(number).state(), State::Free | State::Quarantine),
+        }
     }
 
     pub(crate) fn write_free_marks(&self, store: &Store, written: &mut Written) -> io::Result<()> {
@@ -71,7 +85,9 @@ impl Log {
         for first in lock(&self.quarantine).iter().filter(|first| !first.marked) {
             let last_commit = store.entry(first.number).last_commit.load(Ordering::Relaxed);
             let ends = self.segment(first.number).has_ends() || !first.ends.is_empty();
-            if first.emptied > durable || ends && !self.covered(store, first.number, last_commit) {
+            let superseded = first.emptied <= durable || Rule::FreeWhenDurable.is_broken();
+            let needs_cover = ends && !Rule::EndsAreCovered.is_broken();
+            if !superseded || needs_cover && !self.covered(store, first.number, last_commit) {
                 break;
             }
             freeable.push(first.number);

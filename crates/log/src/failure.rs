@@ -25,6 +25,7 @@ impl Log {
     /// record of theirs), nobody appends, and no other commit is closed but not settled.
     pub fn fail_commits(&self, committer: &mut Committer, closed: &[Closed]) {
         let store = self.durable_log();
+        committer.after_failure = true;
         for commit in closed {
             for number in commit.segments() {
                 self.cut(store, committer, number);
@@ -80,7 +81,6 @@ impl Log {
     ) -> io::Result<()> {
         for cut in &committer.cuts {
             let segment = self.segment(cut.segment);
-            let frame = segment.frame();
             if segment.generation() != cut.generation {
                 continue;
             }
@@ -98,6 +98,7 @@ impl Log {
             if first == cut.durable as usize {
                 continue;
             }
+            let frame = self.undurable_frame(cut.segment);
             let mut block = [0; BLOCK];
             let len = cut.durable as usize - first;
             // SAFETY: below its durable end a segment never changes, and its frame stays while the

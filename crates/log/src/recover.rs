@@ -1,7 +1,7 @@
 //! Reading a store back: which places hold segments, and their records into frames as far as there
 //! is memory. What the records mean (which of a key's versions counts) is the engine's part.
 
-use crate::address::SegmentNumber;
+use crate::address::{GRANULE, SegmentNumber};
 use crate::commit::Written;
 use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use crate::format::jumbo::{Jumbo, RECORD_AT};
@@ -67,8 +67,8 @@ impl Found {
 pub struct Survey {
     /// Segments with a good header, the newest first.
     pub segments: Vec<Found>,
-    /// Places whose header is damaged.
-    pub damaged: Vec<SegmentNumber>,
+    /// Places whose header is damaged, each with the greatest commit that is found in it.
+    pub damaged: Vec<(SegmentNumber, Option<u64>)>,
     tails: Vec<(Tail, Vec<u8>)>,
     parts: HashMap<(SegmentNumber, u32), Vec<(u32, SegmentNumber)>>,
 }
@@ -178,7 +178,12 @@ impl Log {
             Err(NoSegment::Damaged) => {
                 let in_use = meta.is_none_or(|meta| matches!(meta.usage, Use::InUse { .. }));
                 if in_use {
-                    survey.damaged.push(number);
+                    // Which use of the number this was cannot be read: the last one known of, or the
+                    // next. The one that follows must be neither.
+                    let known = greatest.unwrap_or(0);
+                    segment.set_generation(known + 1);
+                    let newest = self.newest_trailer(store, number, [known, known + 1])?;
+                    survey.damaged.push((number, newest));
                 }
                 return Ok(false);
             }
@@ -194,6 +199,24 @@ impl Log {
         let dead = if own.is_some() { map.into() } else { Box::default() };
         survey.segments.push(Found { number, header, opened: header.opened, end, meta: own, dead });
         Ok(true)
+    }
+
+    /// The greatest commit that has a trailer in the segment, in one of these uses of it.
+    fn newest_trailer(
+        &self,
+        store: &Store,
+        number: SegmentNumber,
+        generations: [u32; 2],
+    ) -> io::Result<Option<u64>> {
+        let mut bytes = vec![0; self.segment_size()];
+        store.device.read_at(store.geometry.segment(number), &mut bytes)?;
+        let found = generations.iter().flat_map(|&generation| {
+            let seed = store.segment_seed(number, generation);
+            let all = (0..bytes.len()).step_by(GRANULE);
+            let bytes = &bytes;
+            all.filter_map(move |at| Trailer::find(&bytes[at..], generation, seed))
+        });
+        Ok(found.map(|found| found.trailer.commit).max())
     }
 
     /// Gives jumbos their further places, and the places that no jumbo claims to `free`.
@@ -240,7 +263,11 @@ impl Log {
         // Records in a tail place cannot be read alone before the segment has its end.
         let has_tail = survey.has_tail(found);
         if frame.is_null() && (into_frame || has_tail) {
-            frame = self.frames.take(&self.budget, has_tail).unwrap_or(std::ptr::null_mut());
+            frame = match self.frames.take(&self.budget, has_tail) {
+                Some(frame) => frame,
+                None if has_tail => return Err(io::ErrorKind::OutOfMemory.into()),
+                None => std::ptr::null_mut(),
+            };
         }
         let words = if frame.is_null() { self.segment_size() / size_of::<u64>() } else { 0 };
         let mut image: Image = vec![0; words].into_boxed_slice();
@@ -417,7 +444,7 @@ impl Log {
                 lock(&self.numbers).push(place);
             }
         }
-        for &number in &survey.damaged {
+        for &(number, _) in &survey.damaged {
             self.write_meta(store, &mut written, number, Use::Free, 0, None)?;
         }
         for &(found, sealed) in loaded.iter().rev() {

@@ -116,6 +116,7 @@ impl Image {
             durable: [durable, DurableEnd::default()],
             seq_limit: 1000,
             sealed,
+            after_failure: false,
         };
         let covered = &segment.bytes[segment.begun..];
         let trailer = trailer.encode(covered, self.seed(segment.header.segment));
@@ -296,6 +297,7 @@ fn with_jumbo() -> (Image, Vec<u8>) {
         durable: Default::default(),
         seq_limit: 1000,
         sealed: true,
+        after_failure: false,
     };
     let trailer = trailer.encode(&bytes[..covered], image.seed(3));
     bytes.extend_from_slice(&trailer);

@@ -83,6 +83,8 @@ pub struct Scanned {
     pub records: u32,
     /// The greatest commit number; 0 without one.
     pub last_commit: u64,
+    /// The greatest commit number that proves that all before it were durable; 0 without one.
+    pub proof: u64,
     /// The greatest seq limit.
     pub seq_limit: u64,
     /// Durable ends in the last trailer.
@@ -122,6 +124,7 @@ pub fn segment<'a>(
         end: 0,
         records: 0,
         last_commit: 0,
+        proof: 0,
         seq_limit: 0,
         durable: Default::default(),
         damage: Damage::default(),
@@ -232,9 +235,20 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
         start < self.known
             || next.is_some_and(|(trailer, end)| {
-                end - trailer.length as usize > start
-                    || self.next_trailer(end + TRAILER_BYTES, trailer.commit).is_some()
+                end - trailer.length as usize > start && !trailer.after_failure
+                    || self.is_followed(end + TRAILER_BYTES, trailer.commit)
             })
+    }
+
+    /// Whether a later commit than `commit` follows that proves that it was durable.
+    fn is_followed(&self, mut from: usize, mut commit: u64) -> bool {
+        while let Some((trailer, end)) = self.next_trailer(from, commit) {
+            if !trailer.after_failure {
+                return true;
+            }
+            (from, commit) = (end + TRAILER_BYTES, trailer.commit);
+        }
+        false
     }
 
     /// The end of a segment whose commit at `start` does not count.
@@ -257,6 +271,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         let scanned = &mut self.scanned;
         scanned.end = end as u32;
         scanned.last_commit = trailer.commit;
+        scanned.proof = scanned.proof.max(trailer.proof());
         scanned.seq_limit = scanned.seq_limit.max(trailer.seq_limit);
         scanned.durable = trailer.durable;
     }

@@ -18,6 +18,7 @@ const TRAILER_MAGIC: [u8; 6] = *b"LARCMT";
 const HEADER_SUBTYPE: u8 = 1;
 const TRAILER_SUBTYPE: u8 = 2;
 const SEALED: u8 = 1;
+const AFTER_FAILURE: u8 = 2;
 const SUBTYPE: usize = HEADER;
 const CHECKSUM: usize = 56;
 
@@ -181,6 +182,8 @@ pub struct Trailer {
     pub seq_limit: u64,
     /// Nothing follows in this segment.
     pub sealed: bool,
+    /// The commit before it failed, so its number proves nothing about those before.
+    pub after_failure: bool,
 }
 
 /// A trailer that is itself intact; whether what it covers is, [`Found::covers`] says.
@@ -190,6 +193,13 @@ pub struct Found {
     pub trailer: Trailer,
     bytes: Bytes,
     seed: SegmentSeed,
+}
+
+impl Trailer {
+    /// Its number, if that proves that everything of the commits before it was durable; else 0.
+    pub fn proof(&self) -> u64 {
+        if self.after_failure { 0 } else { self.commit }
+    }
 }
 
 impl Found {
@@ -213,7 +223,8 @@ impl Trailer {
             put(&mut bytes, at, end.segment.to_le_bytes());
             put(&mut bytes, at + 4, end.offset.to_le_bytes());
         }
-        let flags = u64::from(if self.sealed { SEALED } else { 0 });
+        let sealed = if self.sealed { SEALED } else { 0 };
+        let flags = u64::from(sealed | if self.after_failure { AFTER_FAILURE } else { 0 });
         put(&mut bytes, 48, (self.seq_limit & MAX_SEQ | flags << 48).to_le_bytes());
         finish(&mut bytes, checksum64(covered, seed.get()), seed);
         bytes
@@ -239,6 +250,7 @@ impl Trailer {
             durable: [end(32), end(40)],
             seq_limit: u64::from_le_bytes([l0, l1, l2, l3, l4, l5, 0, 0]),
             sealed: flags & SEALED != 0,
+            after_failure: flags & AFTER_FAILURE != 0,
         };
         Some(Found { trailer, bytes: *bytes, seed })
     }

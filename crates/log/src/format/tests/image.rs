@@ -137,6 +137,7 @@ impl Image {
             durable: [DurableEnd { segment: SEGMENT, offset: begin as u32 }, DurableEnd::default()],
             seq_limit: number * 1000,
             sealed,
+            after_failure: false,
         };
         let bytes = trailer.encode(&self.bytes[begin..self.filled], self.seed());
         self.bytes[self.filled..self.filled + TRAILER_BYTES].copy_from_slice(&bytes);

@@ -238,6 +238,7 @@ fn jumbo_image(value: &[u8]) -> (Vec<u8>, std::ops::Range<usize>) {
         durable: Default::default(),
         seq_limit: 100,
         sealed: true,
+        after_failure: false,
     };
     let trailer = trailer.encode(&image[..value_at], seed);
     image[trailer_at..].copy_from_slice(&trailer);
@@ -361,6 +362,7 @@ proptest! {
             .map(|(segment, offset)| DurableEnd { segment, offset });
         let trailer = Trailer {
             generation, length: born, commit: opened, durable, seq_limit: sizes.3, sealed: sizes.2,
+            after_failure: born.is_multiple_of(2),
         };
         let bytes = trailer.encode(&covered, seed);
         let found = Trailer::find(&bytes, generation, seed).expect("a trailer");
