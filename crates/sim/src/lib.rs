@@ -1,5 +1,5 @@
-//! Seeded worlds: an engine and its cleaner, stepped by hand in one thread, against a plain map.
-//! The same seed gives the same run, so a seed that fails is a bug report.
+//! Seeded worlds: an engine and its cleaner, stepped by hand, against a plain map. The same seed
+//! gives the same run, so a seed that fails is a bug report.
 //!
 //! What must hold: every answer is the map's, except that an engine that evicts may miss items, and
 //! then no more of them than it says it evicted; a miss is for good until the next write; memory
@@ -10,6 +10,6 @@ mod model;
 mod random;
 mod world;
 
-pub use durable::DurableWorld;
+pub use durable::{Anomaly, DurableWorld};
 pub use random::Random;
 pub use world::{Failure, Plan, World};

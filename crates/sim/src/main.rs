@@ -1,7 +1,12 @@
 //! `cargo run -p sim -- --seed N` replays one world; without a seed it runs many.
 
+#[cfg(feature = "breakable")]
+mod rules;
+mod runs;
+
 use clap::{Parser, ValueEnum};
-use sim::{DurableWorld, Plan, World};
+use runs::Runs;
+use sim::{DurableWorld, Failure, Plan, World};
 use std::process::ExitCode;
 
 /// Runs seeded worlds: the engine against a plain map, in memory and on a device that fails.
@@ -22,6 +27,21 @@ struct Arguments {
     /// Operations per world.
     #[arg(long, default_value_t = 4000)]
     steps: u64,
+    /// Threads, each with a world of its own.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    jobs: u64,
+    /// Begin no more worlds after so many have disagreed.
+    #[arg(long, default_value_t = 10)]
+    stop_after: u64,
+    /// Break a rule that keeps data and run worlds until one disagrees: its number, `all` to break one
+    /// after the other, `none` to see that the same worlds agree then, `list` for what they are.
+    #[cfg(feature = "breakable")]
+    #[arg(long = "break", value_name = "RULE")]
+    broken: Option<String>,
+    /// How long to look for the rule that is broken.
+    #[cfg(feature = "breakable")]
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -32,35 +52,32 @@ enum Worlds {
     Store,
 }
 
+impl Worlds {
+    fn name(self) -> &'static str {
+        match self {
+            Worlds::Ram => "ram",
+            Worlds::Store => "store",
+        }
+    }
+
+    fn run(self, plan: Plan) -> Result<(), Failure> {
+        match self {
+            Worlds::Ram => World::run(plan),
+            Worlds::Store => DurableWorld::run(plan),
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    #[cfg(feature = "breakable")]
+    if let Some(what) = &arguments.broken {
+        return rules::run(what, arguments.from, arguments.seconds);
+    }
     let seeds = match arguments.seed {
         Some(seed) => seed..seed + 1,
         None => arguments.from..arguments.from + arguments.seeds,
     };
-    let count = seeds.end - seeds.start;
-    let mut failures = 0;
-    for seed in seeds {
-        let plan = Plan { seed, steps: arguments.steps };
-        let run = match arguments.worlds {
-            Worlds::Ram => World::run(plan),
-            Worlds::Store => DurableWorld::run(plan),
-        };
-        if let Err(failure) = run {
-            let worlds = arguments.worlds.to_possible_value();
-            let worlds = worlds.as_ref().map_or("store", |value| value.get_name());
-            let steps = arguments.steps;
-            eprintln!("{failure}");
-            eprintln!(
-                "replay: cargo run -p sim -- --worlds {worlds} --steps {steps} --seed {seed}"
-            );
-            failures += 1;
-        }
-    }
-    if failures > 0 {
-        eprintln!("{failures} of {count} worlds disagree");
-        return ExitCode::FAILURE;
-    }
-    println!("{count} worlds of {} steps agree with the model", arguments.steps);
-    ExitCode::SUCCESS
+    let Arguments { worlds, steps, jobs, stop_after, .. } = arguments;
+    Runs { worlds, seeds, steps, jobs, stop_after }.run()
 }

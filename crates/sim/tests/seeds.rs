@@ -23,4 +23,16 @@ fn stores_keep_what_they_acknowledged() {
 }
 
 /// Worlds with a store, half a minute of them.
-const STORES: u64 = 400;
+const STORES: u64 = 250;
+
+/// Seeds that found something once, and in how many steps.
+const FOUND: [(u64, u64); 2] = [(623, 500), (8004, 500)];
+
+#[test]
+fn what_was_found_once_is_not_found_again() {
+    for (seed, steps) in FOUND {
+        if let Err(failure) = DurableWorld::run(Plan { seed, steps }) {
+            panic!("{failure}; replay: cargo run -p sim -- --seed {seed} --steps {steps}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One thing that goes wrong at its nth occurrence, in an otherwise quiet world: repeated for n = 1,
+//! 2, 3 … until the world ends before it has happened, no place is left where it could go wrong
+//! unseen.
+
+use super::{Check, DurableWorld};
+use crate::world::{Failure, Plan};
+use larder_disk::{Counts, Device, Failure as DeviceFailure, Fault, Operation, SimDevice};
+use larder_engine::{Engine, Options};
+use std::sync::Arc;
+
+/// What goes wrong, and at which occurrence, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anomaly {
+    /// A call of the device fails.
+    Call(Operation, u64),
+    /// The power goes in the middle of a write or sync.
+    PowerLoss(u64),
+    /// A request for memory is refused: a frame, a mapping, a page of the index, a part of the
+    /// budget.
+    Memory(u64),
+}
+
+/// An anomaly over the lives of a store, each of which has its own device and engine.
+pub(super) struct Armed {
+    anomaly: Option<Anomaly>,
+    /// Calls of the devices of earlier lives, and requests for memory.
+    calls: Counts,
+    requests: u64,
+    /// There has been a store.
+    created: bool,
+}
+
+impl Armed {
+    pub(super) fn new(anomaly: Option<Anomaly>) -> Self {
+        Armed { anomaly, calls: Counts::default(), requests: 0, created: false }
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.anomaly.is_some()
+    }
+
+    /// A life ends.
+    pub(super) fn leave(&mut self, device: &SimDevice, engine: &Engine) {
+        self.requests += engine.memory_requests();
+        self.leave_device(device);
+    }
+
+    fn leave_device(&mut self, device: &SimDevice) {
+        let counts = device.counts();
+        self.calls.reads += counts.reads;
+        self.calls.writes += counts.writes;
+        self.calls.syncs += counts.syncs;
+    }
+
+    /// Begins a life. What fails once is tried again, as an operator would; in place of a store that
+    /// could not be created, on an empty device.
+    pub(super) fn open(
+        &mut self,
+        mut device: Arc<SimDevice>,
+        mut options: Options,
+        seed: u64,
+    ) -> Result<(Arc<SimDevice>, Arc<Engine>), String> {
+        let armed = self.is_armed();
+        loop {
+            self.arm(&device);
+            if let Some(store) = &mut options.store {
+                store.device = Arc::<SimDevice>::clone(&device);
+            }
+            let refused = match self.anomaly {
+                Some(Anomaly::Memory(nth)) => nth.saturating_sub(self.requests),
+                _ => 0,
+            };
+            match Engine::open_refusing_memory(options.clone(), refused) {
+                Ok(engine) => {
+                    self.created = true;
+                    return Ok((device, engine));
+                }
+                Err(error) if !armed => return Err(error.to_string()),
+                Err(_) if refused > 0 => self.requests += refused,
+                Err(error) => {
+                    let before = self.calls;
+                    self.leave_device(&device);
+                    if !self.reached(self.calls) || self.reached(before) {
+                        return Err(error.to_string());
+                    }
+                    let again = match self.created {
+                        true => device.crash(seed),
+                        false => SimDevice::new(device.size(), seed),
+                    };
+                    device = Arc::new(again);
+                }
+            }
+        }
+    }
+
+    fn arm(&self, device: &SimDevice) {
+        match self.anomaly {
+            Some(Anomaly::Call(operation, nth)) if nth > of(self.calls, operation) => {
+                let nth = nth - of(self.calls, operation);
+                let failure =
+                    if nth.is_multiple_of(2) { DeviceFailure::Io } else { DeviceFailure::Full };
+                device.plan(Fault::once(operation, nth, failure));
+            }
+            Some(Anomaly::PowerLoss(nth)) if nth > self.calls.changes() => {
+                device.stop_at(nth - self.calls.changes());
+            }
+            _ => {}
+        }
+    }
+
+    fn reached(&self, calls: Counts) -> bool {
+        match self.anomaly {
+            Some(Anomaly::Call(operation, nth)) => of(calls, operation) >= nth,
+            Some(Anomaly::PowerLoss(nth)) => calls.changes() >= nth,
+            Some(Anomaly::Memory(_)) | None => false,
+        }
+    }
+
+    /// Whether it has happened.
+    pub(super) fn was_reached(&self, device: &SimDevice, engine: &Engine) -> bool {
+        let now = device.counts();
+        let calls = Counts {
+            reads: self.calls.reads + now.reads,
+            writes: self.calls.writes + now.writes,
+            syncs: self.calls.syncs + now.syncs,
+        };
+        let requests = self.requests + engine.memory_requests();
+        let refused = matches!(self.anomaly, Some(Anomaly::Memory(nth)) if requests >= nth);
+        refused || self.reached(calls)
+    }
+}
+
+fn of(counts: Counts, operation: Operation) -> u64 {
+    match operation {
+        Operation::Read => counts.reads,
+        Operation::Write => counts.writes,
+        Operation::Sync => counts.syncs,
+    }
+}
+
+impl DurableWorld {
+    /// Runs a world in which nothing goes wrong but `anomaly`: a clean stop, a kill and a power loss,
+    /// each after `plan.steps` operations. The answer is whether it came to that.
+    ///
+    /// # Errors
+    /// The first thing that is not as it must be.
+    pub fn run_with(plan: Plan, anomaly: Anomaly) -> Result<bool, Failure> {
+        let fail = |step, what| Failure { seed: plan.seed, step, what };
+        let mut world =
+            DurableWorld::new(plan.seed, Some(anomaly)).map_err(|what| fail(0, what))?;
+        let lives: [fn(&mut DurableWorld) -> Check; 3] =
+            [DurableWorld::clean_stop, DurableWorld::kill, DurableWorld::crash];
+        for (life, end) in (0..).zip(lives) {
+            for step in 0..plan.steps {
+                let step = life * plan.steps + step;
+                world.quiet_step().map_err(|what| fail(step, what))?;
+            }
+            world.survive(end).map_err(|what| fail((life + 1) * plan.steps, what))?;
+        }
+        world.check_all().map_err(|what| fail(3 * plan.steps, what))?;
+        Ok(world.anomaly.was_reached(&world.device, &world.engine))
+    }
+
+    fn quiet_step(&mut self) -> Check {
+        self.survive(|world| match world.random.below(40) {
+            0 => world.take_off(),
+            1..=4 => world.land(),
+            _ => world.work(),
+        })
+    }
+
+    /// Acts; if the power goes meanwhile, nobody hears the answer.
+    fn survive(&mut self, act: impl FnOnce(&mut Self) -> Check) -> Check {
+        let done = act(self);
+        if self.device.is_stopped() { self.crash() } else { done }
+    }
+}

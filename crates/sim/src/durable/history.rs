@@ -1,0 +1,227 @@
+//! The model of a store: of each key all its states, in the order in which they were written.
+//!
+//! Some prefix of a history is known to be durable, because a writer was answered or a reader was.
+//! After a crash a key is in its last known state or in a later one; after a commit in the last.
+
+use larder_engine::{CommitState, Item as Found};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Item {
+    pub(super) value: Vec<u8>,
+    pub(super) flags: u32,
+    /// Unix seconds; 0 for never.
+    pub(super) expiry: u32,
+    pub(super) cas: u64,
+}
+
+impl Item {
+    pub(super) fn of(found: &Found<'_>) -> Self {
+        Item {
+            value: found.value().to_vec(),
+            flags: found.flags(),
+            expiry: found.expiry().seconds().unwrap_or(0),
+            cas: found.cas(),
+        }
+    }
+
+    fn is_live(&self, now: u32) -> bool {
+        self.expiry == 0 || self.expiry > now
+    }
+
+    fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let start = &self.value[..self.value.len().min(8)];
+        let Item { value, flags, expiry, cas } = self;
+        write!(f, "{} bytes {start:x?} flags {flags} expiry {expiry} cas {cas}", value.len())
+    }
+}
+
+/// A state of a key.
+#[derive(Clone, Debug)]
+struct State {
+    /// `None`: there is no item.
+    item: Option<Item>,
+    /// It was evicted, which is durable only later: a crash may bring it back.
+    evicted: Option<Item>,
+    /// The commit that makes it durable; 0 when it is known to be.
+    commit: u64,
+}
+
+impl State {
+    fn gone(commit: u64) -> Self {
+        State { item: None, evicted: None, commit }
+    }
+
+    fn live(&self, now: u32) -> Option<&Item> {
+        self.item.as_ref().filter(|item| item.is_live(now))
+    }
+
+    fn live_evicted(&self, now: u32) -> Option<&Item> {
+        self.evicted.as_ref().filter(|item| item.is_live(now))
+    }
+}
+
+/// The histories of all keys; the last state of each is the current one.
+#[derive(Default)]
+pub(super) struct Histories {
+    of: HashMap<Vec<u8>, Vec<State>>,
+    /// What was in failed commits while the device is failing: a crash may show it.
+    failed: HashMap<Vec<u8>, Vec<State>>,
+    /// A flush was refused because the device failed: it may have reached it all the same.
+    maybe_flushed: bool,
+    greatest_cas: HashMap<Vec<u8>, u64>,
+    /// Digests of all items that ever were.
+    written: HashMap<Vec<u8>, HashSet<u64>>,
+}
+
+impl Histories {
+    /// All keys, in an order that depends on nothing else.
+    pub(super) fn keys(&self) -> Vec<Vec<u8>> {
+        let mut keys: Vec<_> = self.of.keys().cloned().collect();
+        keys.sort();
+        keys
+    }
+
+    /// The live item.
+    pub(super) fn current(&self, key: &[u8], now: u32) -> Option<Item> {
+        self.of.get(key)?.last()?.live(now).cloned()
+    }
+
+    /// Whether this cas id was given to the key before, or a greater one.
+    pub(super) fn had_cas(&self, key: &[u8], cas: u64) -> bool {
+        self.greatest_cas.get(key).is_some_and(|&greatest| greatest >= cas)
+    }
+
+    /// Whether the key ever had this item.
+    pub(super) fn was_written(&self, key: &[u8], item: &Item) -> bool {
+        self.written.get(key).is_some_and(|all| all.contains(&item.digest()))
+    }
+
+    /// The key's next state, durable with `commit`.
+    pub(super) fn push(&mut self, key: &[u8], item: Option<Item>, commit: u64) {
+        if let Some(item) = &item {
+            let greatest = self.greatest_cas.entry(key.to_vec()).or_default();
+            *greatest = (*greatest).max(item.cas);
+            self.written.entry(key.to_vec()).or_default().insert(item.digest());
+        }
+        let history = self.of.entry(key.to_vec()).or_insert_with(|| vec![State::gone(0)]);
+        history.push(State { item, evicted: None, commit });
+    }
+
+    /// Somebody was told that there is no item, or will be with `commit`; 0: now. What was evicted
+    /// must not come back any more.
+    pub(super) fn said_gone(&mut self, key: &[u8], commit: u64) {
+        let history = self.of.entry(key.to_vec()).or_default();
+        if commit == 0 {
+            history.clear();
+        }
+        history.push(State::gone(commit));
+    }
+
+    /// The key was evicted: it is gone, or after a crash as it was.
+    pub(super) fn evicted(&mut self, key: &[u8]) {
+        if let Some(last) = self.of.get_mut(key).and_then(|history| history.last_mut()) {
+            last.evicted = last.item.take();
+        }
+    }
+
+    /// Whether a reader who was answered `found` at once was told what is not durable: the commit
+    /// it should have waited for.
+    pub(super) fn undurable(&self, key: &[u8], found: Option<&Item>, now: u32) -> Option<u64> {
+        let history = self.of.get(key)?;
+        let last = history.last()?;
+        let expired = found.is_none() && last.item.is_some();
+        let same = history.iter().all(|past| past.live(now) == found);
+        (last.commit != 0 && !expired && !same).then_some(last.commit)
+    }
+
+    /// Everything is gone, durably; or the device failed, and it may be.
+    pub(super) fn flushed(&mut self, done: bool) {
+        self.maybe_flushed = !done;
+        if done {
+            self.of.values_mut().for_each(|history| *history = vec![State::gone(0)]);
+        }
+    }
+
+    /// The last states of all keys are durable.
+    pub(super) fn all_durable(&mut self) {
+        for history in self.of.values_mut() {
+            history.drain(..history.len().saturating_sub(1));
+            history.iter_mut().for_each(|state| state.commit = 0);
+        }
+    }
+
+    /// The device works: what it failed to take is not on it.
+    pub(super) fn healthy(&mut self) {
+        self.failed.clear();
+    }
+
+    /// The superblock is what it was before a flush that was refused.
+    pub(super) fn not_flushed(&mut self) {
+        self.maybe_flushed = false;
+    }
+
+    /// Brings the histories up to date with the states of commits. `undone`: failed ones took their
+    /// changes back; else they are written again, and durable with a later one.
+    pub(super) fn settle(&mut self, state: impl Fn(u64) -> CommitState, undone: bool) {
+        let is = |past: &State, wanted| past.commit != 0 && state(past.commit) == wanted;
+        for (key, history) in &mut self.of {
+            if undone && history.iter().any(|past| is(past, CommitState::Failed)) {
+                // Until the device is well again a crash may show what it was told last.
+                let shown = history.iter().filter(|past| is(past, CommitState::Failed)).cloned();
+                self.failed.entry(key.clone()).or_default().extend(shown);
+                history.retain(|past| !is(past, CommitState::Failed));
+                if history.is_empty() {
+                    history.push(State::gone(0));
+                }
+            }
+            let durable = |past: &State| past.commit == 0 || is(past, CommitState::Durable);
+            if let Some(durable) = history.iter().rposition(durable) {
+                history.drain(..durable);
+                history[0].commit = 0;
+            }
+        }
+    }
+
+    /// After a restart the key was found like this: whether that may be. From here on it is so.
+    pub(super) fn restarted(
+        &mut self,
+        key: &[u8],
+        found: Option<Item>,
+        now: u32,
+        evicts: bool,
+    ) -> Result<(), String> {
+        let history = self.of.get_mut(key).ok_or("no history")?;
+        let failed = self.failed.get(key).into_iter().flatten();
+        let possible = history.iter().chain(failed).any(|past| {
+            let evicted = found.is_some() && past.live_evicted(now) == found.as_ref();
+            evicted || past.live(now) == found.as_ref()
+        });
+        let missing = found.is_none() && (self.maybe_flushed || evicts);
+        if !possible && !missing {
+            return Err(format!("after the restart {found:?}, should be in {history:?}"));
+        }
+        // What did not fit into memory any more may come back with another restart.
+        let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
+        let evicted = last.filter(|item| found.is_none() && item.is_live(now));
+        *history = vec![State { item: found, evicted, commit: 0 }];
+        Ok(())
+    }
+
+    /// All keys were looked at after a restart.
+    pub(super) fn all_restarted(&mut self) {
+        self.healthy();
+        self.not_flushed();
+    }
+}

@@ -1,0 +1,289 @@
+//! What clients do to a world with a store, each answer compared with the model's.
+
+use super::history::Item;
+use super::{Check, DurableWorld};
+use larder_disk::Device;
+use larder_engine::{
+    Arith, CommitPoint, CommitState, Counted, Create, Delete, Deleted, Expiry, Get, Outcome, Store,
+    Stored,
+};
+use std::hint::black_box;
+
+/// Large values that fill memory, at least.
+const MEMORYFUL: u64 = 400;
+/// Bytes of the device for each key that they are stored under: they must not fill it.
+const ROOM: u64 = 50 << 10;
+
+/// A key without its filling.
+fn short(key: &[u8]) -> String {
+    let text = String::from_utf8_lossy(key);
+    format!("k{}", text.trim_start_matches('k'))
+}
+
+impl DurableWorld {
+    pub(super) fn key(&mut self) -> Vec<u8> {
+        let at = self.random.below(self.keys) * self.random.below(self.keys) / self.keys;
+        format!("{}{at}", "k".repeat(1 + at as usize % 100)).into_bytes()
+    }
+
+    fn expiry(&mut self) -> Expiry {
+        match self.random.below(4) {
+            0 => Expiry::at(self.now + 1 + self.random.below(200) as u32),
+            _ => Expiry::NEVER,
+        }
+    }
+
+    /// Appends a state. In async mode the answer says nothing about durability: the commit that will
+    /// cover it is the open one.
+    fn push(&mut self, key: &[u8], item: Option<Item>, commit: u64) -> Check {
+        if self.is_sync() && commit == 0 {
+            let key = short(key);
+            return Err(format!("a change of {key} was acknowledged before it was durable"));
+        }
+        let commit = if commit == 0 { self.engine.open_commit() } else { commit };
+        self.model.push(key, item, commit);
+        Ok(())
+    }
+
+    /// What the engine has under a key, and the commit that the answer waits for.
+    fn get(&mut self, key: &[u8]) -> Result<Option<(Option<Item>, u64)>, String> {
+        self.finish(|session| {
+            session.get(&session.key(key)).map(|found| found.as_ref().map(Item::of))
+        })
+    }
+
+    /// Reads a key and compares it with the model; what is answered at once must be durable.
+    pub(super) fn read(&mut self, key: &[u8]) -> Result<Option<Item>, String> {
+        let found = self.get(key)?;
+        let expected = self.model.current(key, self.now);
+        let Some((found, commit)) = found else { return Ok(expected) };
+        if found.is_none() && expected.is_some() && self.evicts() {
+            self.model.evicted(key);
+            return Ok(None);
+        }
+        if found != expected {
+            return Err(format!("{}: read {found:?}, should be {expected:?}", short(key)));
+        }
+        let missed = found.is_none() && self.evicts();
+        if self.is_sync()
+            && commit == 0
+            && !missed
+            && let Some(position) = self.model.undurable(key, found.as_ref(), self.now)
+        {
+            let point = CommitPoint { stream: 0, position };
+            if self.sessions[0].commit_state(point) == CommitState::Pending {
+                return Err(format!("{} was read before it was durable", short(key)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// A reader looks at an item for so long that others overwrite and clean meanwhile: what they
+    /// look at must not change.
+    pub(super) fn read_slowly(&mut self) -> Check {
+        let key = self.key();
+        let reader = self.new_session();
+        let item = match reader.get(&reader.key(&key)) {
+            Outcome::Ready(Some(item)) | Outcome::AfterCommit(Some(item), _) => item,
+            _ => return Ok(()),
+        };
+        if item.value().len() as u64 > self.options.max_item_size / 32 {
+            return Ok(());
+        }
+        let (looked_at, before) = (item.value(), item.value().to_vec());
+        self.reading = true;
+        let done = match self.random.below(3) {
+            0 => self.crowd(),
+            _ => (0..self.random.below(60)).try_for_each(|_| match self.random.below(4) {
+                0 => self.commit(),
+                1 => {
+                    self.clean();
+                    Ok(())
+                }
+                _ => self.set(),
+            }),
+        };
+        self.reading = false;
+        done?;
+        // The memory may not be what the compiler takes it for, if the engine is wrong.
+        if black_box(looked_at) != before {
+            return Err(format!("{} changed while somebody read it", short(&key)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn set(&mut self) -> Check {
+        let key = self.key();
+        let most = if self.random.one_in(200) { 300 << 10 } else { self.value_max };
+        let len = self.random.below(1 + self.random.clone().below(most)) as usize;
+        let mut value = vec![b'a' + self.random.below(26) as u8; len];
+        let mark = self.random.bits().to_le_bytes();
+        let marked = value.len().min(8);
+        value[..marked].copy_from_slice(&mark[..marked]);
+        self.store(&key, value).map(drop)
+    }
+
+    /// Stores a value under a key; the answer is whether there was room.
+    fn store(&mut self, key: &[u8], value: Vec<u8>) -> Result<bool, String> {
+        let flags = if self.random.one_in(3) { self.random.bits() as u32 } else { 0 };
+        let expiry = self.expiry();
+        let answer = self.finish(|session| {
+            session.store(&session.key(key), Store::set(&value, flags, expiry))
+        })?;
+        match answer {
+            Some((Stored::Stored { cas, .. }, commit)) => {
+                if self.model.had_cas(key, cas) {
+                    return Err(format!("cas id {cas} of {} was given before", short(key)));
+                }
+                let expiry = expiry.seconds().unwrap_or(0);
+                self.push(key, Some(Item { value, flags, expiry, cas }), commit)?;
+                Ok(true)
+            }
+            Some((stored, _)) => Err(format!("a set was answered {stored:?}")),
+            None => self.refused("a set").map(|()| false),
+        }
+    }
+
+    /// Large values in such a hurry that memory is full of what no commit covers. Then one takes
+    /// off, and the cleaner looks for room while it is on its way, or the power goes.
+    pub(super) fn crowd(&mut self) -> Check {
+        self.hurry = true;
+        let keys = self.device.size() / ROOM;
+        let mut full = Ok(false);
+        let first = self.random.below(keys);
+        for at in first..first + MEMORYFUL {
+            let key = format!("c{}", at % keys).into_bytes();
+            let value = vec![self.random.bits() as u8; 20_000 + self.random.below(10_000) as usize];
+            full = self.store(&key, value).map(|stored| !stored);
+            if full != Ok(false) {
+                break;
+            }
+            self.clean();
+        }
+        self.hurry = false;
+        full?;
+        self.take_off()?;
+        (0..4).for_each(|_| self.clean());
+        if !self.reading && self.random.one_in(3) { self.crash() } else { Ok(()) }
+    }
+
+    pub(super) fn count(&mut self) -> Check {
+        let key = [b"n", &self.key()[..]].concat();
+        self.read(&key)?;
+        let create = Create { initial: 7, expiry: Expiry::NEVER };
+        let arith = Arith {
+            decrement: false,
+            delta: 1 + self.random.below(9),
+            compare: None,
+            cas: None,
+            expiry: None,
+            create: Some(create),
+        };
+        let answer = self.finish(|session| session.arith(&session.key(&key), &arith))?;
+        let Some((counted, commit)) = answer else { return self.refused("a count") };
+        let Counted::Value { value, cas, created, .. } = counted else {
+            return Err(format!("a count was answered {counted:?}"));
+        };
+        // While the count waited, a failed commit may have undone what was read before.
+        let before = self.model.current(&key, self.now);
+        let before = before.filter(|_| !(created && self.evicts()));
+        let expected = match &before {
+            None => 7,
+            Some(item) => {
+                let text = String::from_utf8_lossy(&item.value);
+                text.trim().parse::<u64>().map_err(|e| e.to_string())? + arith.delta
+            }
+        };
+        if value != expected {
+            return Err(format!("{} counted to {value}, should be {expected}", short(&key)));
+        }
+        let text = value.to_string().into_bytes();
+        let item = match before {
+            Some(item) => Item { value: text, cas, ..item },
+            None => Item { value: text, flags: 0, expiry: 0, cas },
+        };
+        self.push(&key, Some(item), commit)
+    }
+
+    pub(super) fn delete(&mut self) -> Check {
+        let key = self.key();
+        let answer =
+            self.finish(|session| session.delete(&session.key(&key), &Delete::default()))?;
+        let before = self.model.current(&key, self.now).is_some();
+        match answer {
+            Some((Deleted::Deleted, commit)) if before => self.push(&key, None, commit),
+            Some((Deleted::NotFound, commit)) if !before || self.evicts() => {
+                let waits = commit != 0 || self.is_sync();
+                let commit = if waits { commit } else { self.engine.open_commit() };
+                self.model.said_gone(&key, commit);
+                Ok(())
+            }
+            None => self.refused("a delete"),
+            answer => Err(format!("a delete of {before} was answered {answer:?}")),
+        }
+    }
+
+    pub(super) fn touch(&mut self) -> Check {
+        let key = self.key();
+        let Some(before) = self.read(&key)? else { return Ok(()) };
+        let expiry = self.expiry();
+        let get = Get { touch: Some(expiry), ..Get::default() };
+        let answer = self.finish(|session| {
+            session.get_with(&session.key(&key), &get).map(|found| found.is_some())
+        })?;
+        match answer {
+            Some((true, commit)) => {
+                // While the touch waited, a failed commit may have undone what was read.
+                let before = self.model.current(&key, self.now).unwrap_or(before);
+                let expiry = expiry.seconds().unwrap_or(0);
+                if expiry == before.expiry {
+                    return Ok(());
+                }
+                self.push(&key, Some(Item { expiry, ..before }), commit)
+            }
+            Some((false, _)) if self.evicts() || self.model.current(&key, self.now).is_none() => {
+                Ok(())
+            }
+            Some((false, _)) => Err(format!("a touch missed {}", short(&key))),
+            None => self.refused("a touch"),
+        }
+    }
+
+    pub(super) fn flush(&mut self) -> Check {
+        self.land()?;
+        let flushed = self.finish(|session| session.flush_all(None))?.is_some();
+        self.model.flushed(flushed);
+        if flushed && self.random.one_in(4) { self.crash() } else { Ok(()) }
+    }
+
+    pub(super) fn check_all(&mut self) -> Check {
+        self.model.keys().iter().try_for_each(|key| self.read(key).map(drop))
+    }
+
+    /// After a restart a key is in one of the states that it may be in.
+    pub(super) fn check_restarted(&mut self, key: &[u8]) -> Check {
+        let mut found = self.get(key)?;
+        if found.is_none() && self.anomaly.was_reached(&self.device, &self.engine) {
+            // A session remembers for a while what could not be read.
+            self.open_sessions();
+            found = self.get(key)?;
+        }
+        let (found, commit) = found.ok_or("a read was refused")?;
+        if commit != 0 {
+            return Err(format!("{} is not durable after a restart", short(key)));
+        }
+        let (now, evicts) = (self.now, self.evicts());
+        let settled = self.model.restarted(key, found, now, evicts);
+        settled.map_err(|what| format!("{}: {what}", short(key)))
+    }
+
+    /// After damage a key has an item that it had at some time, or none.
+    pub(super) fn check_damaged(&mut self, key: &[u8]) -> Check {
+        match self.get(key)? {
+            Some((Some(found), _)) if !self.model.was_written(key, &found) => {
+                Err(format!("{}: damaged, read {found:?}, which never was", short(key)))
+            }
+            _ => Ok(()),
+        }
+    }
+}

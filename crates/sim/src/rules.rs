@@ -1,0 +1,96 @@
+//! Breaks the rules that keep data, one at a time, to see that the worlds notice.
+
+use larder_engine::rule::Rule;
+use sim::{DurableWorld, Plan};
+use std::io::Write;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Operations per world: enough to fill memory in some, few enough for many worlds in a minute.
+const STEPS: u64 = 1500;
+/// How long the same worlds must agree when nothing is broken.
+const CONTROL_SECONDS: u64 = 10;
+
+/// The world that is running, for what a panic says.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
+/// Does what `--break what` asks for.
+pub(crate) fn run(what: &str, from: u64, seconds: u64) -> ExitCode {
+    let number = what.parse().ok().and_then(|number: usize| number.checked_sub(1));
+    match (what, number.and_then(|at| Rule::ALL.get(at))) {
+        ("list", _) => {
+            for rule in Rule::ALL {
+                println!("{:2}  {}", rule as u8, rule.when_broken());
+            }
+            ExitCode::SUCCESS
+        }
+        ("all", _) => all(from, seconds),
+        ("none", _) => search(from, seconds),
+        (_, Some(rule)) => {
+            rule.break_it();
+            search(from, seconds)
+        }
+        _ => {
+            eprintln!("--break takes a number from 1 to {}, all, none or list", Rule::ALL.len());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs worlds until one disagrees, which is a failure as without a broken rule.
+#[expect(clippy::disallowed_methods, reason = "a search has a time limit; no world knows of it")]
+fn search(from: u64, seconds: u64) -> ExitCode {
+    let began = Instant::now();
+    let found = move |what: &dyn std::fmt::Display| {
+        let (seed, took) = (SEED.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
+        println!("found at seed {seed} after {took:.1} s: {what}");
+    };
+    // An assertion is a find too, and ends the process.
+    std::panic::set_hook(Box::new(move |panic| {
+        found(&panic.payload_as_str().unwrap_or("a panic"));
+        let _ = std::io::stdout().flush();
+        std::process::exit(1);
+    }));
+    for seed in from.. {
+        if began.elapsed() >= Duration::from_secs(seconds) {
+            println!("not found in {} worlds, {seconds} s", seed - from);
+            break;
+        }
+        SEED.store(seed, Ordering::Relaxed);
+        if let Err(failure) = DurableWorld::run(Plan { seed, steps: STEPS }) {
+            found(&format_args!("step {}: {}", failure.step, failure.what));
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Breaks each rule in a process of its own; succeeds if each was found, and nothing without one.
+fn all(from: u64, seconds: u64) -> ExitCode {
+    let Ok(program) = std::env::current_exe() else { return ExitCode::from(2) };
+    let search = |what: &str, seconds: u64| {
+        let (from, seconds) = (from.to_string(), seconds.to_string());
+        let run = Command::new(&program)
+            .args(["--break", what, "--from", &from, "--seconds", &seconds])
+            .output();
+        run.map_or_else(
+            |error| error.to_string(),
+            |run| {
+                let said = String::from_utf8_lossy(&run.stdout);
+                said.lines().next().unwrap_or("the process died").to_owned()
+            },
+        )
+    };
+    let control = search("none", seconds.min(CONTROL_SECONDS));
+    println!("none  {control}");
+    let mut right = usize::from(control.starts_with("not found"));
+    for rule in Rule::ALL {
+        let result = search(&(rule as u8).to_string(), seconds);
+        right += usize::from(result.starts_with("found"));
+        println!("{:4}  {}\n      {result}", rule as u8, rule.when_broken());
+    }
+    let wrong = Rule::ALL.len() + 1 - right;
+    println!("rules: {right} passed, {wrong} failed");
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

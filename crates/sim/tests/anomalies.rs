@@ -1,0 +1,53 @@
+//! One thing goes wrong, at every place where it can: the first write fails, then the second, and so
+//! on until a world ends before it came to that. The model must agree whatever it was, now and after
+//! the power loss that follows.
+
+use larder_disk::Operation;
+use sim::{Anomaly, DurableWorld, Plan};
+
+/// Worlds with a sync and an async store, evicting and refusing, with and without large values.
+const SEEDS: [u64; 4] = [0, 1, 2, 4];
+/// One with few segments: a recovery looks at every one.
+const SMALL: [u64; 1] = [5];
+const STEPS: u64 = 60;
+
+/// Runs worlds in which the first, the second, the third … of something goes wrong.
+fn at_every_place(seeds: &[u64], anomaly: impl Fn(u64) -> Anomaly) {
+    for &seed in seeds {
+        let mut places = 0;
+        for nth in 1.. {
+            let anomaly = anomaly(nth);
+            match DurableWorld::run_with(Plan { seed, steps: STEPS }, anomaly) {
+                Ok(true) => places += 1,
+                Ok(false) => break,
+                Err(failure) => panic!("{anomaly:?}: {failure}"),
+            }
+        }
+        assert!(places > 0, "nothing could go wrong");
+    }
+}
+
+#[test]
+fn any_write_may_fail() {
+    at_every_place(&SEEDS, |nth| Anomaly::Call(Operation::Write, nth));
+}
+
+#[test]
+fn any_sync_may_fail() {
+    at_every_place(&SEEDS, |nth| Anomaly::Call(Operation::Sync, nth));
+}
+
+#[test]
+fn any_read_may_fail() {
+    at_every_place(&SMALL, |nth| Anomaly::Call(Operation::Read, nth));
+}
+
+#[test]
+fn any_memory_may_be_refused() {
+    at_every_place(&SEEDS, Anomaly::Memory);
+}
+
+#[test]
+fn the_power_may_go_at_any_change() {
+    at_every_place(&SEEDS, Anomaly::PowerLoss);
+}
