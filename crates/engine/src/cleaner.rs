@@ -31,6 +31,10 @@ use walk::{at, expired, frequency_after, keeps};
 const PROBATION_SHARE: u64 = 10;
 /// Frames that writers should find ready.
 pub(crate) const READY_FRAMES: usize = 2;
+/// Of the store's places, one in so many should be ready for writers, within limits.
+const PLACES_SHARE: usize = 64;
+/// The most places that are kept ready.
+const MAX_READY_PLACES: usize = 16;
 /// Segments by which cleaning may exceed the budget before it waits.
 const CLEANING_OVERDRAFT: usize = 1;
 /// A segment is cleaned instead of another being evicted when it is alive up to this share.
@@ -178,6 +182,13 @@ impl Cleaner {
             && engine.budget.excess() == 0;
         if room || full {
             engine.wake_waiting();
+        }
+        if coming
+            && engine.log.available_numbers() < wanted_places(engine)
+            && let Some(durable) = &engine.durable
+        {
+            // They are free when that is durable: before a writer has to wait for it.
+            durable.want_commit();
         }
         if engine.has_waiting() || (pending && short) {
             // With a store what was freed comes back by a commit, and whoever would ask for one may
@@ -435,8 +446,18 @@ fn must_free_frames(engine: &Engine) -> bool {
 
 /// Whether there are too few places in the store for the writers, counting those on their way.
 fn must_free_places(engine: &Engine) -> bool {
-    let wanted = READY_FRAMES.max(engine.log.wanted_numbers());
-    engine.log.available_numbers().saturating_add(engine.log.quarantined()) < wanted
+    engine.log.available_numbers().saturating_add(engine.log.quarantined()) < wanted_places(engine)
+}
+
+/// Places in the store that writers should find ready. A place that was emptied is free two commits
+/// later, so there are more of them than frames, unless that would push the cleaner to clean what is
+/// nearly full of items that must be kept.
+fn wanted_places(engine: &Engine) -> usize {
+    let share = match (engine.options.when_full, engine.log.store()) {
+        (WhenFull::Evict, Some(store)) => store.segment_count() / PLACES_SHARE,
+        _ => 0,
+    };
+    share.clamp(READY_FRAMES, MAX_READY_PLACES).max(engine.log.wanted_numbers())
 }
 
 /// Whether moving more would take too much memory beyond the budget before what was freed so far is
