@@ -70,6 +70,8 @@ pub(super) struct Image {
     pub(super) header: Header,
     pub(super) commits: Vec<Commit>,
     pub(super) records: Vec<Written>,
+    /// A commit before the next one failed.
+    pub(super) after_failure: bool,
     filled: usize,
 }
 
@@ -83,7 +85,14 @@ impl Image {
         let header =
             Header { segment: SEGMENT, generation, stream: 0, opened: 1, born: 5, jumbo: None };
         bytes[..64].copy_from_slice(&header.encode(&IDENTITY));
-        Image { bytes, header, commits: Vec::new(), records: Vec::new(), filled: 64 }
+        Image {
+            bytes,
+            header,
+            commits: Vec::new(),
+            records: Vec::new(),
+            after_failure: false,
+            filled: 64,
+        }
     }
 
     pub(super) fn seed(&self) -> SegmentSeed {
@@ -137,7 +146,7 @@ impl Image {
             durable: [DurableEnd { segment: SEGMENT, offset: begin as u32 }, DurableEnd::default()],
             seq_limit: number * 1000,
             sealed,
-            after_failure: false,
+            after_failure: self.after_failure,
         };
         let bytes = trailer.encode(&self.bytes[begin..self.filled], self.seed());
         self.bytes[self.filled..self.filled + TRAILER_BYTES].copy_from_slice(&bytes);

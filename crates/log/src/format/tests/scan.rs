@@ -142,6 +142,23 @@ fn commits_follow_each_other_in_number_and_place() {
 }
 
 #[test]
+fn a_commit_after_a_failed_one_proves_nothing_about_it() {
+    for after_failure in [false, true] {
+        let mut image = example();
+        image.after_failure = after_failure;
+        image.append(&item(20, b"written", b"again"));
+        image.commit(9, false);
+        let torn = image.commits[2].begin;
+        image.bytes[torn + 20] ^= 1;
+        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+        let scanned = scanned.expect("a segment");
+        let outcome = (scanned.damage.commits, scanned.last_commit, scanned.proof);
+        assert_eq!(outcome, if after_failure { (0, 6, 6) } else { (1, 9, 9) });
+        assert_eq!(found == image.records_before(torn), after_failure);
+    }
+}
+
+#[test]
 fn a_lost_trailer_is_damage_once_a_later_commit_is_seen() {
     let mut image = example();
     let trailer = image.commits[1].end - 64;
