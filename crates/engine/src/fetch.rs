@@ -34,6 +34,8 @@ pub(crate) struct Fetched {
     inbox: Arc<Inbox>,
     records: HashMap<u64, (u32, Bytes)>,
     order: VecDeque<u64>,
+    /// What could not be read and is said so in this turn: the next one that asks has it read again.
+    unreadable: Vec<u64>,
     bytes: usize,
     /// What was asked for and has not arrived.
     pending: RefCell<HashSet<u64>>,
@@ -42,11 +44,17 @@ pub(crate) struct Fetched {
 impl Fetched {
     /// Takes what has arrived. Records of earlier turns may be forgotten.
     pub(crate) fn turn(&mut self) {
+        for bits in self.unreadable.drain(..) {
+            self.records.remove(&bits);
+        }
         if !self.inbox.any.swap(false, Ordering::Acquire) {
             return;
         }
         for (address, generation, bytes) in std::mem::take(&mut *lock(&self.inbox.arrived)) {
             self.pending.get_mut().remove(&address.bits());
+            if bytes.is_none() {
+                self.unreadable.push(address.bits());
+            }
             self.bytes += len(&bytes);
             self.order.push_back(address.bits());
             if let Some((_, old)) = self.records.insert(address.bits(), (generation, bytes)) {

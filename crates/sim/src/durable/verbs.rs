@@ -264,8 +264,8 @@ impl DurableWorld {
     pub(super) fn check_restarted(&mut self, key: &[u8]) -> Check {
         let mut found = self.get(key)?;
         if found.is_none() && self.anomaly.was_reached(&self.device, &self.engine) {
-            // A session remembers for a while what could not be read.
-            self.open_sessions();
+            // It is read again in another turn.
+            self.tick_all();
             found = self.get(key)?;
         }
         let (found, commit) = found.ok_or("a read was refused")?;
