@@ -14,7 +14,7 @@ use larder_log::commit::{Closed, Committer as LogCommitter};
 use larder_log::cover::DeadMap;
 use larder_log::record::Kind;
 use larder_log::store::SEQ_LEASE;
-use larder_log::{Address, Rule};
+use larder_log::{Address, Appending, Participant, Rule};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -345,6 +345,16 @@ impl Engine {
         }
     }
 
+    /// Begins an append, which commits wait for; `None` while they fail and what they covered is
+    /// undone.
+    #[inline]
+    pub(crate) fn append<'a>(&self, participant: &'a Participant) -> Option<Appending<'a>> {
+        let Some(durable) = &self.durable else { return Some(participant.appending()) };
+        let appending =
+            if durable.is_sync() { participant.appending_seen() } else { participant.appending() };
+        (!durable.is_failing()).then_some(appending)
+    }
+
     /// Asks for more version numbers in time: none above the durable limit is ever used.
     fn lease_versions(&self) {
         if self.index.wants_lease()
@@ -394,8 +404,8 @@ impl Engine {
             durable.wake();
             return;
         }
-        // Whoever still appends is waited for here. Who did not see yet that writes are refused
-        // appends to another segment, to a commit that is not given up.
+        // From here on nobody appends, so that nothing is built on what is being undone.
+        self.epochs.wait_for_appends();
         let rest = self.log.close_and_leave(&mut committer.log);
         durable.take_changes(&mut committer.changes);
         if let Some(store) = self.log.store() {

@@ -280,15 +280,16 @@ impl Session {
             let segment = self.engine.log.segment(address.segment());
             let end = (address.offset() + record.size()) as u32;
             if !segment.is_durable(end) {
-                self.depends_on_commit(segment.closed() >= end);
+                self.depends_on_commit(address, end);
             }
         }
     }
 
     #[cold]
-    fn depends_on_commit(&self, closed: bool) {
-        if let Some(store) = self.engine.log.store() {
-            let commit = if closed { store.settled_commit() + 1 } else { store.open_commit() };
+    fn depends_on_commit(&self, address: Address, end: u32) {
+        if let Some(store) = self.engine.log.store()
+            && let Some(commit) = store.commit_of(self.engine.log.segment(address.segment()), end)
+        {
             self.depends.set(self.depends.get().max(commit));
         }
     }
@@ -297,17 +298,15 @@ impl Session {
     /// thread.
     #[inline]
     pub(crate) fn appending(&self) -> Result<Appending<'_>, NotWritten> {
-        let appending = self.participant.appending();
-        match &self.engine.durable {
-            Some(durable) if durable.is_failing() => Err(NotWritten::StoreFailed),
-            _ => Ok(appending),
-        }
+        self.engine.append(&self.participant).ok_or(NotWritten::StoreFailed)
     }
 
-    /// A record was written at `address` and is about to be published.
+    /// A record of `size` bytes was written at `address` and is about to be published.
     #[inline]
-    pub(crate) fn changed(&self, address: Address, existing: Option<&Existing<'_>>) {
-        let Some(store) = self.engine.log.store() else { return };
+    pub(crate) fn changed(&self, address: Address, size: usize, existing: Option<&Existing<'_>>) {
+        if self.engine.durable.is_none() {
+            return;
+        }
         if let Some(changes) = &self.changes {
             let before = existing.map_or(Slot::EMPTY, |old| old.place.slot());
             let before_size = existing.map_or(0, |old| old.record.size() as u32);
@@ -317,7 +316,7 @@ impl Session {
         } else if !self.overdue {
             return;
         }
-        self.depends.set(self.depends.get().max(store.open_commit()));
+        self.depends_on_commit(address, (address.offset() + size) as u32);
     }
 
     /// Whether answers wait until they are durable.

@@ -117,7 +117,7 @@ impl Session {
             body => self.write_jumbo(guard, key, fields, &layout, body, value_hash)?,
         };
         log.segment(address.segment()).note_expiry(fields.expiry);
-        self.changed(address, existing);
+        self.changed(address, size, existing);
         Ok(self.publish(guard, key, existing, place, address))
     }
 
@@ -144,7 +144,7 @@ impl Session {
             log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
         }
         let address = reserved.address;
-        self.changed(address, existing);
+        self.changed(address, layout.size(), existing);
         let bury = || {
             let segment = log.segment(address.segment());
             segment.note_end();

@@ -158,10 +158,15 @@ impl Log {
                 }
             }
         }
+        let jumbos = std::mem::take(&mut *lock(&store.new_jumbos));
+        for &jumbo in &jumbos {
+            let segment = self.segment(jumbo);
+            segment.set_closed(segment.filled());
+        }
+        store.closed_commit.store(number, Ordering::Release);
         if !Rule::WaitForAppends.is_broken() {
             self.epochs.wait_for_appends();
         }
-        let jumbos = std::mem::take(&mut *lock(&store.new_jumbos));
         for part in &parts {
             self.write_trailer(store, number, part, committer.after_failure);
         }

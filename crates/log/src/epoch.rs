@@ -68,9 +68,14 @@ impl Epochs {
     /// its thread does before it drops its [`Appending`]. An append takes less than a microsecond,
     /// unless its value is large or its thread lost the processor.
     ///
+    /// Whoever [shows](Participant::appending_seen) its append and then reads what this thread wrote
+    /// before the call either reads that or is waited for.
+    ///
     /// An append that reserved before this thread closed the segment (by changing its tail) is seen:
     /// the reservation changed the same tail after the mark was set.
     pub fn wait_for_appends(&self) {
+        // Pairs with the fence in `appending_seen`.
+        fence(Ordering::SeqCst);
         for seen in &*self.lock() {
             let begun = seen.appending.load(Ordering::Acquire);
             let mut turn = 0;
@@ -120,6 +125,14 @@ impl Participant {
         debug_assert!(count.is_multiple_of(2));
         self.seen.appending.store(count + 1, Ordering::Relaxed);
         Appending { seen: &self.seen }
+    }
+
+    /// As [`Participant::appending`], shown to all before the calling thread reads anything more.
+    #[inline]
+    pub fn appending_seen(&self) -> Appending<'_> {
+        let appending = self.appending();
+        fence(Ordering::SeqCst);
+        appending
     }
 }
 
@@ -203,6 +216,32 @@ mod loom_tests {
                 frame.store(0, Ordering::Relaxed);
             }
             worker.join().unwrap();
+        });
+    }
+
+    /// A writer appends unless it sees that commits fail; the committer says so, waits, and closes.
+    /// No append may come between.
+    #[test]
+    fn loom_no_append_begins_behind_a_failure() {
+        loom::model(|| {
+            let epochs = Arc::new(Epochs::default());
+            let failing = Arc::new(AtomicUsize::new(0));
+            let appended = Arc::new(AtomicUsize::new(0));
+            let writer = epochs.join();
+            let thread = {
+                let (failing, appended) = (Arc::clone(&failing), Arc::clone(&appended));
+                thread::spawn(move || {
+                    let _appending = writer.appending_seen();
+                    if failing.load(Ordering::Relaxed) == 0 {
+                        appended.store(1, Ordering::Relaxed);
+                    }
+                })
+            };
+            failing.store(1, Ordering::Release);
+            epochs.wait_for_appends();
+            let closed = appended.load(Ordering::Relaxed);
+            thread.join().unwrap();
+            assert_eq!(appended.load(Ordering::Relaxed), closed);
         });
     }
 

@@ -466,6 +466,7 @@ impl Log {
         }
         let next = store.superblock().next_commit.max(newest + 2);
         store.open_commit.store(next, Ordering::Release);
+        store.closed_commit.store(next - 1, Ordering::Release);
         store.settle(next - 1);
         Ok(())
     }

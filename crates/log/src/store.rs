@@ -12,6 +12,7 @@ use crate::format::{
 };
 use crate::log::{Stream, lock};
 use crate::segment::Segment;
+use crate::sync::spin;
 use larder_disk::Device;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -78,6 +79,8 @@ pub struct Store {
     entries: Box<[Entry]>,
     /// The commit that new records belong to, or the one before it if it is being closed.
     pub(crate) open_commit: AtomicU64,
+    /// The last commit of which it is decided, and written in the segments, what it covers.
+    pub(crate) closed_commit: AtomicU64,
     /// The last commit that is durable or has failed.
     pub(crate) settled_commit: AtomicU64,
     /// The last commit that is durable. One that failed and is written again is settled, and durable
@@ -114,6 +117,7 @@ impl Store {
             changing: Mutex::new(Changing { superblock, changes: 0, durable: 0 }),
             entries: (0..=count).map(|_| Entry::default()).collect(),
             open_commit: AtomicU64::new(next),
+            closed_commit: AtomicU64::new(next - 1),
             settled_commit: AtomicU64::new(next - 1),
             durable_commit: AtomicU64::new(next - 1),
             failed: Mutex::default(),
@@ -176,8 +180,9 @@ impl Store {
         self.entry(number).cover.load(Ordering::Relaxed)
     }
 
-    /// The commit that will cover what was reserved before this call, by the calling thread in an
-    /// [`Appending`](crate::Appending) that still lives, or by another thread and published.
+    /// A commit that will cover what was reserved before this call, by the calling thread in an
+    /// [`Appending`](crate::Appending) that still lives, or by another thread and published. While a
+    /// commit is being closed that one may do so already: see [`Store::commit_of`].
     #[inline]
     pub fn open_commit(&self) -> u64 {
         self.open_commit.load(Ordering::Acquire)
@@ -187,6 +192,34 @@ impl Store {
     #[inline]
     pub fn settled_commit(&self) -> u64 {
         self.settled_commit.load(Ordering::Acquire)
+    }
+
+    /// The commit that decides about what lies before `end` in a segment, no earlier and no later one,
+    /// so that what is answered when it fails has not happened; `None` if that is durable. For the
+    /// thread that has just reserved it, while its [`Appending`](crate::Appending) lives, and for
+    /// whoever has found it published.
+    #[inline]
+    pub fn commit_of(&self, segment: &Segment, end: u32) -> Option<u64> {
+        let mut turn = 0;
+        loop {
+            let settled = self.settled_commit();
+            if segment.is_durable(end) {
+                return None;
+            }
+            let open = self.open_commit();
+            let closing = self.closed_commit.load(Ordering::Acquire) + 1 != open;
+            let covered = segment.closed() >= end;
+            // Marks move in the order open, closed, durable, settled. So if no commit was being closed
+            // or settled meanwhile, what is covered belongs to the one in flight, and the rest to the
+            // one that is open.
+            if covered && self.settled_commit() == settled {
+                return Some(settled + 1);
+            }
+            if !covered && !closing && self.open_commit() == open {
+                return Some(open);
+            }
+            spin(&mut turn);
+        }
     }
 
     /// The last commit that is durable: everything of it and of all before it is, unless it was undone.

@@ -106,7 +106,7 @@ impl Cleaner {
                 return true;
             }
         };
-        let _appending = self.participant.appending();
+        let Some(_appending) = engine.append(&self.participant) else { return false };
         match copy(engine, record, to) {
             Some(copied) => {
                 if let Some(changes) = &self.changes {

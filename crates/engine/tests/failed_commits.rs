@@ -1,0 +1,177 @@
+//! Commits that fail beside writers: what was answered with an error has not happened, what was
+//! acknowledged has, and no write gets between a failed commit and its undoing.
+
+use larder_disk::{Device, Failure, Fault, Operation, SimDevice};
+use larder_engine::*;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread;
+use std::time::Duration;
+
+/// Each writer's task, and after how many acknowledged changes it is enough.
+const WRITERS: [(Task, u64); 4] =
+    [(Task::Count, 3000), (Task::Count, 3000), (Task::StoreLarge, 150), (Task::StoreLarge, 150)];
+/// Bytes of a value that gets a segment of its own.
+const LARGE: usize = 300_000;
+/// Changes that a writer has on their way at the same time, at most.
+const WINDOW: u64 = 4;
+/// One sync in so many fails.
+const FAILS: u64 = 4;
+
+fn options(device: &Arc<SimDevice>) -> Options {
+    let store = StoreOptions {
+        device: Arc::clone(device) as Arc<dyn Device>,
+        durability: Durability::Sync,
+        sync_interval: Duration::from_secs(1),
+        accept_damage: false,
+        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
+        seeds: [1, 2, 3],
+        created: 1,
+    };
+    Options { memory: 32 << 20, store: Some(store), ..Options::default() }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+/// Whether what was answered with `point` has become durable.
+fn settled(session: &mut Session, point: CommitPoint) -> bool {
+    loop {
+        match session.commit_state(point) {
+            CommitState::Durable => return true,
+            CommitState::Failed => return false,
+            CommitState::Pending => thread::yield_now(),
+        }
+        session.tick(1);
+    }
+}
+
+/// What a writer does again and again.
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    /// Counts a number up.
+    Count,
+    /// Stores a number as a value that gets a segment of its own.
+    StoreLarge,
+}
+
+/// The number that is to be stored after `last` was.
+fn change(session: &Session, task: Task, key: &[u8], last: u64) -> Outcome<u64> {
+    let key = session.key(key);
+    match task {
+        Task::Count => {
+            let create = Some(Create { initial: 1, expiry: Expiry::NEVER });
+            let (decrement, delta, compare, cas, expiry) = (false, 1, None, None, None);
+            let up = Arith { decrement, delta, compare, cas, expiry, create };
+            session.arith(&key, &up).map(|counted| match counted {
+                Counted::Value { value, .. } => value,
+                other => panic!("{other:?}"),
+            })
+        }
+        Task::StoreLarge => {
+            let value = (last + 1).to_string() + &" ".repeat(LARGE);
+            let store = Store::set(value.as_bytes(), 0, Expiry::NEVER);
+            session.store(&key, store).map(|stored| match stored {
+                Stored::Stored { .. } => last + 1,
+                other => panic!("{other:?}"),
+            })
+        }
+    }
+}
+
+fn read(session: &mut Session, key: &[u8]) -> u64 {
+    loop {
+        let number = |item: Option<Item<'_>>| {
+            let text = item.map_or(String::new(), |item| {
+                String::from_utf8_lossy(item.value()).trim().to_owned()
+            });
+            text.parse().unwrap_or(0)
+        };
+        match session.get(&session.key(key)).map(number) {
+            Outcome::Ready(number) => return number,
+            Outcome::AfterCommit(number, point) => {
+                if settled(session, point) {
+                    return number;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+        session.tick(1);
+    }
+}
+
+/// Changes one key, several times at once, and knows afterwards what it must hold. The answer
+/// is how many changes were acknowledged and how many were not.
+fn work(engine: &Arc<Engine>, writer: usize, task: Task, enough: u64) -> (u64, u64) {
+    let key = format!("key{writer}").into_bytes();
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1);
+    let mut state = writer as u64;
+    let (mut acknowledged, mut failed, mut holds) = (0, 0, 0);
+    while acknowledged < enough {
+        let (mut window, mut last) = (Vec::new(), holds);
+        for _ in 0..1 + random(&mut state) % WINDOW {
+            match change(&session, task, &key, last) {
+                Outcome::AfterCommit(number, point) => {
+                    last = number;
+                    window.push((number, point));
+                }
+                Outcome::Refused(Refusal::StoreFailed) => {
+                    failed += 1;
+                    while engine.health() != Health::Good {
+                        session.tick(1);
+                        thread::yield_now();
+                    }
+                }
+                Outcome::NeedsSpace => thread::yield_now(),
+                other => panic!("{other:?}"),
+            }
+            session.tick(1);
+        }
+        for (number, point) in window {
+            if settled(&mut session, point) {
+                acknowledged += 1;
+                holds = number;
+            } else {
+                failed += 1;
+            }
+        }
+        let found = read(&mut session, &key);
+        assert_eq!(found, holds, "{task:?}: {acknowledged} acknowledged, {failed} failed");
+        session.tick(1);
+    }
+    session.sleep();
+    (acknowledged, failed)
+}
+
+#[test]
+fn what_was_answered_with_an_error_has_not_happened_and_what_was_acknowledged_has() {
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    let engine = Engine::open_without_threads(options(&device)).unwrap();
+    thread::scope(|scope| {
+        let engine = &engine;
+        let writers: Vec<_> = WRITERS
+            .into_iter()
+            .enumerate()
+            .map(|(writer, (task, enough))| scope.spawn(move || work(engine, writer, task, enough)))
+            .collect();
+        let mut cleaner = ManualCleaner::default();
+        let mut state = 7;
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            if random(&mut state).is_multiple_of(FAILS) {
+                let next = device.counts().syncs + 1;
+                device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+            }
+            engine.commit();
+            device.mend();
+            engine.clean(&mut cleaner);
+        }
+        for writer in writers {
+            let (acknowledged, failed) = writer.join().unwrap();
+            println!("{acknowledged} acknowledged, {failed} failed");
+            assert!(acknowledged > 0 && failed > 0);
+        }
+    });
+}
