@@ -36,8 +36,13 @@ pub struct Session {
     /// The address of a record that must be read before there is an answer; 0 for none.
     missing: Cell<u64>,
     fetched: Fetched,
-    /// Something of this turn waits for a commit.
+    /// Something waits for a commit that was not asked for yet.
     wants_commit: Cell<bool>,
+    /// How long that has been so, in microseconds of the durability's clock; 0 before it was looked
+    /// at.
+    wanted_since: u64,
+    /// In this turn the waker was noted among those that commits wake.
+    listens: Cell<bool>,
     /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
     _not_sync: PhantomData<Cell<()>>,
 }
@@ -67,6 +72,8 @@ impl Session {
             missing: Cell::new(0),
             fetched: Fetched::default(),
             wants_commit: Cell::new(false),
+            listens: Cell::new(false),
+            wanted_since: 0,
             _not_sync: PhantomData,
         }
     }
@@ -81,13 +88,28 @@ impl Session {
     #[inline]
     pub fn tick(&mut self, now: UnixSeconds) {
         self.participant.tick();
-        self.ask_for_commit();
+        self.listens.set(false);
+        if self.wants_commit.get() {
+            self.gather();
+        }
         if now != self.now {
             self.new_second(now);
         }
         if let Some(durable) = &self.engine.durable {
             self.overdue = durable.is_overdue();
             self.fetched.turn();
+        }
+    }
+
+    /// While there is other work, the commit that something waits for is put off for a while: what a
+    /// commit costs is shared by all who come until then.
+    fn gather(&mut self) {
+        let Some(durable) = &self.engine.durable else { return };
+        let now = durable.now_us();
+        if self.wanted_since == 0 {
+            self.wanted_since = now;
+        } else if now.saturating_sub(self.wanted_since) >= durable.gather_us() {
+            self.ask_for_commit();
         }
     }
 
@@ -344,23 +366,32 @@ impl Session {
     }
 
     /// Has the session's waker woken once, when the state of some commit has changed; and has what
-    /// was written so far committed, from the end of this turn on (the next tick or sleep).
+    /// was written so far committed: when the thread sleeps, or before long if it does not.
     #[inline]
     pub fn wake_on_commit(&self) {
         if let Some(durable) = &self.engine.durable
-            && !self.wants_commit.replace(true)
+            && !self.listens.replace(true)
         {
+            self.wants_commit.set(true);
             durable.wait(&self.waker);
         }
     }
 
-    /// Asks for the commit that this turn's calls wait for: all of them share one.
+    /// Whether a commit was [wanted](Session::wake_on_commit) that is not asked for yet, so that
+    /// others can share it: a thread with nothing else to do should [sleep](Session::sleep).
     #[inline]
-    fn ask_for_commit(&self) {
+    pub fn puts_off_commit(&self) -> bool {
+        self.wants_commit.get()
+    }
+
+    /// Asks for the commit that calls wait for: all of them share one.
+    #[inline]
+    fn ask_for_commit(&mut self) {
         if self.wants_commit.get()
             && let Some(durable) = &self.engine.durable
         {
             self.wants_commit.set(false);
+            self.wanted_since = 0;
             durable.wait(&self.waker);
             durable.want_commit();
         }

@@ -261,6 +261,11 @@ impl Service for Worker {
         self.session.tick((self.clock)());
     }
 
+    #[inline]
+    fn puts_off(&self) -> bool {
+        self.session.puts_off_commit()
+    }
+
     fn sleep(&mut self) {
         self.session.sleep();
     }

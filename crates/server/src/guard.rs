@@ -84,6 +84,11 @@ impl<S: Service> Service for Guard<S> {
         self.service.turn();
     }
 
+    #[inline]
+    fn puts_off(&self) -> bool {
+        self.service.puts_off()
+    }
+
     fn sleep(&mut self) {
         self.service.sleep();
     }

@@ -80,28 +80,20 @@ impl<S: Service> Epoll<S> {
         let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let mut spare = Vec::new();
         loop {
-            let wait_ms = if self.core.has_ready() {
-                0
-            } else {
+            let ready = self.core.has_ready();
+            let mut n = 0;
+            if ready || self.core.service.puts_off() {
+                n = self.wait(&mut events, 0)?;
+            }
+            if !ready && n == 0 {
                 self.core.service.sleep();
                 // Rounded up: waking a moment too early would be turning for nothing.
-                self.core.wait_limit().map_or(-1, |wait| wait.as_millis() as i32 + 1)
-            };
-            // SAFETY: the kernel fills at most as many events as the slice has.
-            let n = unsafe {
-                libc::epoll_wait(
-                    self.poll.as_raw_fd(),
-                    events.as_mut_ptr(),
-                    events.len() as i32,
-                    wait_ms,
-                )
-            };
-            if n < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return Err(io::Error::last_os_error());
+                let wait = self.core.wait_limit();
+                n = self.wait(&mut events, wait.map_or(-1, |wait| wait.as_millis() as i32 + 1))?;
             }
             self.core.begin_turn();
             let mut ready = self.core.take_ready(spare);
-            for event in &events[..n.max(0) as usize] {
+            for event in &events[..n] {
                 self.event(event.u64, event.events);
             }
             for key in ready.drain(..) {
@@ -117,6 +109,18 @@ impl<S: Service> Epoll<S> {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits for events, -1 for ever; the answer is how many there are.
+    fn wait(&self, events: &mut [libc::epoll_event], limit_ms: i32) -> io::Result<usize> {
+        let (poll, room) = (self.poll.as_raw_fd(), events.len() as i32);
+        // SAFETY: the kernel fills at most as many events as the slice has.
+        let n = unsafe { libc::epoll_wait(poll, events.as_mut_ptr(), room, limit_ms) };
+        if n < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+        }
+        Ok(n as usize)
     }
 
     #[inline]

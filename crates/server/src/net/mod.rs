@@ -97,6 +97,12 @@ pub trait Service {
     /// A turn of the loop begins: the wait for events has ended.
     fn turn(&mut self);
 
+    /// Whether something is put off until there is nothing else to do: then the loop looks for
+    /// events once more before it [sleeps](Service::sleep).
+    fn puts_off(&self) -> bool {
+        false
+    }
+
     /// The loop is about to block in the kernel.
     fn sleep(&mut self);
 

@@ -126,6 +126,11 @@ impl Ring {
         }
     }
 
+    /// Whether there is something to harvest.
+    pub(super) fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
     /// Queues an operation.
     ///
     /// # Safety
