@@ -20,6 +20,10 @@ use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
+/// Answers that wait for one commit are many from here on: whoever was set free by the last one is
+/// likely to come back.
+const MANY: u32 = 16;
+
 /// One thread's way into the engine: `Send`, but not `Sync`.
 pub struct Session {
     pub(crate) engine: Arc<Engine>,
@@ -41,6 +45,11 @@ pub struct Session {
     /// How long that has been so, in microseconds of the durability's clock; 0 before it was looked
     /// at.
     wanted_since: u64,
+    /// Answers that wait for it, and how many waited for the one before when that was asked for.
+    waiting: Cell<u32>,
+    waited: u32,
+    /// In this turn the thread has looked for other work once more.
+    lingered: bool,
     /// In this turn the waker was noted among those that commits wake.
     listens: Cell<bool>,
     /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
@@ -74,6 +83,9 @@ impl Session {
             wants_commit: Cell::new(false),
             listens: Cell::new(false),
             wanted_since: 0,
+            waiting: Cell::new(0),
+            waited: 0,
+            lingered: false,
             _not_sync: PhantomData,
         }
     }
@@ -89,8 +101,9 @@ impl Session {
     pub fn tick(&mut self, now: UnixSeconds) {
         self.participant.tick();
         self.listens.set(false);
-        if self.wants_commit.get() {
-            self.gather();
+        self.lingered = false;
+        if self.wants_commit.get() && self.has_gathered() {
+            self.ask_for_commit();
         }
         if now != self.now {
             self.new_second(now);
@@ -102,15 +115,14 @@ impl Session {
     }
 
     /// While there is other work, the commit that something waits for is put off for a while: what a
-    /// commit costs is shared by all who come until then.
-    fn gather(&mut self) {
-        let Some(durable) = &self.engine.durable else { return };
+    /// commit costs is shared by all who come until then. This says whether the while is over.
+    fn has_gathered(&mut self) -> bool {
+        let Some(durable) = &self.engine.durable else { return true };
         let now = durable.now_us();
         if self.wanted_since == 0 {
             self.wanted_since = now;
-        } else if now.saturating_sub(self.wanted_since) >= durable.gather_us() {
-            self.ask_for_commit();
         }
+        now.saturating_sub(self.wanted_since) >= durable.gather_us()
     }
 
     #[cold]
@@ -369,19 +381,27 @@ impl Session {
     /// was written so far committed: when the thread sleeps, or before long if it does not.
     #[inline]
     pub fn wake_on_commit(&self) {
-        if let Some(durable) = &self.engine.durable
-            && !self.listens.replace(true)
-        {
+        let Some(durable) = &self.engine.durable else { return };
+        self.waiting.set(self.waiting.get() + 1);
+        if !self.listens.replace(true) {
             self.wants_commit.set(true);
             durable.wait(&self.waker);
         }
     }
 
-    /// Whether a commit was [wanted](Session::wake_on_commit) that is not asked for yet, so that
-    /// others can share it: a thread with nothing else to do should [sleep](Session::sleep).
+    /// Whether a thread without work should look for some again before it [sleeps](Session::sleep),
+    /// which asks for the commit that was [wanted](Session::wake_on_commit): it should once, and, for
+    /// as long as a busy thread would put the commit off, while most of the many clients that the last
+    /// commit has set free are still to come.
     #[inline]
-    pub fn puts_off_commit(&self) -> bool {
+    pub fn lingers(&mut self) -> bool {
         self.wants_commit.get()
+            && (!std::mem::replace(&mut self.lingered, true) || self.awaits_more())
+    }
+
+    #[cold]
+    fn awaits_more(&mut self) -> bool {
+        self.waited >= MANY && self.waiting.get() < self.waited / 2 && !self.has_gathered()
     }
 
     /// Asks for the commit that calls wait for: all of them share one.
@@ -392,6 +412,7 @@ impl Session {
         {
             self.wants_commit.set(false);
             self.wanted_since = 0;
+            self.waited = self.waiting.take();
             durable.wait(&self.waker);
             durable.want_commit();
         }

@@ -262,8 +262,8 @@ impl Service for Worker {
     }
 
     #[inline]
-    fn puts_off(&self) -> bool {
-        self.session.puts_off_commit()
+    fn lingers(&mut self) -> bool {
+        self.session.lingers()
     }
 
     fn sleep(&mut self) {

@@ -85,8 +85,8 @@ impl<S: Service> Service for Guard<S> {
     }
 
     #[inline]
-    fn puts_off(&self) -> bool {
-        self.service.puts_off()
+    fn lingers(&mut self) -> bool {
+        self.service.lingers()
     }
 
     fn sleep(&mut self) {

@@ -80,16 +80,17 @@ impl<S: Service> Epoll<S> {
         let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let mut spare = Vec::new();
         loop {
-            let ready = self.core.has_ready();
-            let mut n = 0;
-            if ready || self.core.service.puts_off() {
+            let wait = !self.core.has_ready();
+            let mut n = if wait { 0 } else { self.wait(&mut events, 0)? };
+            while wait && n == 0 && self.core.service.lingers() {
                 n = self.wait(&mut events, 0)?;
             }
-            if !ready && n == 0 {
+            if wait && n == 0 {
                 self.core.service.sleep();
                 // Rounded up: waking a moment too early would be turning for nothing.
-                let wait = self.core.wait_limit();
-                n = self.wait(&mut events, wait.map_or(-1, |wait| wait.as_millis() as i32 + 1))?;
+                let limit = self.core.wait_limit();
+                n =
+                    self.wait(&mut events, limit.map_or(-1, |limit| limit.as_millis() as i32 + 1))?;
             }
             self.core.begin_turn();
             let mut ready = self.core.take_ready(spare);

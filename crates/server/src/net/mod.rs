@@ -97,9 +97,9 @@ pub trait Service {
     /// A turn of the loop begins: the wait for events has ended.
     fn turn(&mut self);
 
-    /// Whether something is put off until there is nothing else to do: then the loop looks for
-    /// events once more before it [sleeps](Service::sleep).
-    fn puts_off(&self) -> bool {
+    /// Nothing is to be done. Whether the loop should look for events again before it
+    /// [sleeps](Service::sleep), because what that begins could be shared with others.
+    fn lingers(&mut self) -> bool {
         false
     }
 

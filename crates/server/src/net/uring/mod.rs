@@ -124,7 +124,7 @@ impl<S: Service> Uring<S> {
     /// Waits for completions and looks at each; what else goes on in this turn is returned.
     fn turn(&mut self, completions: &mut Vec<Completion>, spare: Vec<u32>) -> io::Result<Vec<u32>> {
         let mut wait = !self.core.has_ready();
-        if wait && self.core.service.puts_off() {
+        while wait && self.core.service.lingers() {
             self.ring.enter(false)?;
             wait = !self.ring.has_completions();
         }

@@ -1,0 +1,88 @@
+//! When a thread that answers wait for has the commit begun, so that many share one and nobody waits
+//! without reason.
+
+use larder_disk::{Device, SimDevice};
+use larder_engine::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+/// By how much the clock moves whenever somebody looks at it: all that a commit takes here.
+const TICK_US: u64 = 10;
+
+fn open() -> (Arc<Engine>, Session) {
+    let time = AtomicU64::new(0);
+    let clock = move || Duration::from_micros(time.fetch_add(TICK_US, Ordering::Relaxed));
+    let store = StoreOptions {
+        device: Arc::new(SimDevice::new(64 << 20, 1)) as Arc<dyn Device>,
+        durability: Durability::Sync,
+        sync_interval: Duration::from_secs(1),
+        accept_damage: false,
+        clock: MonotonicClock(Arc::new(clock)),
+        seeds: [1, 2, 3],
+        created: 1,
+    };
+    let options = Options { memory: 32 << 20, store: Some(store), ..Options::default() };
+    let engine = Engine::open_without_threads(options).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1);
+    (engine, session)
+}
+
+/// Stores under `count` keys for as many clients that wait.
+fn store(session: &mut Session, count: u32) {
+    for number in 0..count {
+        let key = number.to_le_bytes();
+        let stored = session.store(&session.key(&key), Store::set(b"value", 0, Expiry::NEVER));
+        assert!(matches!(stored, Outcome::AfterCommit(Stored::Stored { .. }, _)), "{stored:?}");
+        session.wake_on_commit();
+    }
+}
+
+fn lingers(session: &mut Session) -> u32 {
+    (0..1000).take_while(|_| session.lingers()).count() as u32
+}
+
+#[test]
+fn a_thread_that_has_nothing_to_commit_sleeps_at_once() {
+    let (_engine, mut session) = open();
+    assert_eq!(lingers(&mut session), 0);
+}
+
+#[test]
+fn a_lone_client_waits_for_nobody() {
+    let (engine, mut session) = open();
+    for _ in 0..3 {
+        store(&mut session, 1);
+        assert_eq!(lingers(&mut session), 1);
+        session.sleep();
+        assert!(engine.commit());
+        session.tick(1);
+    }
+}
+
+#[test]
+fn the_first_of_many_waits_for_the_others_but_not_for_long() {
+    let (engine, mut session) = open();
+    store(&mut session, 40);
+    assert_eq!(lingers(&mut session), 1);
+    session.sleep();
+    assert!(engine.commit());
+    session.tick(1);
+
+    store(&mut session, 1);
+    let looked = lingers(&mut session);
+    assert!((2..1000).contains(&looked), "{looked}");
+    session.tick(1);
+    // The while is over, and the tick has asked.
+    assert_eq!(lingers(&mut session), 0);
+    assert!(engine.commit());
+
+    store(&mut session, 40);
+    session.sleep();
+    assert!(engine.commit());
+    session.tick(1);
+    store(&mut session, 20);
+    assert_eq!(lingers(&mut session), 1);
+}
