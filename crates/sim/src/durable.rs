@@ -142,7 +142,8 @@ impl DurableWorld {
             self.land()?;
         }
         let done = self.act();
-        if self.device.is_stopped() {
+        // Without sessions a restart has just failed.
+        if self.device.is_stopped() && !self.sessions.is_empty() {
             // Nobody hears what a machine without power answers.
             return self.crash();
         }
@@ -166,6 +167,7 @@ impl DurableWorld {
             15..=16 => self.read_slowly(),
             17 => self.set_beside_a_commit(),
             18 => self.crowd(),
+            19 => self.delete_in_a_row(),
             _ => self.work(),
         }
     }

@@ -36,18 +36,17 @@ impl Cleaner {
         self.participant.tick();
         let mut earliest = 0;
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
-        let mut records = unsafe { engine.log.records(number, loaded.as_deref()) };
+        let records = unsafe { engine.log.records(number, loaded.as_deref()) };
+        let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
         let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(BATCH);
         let mut complete = true;
         while complete {
             batch.clear();
-            for (address, record) in records.by_ref().take(BATCH) {
-                if record.kind() == Kind::Item {
-                    let key = Key::new(record.key(), engine.options.hash_seed);
-                    // SAFETY: the cleaner is awake.
-                    unsafe { engine.index.prefetch(&key) };
-                    batch.push((address, record, key));
-                }
+            for (address, record) in items.by_ref().take(BATCH) {
+                let key = Key::new(record.key(), engine.options.hash_seed);
+                // SAFETY: the cleaner is awake.
+                unsafe { engine.index.prefetch(&key) };
+                batch.push((address, record, key));
             }
             if batch.is_empty() {
                 break;

@@ -223,6 +223,16 @@ impl DurableWorld {
         }
     }
 
+    /// Deletes as clients do that wait for each: the log holds nothing but tombstones and trailers for
+    /// a while, and items behind them.
+    pub(super) fn delete_in_a_row(&mut self) -> Check {
+        for _ in 0..8 << self.random.below(4) {
+            self.delete()?;
+            self.commit()?;
+        }
+        Ok(())
+    }
+
     pub(super) fn touch(&mut self) -> Check {
         let key = self.key();
         let Some(before) = self.read(&key)? else { return Ok(()) };
