@@ -1,8 +1,9 @@
 //! Dead maps: which records of a segment are superseded, written down so that a segment with
 //! tombstones or evicted items can be freed without older versions coming back after a crash.
 //!
-//! A map is made by asking the index about every record. It leaves out what hides older versions
-//! itself: tombstones, and items that were removed when their segment was emptied.
+//! A map is made by asking the index about every item. What is marked is not shown after a crash, but
+//! goes on hiding older versions as long as it lies there, as a tombstone does: so it does not matter
+//! whether an item was superseded or removed, or in which order maps become durable.
 
 use crate::cleaner::Cleaner;
 use crate::engine::Engine;
@@ -62,9 +63,7 @@ impl Cleaner {
         let generation = segment.generation();
         if segment.is_dead_jumbo() {
             let mut bits = vec![0; store.map_bytes()];
-            if !segment.has_ends() {
-                mark(&mut bits, RECORD_AT);
-            }
+            mark(&mut bits, RECORD_AT);
             return Some(DeadMap {
                 segment: number,
                 generation,
@@ -76,7 +75,6 @@ impl Cleaner {
         }
         let loaded = engine.log.load_if_absent(number).ok()?;
         self.participant.tick();
-        let ends = engine.log.quarantined_ends(number);
         let mut bits = vec![0; store.map_bytes()];
         let durable = segment.durable();
         // SAFETY: only the cleaner frees segments, and what is durable is complete.
@@ -88,16 +86,10 @@ impl Cleaner {
             if record.kind() != Kind::Item {
                 continue;
             }
-            let dead = match &ends {
-                Some(ends) => !ends.contains(&offset),
-                None => {
-                    let key = Key::new(record.key(), engine.options.hash_seed);
-                    let guard = engine.index.lock(&key);
-                    guard.find(&key, |slot| (slot.address() == address).then_some(())).is_none()
-                        && !store.kept_ends(number).contains(&offset)
-                }
-            };
-            if dead {
+            let key = Key::new(record.key(), engine.options.hash_seed);
+            let guard = engine.index.lock(&key);
+            let current = guard.find(&key, |slot| (slot.address() == address).then_some(()));
+            if current.is_none() {
                 let at = if segment.is_jumbo() { RECORD_AT } else { offset as usize };
                 mark(&mut bits, at);
             }

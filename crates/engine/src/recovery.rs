@@ -18,7 +18,6 @@ use crate::engine::Engine;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use larder_log::format::{DurableEnd, Ending, Extent, Scanned};
-use larder_log::log::prefetch;
 use larder_log::record::Kind;
 use larder_log::recover::{Found, LoadedJumbo, Survey};
 use larder_log::store::SEQ_LEASE;
@@ -36,9 +35,10 @@ const FRAMES_LEFT: usize = 4;
 struct Shared<'a> {
     survey: &'a Survey,
     next: AtomicUsize,
-    tombstones: Mutex<Vec<Address>>,
+    /// What is in the index only to hide older versions until the end.
+    hiding: Mutex<Vec<Address>>,
     fence: u64,
-    /// Jumbos for which there was no memory.
+    /// Jumbos that were not read.
     waiting: Mutex<Vec<SegmentNumber>>,
     /// The index had no memory to grow.
     full: AtomicBool,
@@ -59,7 +59,7 @@ impl Engine {
         let shared = Shared {
             survey: &survey,
             next: AtomicUsize::new(0),
-            tombstones: Mutex::default(),
+            hiding: Mutex::default(),
             fence: store.superblock().fence,
             waiting: Mutex::default(),
             full: AtomicBool::new(false),
@@ -101,7 +101,7 @@ impl Engine {
         // Segments of commits that failed may have been opened after the last good one.
         let newest = survey.segments.iter().map(|found| found.opened).fold(newest, u64::max);
         self.log.finish_recovery(&survey, &loaded, &useless, newest)?;
-        for address in shared.tombstones.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        for address in shared.hiding.into_inner().unwrap_or_else(PoisonError::into_inner) {
             self.bury_recovered(address)?;
         }
         self.index.end_rebuild(self.options.when_full == WhenFull::Refuse);
@@ -218,31 +218,34 @@ impl Engine {
         let roomy = self.log.available_frames() * FRAMES_LEFT
             > self.options.memory as usize / self.log.segment_size();
         let loaded = self.log.load(shared.survey, found, roomy, extent, |batch| {
-            let counts = |&&(offset, record): &&(u32, Record<'_>)| {
-                let offset = offset as usize;
-                record.seq() >= shared.fence && !format::meta::is_marked(&found.dead, offset)
-            };
+            let counts = |(_, record): &&(u32, Record<'_>)| record.seq() >= shared.fence;
             let keys = batch.iter().filter(counts).map(|&(offset, record)| {
                 let key = Key::new(record.key(), self.options.hash_seed);
                 // SAFETY: the thread is awake.
                 unsafe { self.index.prefetch(&key) };
-                (Address::new(found.number, offset as usize), record, key)
+                (offset as usize, record, key)
             });
-            for (address, record, key) in keys.collect::<Vec<_>>() {
-                self.admit(shared, address, record, &key);
+            for (offset, record, key) in keys.collect::<Vec<_>>() {
+                let shown =
+                    record.kind() == Kind::Item && !format::meta::is_marked(&found.dead, offset);
+                self.admit(shared, Address::new(found.number, offset), record, &key, shown);
             }
         })?;
         Ok(Some(Scan::of(&loaded.scanned)))
     }
 
-    /// Reads a value with a segment of its own. If there is no memory for it, it waits for the end
-    /// of the recovery: then it may turn out to be superseded.
+    /// Reads a value with a segment of its own. If there is no memory for it, or it only hides older
+    /// versions, it waits for the end of the recovery: then it may turn out to be superseded.
     fn read_jumbo(
         &self,
         shared: &Shared<'_>,
         found: &Found,
         must: bool,
     ) -> Result<Option<Scan>, StoreError> {
+        if format::meta::is_marked(&found.dead, format::jumbo::RECORD_AT) {
+            lock(&shared.waiting).push(found.number);
+            return Ok(None);
+        }
         let trailer = match self.log.load_jumbo(found, must)? {
             LoadedJumbo::Loaded(trailer) => trailer,
             LoadedJumbo::NoMemory => {
@@ -253,16 +256,11 @@ impl Engine {
         };
         let address = Address::new(found.number, 0);
         // SAFETY: the jumbo was just loaded, and nobody frees anything during recovery.
-        if let Some(record) = unsafe { self.log.record(address) } {
-            let marked = format::meta::is_marked(&found.dead, format::jumbo::RECORD_AT);
-            if record.seq() >= shared.fence && !marked {
-                self.admit(
-                    shared,
-                    address,
-                    record,
-                    &Key::new(record.key(), self.options.hash_seed),
-                );
-            }
+        if let Some(record) = unsafe { self.log.record(address) }
+            && record.seq() >= shared.fence
+        {
+            let key = Key::new(record.key(), self.options.hash_seed);
+            self.admit(shared, address, record, &key, true);
         }
         if self.log.segment(found.number).live() == 0 {
             self.log.enter_dead(found, false);
@@ -279,7 +277,8 @@ impl Engine {
         }))
     }
 
-    /// Decides about the values for which there was no memory.
+    /// Decides about the values that were not read: for which there was no memory, or that only hide
+    /// older versions.
     fn read_waiting(
         &self,
         shared: &Shared<'_>,
@@ -294,47 +293,74 @@ impl Engine {
             let Some((bytes, seq)) = self.log.look_at_jumbo(found)? else { continue };
             participant.tick();
             let key = Key::new(&bytes, self.options.hash_seed);
-            let newer = {
+            let superseded = seq < shared.fence || {
                 let guard = self.index.lock(&key);
-                guard.find(&key, |slot| self.same_key(slot.address(), &bytes))
+                let newer = guard.find(&key, |slot| self.same_key(slot.address(), &bytes));
+                newer.is_some_and(|(_, _, (newer, _))| newer >= seq)
             };
-            let superseded = newer.is_some_and(|(_, _, (newer, ..))| newer >= seq)
-                || seq < shared.fence
-                || format::meta::is_marked(&found.dead, format::jumbo::RECORD_AT);
-            participant.sleep();
+            let marked = format::meta::is_marked(&found.dead, format::jumbo::RECORD_AT);
             // In evict mode a value that does not fit is as good as evicted.
             let fits = self.budget.used() < self.budget.limit();
-            if superseded || (!fits && self.options.when_full == WhenFull::Evict) {
+            let evicted = !marked && !fits && self.options.when_full == WhenFull::Evict;
+            if superseded || marked || evicted {
+                if !superseded {
+                    self.hide(&key);
+                }
+                if evicted && !superseded {
+                    // Until the next start, for it is not known when that is durable.
+                    self.log.begin_evicting();
+                }
                 self.log.enter_dead(found, !superseded);
                 *scan = Some(Scan::dead(found));
             } else {
                 *scan = self.read_jumbo(shared, found, true)?;
             }
+            participant.sleep();
         }
         Ok(())
     }
 
-    /// Puts a record into the index unless a newer version of its key is there.
-    fn admit(&self, shared: &Shared<'_>, address: Address, record: Record<'_>, key: &Key<'_>) {
-        let is_item = record.kind() == Kind::Item;
+    /// Takes the version of the key that is in the index out of it: a newer one hides it that is not
+    /// there.
+    fn hide(&self, key: &Key<'_>) {
+        let guard = self.index.lock(key);
+        let older = guard.find(key, |slot| self.same_key(slot.address(), key.bytes()));
+        if let Some((place, slot, (_, size))) = older {
+            guard.remove(place, is_shown(slot));
+            self.log.segment(slot.address().segment()).kill(size);
+        }
+    }
+
+    /// Puts a record into the index unless a newer version of its key is there. One that is not to be
+    /// `shown` only hides older versions until the end of the recovery.
+    fn admit(
+        &self,
+        shared: &Shared<'_>,
+        address: Address,
+        record: Record<'_>,
+        key: &Key<'_>,
+        shown: bool,
+    ) {
         let segment = self.log.segment(address.segment());
         let guard = self.index.lock(key);
         let existing = guard.find(key, |slot| {
             if slot.address() == address {
-                return Some((record.seq(), record.size(), is_item));
+                return Some((record.seq(), record.size()));
             }
             self.same_key(slot.address(), record.key())
         });
         let counts_before = |slot: Slot, seq: u64| match Rule::SeqDecides.is_broken() {
-            false => seq >= record.seq(),
+            // The cleaner's copy of what is marked has its seq.
+            false if seq == record.seq() => is_shown(slot) || !shown,
+            false => seq > record.seq(),
             true => slot.address().bits() > address.bits(),
         };
         match existing {
             Some((_, slot, _)) if slot.address() == address => segment.revive(record.size()),
-            Some((_, slot, (seq, ..))) if counts_before(slot, seq) => return,
-            Some((place, old, (_, size, was_item))) => {
-                let slot = Slot::new(key.tag(), 0, address);
-                guard.replace(place, slot, i32::from(is_item) - i32::from(was_item));
+            Some((_, slot, (seq, _))) if counts_before(slot, seq) => return,
+            Some((place, old, (_, size))) => {
+                let items = i32::from(shown) - i32::from(is_shown(old));
+                guard.replace(place, new_slot(key, address, shown), items);
                 self.log.segment(old.address().segment()).kill(size);
                 segment.revive(record.size());
             }
@@ -344,36 +370,33 @@ impl Engine {
                     shared.full.store(true, Ordering::Relaxed);
                     return;
                 };
-                guard.fill(place, Slot::new(key.tag(), 0, address), i32::from(is_item));
+                guard.fill(place, new_slot(key, address, shown), i32::from(shown));
                 segment.revive(record.size());
             }
         }
         segment.note_expiry(record.expiry());
-        if !is_item {
-            lock(&shared.tombstones).push(address);
+        if !shown {
+            lock(&shared.hiding).push(address);
         }
     }
 
-    /// Seq, size and kind of the record at `address`, if it is that key's.
-    fn same_key(&self, address: Address, key: &[u8]) -> Option<(u64, usize, bool)> {
-        let look = |record: Record<'_>| {
-            let is_item = record.kind() == Kind::Item;
-            (record.key() == key).then(|| (record.seq(), record.size(), is_item))
-        };
+    /// Seq and size of the record at `address`, if it is that key's.
+    fn same_key(&self, address: Address, key: &[u8]) -> Option<(u64, usize)> {
+        let look =
+            |record: Record<'_>| (record.key() == key).then(|| (record.seq(), record.size()));
         // SAFETY: nobody frees anything during recovery.
         match unsafe { self.log.record(address) } {
             Some(record) => look(record),
             None => {
                 let image = self.log.read_record(address);
                 let image = image.ok()?;
-                prefetch(image.as_ptr().cast());
                 // SAFETY: the image is one whole record.
                 look(unsafe { Record::at(image.as_ptr().cast(), || 0) })
             }
         }
     }
 
-    /// A tombstone has done its part in the recovery.
+    /// A record that only hides older versions has done its part in the recovery.
     fn bury_recovered(&self, address: Address) -> Result<(), StoreError> {
         // SAFETY: nobody frees anything during recovery.
         if let Some(record) = unsafe { self.log.record(address) } {
@@ -406,6 +429,16 @@ impl Engine {
         self.mark_lease();
         Ok(())
     }
+}
+
+/// The slot of a record. During recovery the frequency tells what only hides older versions.
+fn new_slot(key: &Key<'_>, address: Address, shown: bool) -> Slot {
+    Slot::new(key.tag(), u8::from(!shown), address)
+}
+
+/// Whether a recovered slot leads to an item.
+fn is_shown(slot: Slot) -> bool {
+    slot.frequency() == 0
 }
 
 /// What matters of a scan.

@@ -29,7 +29,7 @@ pub(crate) struct Quarantined {
     pub(crate) emptied: u64,
     /// With a store: whether its free mark is durable.
     pub(crate) marked: bool,
-    /// Where the ends begin that were made when it was emptied: its dead map leaves them out.
+    /// Where the ends begin that were made when it was emptied.
     pub(crate) ends: Vec<u32>,
 }
 

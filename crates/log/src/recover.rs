@@ -181,8 +181,9 @@ impl Log {
                     // Which use of the number this was cannot be read: the last one known of, or the
                     // next. The one that follows must be neither.
                     let known = greatest.unwrap_or(0);
-                    segment.set_generation(known + 1);
-                    let newest = self.newest_trailer(store, number, [known, known + 1])?;
+                    let next = store.superblock().generation_floor.max(known + 1);
+                    segment.set_generation(next);
+                    let newest = self.newest_trailer(store, number, [known, next])?;
                     survey.damaged.push((number, newest));
                 }
                 return Ok(false);
@@ -379,13 +380,9 @@ impl Log {
     }
 
     /// Makes a jumbo that nobody needs part of the log, so that its places are freed like others.
-    /// `evicted`: nothing newer hides it, there is only no memory for it.
-    pub fn enter_dead(&self, found: &Found, evicted: bool) {
+    /// `ends`: nothing newer hides it.
+    pub fn enter_dead(&self, found: &Found, ends: bool) {
         let segment = self.segment(found.number);
-        if evicted {
-            // Until the next start, for it is not known when that is durable.
-            self.begin_evicting();
-        }
         self.forget_mapping(found.number);
         segment.restore(Restored {
             frame: std::ptr::null_mut(),
@@ -395,7 +392,7 @@ impl Log {
             born: found.header.born,
             jumbo: found.header.jumbo.map(|jumbo| (jumbo.value as usize, 0)),
         });
-        if evicted {
+        if ends {
             segment.note_end();
         }
         self.enter(self.durable_log(), found, found.opened);
@@ -424,7 +421,8 @@ impl Log {
 
     /// Ends the recovery: segments that were open get their end on the device, the loaded ones (the
     /// newest first, each with whether it is sealed) their order, places whose segment is of no use
-    /// become free, and commits go on above `newest`.
+    /// become free, and commits go on above `newest`. What it changes in the superblock is durable
+    /// only when the caller has seen to it, which must be before anything is written to a free place.
     ///
     /// # Errors
     /// Those of the device.
@@ -464,11 +462,26 @@ impl Log {
         for (number, version) in written.into_metas() {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
+        self.raise_generations(store);
         let next = store.superblock().next_commit.max(newest + 2);
         store.open_commit.store(next, Ordering::Release);
         store.closed_commit.store(next - 1, Ordering::Release);
         store.settle(next - 1);
         Ok(())
+    }
+
+    /// Whatever lies in a place that is free may have been written in a use of which nothing else is
+    /// left: its header never reached the device. The next use must be another one, or what lies there
+    /// would be taken for its own. A use is lost only if it is the first one that a place saw since it
+    /// was found free, or follows one that is known, so all of them are below the new floor.
+    fn raise_generations(&self, store: &Store) {
+        let greatest = self.numbers().map(|number| self.segment(number).generation()).max();
+        let known = greatest.unwrap_or(0).max(store.superblock().generation_floor);
+        let floor = known + 2;
+        store.change_superblock(|superblock| superblock.generation_floor = floor);
+        for &number in &*lock(&self.numbers) {
+            self.segment(number).set_generation(floor - 1);
+        }
     }
 
     /// Blocks that are in tail places move to their own.

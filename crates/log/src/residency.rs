@@ -183,13 +183,6 @@ impl Log {
         }
         Ok(words.into_boxed_slice())
     }
-
-    /// Where in a segment in quarantine records begin that nothing newer hides; `None` if it is not
-    /// in quarantine.
-    pub fn quarantined_ends(&self, number: SegmentNumber) -> Option<Vec<u32>> {
-        let quarantine = lock(&self.quarantine);
-        quarantine.iter().find(|entry| entry.number == number).map(|entry| entry.ends.clone())
-    }
 }
 
 const _: () = assert!(HEADER_BYTES.is_multiple_of(size_of::<u64>()));

@@ -103,6 +103,7 @@ fn create(
         pending_flush: 0,
         next_commit: 1,
         image_segment: 0,
+        generation_floor: 0,
         image_bytes: 0,
     })
 }

@@ -47,6 +47,7 @@ impl Image {
             pending_flush: 0,
             next_commit: 0,
             image_segment: 0,
+            generation_floor: 0,
             image_bytes: 0,
         };
         let image = Image { device: SimDevice::new(geometry.total_bytes(), 1), superblock };

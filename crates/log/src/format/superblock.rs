@@ -52,6 +52,8 @@ pub struct Superblock {
     pub next_commit: u64,
     /// The first segment of the index image; 0 without one.
     pub image_segment: u32,
+    /// Places that were free at the last start are used with generations from here on.
+    pub generation_floor: u32,
     /// Bytes of the index image.
     pub image_bytes: u64,
 }
@@ -156,6 +158,7 @@ impl Superblock {
         put(into, 112, self.fence.to_le_bytes());
         put(into, 120, self.next_commit.to_le_bytes());
         put(into, 128, self.image_segment.to_le_bytes());
+        put(into, 132, self.generation_floor.to_le_bytes());
         put(into, 136, self.image_bytes.to_le_bytes());
         let checksum = checksum64(&into[..CHECKSUM], 0);
         put(into, CHECKSUM, checksum.to_le_bytes());
@@ -201,6 +204,7 @@ impl Superblock {
             pending_flush: u32_at(copy, 100),
             next_commit: u64_at(copy, 120),
             image_segment: u32_at(copy, 128),
+            generation_floor: u32_at(copy, 132),
             image_bytes: u64_at(copy, 136),
         };
         let possible = superblock.seq_limit <= MAX_SEQ

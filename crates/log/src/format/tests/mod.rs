@@ -30,6 +30,7 @@ fn a_superblock() -> Superblock {
         pending_flush: 14,
         next_commit: 15,
         image_segment: 16,
+        generation_floor: 0,
         image_bytes: 17,
     }
 }
@@ -338,6 +339,7 @@ proptest! {
             pending_flush: numbers.2,
             next_commit: numbers.4,
             image_segment: numbers.2 % (shape.1 + 1),
+            generation_floor: 0,
             image_bytes: numbers.3,
         };
         prop_assert_eq!(Superblock::decode(&encoded(&superblock)), Ok(superblock));
