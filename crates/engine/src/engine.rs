@@ -400,8 +400,8 @@ impl Engine {
         self.budget.release_buffers(bytes as u64);
     }
 
-    /// The largest value that fits an item with this key length, in bytes, if it has client flags
-    /// and an expiry.
+    /// The largest value of an item with this key length, in bytes: with it, client flags and an
+    /// expiry the item has the largest size.
     pub fn max_value_len(&self, key_len: usize) -> usize {
         let head = larder_log::record::HEADER + 8 + key_len;
         (self.options.max_item_size as usize).saturating_sub(head)

@@ -316,3 +316,19 @@ fn expired_items_are_swept_while_the_rest_of_their_segment_lives() {
     assert_eq!(stats.items, 4000 - stats.totals.expired);
     assert_eq!(stats.totals.evictions, 0);
 }
+
+#[test]
+fn an_item_of_the_largest_size_can_be_touched() {
+    let engine = engine(16);
+    let session = session(&engine);
+    let largest = engine.max_value_len(4);
+    let set = |len: usize| {
+        let value = vec![7; len];
+        ready(session.store(&session.key(b"item"), Store::set(&value, 0, Expiry::NEVER)))
+    };
+    assert!(matches!(set(largest), Stored::Stored { .. }));
+    let touch = Get { touch: Some(Expiry::at(2000)), ..Get::default() };
+    let found = ready(session.get_with(&session.key(b"item"), &touch));
+    assert_eq!(found.map(|found| found.item.value().len()), Some(largest));
+    assert!(matches!(set(largest + 1), Stored::TooLarge), "one byte more is too large");
+}
