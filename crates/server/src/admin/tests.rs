@@ -58,8 +58,8 @@ fn health() {
 #[test]
 fn a_start_shows_how_far_it_is() {
     let folder = std::env::temp_dir().join(format!("larder-start-{}", std::process::id()));
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    // An address of its own: a client of another test could be given the port meanwhile.
+    let address = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let mut settings = Settings { admin: Some(address), ..settings() };
     settings.store = Some(StorePath { path: folder.clone(), size: Some(64 << 20) });
     std::fs::create_dir_all(&folder).unwrap();
