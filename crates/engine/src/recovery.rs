@@ -22,6 +22,7 @@ use larder_log::record::Kind;
 use larder_log::recover::{Found, LoadedJumbo, Survey};
 use larder_log::store::SEQ_LEASE;
 use larder_log::{Address, Record, Rule, SegmentNumber, Store, format};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -285,6 +286,8 @@ impl Engine {
         scans: &mut [Option<Scan>],
     ) -> Result<(), StoreError> {
         let waiting = std::mem::take(&mut *lock(&shared.waiting));
+        // The newest version of each key that hides the others without being in the index.
+        let mut hiding: HashMap<Vec<u8>, u64> = HashMap::new();
         let mut participant = self.epochs.join();
         for (found, scan) in shared.survey.segments.iter().zip(scans) {
             if !waiting.contains(&found.number) {
@@ -293,7 +296,8 @@ impl Engine {
             let Some((bytes, seq)) = self.log.look_at_jumbo(found)? else { continue };
             participant.tick();
             let key = Key::new(&bytes, self.options.hash_seed);
-            let superseded = seq < shared.fence || {
+            let hidden = hiding.get(&bytes).is_some_and(|&newer| newer >= seq);
+            let superseded = hidden || seq < shared.fence || {
                 let guard = self.index.lock(&key);
                 let newer = guard.find(&key, |slot| self.same_key(slot.address(), &bytes));
                 newer.is_some_and(|(_, _, (newer, _))| newer >= seq)
@@ -305,6 +309,7 @@ impl Engine {
             if superseded || marked || evicted {
                 if !superseded {
                     self.hide(&key);
+                    hiding.insert(bytes.clone(), seq);
                 }
                 if evicted && !superseded {
                     // Until the next start, for it is not known when that is durable.
