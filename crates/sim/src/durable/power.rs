@@ -98,6 +98,9 @@ impl DurableWorld {
         self.restarts += 1;
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
+        if self.random.one_in(4) {
+            self.options.memory = (8 + self.random.below(12)) << 20;
+        }
         self.open(device)?;
         let recovered = self.engine.recovered().cloned().unwrap_or_default();
         if clean && !recovered.clean && !self.anomaly.is_armed() {
