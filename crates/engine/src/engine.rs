@@ -157,7 +157,7 @@ impl Engine {
     /// As [`Engine::open`].
     pub fn open_with_progress(
         options: Options,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Arc<Engine>, OpenError> {
         let engine = Self::build(options, 0, progress)?;
         crate::cleaner::spawn(&engine).map_err(OpenError::Map)?;
@@ -194,7 +194,7 @@ impl Engine {
     fn build(
         options: Options,
         refuse: u64,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Arc<Engine>, OpenError> {
         let (mut engine, recovery) = Self::construct(options.clone(), refuse)?;
         let Some(recovery) = recovery else { return Ok(Arc::new(engine)) };

@@ -2,7 +2,7 @@
 //! fetch the memory of all its keys ahead.
 
 use crate::index::slot::{POSITION_BITS, TAG_BITS};
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use larder_log::format::{KeyHash, key_hash};
 
 /// A key of 1 to 250 bytes and its seeded 128-bit hash (XXH3: a frozen algorithm, because a store
 /// will keep hashes on disk).
@@ -20,8 +20,13 @@ pub struct Key<'a> {
 impl<'a> Key<'a> {
     #[inline]
     pub(crate) fn new(bytes: &'a [u8], seed: u64) -> Self {
-        let hash = xxh3_128_with_seed(bytes, seed);
+        let hash = key_hash(bytes, seed);
         Key { bytes, lo: hash as u64, hi: (hash >> 64) as u64, hint: 0 }
+    }
+
+    /// A key of which only the hash is known: enough to find its place in the index.
+    pub(crate) fn of_hash(hash: KeyHash) -> Key<'static> {
+        Key { bytes: &[], lo: hash.lo, hi: hash.hi.into(), hint: 0 }
     }
 
     /// The key as the client wrote it.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use larder_disk::SimDevice;
 use larder_engine::{
-    Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Session, Store,
-    StoreOptions, Stored,
+    Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Progress, Session,
+    Store, StoreOptions, Stored, WhenFull,
 };
 
 /// How long a test waits for what must happen.
@@ -121,6 +121,64 @@ fn one_writer_alone_gets_through_several_times_the_store() {
                 session.sleep();
                 thread::park_timeout(PATIENCE);
                 assert!(begun.elapsed() < PATIENCE, "{durability:?}: stuck at {n}");
+            }
+        }
+    }
+}
+
+/// Stores a value of every key, waiting for whatever must be waited for.
+fn set_all(engine: &Arc<Engine>, keys: std::ops::Range<u32>, value: &str) {
+    let mut cleaner = ManualCleaner::default();
+    let mut session = engine.session(Waker::noop().clone());
+    for n in keys {
+        let (name, value) = (format!("key{n}"), format!("{value}{n}"));
+        loop {
+            session.tick(1);
+            let store = Store::set(value.as_bytes(), 0, Expiry::NEVER);
+            match session.store(&session.key(name.as_bytes()), store) {
+                Outcome::Ready(_) | Outcome::AfterCommit(..) => break,
+                Outcome::NeedsRead => assert!(engine.serve_reads()),
+                Outcome::NeedsSpace => {
+                    engine.clean(&mut cleaner);
+                    engine.commit();
+                }
+                Outcome::Refused(refusal) => panic!("{n}: {refusal:?}"),
+            }
+        }
+    }
+    engine.commit();
+}
+
+#[test]
+fn more_keys_than_memory_can_decide_about_at_once_are_recovered_in_several_passes() {
+    const KEYS: u32 = 300_000;
+    let options = Options { when_full: WhenFull::Refuse, ..options(Durability::Async) };
+    let engine = Engine::open_without_threads(options.clone()).unwrap();
+    set_all(&engine, 0..KEYS, "old");
+    set_all(&engine, 0..KEYS / 3, "new");
+    drop(engine);
+    let mut read = 0;
+    let engine =
+        Engine::open_with_progress(options, &mut |Progress::Reading { segments, .. }| {
+            read = segments;
+        });
+    let engine = engine.unwrap();
+    let recovered = engine.recovered().unwrap();
+    assert_eq!(recovered.items, u64::from(KEYS));
+    assert!(read > u64::from(recovered.segments), "one pass was enough: this tests nothing");
+    let mut session = engine.session(Waker::from(Arc::new(Unpark(thread::current()))));
+    for n in (0..KEYS).step_by(101) {
+        let wanted = format!("{}{n}", if n < KEYS / 3 { "new" } else { "old" });
+        loop {
+            session.tick(1);
+            let name = format!("key{n}");
+            match session.get(&session.key(name.as_bytes())) {
+                Outcome::Ready(item) => {
+                    let item = item.unwrap_or_else(|| panic!("{name} is lost"));
+                    assert_eq!(item.value(), wanted.as_bytes());
+                    break;
+                }
+                _ => thread::park_timeout(PATIENCE),
             }
         }
     }

@@ -346,8 +346,7 @@ impl Log {
             own.copy_from_nonoverlapping(trailer.encode(covered, seed).as_ptr(), TRAILER_BYTES);
             std::slice::from_raw_parts(base, RECORD_AT + size + TRAILER_BYTES)
         };
-        let places = std::iter::once(&number).chain(&parts);
-        for (piece, &place) in image.chunks(self.segment_size()).zip(places) {
+        for (piece, place) in image.chunks(self.segment_size()).zip(store.places(number)) {
             store.device.write_at(store.geometry.segment(place), piece)?;
         }
         for (index, &part) in parts.iter().enumerate() {

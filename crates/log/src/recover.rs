@@ -10,7 +10,7 @@ use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::format::superblock::{self, SuperblockError};
 use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Superblock, Tail, Trailer, Use,
-    scan,
+    ValueHasher, scan,
 };
 use crate::log::{JUMBO_FOOTROOM, Log, Sealed, lock};
 use crate::memory::{Mapping, PAGE};
@@ -34,9 +34,6 @@ pub fn read_superblock(device: &dyn Device) -> io::Result<Result<Superblock, Sup
     }
     Ok(superblock::choose([&copies[0], &copies[1]]).map(|(superblock, _)| superblock))
 }
-
-/// Records that are visited together.
-const BATCH: usize = 32;
 
 /// A segment that was found on the device.
 #[derive(Debug)]
@@ -71,15 +68,6 @@ pub struct Survey {
     pub damaged: Vec<(SegmentNumber, Option<u64>)>,
     tails: Vec<(Tail, Vec<u8>)>,
     parts: HashMap<(SegmentNumber, u32), Vec<(u32, SegmentNumber)>>,
-}
-
-/// A segment that was read.
-#[derive(Debug)]
-pub struct Loaded {
-    /// What its commits say.
-    pub scanned: Scanned,
-    /// Its bytes, if there was no frame for them.
-    pub image: Option<Image>,
 }
 
 /// What became of a jumbo.
@@ -246,7 +234,7 @@ impl Log {
 
     /// Reads a normal segment, into a frame if there is memory, checks its commits, and makes it
     /// part of the log. `extent` is what is known about it from elsewhere. `visit` gets its records
-    /// with their offsets, in order, a batch at a time.
+    /// with their offsets, in order.
     ///
     /// # Errors
     /// Those of the device.
@@ -256,8 +244,8 @@ impl Log {
         found: &Found,
         into_frame: bool,
         extent: Extent,
-        mut visit: impl FnMut(&[(u32, Record<'_>)]),
-    ) -> io::Result<Loaded> {
+        visit: impl FnMut(u32, Record<'_>),
+    ) -> io::Result<Scanned> {
         let store = self.durable_log();
         let segment = self.segment(found.number);
         let mut frame = segment.frame();
@@ -295,22 +283,14 @@ impl Log {
             generation: Some(found.header.generation),
             extent: if found.end == 0 { extent } else { Extent::Exactly(found.end) },
         };
-        let mut batch = Vec::with_capacity(BATCH);
-        let scanned = scan::segment(bytes, &expect, |offset, record| {
-            batch.push((offset, record));
-            if batch.len() == BATCH {
-                visit(&batch);
-                batch.clear();
-            }
-        });
-        visit(&batch);
+        let scanned = scan::segment(bytes, &expect, visit);
         let scanned = scanned.map_err(|_| io::Error::other("a segment has changed its header"))?;
         if scanned.damage.gaps > 0 {
             fill_gaps(bytes, &expect);
         }
         segment.set_end(scanned.end);
         self.enter(store, found, scanned.last_commit);
-        Ok(Loaded { scanned, image: frame.is_null().then_some(image) })
+        Ok(scanned)
     }
 
     /// Reads a jumbo and makes it part of the log. `must`: even if that takes memory from frames,
@@ -337,8 +317,7 @@ impl Log {
         self.budget.charge(mapping.len() as u64);
         // SAFETY: the mapping is this function's own and longer than the image.
         let image = unsafe { std::slice::from_raw_parts_mut(mapping.base(), image_bytes) };
-        let places = [found.number].into_iter().chain(store.parts(found.number));
-        for (piece, place) in image.chunks_mut(size).zip(places) {
+        for (piece, place) in image.chunks_mut(size).zip(store.places(found.number)) {
             if let Err(error) = store.device.read_at(store.geometry.segment(place), piece) {
                 self.budget.release(mapping.len() as u64);
                 return Err(error);
@@ -364,6 +343,36 @@ impl Log {
         });
         self.enter(store, found, trailer.commit);
         Ok(LoadedJumbo::Loaded(trailer))
+    }
+
+    /// The trailer of a jumbo, if all of it is as it was written. Takes the memory of one piece.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn check_jumbo(&self, found: &Found) -> io::Result<Option<Trailer>> {
+        let store = self.durable_log();
+        let size = self.segment_size();
+        let mut first = vec![0; BLOCK];
+        store.device.read_at(store.geometry.segment(found.number), &mut first)?;
+        let opened =
+            Jumbo::open(&first, &store.identity, found.number, store.geometry.segment_size());
+        let Ok(jumbo) = opened else { return Ok(None) };
+        let mut hasher = ValueHasher::new(store.identity.checksum_seed);
+        let mut trailer = Vec::with_capacity(TRAILER_BYTES);
+        let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
+        let mut piece = vec![0; size];
+        for (from, place) in (0..image_bytes).step_by(size).zip(store.places(found.number)) {
+            let piece = &mut piece[..size.min(image_bytes - from)];
+            store.device.read_at(store.geometry.segment(place), piece)?;
+            let within = |range: std::ops::Range<usize>| {
+                let at = |end: usize| end.saturating_sub(from).min(piece.len());
+                &piece[at(range.start)..at(range.end)]
+            };
+            hasher.update(within(jumbo.value_at..jumbo.value_at + jumbo.value_bytes));
+            trailer.extend_from_slice(within(jumbo.trailer_at..image_bytes));
+        }
+        let whole = jumbo.has_value(hasher.finish());
+        Ok(jumbo.trailer(&trailer).filter(|_| whole))
     }
 
     /// Key and seq of a jumbo, without its value; `None` if it is damaged.

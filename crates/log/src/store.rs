@@ -398,6 +398,11 @@ impl Store {
         format::jumbo::parts(size, self.geometry.segment_size()) as usize
     }
 
+    /// The places of a jumbo's pieces.
+    pub(crate) fn places(&self, number: SegmentNumber) -> impl Iterator<Item = SegmentNumber> {
+        std::iter::once(number).chain(self.parts(number))
+    }
+
     /// The further places of a jumbo.
     pub(crate) fn parts(&self, number: SegmentNumber) -> Vec<SegmentNumber> {
         lock(&self.parts).get(&number).cloned().unwrap_or_default()

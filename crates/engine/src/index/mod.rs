@@ -30,6 +30,8 @@ const MAX_STRIPES: u64 = 1 << 18;
 const GROWTH: u32 = 8;
 /// The same while a whole index is rebuilt.
 const REBUILD_GROWTH: u32 = 2;
+/// Of a table whose items are counted, one slot in so many stays free: it need not grow at once.
+const REBUILD_SPARE: usize = 5;
 
 /// One stripe. A cache line of its own.
 #[derive(Debug, Default)]
@@ -91,7 +93,7 @@ impl Index {
 
     #[inline]
     fn stripe(&self, key: &Key<'_>) -> &Stripe {
-        &self.stripes[(key.lo >> self.shift) as usize]
+        &self.stripes[self.stripe_of(key)]
     }
 
     /// Looks a key up without a lock: the first slot with its tag that `matches` accepts.
@@ -207,6 +209,25 @@ impl Index {
     pub(crate) fn begin_rebuild(&self) {
         self.strict.store(false, Ordering::Relaxed);
         self.growth.store(REBUILD_GROWTH, Ordering::Relaxed);
+    }
+
+    /// The stripe that the key belongs to.
+    pub(crate) fn stripe_of(&self, key: &Key<'_>) -> usize {
+        (key.lo >> self.shift) as usize
+    }
+
+    /// Gives a stripe without a table one that `items` fit into. Without memory for it, it has to
+    /// grow.
+    pub(crate) fn reserve(&self, stripe: usize, items: usize) {
+        let stripe = &self.stripes[stripe];
+        if stripe.table() != Table::NONE || items == 0 {
+            return;
+        }
+        let buckets = (items * REBUILD_SPARE).div_ceil((REBUILD_SPARE - 1) * bucket::SLOTS);
+        let pages = buckets.div_ceil(table::BUCKETS_PER_PAGE);
+        if let Some(table) = self.pages.take(pages, false) {
+            stripe.table.store(table.bits(), Ordering::Release);
+        }
     }
 
     /// The index is rebuilt; `strict` as in [`Index::new`].

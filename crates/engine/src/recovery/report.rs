@@ -11,10 +11,11 @@ use std::time::Duration;
 pub enum Progress {
     /// Segments are being read.
     Reading {
-        /// Segments that were read.
-        segments: u32,
-        /// Segments there are.
-        of: u32,
+        /// Segments that were read, those that were read twice counted twice.
+        segments: u64,
+        /// Segments to be read, as far as is known. All are read several times if memory cannot hold
+        /// a decision about every key at once.
+        of: u64,
     },
 }
 

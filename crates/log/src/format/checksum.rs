@@ -6,7 +6,7 @@
 
 use crate::record::{CHECKSUM_AT, HEADER, Kind, Layout, MAX_KEY, Record};
 use crate::rule::Rule;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128_with_seed};
 
 /// The longest head of a record: all optional fields and the longest key.
 const MAX_HEAD: usize = HEADER + 16 + MAX_KEY;
@@ -15,6 +15,12 @@ const MAX_HEAD: usize = HEADER + 16 + MAX_KEY;
 #[inline]
 pub fn checksum64(bytes: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(bytes, seed)
+}
+
+/// The hash by which keys are found: XXH3-128. The seed is the store's hash seed.
+#[inline]
+pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
+    xxh3_128_with_seed(key, hash_seed)
 }
 
 /// What all structures of one store have in common.

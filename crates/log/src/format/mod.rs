@@ -13,18 +13,21 @@ pub mod jumbo;
 pub mod meta;
 pub mod scan;
 pub mod segment;
+pub mod summary;
 pub mod superblock;
 pub mod tail;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use checksum::{
-    Identity, SegmentSeed, ValueHasher, record_checksum, record_is_intact, seal_record, value_hash,
+    Identity, SegmentSeed, ValueHasher, key_hash, record_checksum, record_is_intact, seal_record,
+    value_hash,
 };
 pub use geometry::Geometry;
 pub use meta::{Meta, Use};
 pub use scan::{Damage, Ending, Expect, Extent, Scanned};
 pub use segment::{DurableEnd, Header, NoSegment, Trailer};
+pub use summary::{KeyHash, Summary};
 pub use superblock::{Superblock, SuperblockError};
 pub use tail::Tail;
 

@@ -46,7 +46,7 @@ pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
 }
 
 /// Takes a few words about what a start is at.
-pub type Tell = Box<dyn FnMut(&str)>;
+pub type Tell = Box<dyn FnMut(&str) + Send>;
 
 /// Tells admin page, service manager and log how far a recovery is.
 pub(super) struct Teller<'a> {

@@ -1,0 +1,130 @@
+//! Values with a segment of their own. They are read before anything else, while there is memory for
+//! them; one for which there is none is looked through, and read at the end if it has won.
+
+use super::newest::{Newest, Version};
+use super::segments::Scan;
+use super::{Shared, StoreError, is_marked};
+use crate::WhenFull;
+use crate::engine::Engine;
+use crate::key::Key;
+use larder_log::format::KeyHash;
+use larder_log::recover::{Found, LoadedJumbo, Survey};
+use larder_log::{Address, SegmentNumber, format};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+
+/// The values with a segment of their own.
+#[derive(Default)]
+pub(super) struct Jumbos {
+    /// All that take part: keys and versions.
+    versions: Vec<(KeyHash, Version)>,
+    /// Those that are not in memory, and whether they are the newest of their keys.
+    unread: HashMap<SegmentNumber, bool>,
+}
+
+impl Jumbos {
+    pub(super) fn is_unread(&self, number: SegmentNumber) -> bool {
+        self.unread.contains_key(&number)
+    }
+
+    /// These are the newest versions of their keys.
+    pub(super) fn choose(&mut self, numbers: Vec<SegmentNumber>) {
+        self.unread.extend(numbers.into_iter().map(|number| (number, true)));
+    }
+
+    /// Enters all of them in another pass.
+    pub(super) fn enter(&self, newest: &Newest) {
+        for (key, version) in &self.versions {
+            newest.enter(*key, *version);
+        }
+    }
+}
+
+impl Engine {
+    /// Reads the values for which there is memory, and looks through the others.
+    pub(super) fn read_jumbos(
+        &self,
+        shared: &Shared<'_>,
+        scans: &mut [Option<Scan>],
+    ) -> Result<Jumbos, StoreError> {
+        let mut jumbos = Jumbos::default();
+        for (found, scan) in shared.survey.segments.iter().zip(scans) {
+            if found.header.jumbo.is_some() {
+                *scan = self.read_jumbo(shared, found, &mut jumbos)?;
+            }
+        }
+        Ok(jumbos)
+    }
+
+    /// `None`: it is damaged, or its commit did not complete.
+    fn read_jumbo(
+        &self,
+        shared: &Shared<'_>,
+        found: &Found,
+        jumbos: &mut Jumbos,
+    ) -> Result<Option<Scan>, StoreError> {
+        let marked = is_marked(found, format::jumbo::RECORD_AT);
+        // What only hides older versions is not needed, and was durable when it was marked.
+        let loaded =
+            if marked { LoadedJumbo::NoMemory } else { self.log.load_jumbo(found, false)? };
+        let (scan, resident) = match loaded {
+            LoadedJumbo::Damaged => return Ok(None),
+            LoadedJumbo::Loaded(trailer) => (Scan::of_jumbo(&trailer), true),
+            LoadedJumbo::NoMemory if marked => (Scan::of_unread(found), false),
+            LoadedJumbo::NoMemory => match self.log.check_jumbo(found)? {
+                Some(trailer) => (Scan::of_jumbo(&trailer), false),
+                None => return Ok(None),
+            },
+        };
+        let Some((key, seq)) = self.log.look_at_jumbo(found)? else { return Ok(None) };
+        let key = KeyHash::of(&key, self.options.hash_seed);
+        let address = Address::new(found.number, 0);
+        let version = Version { seq, address, size: 0, shown: !marked };
+        let newest = seq >= shared.fence && shared.newest.enter(key, version);
+        if newest {
+            jumbos.versions.push((key, version));
+        }
+        if !newest && resident {
+            self.log.enter_dead(found, false);
+        } else if !resident {
+            jumbos.unread.insert(found.number, false);
+        }
+        Ok(Some(scan))
+    }
+
+    /// Decides about the values that are not in memory: what has won is read, or is as good as
+    /// evicted.
+    pub(super) fn settle_unread(
+        &self,
+        survey: &Survey,
+        jumbos: &Jumbos,
+        scans: &mut [Option<Scan>],
+    ) -> Result<(), StoreError> {
+        for (found, scan) in survey.segments.iter().zip(scans) {
+            let Some(&newest) = jumbos.unread.get(&found.number) else { continue };
+            let marked = is_marked(found, format::jumbo::RECORD_AT);
+            if !newest || marked {
+                self.log.enter_dead(found, newest);
+                continue;
+            }
+            let fits = self.budget.used() < self.budget.limit();
+            if !fits && self.options.when_full == WhenFull::Evict {
+                // Until the next start, for it is not known when that is durable.
+                self.log.begin_evicting();
+                self.log.enter_dead(found, true);
+                continue;
+            }
+            match self.log.load_jumbo(found, true)? {
+                LoadedJumbo::Loaded(trailer) => *scan = Some(Scan::of_jumbo(&trailer)),
+                LoadedJumbo::NoMemory => return Err(io::Error::from(ErrorKind::OutOfMemory).into()),
+                // It was whole when it was looked through.
+                LoadedJumbo::Damaged => return Err(io::Error::from(ErrorKind::InvalidData).into()),
+            }
+            let address = Address::new(found.number, 0);
+            for (key, version) in jumbos.versions.iter().filter(|(_, it)| it.address == address) {
+                self.show(&Key::of_hash(*key), *version)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,248 @@
+//! Reading normal segments: each once, those again of which others show that more was durable, and
+//! all again for the keys that memory had no room to decide about.
+
+use super::jumbos::Jumbos;
+use super::newest::{Gathering, Version};
+use super::{Progress, Shared, StoreError, in_parallel, is_marked, lock};
+use crate::engine::Engine;
+use larder_log::format::{self, DurableEnd, Ending, Extent, KeyHash, Scanned, Trailer};
+use larder_log::record::Kind;
+use larder_log::recover::Found;
+use larder_log::{Address, Record};
+use std::sync::Mutex;
+
+/// Of memory, frames leave one part in so many to the index and to the writers.
+const FRAMES_LEFT: usize = 4;
+/// The table that decides may take one in so many bytes of memory.
+const TABLE_SHARE: usize = 2;
+/// Bytes per key of that table and of the index, which both have free places.
+const TABLE_BYTES: usize = 45;
+const INDEX_BYTES: usize = 11;
+
+impl Engine {
+    /// Reads every normal segment.
+    pub(super) fn read_all(
+        &self,
+        shared: &Shared<'_>,
+        scans: &mut [Option<Scan>],
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(), StoreError> {
+        let segments = &shared.survey.segments;
+        let results = Mutex::new((scans, progress));
+        in_parallel(segments.len(), |numbers| {
+            let mut gathering = Gathering::new(&shared.newest);
+            while let Some(at) = numbers.next() {
+                if segments[at].header.jumbo.is_some() {
+                    continue;
+                }
+                let reserved = self.share_memory(shared, at);
+                let scan = self.read_one(
+                    shared,
+                    &segments[at],
+                    Extent::Unknown,
+                    reserved,
+                    &mut gathering,
+                )?;
+                let mut results = lock(&results);
+                let (scans, progress) = &mut *results;
+                scans[at] = Some(scan);
+                let of = (segments.len() * shared.newest.passes()) as u64;
+                progress(Progress::Reading { segments: numbers.taken() as u64, of });
+            }
+            Ok(())
+        })
+    }
+
+    /// How much memory frames must leave to the table that decides and to the index, in bytes, as far
+    /// as that can be told when `done` segments were read.
+    fn share_memory(&self, shared: &Shared<'_>, done: usize) -> usize {
+        shared.newest.has_read(done, shared.survey.segments.len());
+        let memory = self.options.memory as usize;
+        let (table, keys) = shared.newest.size();
+        let expected = (keys * shared.survey.segments.len()).checked_div(done);
+        let index = expected.map_or(0, |keys| keys * shared.newest.passes() * INDEX_BYTES);
+        let limit = memory.saturating_sub(index).clamp(memory / 16, memory / TABLE_SHARE);
+        shared.newest.set_limit(limit);
+        let wanted = expected.map_or(limit, |keys| (keys * TABLE_BYTES).min(limit));
+        index.max(memory / FRAMES_LEFT) + wanted.saturating_sub(table)
+    }
+
+    /// Reads those segments again of which others show that more was durable than was found.
+    pub(super) fn read_damaged(
+        &self,
+        shared: &Shared<'_>,
+        scans: &mut [Option<Scan>],
+    ) -> Result<(), StoreError> {
+        let newest = scans.iter().flatten().max_by_key(|scan| scan.last_commit).copied();
+        let Some(newest) = newest else { return Ok(()) };
+        let seen = proof(scans);
+        let mut gathering = Gathering::new(&shared.newest);
+        // Per stream: when the last segment before this one was opened, and when the last one that
+        // was surely opened later was (one commit may open several).
+        let mut opened = [(u64::MAX, u64::MAX); format::STREAMS];
+        for (found, scan) in shared.survey.segments.iter().zip(scans.iter_mut()) {
+            let Some(scan) = scan else { continue };
+            if found.header.jumbo.is_some() {
+                continue;
+            }
+            let stream = usize::from(found.header.stream);
+            let (last, later) = &mut opened[stream];
+            if found.opened < *last {
+                (*last, *later) = (found.opened, *last);
+            }
+            // A later segment of its stream began before the newest commit: this one was sealed.
+            let was_sealed = *later < seen;
+            if scan.sealed {
+                continue;
+            }
+            let DurableEnd { segment, offset } = newest.durable[stream];
+            let stated = segment == found.number && found.opened < newest.last_commit;
+            let extent = match (was_sealed, stated) {
+                (true, _) => Extent::Sealed,
+                (_, true) if offset > scan.end => Extent::AtLeast(offset),
+                _ => continue,
+            };
+            let reserved = self.options.memory as usize / FRAMES_LEFT;
+            *scan = self.read_one(shared, found, extent, reserved, &mut gathering)?;
+        }
+        Ok(())
+    }
+
+    /// Reads one segment and gathers its records; `reserved` bytes of memory are not for frames.
+    fn read_one(
+        &self,
+        shared: &Shared<'_>,
+        found: &Found,
+        extent: Extent,
+        reserved: usize,
+        gathering: &mut Gathering<'_>,
+    ) -> Result<Scan, StoreError> {
+        let roomy = self.log.available_frames() * self.log.segment_size() > reserved;
+        let loaded = self.log.load(shared.survey, found, roomy, extent, |offset, record| {
+            if record.kind() == Kind::Item {
+                self.log.segment(found.number).note_expiry(record.expiry());
+            }
+            self.gather(shared, found, offset as usize, record, gathering);
+        })?;
+        Ok(Scan::of(&loaded))
+    }
+
+    fn gather(
+        &self,
+        shared: &Shared<'_>,
+        found: &Found,
+        offset: usize,
+        record: Record<'_>,
+        gathering: &mut Gathering<'_>,
+    ) {
+        if record.seq() < shared.fence {
+            return;
+        }
+        let shown = record.kind() == Kind::Item && !is_marked(found, offset);
+        let address = Address::new(found.number, offset);
+        let version = Version { seq: record.seq(), address, size: record.size(), shown };
+        gathering.add(KeyHash::of(record.key(), self.options.hash_seed), version);
+    }
+
+    /// Gathers every record once more, for another part of the keys. `read` segments were read before,
+    /// and that and these is the answer.
+    pub(super) fn read_again(
+        &self,
+        shared: &Shared<'_>,
+        scans: &[Option<Scan>],
+        jumbos: &Jumbos,
+        read: u64,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<u64, StoreError> {
+        jumbos.enter(&shared.newest);
+        let segments = &shared.survey.segments;
+        let progress = Mutex::new(progress);
+        in_parallel(segments.len(), |numbers| {
+            let mut gathering = Gathering::new(&shared.newest);
+            while let Some(at) = numbers.next() {
+                let found = &segments[at];
+                if scans[at].is_none() || found.header.jumbo.is_some() {
+                    continue;
+                }
+                shared.newest.has_read(at, segments.len());
+                let image = self.log.load_if_absent(found.number)?;
+                // SAFETY: the segment was read before, and nobody frees anything during recovery.
+                for (address, record) in unsafe { self.log.records(found.number, image.as_deref()) }
+                {
+                    if matches!(record.kind(), Kind::Item | Kind::Tombstone) {
+                        self.gather(shared, found, address.offset(), record, &mut gathering);
+                    }
+                }
+                let segments = read + numbers.taken() as u64;
+                let of = read + (shared.survey.segments.len() * shared.newest.passes()) as u64;
+                lock(&progress)(Progress::Reading { segments, of });
+            }
+            Ok(())
+        })?;
+        Ok(read + segments.len() as u64)
+    }
+}
+
+/// What matters of a scan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scan {
+    end: u32,
+    pub(super) last_commit: u64,
+    proof: u64,
+    pub(super) seq_limit: u64,
+    durable: [DurableEnd; format::STREAMS],
+    pub(super) sealed: bool,
+    pub(super) gaps: u32,
+    pub(super) dropped: u32,
+}
+
+impl Scan {
+    fn of(scanned: &Scanned) -> Self {
+        Scan {
+            end: scanned.end,
+            last_commit: scanned.last_commit,
+            proof: scanned.proof,
+            seq_limit: scanned.seq_limit,
+            durable: scanned.durable,
+            sealed: scanned.ending == Ending::Sealed,
+            gaps: scanned.damage.gaps,
+            dropped: match scanned.ending {
+                Ending::Torn { dropped } => dropped,
+                Ending::Sealed | Ending::Open => 0,
+            },
+        }
+    }
+
+    /// Of a jumbo that is whole.
+    pub(super) fn of_jumbo(trailer: &Trailer) -> Self {
+        Scan {
+            end: 0,
+            last_commit: trailer.commit,
+            proof: trailer.proof(),
+            seq_limit: trailer.seq_limit,
+            durable: trailer.durable,
+            sealed: true,
+            gaps: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Of a jumbo that is known to be durable and was not read.
+    pub(super) fn of_unread(found: &Found) -> Self {
+        Scan {
+            end: 0,
+            last_commit: found.opened,
+            proof: 0,
+            seq_limit: 0,
+            durable: Default::default(),
+            sealed: true,
+            gaps: 0,
+            dropped: 0,
+        }
+    }
+}
+
+/// The greatest commit whose being there proves that everything of those before it was durable.
+pub(super) fn proof(scans: &[Option<Scan>]) -> u64 {
+    scans.iter().flatten().map(|scan| scan.proof).max().unwrap_or(0)
+}

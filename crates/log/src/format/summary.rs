@@ -1,0 +1,207 @@
+//! Summaries: what recovery wants to know of a sealed segment's records, without reading them.
+//!
+//! A summary lies at the end of its segment's place, behind the sealed trailer, where there is room for
+//! one. It is written after the commit that sealed the segment is durable, so what it says is durable;
+//! without a good one, for whatever reason, the segment itself is read.
+
+use super::bytes::{put, u32_at, u64_at};
+use super::checksum::{Identity, SegmentSeed, checksum64, key_hash};
+use super::{BLOCK, DurableEnd, STREAMS};
+use crate::address::{GRANULE, SegmentNumber};
+use crate::record::{Kind, Record};
+
+const MAGIC: [u8; 4] = *b"LSUM";
+/// Bytes of the head, which ends where the place ends.
+const HEAD: usize = 128;
+const CHECKSUM: usize = 120;
+const IMMORTAL: u32 = 1;
+const AFTER_FAILURE: u32 = 2;
+/// Bytes of what is said of one record.
+const ENTRY: usize = 24;
+const TOMBSTONE: u64 = 1 << 40;
+/// Bits of an offset and of a size in their units.
+const UNITS: u64 = (1 << 20) - 1;
+
+/// The hash that tells keys apart: the low 96 bits of [`key_hash`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyHash {
+    /// Bits 0 to 63.
+    pub lo: u64,
+    /// Bits 64 to 95.
+    pub hi: u32,
+}
+
+impl KeyHash {
+    /// The hash of a key; the seed is the store's hash seed.
+    pub fn of(key: &[u8], hash_seed: u64) -> Self {
+        let hash = key_hash(key, hash_seed);
+        KeyHash { lo: hash as u64, hi: (hash >> 64) as u32 }
+    }
+}
+
+/// What is said of one item or tombstone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its key's.
+    pub hash: KeyHash,
+    /// Its version.
+    pub seq: u64,
+    /// Where it begins in the segment.
+    pub offset: u32,
+    /// Bytes of it.
+    pub size: u32,
+    /// An item; else a tombstone.
+    pub is_item: bool,
+}
+
+impl Entry {
+    /// Of the record at `offset`; `None` if it is neither item nor tombstone.
+    pub fn of(offset: u32, record: &Record<'_>, hash_seed: u64) -> Option<Self> {
+        matches!(record.kind(), Kind::Item | Kind::Tombstone).then(|| Entry {
+            hash: KeyHash::of(record.key(), hash_seed),
+            seq: record.seq(),
+            offset,
+            size: record.size() as u32,
+            is_item: record.kind() == Kind::Item,
+        })
+    }
+
+    fn encode(&self) -> [u8; ENTRY] {
+        let units = |bytes: u32| u64::from(bytes) / GRANULE as u64;
+        let place = units(self.offset) | units(self.size) << 20;
+        let place = place | if self.is_item { 0 } else { TOMBSTONE };
+        let mut bytes = [0; ENTRY];
+        put(&mut bytes, 0, self.hash.lo.to_le_bytes());
+        put(&mut bytes, 8, self.hash.hi.to_le_bytes());
+        bytes[12..18].copy_from_slice(&self.seq.to_le_bytes()[..6]);
+        bytes[18..24].copy_from_slice(&place.to_le_bytes()[..6]);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; ENTRY]) -> Self {
+        let six = |at: usize| u64_at(bytes, at - 2) >> 16;
+        let place = six(18);
+        let bytes_of = |units: u64| (units & UNITS) as u32 * GRANULE as u32;
+        Entry {
+            hash: KeyHash { lo: u64_at(bytes, 0), hi: u32_at(bytes, 8) },
+            seq: six(12),
+            offset: bytes_of(place),
+            size: bytes_of(place >> 20),
+            is_item: place & TOMBSTONE == 0,
+        }
+    }
+}
+
+/// Which use of which place a summary is of.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The store.
+    pub identity: Identity,
+    /// The segment's number.
+    pub segment: SegmentNumber,
+    /// The use of that number.
+    pub generation: u32,
+}
+
+impl Place {
+    fn seed(&self) -> u64 {
+        SegmentSeed::new(self.identity.checksum_seed, self.segment, self.generation).get()
+    }
+}
+
+/// What a summary says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Behind the sealed trailer.
+    pub end: u32,
+    /// The number of the commit that sealed the segment.
+    pub commit: u64,
+    /// Whether its sealed trailer says that the commit before failed.
+    pub after_failure: bool,
+    /// No seq above it was used before a greater one was durable.
+    pub seq_limit: u64,
+    /// As in the sealed trailer.
+    pub durable: [DurableEnd; STREAMS],
+    /// The least and the greatest expiry of its items (0: none has one), and whether some item never
+    /// expires.
+    pub expiries: (u32, u32, bool),
+    /// Its items and tombstones, in order.
+    pub entries: Vec<Entry>,
+}
+
+impl Summary {
+    /// Bytes of a summary with so many entries, in whole blocks.
+    pub fn bytes(entries: usize) -> usize {
+        (HEAD + entries * ENTRY).next_multiple_of(BLOCK)
+    }
+
+    /// Its bytes, whole blocks, the last of which are to be the last of the place.
+    pub fn encode(&self, place: &Place) -> Vec<u8> {
+        let mut bytes = vec![0; Self::bytes(self.entries.len())];
+        let (rest, head) = bytes.split_at_mut(Self::bytes(self.entries.len()) - HEAD);
+        let first = rest.len() - self.entries.len() * ENTRY;
+        for (entry, into) in self.entries.iter().zip(rest[first..].chunks_exact_mut(ENTRY)) {
+            into.copy_from_slice(&entry.encode());
+        }
+        let (min_expiry, max_expiry, immortal) = self.expiries;
+        let flags = if immortal { IMMORTAL } else { 0 };
+        let flags = flags | if self.after_failure { AFTER_FAILURE } else { 0 };
+        put(head, 0, MAGIC);
+        put(head, 4, place.segment.to_le_bytes());
+        put(head, 8, place.identity.store.to_le_bytes());
+        put(head, 16, place.generation.to_le_bytes());
+        put(head, 20, (self.entries.len() as u32).to_le_bytes());
+        put(head, 24, self.end.to_le_bytes());
+        put(head, 28, flags.to_le_bytes());
+        put(head, 32, self.commit.to_le_bytes());
+        put(head, 40, self.seq_limit.to_le_bytes());
+        for (end, at) in self.durable.iter().zip([48, 56]) {
+            put(head, at, end.segment.to_le_bytes());
+            put(head, at + 4, end.offset.to_le_bytes());
+        }
+        put(head, 64, min_expiry.to_le_bytes());
+        put(head, 68, max_expiry.to_le_bytes());
+        let checksum = checksum64(&head[..CHECKSUM], checksum64(&rest[first..], place.seed()));
+        put(head, CHECKSUM, checksum.to_le_bytes());
+        bytes
+    }
+
+    /// How many bytes the summary takes whose head is at the end of `bytes`, in whole blocks; `None`
+    /// if there is none of that place. Nothing is checked yet.
+    pub fn look(bytes: &[u8], place: &Place) -> Option<usize> {
+        let head = bytes.last_chunk::<HEAD>()?;
+        let ours = head[..4] == MAGIC
+            && u32_at(head, 4) == place.segment
+            && u64_at(head, 8) == place.identity.store
+            && u32_at(head, 16) == place.generation;
+        ours.then(|| Self::bytes(u32_at(head, 20) as usize))
+    }
+
+    /// The summary at the end of `bytes`, if it is whole and says what can be of a segment in a place of
+    /// `segment_size` bytes.
+    pub fn decode(bytes: &[u8], place: &Place, segment_size: usize) -> Option<Self> {
+        let taken = Self::look(bytes, place)?;
+        let (rest, head) = bytes.split_last_chunk::<HEAD>()?;
+        let first = rest.len().checked_sub(u32_at(head, 20) as usize * ENTRY)?;
+        let (entries, []) = rest[first..].as_chunks::<ENTRY>() else { return None };
+        let checksum = checksum64(&head[..CHECKSUM], checksum64(&rest[first..], place.seed()));
+        if checksum != u64_at(head, CHECKSUM) {
+            return None;
+        }
+        let ends = |at| DurableEnd { segment: u32_at(head, at), offset: u32_at(head, at + 4) };
+        let flags = u32_at(head, 28);
+        let summary = Summary {
+            end: u32_at(head, 24),
+            commit: u64_at(head, 32),
+            after_failure: flags & AFTER_FAILURE != 0,
+            seq_limit: u64_at(head, 40),
+            durable: [ends(48), ends(56)],
+            expiries: (u32_at(head, 64), u32_at(head, 68), flags & IMMORTAL != 0),
+            entries: entries.iter().map(Entry::decode).collect(),
+        };
+        let fits = |entry: &Entry| entry.offset + entry.size <= summary.end;
+        let possible =
+            taken + summary.end as usize <= segment_size && summary.entries.iter().all(fits);
+        possible.then_some(summary)
+    }
+}
