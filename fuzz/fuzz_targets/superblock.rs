@@ -1,4 +1,4 @@
-//! The structures of a store that are one block or two: superblock, tail places, metas, heads of
+//! The structures of a store that are a few blocks: superblock, tail places, metas, summaries, heads of
 //! jumbos. Whatever the bytes, looking at them ends; what is understood is encoded to what was read.
 
 #![no_main]
@@ -6,7 +6,10 @@
 use larder_log::format::checksum::checksum64;
 use larder_log::format::geometry::TAIL_BYTES;
 use larder_log::format::index_image::{ImagePart, Row};
-use larder_log::format::{BLOCK, Identity, Meta, Superblock, Tail, jumbo::Jumbo, meta, superblock};
+use larder_log::format::summary::Place;
+use larder_log::format::{
+    BLOCK, Identity, Meta, SegmentSeed, Summary, Superblock, Tail, jumbo::Jumbo, meta, superblock,
+};
 use libfuzzer_sys::fuzz_target;
 
 const IDENTITY: Identity = Identity { store: 1, checksum_seed: 2 };
@@ -88,6 +91,23 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Some(row) = data.first_chunk().and_then(Row::decode) {
         assert_eq!(Row::decode(&row.encode()), Some(row));
+    }
+
+    let mut bytes = [&[0; 128][..], data].concat();
+    let (entries, head) = bytes.split_at_mut(data.len());
+    let wanted = u32::from_le_bytes([head[20], head[21], head[22], head[23]]) as usize;
+    let covered = &entries[entries.len() - (wanted % 64 * 24).min(entries.len())..];
+    let summarized = Place { identity: IDENTITY, segment: 3, generation: 4 };
+    let seed = checksum64(covered, SegmentSeed::new(IDENTITY.checksum_seed, 3, 4).get());
+    head[..4].copy_from_slice(b"LSUM");
+    head[4..8].copy_from_slice(&3u32.to_le_bytes());
+    head[8..16].copy_from_slice(&IDENTITY.store.to_le_bytes());
+    head[16..20].copy_from_slice(&4u32.to_le_bytes());
+    head[20..24].copy_from_slice(&(covered.len() as u32 / 24).to_le_bytes());
+    sign(head, 120, seed);
+    if let Some(summary) = Summary::decode(&bytes, &summarized, 1 << 20) {
+        let again = summary.encode(&summarized);
+        assert_eq!(Summary::decode(&again, &summarized, 1 << 20), Some(summary));
     }
 
     let _ = Jumbo::open(data, &IDENTITY, 1, 8 << 10);

@@ -353,6 +353,7 @@ impl Cleaner {
                 Step::Nothing
             }
             Err(_) => {
+                engine.keep_ends(number, ends);
                 engine.log.postpone_cleaning(stream, number);
                 Step::Unreadable
             }

@@ -77,8 +77,9 @@ impl Cleaner {
         self.participant.tick();
         let mut bits = vec![0; store.map_bytes()];
         let durable = segment.durable();
+        let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: only the cleaner frees segments, and what is durable is complete.
-        for (address, record) in unsafe { engine.log.records(number, loaded.as_deref()) } {
+        for (address, record) in unsafe { engine.log.records(number, image) } {
             let offset = address.offset() as u32;
             if offset >= durable {
                 break;

@@ -183,3 +183,39 @@ fn more_keys_than_memory_can_decide_about_at_once_are_recovered_in_several_passe
         }
     }
 }
+
+#[test]
+fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    let mut options = options(Durability::Async);
+    options.store.as_mut().unwrap().device = Arc::<SimDevice>::clone(&device);
+    let engine = Engine::open_without_threads(options).unwrap();
+    let old = "old".repeat(300);
+    set_all(&engine, 0..20_000, &old);
+    // One bit in each 50 KB, so in most of the segments, and most of what lies there is not in memory.
+    for at in (1 << 20..40 << 20).step_by(50_000) {
+        device.flip_bit(at, 3);
+    }
+    let new = "new".repeat(300);
+    set_all(&engine, 20_000..120_000, &new);
+    assert!(engine.stats().totals.unreadable > 100, "{:?}", engine.stats().totals.unreadable);
+    let mut session = engine.session(Waker::noop().clone());
+    let mut found = 0;
+    for n in 0..120_000 {
+        let name = format!("key{n}");
+        loop {
+            session.tick(1);
+            match session.get(&session.key(name.as_bytes())) {
+                Outcome::Ready(None) => break,
+                Outcome::Ready(Some(item)) => {
+                    let wanted = format!("{}{n}", if n < 20_000 { &old } else { &new });
+                    assert_eq!(item.value(), wanted.as_bytes(), "{name}");
+                    found += 1;
+                    break;
+                }
+                _ => assert!(engine.serve_reads()),
+            }
+        }
+    }
+    assert_eq!(found, engine.stats().items);
+}

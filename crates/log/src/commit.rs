@@ -23,6 +23,7 @@ use crate::record::{HEADER, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::segment::Segment;
 use crate::store::Store;
+use crate::summarize::Staged;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -30,12 +31,12 @@ const STREAMS: [Stream; 2] = [Stream::Hot, Stream::Survivors];
 
 /// A part of a segment that one commit covers.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    segment: SegmentNumber,
-    stream: Stream,
+pub(crate) struct Part {
+    pub(crate) segment: SegmentNumber,
+    pub(crate) stream: Stream,
     from: u32,
     /// Behind the trailer.
-    to: u32,
+    pub(crate) to: u32,
     sealed: bool,
 }
 
@@ -56,6 +57,8 @@ pub struct Committer {
     buffer: Box<[u8; TAIL_BYTES]>,
     pub(crate) maps: Vec<DeadMap>,
     pub(crate) cuts: Vec<Cut>,
+    /// Of segments that are durable.
+    pub(crate) summaries: Vec<Staged>,
     /// Ends of segments whose commit failed although it was acknowledged: they belong to the next.
     again: Vec<Part>,
     /// The last commit that was written failed: its remains are on the device under its number.
@@ -73,6 +76,8 @@ pub struct Written {
     metas: Vec<(SegmentNumber, u64)>,
     superblock: Option<u64>,
     pub(crate) covered: Vec<(SegmentNumber, u32, u64)>,
+    /// Of segments that it sealed.
+    summaries: Vec<Staged>,
     tails: [usize; 2],
 }
 
@@ -90,6 +95,7 @@ impl Default for Committer {
             buffer: Box::new([0; TAIL_BYTES]),
             maps: Vec::new(),
             cuts: Vec::new(),
+            summaries: Vec::new(),
             again: Vec::new(),
             after_failure: false,
             stale_tails: false,
@@ -186,8 +192,8 @@ impl Log {
             return None;
         }
         // Behind this trailer there must be room for another.
-        let room = self.capacity() - TRAILER_BYTES as u32;
-        let at = if rolled { None } else { segment.reserve(TRAILER_BYTES as u32, room) };
+        let trailer = TRAILER_BYTES as u32;
+        let at = if rolled { None } else { segment.reserve(trailer, trailer) };
         let sealed = at.is_none();
         let at = at.unwrap_or_else(|| segment.seal_with(TRAILER_BYTES as u32));
         if sealed {
@@ -249,6 +255,7 @@ impl Log {
         let store = self.durable_log();
         let mut written = Written { tails: committer.tails, ..Written::default() };
         self.write_cuts(store, committer, &mut written)?;
+        self.write_summaries(store, committer)?;
         for part in &closed.parts {
             self.write_part(store, committer, &mut written, closed.number, part)?;
         }
@@ -292,6 +299,9 @@ impl Log {
             // of a sealed segment nothing is written any more.
             let blocks = unsafe { std::slice::from_raw_parts(frame.add(first), whole - first) };
             store.device.write_at(place + first as u64, blocks)?;
+        }
+        if part.sealed {
+            written.summaries.extend(self.summarize(store, part));
         }
         if whole < to {
             let which = 1 - committer.tails[part.stream as usize];
@@ -388,6 +398,7 @@ impl Log {
     pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
         let store = self.durable_log();
         committer.tails = written.tails;
+        committer.summaries = written.summaries;
         committer.after_failure = false;
         committer.stale_tails = false;
         for cut in committer.cuts.drain(..) {

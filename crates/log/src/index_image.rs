@@ -365,7 +365,8 @@ impl Log {
         }
     }
 
-    /// Reads a segment back into a frame, if it is still there without one and memory has room.
+    /// Reads a segment back into a frame, if it is still there without one and memory has room. One that
+    /// is damaged stays without: whoever asks for what is lost of it must be told.
     ///
     /// # Errors
     /// Those of the device, or that the segment is not what it was.
@@ -378,13 +379,13 @@ impl Log {
         let Some(frame) = self.frames.take(&self.budget, false) else { return Ok(()) };
         // SAFETY: the frame was just taken, and nobody has seen it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) };
-        let read = self.read_segment(number, bytes);
-        match read {
-            Ok(()) => segment.set_frame(frame),
+        let damaged = self.read_segment(number, bytes);
+        match damaged {
+            Ok(false) => segment.set_frame(frame),
             // SAFETY: nobody has seen the frame.
-            Err(_) => unsafe { self.frames.put(frame, &self.budget) },
+            Ok(true) | Err(_) => unsafe { self.frames.put(frame, &self.budget) },
         }
-        read
+        damaged.map(drop)
     }
 
     fn has_frame(&self, number: SegmentNumber) -> bool {

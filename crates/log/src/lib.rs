@@ -23,6 +23,7 @@ mod residency;
 pub mod rule;
 pub mod segment;
 pub mod store;
+mod summarize;
 pub mod sync;
 
 pub use address::{Address, MAX_SEGMENT_SIZE, SegmentNumber};
@@ -31,7 +32,7 @@ pub use epoch::{Appending, Epochs, Participant};
 pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};
 pub use memory::{Mapping, Region};
 pub use record::{Fields, Head, Kind, Layout, Record};
-pub use residency::Image;
+pub use residency::{Image, Loaded};
 pub use rule::Rule;
 pub use segment::{Segment, State};
 pub use store::{CommitState, Store};

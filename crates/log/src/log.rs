@@ -271,7 +271,7 @@ impl Log {
         loop {
             let number = self.streams[stream as usize].segment.load(Ordering::Acquire);
             let segment = self.segment(number);
-            if let Some(offset) = segment.reserve(bytes as u32, self.capacity()) {
+            if let Some(offset) = segment.reserve(bytes as u32, 0) {
                 let address = Address::new(number, offset as usize);
                 // SAFETY: the reserved range lies inside of the frame.
                 let memory = unsafe { segment.frame().add(offset as usize) };
@@ -280,13 +280,6 @@ impl Log {
             }
             self.roll(stream, number, now, claim)?;
         }
-    }
-
-    /// Bytes of a segment that records may fill: with a store the last trailer must fit behind them.
-    #[inline]
-    pub(crate) fn capacity(&self) -> u32 {
-        let trailer = if self.store.is_some() { TRAILER_BYTES } else { 0 };
-        (self.segment_size - trailer) as u32
     }
 
     /// Takes a free number, unless it is among those reserved for more urgent claims.
@@ -322,10 +315,13 @@ impl Log {
             return None;
         };
         match &self.store {
-            None => self.segment(number).open(frame, 0, stream as u8, now),
+            None => self.segment(number).open(frame, 0..self.segment_size, stream as u8, now),
             Some(store) => {
                 let segment = self.segment(number);
-                segment.open(frame, HEADER_BYTES as u32, stream as u8, now);
+                // The last trailer and a summary must fit behind the records.
+                let behind = TRAILER_BYTES + self.summary_room(stream) as usize;
+                let room = HEADER_BYTES..self.segment_size - behind;
+                segment.open(frame, room, stream as u8, now);
                 segment.kill(HEADER_BYTES);
                 // SAFETY: the frame was just taken, and no record can be reserved in it before the
                 // segment is the stream's open one.
@@ -376,7 +372,7 @@ impl Log {
         let segment = self.segment(number);
         debug_assert!(start < PAGE);
         let at = base.wrapping_add(start);
-        segment.open(at, 0, Stream::Hot as u8, now);
+        segment.open(at, 0..0, Stream::Hot as u8, now);
         segment.make_jumbo(size, value, bytes);
         seal(Address::new(number, 0));
         if let Some(store) = &self.store {

@@ -87,7 +87,7 @@ impl Log {
 
     /// Puts a segment that could not be cleaned at the end of its queue: others come first.
     pub fn postpone_cleaning(&self, stream: Stream, number: SegmentNumber) {
-        self.end_evicting();
+        self.removed_nothing(number);
         self.segment(number).set_state(State::Sealed);
         lock(&self.queues[stream as usize]).push_back(Sealed { segment: number, sealed: 0 });
     }

@@ -7,10 +7,11 @@ use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use crate::format::jumbo::{Jumbo, RECORD_AT};
 use crate::format::meta::{self, Meta};
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
+use crate::format::summary::Place;
 use crate::format::superblock::{self, SuperblockError};
 use crate::format::{
-    BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Superblock, Tail, Trailer, Use,
-    ValueHasher, scan,
+    BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Summary, Superblock, Tail, Trailer,
+    Use, ValueHasher, scan,
 };
 use crate::log::{JUMBO_FOOTROOM, Log, Sealed, lock};
 use crate::memory::{Mapping, PAGE};
@@ -291,6 +292,48 @@ impl Log {
         segment.set_end(scanned.end);
         self.enter(store, found, scanned.last_commit);
         Ok(scanned)
+    }
+
+    /// The summary of a normal segment, if it has one that is whole.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn read_summary(&self, found: &Found) -> io::Result<Option<Summary>> {
+        let store = self.durable_log();
+        if found.end != 0 {
+            // It was cut, and not sealed.
+            return Ok(None);
+        }
+        let place = Place {
+            identity: store.identity,
+            segment: found.number,
+            generation: found.header.generation,
+        };
+        let end = store.geometry.segment(found.number) + self.segment_size() as u64;
+        let mut bytes = vec![0; BLOCK];
+        store.device.read_at(end - BLOCK as u64, &mut bytes)?;
+        let taken = Summary::look(&bytes, &place).filter(|&taken| taken < self.segment_size());
+        let Some(taken) = taken else { return Ok(None) };
+        if taken > BLOCK {
+            bytes.resize(taken, 0);
+            store.device.read_at(end - taken as u64, &mut bytes)?;
+        }
+        Ok(Summary::decode(&bytes, &place, self.segment_size()))
+    }
+
+    /// Makes a segment part of the log of which only the summary was read.
+    pub fn enter_summarized(&self, found: &Found, summary: &Summary) {
+        let segment = self.segment(found.number);
+        segment.restore(Restored {
+            frame: std::ptr::null_mut(),
+            filled: summary.end,
+            stream: found.header.stream,
+            generation: found.header.generation,
+            born: found.header.born,
+            jumbo: None,
+        });
+        segment.restore_history(summary.expiries, summary.end);
+        self.enter(self.durable_log(), found, summary.commit);
     }
 
     /// Reads a jumbo and makes it part of the log. `must`: even if that takes memory from frames,

@@ -14,6 +14,15 @@ use std::sync::atomic::Ordering;
 /// A segment's bytes, 8-byte aligned.
 pub type Image = Box<[u64]>;
 
+/// A segment that was read for a look at all its records.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its bytes.
+    pub image: Image,
+    /// Something of it was not right: there it has fillers.
+    pub damaged: bool,
+}
+
 /// The bytes of memory that words were allocated for.
 pub(crate) fn bytes_of(words: &mut [u64]) -> &mut [u8] {
     let len = size_of_val(words);
@@ -117,18 +126,19 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device, or that the segment is not what it was.
-    pub fn load_if_absent(&self, number: SegmentNumber) -> io::Result<Option<Image>> {
+    pub fn load_if_absent(&self, number: SegmentNumber) -> io::Result<Option<Loaded>> {
         let segment = self.segment(number);
         if !segment.frame().is_null() {
             return Ok(None);
         }
         let mut image = vec![0u64; self.segment_size() / size_of::<u64>()].into_boxed_slice();
-        self.read_segment(number, bytes_of(&mut image))?;
-        Ok(Some(image))
+        let damaged = self.read_segment(number, bytes_of(&mut image))?;
+        Ok(Some(Loaded { image, damaged }))
     }
 
-    /// Reads all of a sealed segment and checks it; what is damaged inside of it becomes fillers.
-    pub(crate) fn read_segment(&self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<()> {
+    /// Reads all of a sealed segment and checks it; what is damaged inside of it becomes fillers. The
+    /// answer is whether anything was.
+    pub(crate) fn read_segment(&self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<bool> {
         let store = self.durable_log();
         let segment = self.segment(number);
         store.device.read_at(store.geometry.segment(number), bytes)?;
@@ -145,10 +155,11 @@ impl Log {
         let Some(scanned) = scanned.ok().filter(whole) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a segment is damaged"));
         };
-        if scanned.damage.gaps > 0 {
+        let damaged = scanned.damage.gaps > 0;
+        if damaged {
             fill_gaps(bytes, &expect);
         }
-        Ok(())
+        Ok(damaged)
     }
 
     /// Reads one record that has no frame, of a normal segment.

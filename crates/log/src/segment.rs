@@ -1,6 +1,7 @@
 //! The segment table's entries.
 
 use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::ops::Range;
 
 /// What a segment is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub struct Segment {
     closed: AtomicU32,
     /// Bytes from its start that are durable. Written by the committer.
     durable: AtomicU32,
+    /// Bytes from its start that records may fill.
+    capacity: AtomicU32,
     /// A jumbo's value length in bytes; 0 for a normal segment.
     jumbo_value: AtomicU64,
     /// A jumbo's mapping length in bytes.
@@ -86,6 +89,7 @@ impl Default for Segment {
             born: AtomicU32::new(0),
             closed: AtomicU32::new(0),
             durable: AtomicU32::new(0),
+            capacity: AtomicU32::new(0),
             jumbo_value: AtomicU64::new(0),
             jumbo_mapping: AtomicU64::new(0),
         }
@@ -93,8 +97,8 @@ impl Default for Segment {
 }
 
 impl Segment {
-    /// Opens the segment on `frame`, whose first `head` bytes are taken.
-    pub(crate) fn open(&self, frame: *mut u8, head: u32, stream: u8, now: u32) {
+    /// Opens the segment on `frame`: from `room.start` to `room.end` it may be filled.
+    pub(crate) fn open(&self, frame: *mut u8, room: Range<usize>, stream: u8, now: u32) {
         debug_assert_eq!(self.state(), State::Free);
         self.dead.store(0, Ordering::Relaxed);
         self.stream.store(stream, Ordering::Relaxed);
@@ -110,7 +114,8 @@ impl Segment {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.frame.store(frame, Ordering::Release);
         self.set_state(State::Open);
-        self.tail.store(head, Ordering::Release);
+        self.capacity.store(room.end as u32, Ordering::Relaxed);
+        self.tail.store(room.start as u32, Ordering::Release);
     }
 
     /// The number becomes a further part of a jumbo: a use without a segment.
@@ -170,12 +175,14 @@ impl Segment {
         self.set_state(State::Sealed);
     }
 
-    /// Reserves `bytes` if the segment is open and has the room; the answer is their offset.
+    /// Reserves `bytes` if the segment is open and has room for them and `more`; the answer is their
+    /// offset.
     #[inline]
-    pub(crate) fn reserve(&self, bytes: u32, capacity: u32) -> Option<u32> {
+    pub(crate) fn reserve(&self, bytes: u32, more: u32) -> Option<u32> {
+        let capacity = self.capacity.load(Ordering::Relaxed);
         let mut tail = self.tail.load(Ordering::Acquire);
         loop {
-            if tail & CLOSED != 0 || tail + bytes > capacity {
+            if tail & CLOSED != 0 || tail + bytes + more > capacity {
                 return None;
             }
             match self.tail.compare_exchange_weak(
@@ -403,20 +410,21 @@ mod tests {
     #[test]
     fn a_closed_segment_takes_no_more() {
         let segment = Segment::default();
-        assert_eq!(segment.reserve(8, 64), None);
-        segment.open(std::ptr::dangling_mut(), 0, 0, 5);
-        assert_eq!(segment.reserve(40, 64), Some(0));
-        assert_eq!(segment.reserve(32, 64), None);
-        assert_eq!(segment.reserve(24, 64), Some(40));
+        assert_eq!(segment.reserve(8, 0), None);
+        segment.open(std::ptr::dangling_mut(), 0..64, 0, 5);
+        assert_eq!(segment.reserve(40, 0), Some(0));
+        assert_eq!(segment.reserve(32, 0), None);
+        assert_eq!(segment.reserve(16, 16), None);
+        assert_eq!(segment.reserve(24, 0), Some(40));
         segment.close();
-        assert_eq!(segment.reserve(0, 64), None);
+        assert_eq!(segment.reserve(0, 0), None);
         assert_eq!(segment.filled(), 64);
     }
 
     #[test]
     fn a_segment_expires_whole_only_if_nothing_in_it_is_immortal() {
         let segment = Segment::default();
-        segment.open(std::ptr::dangling_mut(), 0, 0, 5);
+        segment.open(std::ptr::dangling_mut(), 0..64, 0, 5);
         segment.note_expiry(10);
         segment.note_expiry(20);
         assert!(!segment.expired_whole(19));

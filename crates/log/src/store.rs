@@ -102,6 +102,8 @@ pub struct Store {
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
     /// Dead maps at least as new as this commit are needed to free something.
     pub(crate) cover_wanted: AtomicU64,
+    /// Bytes that new segments of each stream leave to their summaries.
+    pub(crate) summary_room: [AtomicU32; STREAMS],
 }
 
 impl Store {
@@ -129,6 +131,7 @@ impl Store {
             kept_ends: Mutex::default(),
             durable_ends: Mutex::default(),
             cover_wanted: AtomicU64::new(0),
+            summary_room: Default::default(),
         }
     }
 

@@ -1,13 +1,13 @@
 //! A walk over the records of a segment: what becomes of each, decided under its stripe's lock.
 
 use super::{Cleaner, Fate, Task};
-use crate::UnixSeconds;
 use crate::durability::Change;
 use crate::engine::Engine;
 use crate::index::Place;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::stats::bump;
+use crate::{UnixSeconds, WhenFull};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Record, SegmentNumber, Stream};
 use std::io;
@@ -24,7 +24,7 @@ impl Cleaner {
     /// offsets of what was removed although nothing newer hides it.
     ///
     /// # Errors
-    /// The segment cannot be read: nothing was decided.
+    /// The segment cannot be read, or not all of what it holds.
     pub(super) fn walk(
         &mut self,
         engine: &Engine,
@@ -35,8 +35,9 @@ impl Cleaner {
         let loaded = engine.log.load_if_absent(number)?;
         self.participant.tick();
         let mut earliest = 0;
+        let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
-        let records = unsafe { engine.log.records(number, loaded.as_deref()) };
+        let records = unsafe { engine.log.records(number, image) };
         let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
         let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(BATCH);
         let mut complete = true;
@@ -63,7 +64,37 @@ impl Cleaner {
             engine.log.segment(number).set_min_expiry(earliest);
         }
         self.participant.sleep();
+        if complete && loaded.as_ref().is_some_and(|loaded| loaded.damaged) {
+            self.give_up(engine, number, ends)?;
+        }
         Ok(complete)
+    }
+
+    /// What the index still leads to in a segment that was walked could not be read: it is as good as
+    /// evicted, unless nothing may be lost. Then the segment stays, and its readers are told.
+    fn give_up(
+        &self,
+        engine: &Engine,
+        number: SegmentNumber,
+        ends: &mut Vec<u32>,
+    ) -> io::Result<()> {
+        for stripe in 0..engine.index.stripe_count() {
+            if engine.options.when_full == WhenFull::Refuse {
+                let mut lost = false;
+                engine
+                    .index
+                    .visit_stripe(stripe, |slot| lost |= slot.address().segment() == number);
+                if lost {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                continue;
+            }
+            for address in engine.index.take_segment(stripe, number) {
+                ends.push(address.offset() as u32);
+                bump(&self.counters.unreadable, 1);
+            }
+        }
+        Ok(())
     }
 
     /// Decides about one record. False: it should have moved, and there was no space.

@@ -14,7 +14,7 @@ pub(crate) mod table;
 use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use larder_log::{Address, Budget, Epochs};
+use larder_log::{Address, Budget, Epochs, SegmentNumber};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -292,6 +292,23 @@ impl Index {
             }
         }
         stripe.release();
+    }
+
+    /// Empties the slots of a stripe that lead into a segment; the answer is their addresses. All of them
+    /// lead to items.
+    pub(crate) fn take_segment(&self, number: usize, segment: SegmentNumber) -> Vec<Address> {
+        let stripe = &self.stripes[number];
+        stripe.acquire();
+        let guard = Guard { index: self, stripe };
+        let mut taken = Vec::new();
+        for place in guard.buckets().iter().flat_map(|bucket| &bucket.0) {
+            let slot = Slot(place.load(Ordering::Relaxed));
+            if !slot.is_empty() && slot.address().segment() == segment {
+                guard.remove(Place { place, displaced: slot.is_displaced() }, true);
+                taken.push(slot.address());
+            }
+        }
+        taken
     }
 
     /// Copies a stripe's table; the answer is its pages, and its slots that lead to items.

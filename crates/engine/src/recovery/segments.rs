@@ -5,7 +5,7 @@ use super::jumbos::Jumbos;
 use super::newest::{Gathering, Version};
 use super::{Progress, Shared, StoreError, in_parallel, is_marked, lock};
 use crate::engine::Engine;
-use larder_log::format::{self, DurableEnd, Ending, Extent, KeyHash, Scanned, Trailer};
+use larder_log::format::{self, DurableEnd, Ending, Extent, KeyHash, Scanned, Summary, Trailer};
 use larder_log::record::Kind;
 use larder_log::recover::Found;
 use larder_log::{Address, Record};
@@ -35,14 +35,17 @@ impl Engine {
                 if segments[at].header.jumbo.is_some() {
                     continue;
                 }
-                let reserved = self.share_memory(shared, at);
-                let scan = self.read_one(
-                    shared,
-                    &segments[at],
-                    Extent::Unknown,
-                    reserved,
-                    &mut gathering,
-                )?;
+                let (found, reserved) = (&segments[at], self.share_memory(shared, at));
+                let scan = match self.log.read_summary(found)? {
+                    Some(summary) => {
+                        self.log.enter_summarized(found, &summary);
+                        gather_summary(found, &summary, shared.fence, &mut gathering);
+                        Scan::of_summary(&summary)
+                    }
+                    None => {
+                        self.read_one(shared, found, Extent::Unknown, reserved, &mut gathering)?
+                    }
+                };
                 let mut results = lock(&results);
                 let (scans, progress) = &mut *results;
                 scans[at] = Some(scan);
@@ -165,10 +168,14 @@ impl Engine {
                     continue;
                 }
                 shared.newest.has_read(at, segments.len());
-                let image = self.log.load_if_absent(found.number)?;
+                if let Some(summary) = self.log.read_summary(found)? {
+                    gather_summary(found, &summary, shared.fence, &mut gathering);
+                    continue;
+                }
+                let loaded = self.log.load_if_absent(found.number)?;
+                let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
                 // SAFETY: the segment was read before, and nobody frees anything during recovery.
-                for (address, record) in unsafe { self.log.records(found.number, image.as_deref()) }
-                {
+                for (address, record) in unsafe { self.log.records(found.number, image) } {
                     if matches!(record.kind(), Kind::Item | Kind::Tombstone) {
                         self.gather(shared, found, address.offset(), record, &mut gathering);
                     }
@@ -180,6 +187,20 @@ impl Engine {
             Ok(())
         })?;
         Ok(read + segments.len() as u64)
+    }
+}
+
+/// Gathers what a segment's summary says of its records.
+fn gather_summary(found: &Found, summary: &Summary, fence: u64, gathering: &mut Gathering<'_>) {
+    for entry in summary.entries.iter().filter(|entry| entry.seq >= fence) {
+        let offset = entry.offset as usize;
+        let version = Version {
+            seq: entry.seq,
+            address: Address::new(found.number, offset),
+            size: entry.size as usize,
+            shown: entry.is_item && !is_marked(found, offset),
+        };
+        gathering.add(entry.hash, version);
     }
 }
 
@@ -210,6 +231,20 @@ impl Scan {
                 Ending::Torn { dropped } => dropped,
                 Ending::Sealed | Ending::Open => 0,
             },
+        }
+    }
+
+    /// Of a segment that was not scanned, because it has a summary: so it is durable and sealed.
+    fn of_summary(summary: &Summary) -> Self {
+        Scan {
+            end: summary.end,
+            last_commit: summary.commit,
+            proof: if summary.after_failure { 0 } else { summary.commit },
+            seq_limit: summary.seq_limit,
+            durable: summary.durable,
+            sealed: true,
+            gaps: 0,
+            dropped: 0,
         }
     }
 

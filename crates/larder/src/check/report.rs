@@ -53,6 +53,8 @@ pub(super) struct Segments {
     pub(super) in_use: u32,
     /// Of these, not sealed.
     pub(super) open: u32,
+    /// With a summary, which a start reads instead of them.
+    pub(super) summarized: u32,
     /// Items of more than half a segment.
     pub(super) jumbos: u32,
     /// Segments that these take beyond their first.
@@ -149,12 +151,13 @@ impl fmt::Display for Report {
         row(
             "segments",
             format_args!(
-                "{} of {}: {} free, {} in use ({} open), {} large items in {}",
+                "{} of {}: {} free, {} in use ({} open, {} with a summary), {} large items in {}",
                 s.all,
                 size(self.segment_size.into()),
                 s.free,
                 s.in_use,
                 s.open,
+                s.summarized,
                 s.jumbos,
                 s.jumbos + s.jumbo_parts,
             ),

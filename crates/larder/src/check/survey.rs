@@ -12,7 +12,10 @@ use larder_disk::Device;
 use larder_log::format::checksum::checksum64;
 use larder_log::format::scan::{self, Damage, Ending, Expect, Extent, Scanned};
 use larder_log::format::segment::TRAILER_BYTES;
-use larder_log::format::{DurableEnd, Header, Meta, NoSegment, STREAMS, Trailer, Use, meta};
+use larder_log::format::summary::{Entry, Place};
+use larder_log::format::{
+    DurableEnd, Header, Meta, NoSegment, STREAMS, Summary, Trailer, Use, meta,
+};
 use larder_log::record::Kind;
 use larder_log::{Record, SegmentNumber};
 
@@ -229,15 +232,20 @@ impl<'a> Survey<'a> {
         }
         let extent = own_extent(&marks, known);
         let expect = Expect { identity: self.store.identity, segment, generation, extent };
-        let mut versions = Vec::new();
+        let (mut versions, mut entries) = (Vec::new(), Vec::new());
+        let hash_seed = self.store.superblock.hash_seed;
         let scanned = scan::segment(&image, &expect, |at, record| {
             versions.push(self.version(at, &record, &marks));
+            entries.extend(Entry::of(at, &record, hash_seed));
         });
         match scanned {
             Ok(scanned) => {
                 self.learn(scanned.last_commit, scanned.durable);
                 if scanned.ending == Ending::Sealed && scanned.damage == Damage::default() {
                     self.count_segment(&scanned, &versions);
+                    if extent == Extent::Unknown {
+                        self.compare_summary(segment, &image, &scanned, &entries);
+                    }
                 } else {
                     let behind = trailers_behind(&image, scanned.end, segment, &scanned, self);
                     let sealed = scanned.ending == Ending::Sealed;
@@ -252,6 +260,32 @@ impl<'a> Survey<'a> {
             }
         }
         self.image = image;
+    }
+
+    /// A start believes a summary that is whole, so it must say what the segment does.
+    fn compare_summary(
+        &mut self,
+        segment: SegmentNumber,
+        image: &[u8],
+        scanned: &Scanned,
+        entries: &[Entry],
+    ) {
+        let generation = scanned.generation;
+        let place = Place { identity: self.store.identity, segment, generation };
+        let notes = &mut self.report.notes;
+        match Summary::decode(image, &place, image.len()) {
+            Some(summary) if summary.end == scanned.end && summary.entries == entries => {
+                self.report.segments.summarized += 1;
+            }
+            Some(_) => {
+                let what = "its summary does not say what it holds".to_owned();
+                self.report.damaged.push(Damaged { segment, bytes: 0, records: 0, what });
+            }
+            None if Summary::look(image, &place).is_some() && notes.len() < NAMED_MAX => {
+                notes.push(format!("segment {segment}: its summary is not whole"));
+            }
+            None => {}
+        }
     }
 
     fn version(&self, at: u32, record: &Record<'_>, marks: &Marks) -> Version {

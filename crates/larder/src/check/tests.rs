@@ -4,9 +4,10 @@ use larder_disk::{Device, SimDevice};
 use larder_log::SegmentNumber;
 use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use larder_log::format::segment::JumboSize;
+use larder_log::format::summary::{Entry, Place};
 use larder_log::format::{
-    BLOCK, DurableEnd, Geometry, Header, Meta, SegmentSeed, Superblock, Tail, Trailer, Use, meta,
-    record_checksum, value_hash,
+    BLOCK, DurableEnd, Expect, Extent, Geometry, Header, Meta, SegmentSeed, Summary, Superblock,
+    Tail, Trailer, Use, meta, record_checksum, scan, value_hash,
 };
 
 use super::report::{Report, Verdict};
@@ -196,10 +197,59 @@ fn a_store_that_is_as_it_was_written() {
     assert_eq!(report.live_bytes + report.dead_bytes, report.record_bytes);
     let segments = report.segments;
     assert_eq!((segments.all, segments.free, segments.in_use, segments.open), (40, 38, 2, 1));
-    assert!(report.to_string().contains("40 of 64 KB: 38 free, 2 in use (1 open)"), "{report}");
+    assert!(
+        report.to_string().contains("40 of 64 KB: 38 free, 2 in use (1 open, 0 with a summary)"),
+        "{report}"
+    );
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["verdict"], "clean");
     assert_eq!(json["segments"]["in_use"], 2);
+}
+
+#[test]
+fn a_summary_must_say_what_its_segment_does() {
+    let image = Image::new(3);
+    let (one, _) = two_segments(&image);
+    let superblock = &image.superblock;
+    let place = Place { identity: superblock.identity(), segment: 1, generation: 1 };
+    let expect = Expect {
+        identity: superblock.identity(),
+        segment: 1,
+        generation: None,
+        extent: Extent::Unknown,
+    };
+    let mut entries = Vec::new();
+    let scanned = scan::segment(&one.bytes, &expect, |at, record| {
+        entries.extend(Entry::of(at, &record, superblock.hash_seed));
+    })
+    .unwrap();
+    let summary = Summary {
+        end: scanned.end,
+        commit: scanned.last_commit,
+        after_failure: false,
+        seq_limit: scanned.seq_limit,
+        durable: scanned.durable,
+        expiries: (0, 0, true),
+        entries,
+    };
+    let write = |summary: &Summary| {
+        let bytes = summary.encode(&place);
+        let end = superblock.geometry.segment(2);
+        image.device.write_at(end - bytes.len() as u64, &bytes).unwrap();
+    };
+    write(&summary);
+    let report = image.report();
+    assert_eq!((report.verdict, report.segments.summarized), (Verdict::Clean, 1), "{report}");
+    let mut wrong = summary.clone();
+    wrong.entries[1].seq += 1;
+    write(&wrong);
+    assert_eq!(image.report().verdict, Verdict::Damaged);
+    write(&summary);
+    let last = superblock.geometry.segment_size() as usize - 1;
+    image.flip(1, last);
+    let report = image.report();
+    assert_eq!((report.verdict, report.segments.summarized), (Verdict::Clean, 0), "{report}");
+    assert!(report.to_string().contains("segment 1: its summary is not whole"), "{report}");
 }
 
 #[test]

@@ -205,3 +205,90 @@ impl Summary {
         possible.then_some(summary)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SEGMENT_SIZE: usize = 1 << 20;
+
+    fn place(generation: u32) -> Place {
+        let identity = Identity { store: 7, checksum_seed: 0x5EED };
+        Place { identity, segment: 3, generation }
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        let parts = (any::<u64>(), any::<u32>(), 0..1u64 << 48, 0..60_000u32, 2..500u32);
+        (parts, any::<bool>()).prop_map(|((lo, hi, seq, offset, size), is_item)| {
+            let hash = KeyHash { lo, hi };
+            Entry { hash, seq, offset: offset * 8, size: size * 8, is_item }
+        })
+    }
+
+    fn summary() -> impl Strategy<Value = Summary> {
+        let end = |segment, offset| DurableEnd { segment, offset };
+        let ends = (any::<u32>(), any::<u32>()).prop_map(move |(a, b)| [end(a, b), end(b, a)]);
+        let expiries = (any::<u32>(), any::<u32>(), any::<bool>());
+        let numbers = (any::<u64>(), any::<bool>(), any::<u64>());
+        (prop::collection::vec(entry(), 0..500), ends, expiries, numbers).prop_map(
+            |(entries, durable, expiries, (commit, after_failure, seq_limit))| Summary {
+                end: 500_000,
+                commit,
+                after_failure,
+                seq_limit,
+                durable,
+                expiries,
+                entries,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(summary in summary(), before in 0..3usize) {
+            let bytes = summary.encode(&place(9));
+            prop_assert_eq!(bytes.len(), Summary::bytes(summary.entries.len()));
+            prop_assert_eq!(Summary::look(&bytes, &place(9)), Some(bytes.len()));
+            let place_end = [vec![0xAA; before * BLOCK], bytes].concat();
+            let read = Summary::decode(&place_end, &place(9), SEGMENT_SIZE);
+            prop_assert_eq!(read, Some(summary));
+            prop_assert_eq!(Summary::decode(&place_end, &place(8), SEGMENT_SIZE), None);
+        }
+
+        #[test]
+        fn a_changed_byte_is_noticed(summary in summary(), at in any::<prop::sample::Index>(), by in 1..=255u8) {
+            let mut bytes = summary.encode(&place(9));
+            let used = HEAD + summary.entries.len() * ENTRY;
+            let at = bytes.len() - used + at.index(used);
+            bytes[at] ^= by;
+            prop_assert_eq!(Summary::decode(&bytes, &place(9), SEGMENT_SIZE), None);
+        }
+
+        #[test]
+        fn nothing_is_read_from_what_is_none(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            prop_assert_eq!(Summary::decode(&bytes, &place(9), SEGMENT_SIZE), None);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_believed() {
+        let hash = KeyHash { lo: 1, hi: 2 };
+        let entry = Entry { hash, seq: 1, offset: 64, size: 64, is_item: true };
+        let summary = Summary {
+            end: 128,
+            commit: 1,
+            after_failure: false,
+            seq_limit: 1,
+            durable: Default::default(),
+            expiries: (0, 0, true),
+            entries: vec![entry],
+        };
+        let read = |summary: &Summary| {
+            Summary::decode(&summary.encode(&place(1)), &place(1), SEGMENT_SIZE)
+        };
+        assert_eq!(read(&summary), Some(summary.clone()));
+        assert_eq!(read(&Summary { end: 120, ..summary.clone() }), None);
+        assert_eq!(read(&Summary { end: SEGMENT_SIZE as u32 - 8, ..summary }), None);
+    }
+}
