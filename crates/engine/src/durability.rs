@@ -96,6 +96,10 @@ pub(crate) type Changes = Mutex<Vec<Change>>;
 const GATHER: u64 = 8;
 /// The longest that it is put off for, in microseconds.
 const GATHER_MOST_US: u64 = 2000;
+/// A commit that was asked for is polled for, for so many times what the last one took.
+const POLL: u64 = 2;
+/// The longest that it is polled for, in microseconds.
+const POLL_MOST_US: u64 = 1000;
 /// Commits whose time is remembered for the percentiles.
 const REMEMBERED: usize = 1024;
 /// How long the committer waits before it tries a failing device again.
@@ -160,6 +164,11 @@ impl Durable {
     /// For how long a busy thread puts off the commit that its answers wait for, in microseconds.
     pub(crate) fn gather_us(&self) -> u64 {
         (self.last_us.load(Ordering::Relaxed) * GATHER).min(GATHER_MOST_US)
+    }
+
+    /// For how long a commit is polled for that was asked for, in microseconds.
+    pub(crate) fn poll_us(&self) -> u64 {
+        (self.last_us.load(Ordering::Relaxed) * POLL).min(POLL_MOST_US)
     }
 
     /// Whether answers must not depend on what is not durable.

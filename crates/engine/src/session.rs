@@ -24,6 +24,20 @@ use std::task::Waker;
 /// likely to come back.
 const MANY: u32 = 16;
 
+/// How long a request is polled for that may follow on an answer, in microseconds: about what it takes
+/// to wake the client and to hear from it.
+const POLL_CLIENT_US: u64 = 100;
+
+/// What a thread without work polls for, and until when, by the durability's clock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Polling {
+    No,
+    /// The commit that a few answers wait for.
+    Commit(u64),
+    /// The next request of who got them.
+    Client(u64),
+}
+
 /// One thread's way into the engine: `Send`, but not `Sync`.
 pub struct Session {
     pub(crate) engine: Arc<Engine>,
@@ -50,6 +64,7 @@ pub struct Session {
     waited: u32,
     /// In this turn the thread has looked for other work once more.
     lingered: bool,
+    polling: Polling,
     /// In this turn the waker was noted among those that commits wake.
     listens: Cell<bool>,
     /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
@@ -86,6 +101,7 @@ impl Session {
             waiting: Cell::new(0),
             waited: 0,
             lingered: false,
+            polling: Polling::No,
             _not_sync: PhantomData,
         }
     }
@@ -137,6 +153,7 @@ impl Session {
     /// The thread is about to block in the kernel: it holds no items. The next `tick` ends this.
     #[inline]
     pub fn sleep(&mut self) {
+        self.expect();
         self.ask_for_commit();
         self.participant.sleep();
     }
@@ -397,6 +414,38 @@ impl Session {
     pub fn lingers(&mut self) -> bool {
         self.wants_commit.get()
             && (!std::mem::replace(&mut self.lingered, true) || self.awaits_more())
+    }
+
+    /// Whether a thread that was told to [sleep](Session::sleep) should look for work again instead of
+    /// blocking, because something is expected at any moment: the commit that a few answers wait for,
+    /// or afterwards the next request of who got them. Waking a thread takes as long as a fast sync, and
+    /// a lone client waits for each.
+    #[inline]
+    pub fn polls(&mut self) -> bool {
+        let (Polling::Commit(until) | Polling::Client(until)) = self.polling else { return false };
+        let Some(durable) = &self.engine.durable else { return false };
+        let polls = durable.now_us() < until;
+        if !polls {
+            self.polling = Polling::No;
+        }
+        polls
+    }
+
+    /// What is worth polling for from now on.
+    #[inline]
+    fn expect(&mut self) {
+        let few = self.wants_commit.get() && self.waiting.get() < MANY;
+        if !few && self.polling == Polling::No {
+            return;
+        }
+        let Some(durable) = &self.engine.durable else { return };
+        let now = durable.now_us();
+        self.polling = match self.polling {
+            _ if few => Polling::Commit(now + durable.poll_us()),
+            // The commit came in time.
+            Polling::Commit(_) => Polling::Client(now + POLL_CLIENT_US),
+            other => other,
+        };
     }
 
     #[cold]

@@ -86,3 +86,40 @@ fn the_first_of_many_waits_for_the_others_but_not_for_long() {
     store(&mut session, 20);
     assert_eq!(lingers(&mut session), 1);
 }
+
+fn polls(session: &mut Session) -> u32 {
+    (0..1000).take_while(|_| session.polls()).count() as u32
+}
+
+#[test]
+fn a_commit_for_a_few_and_the_request_after_it_are_polled_for_but_not_for_long() {
+    let (engine, mut session) = open();
+    session.sleep();
+    assert_eq!(polls(&mut session), 0, "nothing is expected");
+    session.tick(1);
+    store(&mut session, 1);
+    session.sleep();
+    assert!(engine.commit());
+    session.tick(1);
+    store(&mut session, 1);
+    session.sleep();
+    assert!(session.polls(), "the commit");
+    assert!(engine.commit());
+    session.tick(1);
+    session.sleep();
+    let looked = polls(&mut session);
+    assert!((1..=10).contains(&looked), "the next request: {looked}");
+    session.tick(1);
+    session.sleep();
+    assert_eq!(polls(&mut session), 0, "the client has not come back");
+
+    store(&mut session, 1);
+    session.sleep();
+    let looked = polls(&mut session);
+    assert!((1..=100).contains(&looked), "a commit that takes long: {looked}");
+    assert!(engine.commit());
+    session.tick(1);
+    store(&mut session, 40);
+    session.sleep();
+    assert_eq!(polls(&mut session), 0, "many clients keep the threads busy anyway");
+}

@@ -266,6 +266,11 @@ impl Service for Worker {
         self.session.lingers()
     }
 
+    #[inline]
+    fn polls(&mut self) -> bool {
+        self.session.polls()
+    }
+
     fn sleep(&mut self) {
         self.session.sleep();
     }

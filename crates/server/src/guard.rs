@@ -89,6 +89,11 @@ impl<S: Service> Service for Guard<S> {
         self.service.lingers()
     }
 
+    #[inline]
+    fn polls(&mut self) -> bool {
+        self.service.polls()
+    }
+
     fn sleep(&mut self) {
         self.service.sleep();
     }

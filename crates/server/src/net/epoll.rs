@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
 
 use super::connection::{Admission, Core, INPUT_WINDOW};
 use super::control::{Order, Shared};
@@ -87,6 +88,12 @@ impl<S: Service> Epoll<S> {
             }
             if wait && n == 0 {
                 self.core.service.sleep();
+                while n == 0 && self.core.service.polls() {
+                    thread::yield_now();
+                    n = self.wait(&mut events, 0)?;
+                }
+            }
+            if wait && n == 0 {
                 // Rounded up: waking a moment too early would be turning for nothing.
                 let limit = self.core.wait_limit();
                 n =

@@ -106,6 +106,12 @@ pub trait Service {
     /// The loop is about to block in the kernel.
     fn sleep(&mut self);
 
+    /// Whether the loop, after [sleep](Service::sleep), should look for events again instead of blocking,
+    /// because one is expected at any moment.
+    fn polls(&mut self) -> bool {
+        false
+    }
+
     /// A client has connected.
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;
 

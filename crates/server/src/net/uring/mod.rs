@@ -17,6 +17,7 @@ mod staging;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use io_uring::types::Timespec;
@@ -130,6 +131,13 @@ impl<S: Service> Uring<S> {
         }
         if wait {
             self.core.service.sleep();
+            while wait && self.core.service.polls() {
+                thread::yield_now();
+                self.ring.enter(false)?;
+                wait = !self.ring.has_completions();
+            }
+        }
+        if wait {
             self.arm_tick()?;
         }
         self.ring.enter(wait)?;
