@@ -243,7 +243,8 @@ impl Cleaner {
                 if !places && segment.frame().is_null() {
                     continue;
                 }
-                if segment.live() == 0 {
+                let alive = engine.log.live(sealed.segment);
+                if alive == 0 {
                     return self.free_dead(engine, stream, sealed.segment);
                 }
                 if segment.expired_whole(now) {
@@ -253,7 +254,7 @@ impl Cleaner {
                 if !segment.is_jumbo() {
                     droppable[stream as usize].get_or_insert(sealed);
                 }
-                live[stream as usize] += u64::from(segment.live());
+                live[stream as usize] += u64::from(alive);
                 if let Some(benefit) = self.benefit(engine, sealed.segment, now, places)
                     && best.is_none_or(|(most, ..)| benefit > most)
                 {
@@ -307,7 +308,7 @@ impl Cleaner {
         }
         // Measured against what was written, not against the segment's size: every cleaning must
         // make dead bytes disappear, or it would go round for ever.
-        let share = f64::from(segment.live()) / f64::from(segment.filled().max(1));
+        let share = f64::from(engine.log.live(number)) / f64::from(segment.filled().max(1));
         let below = match engine.options.when_full {
             // Its frame could simply go.
             _ if engine.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,

@@ -332,7 +332,7 @@ impl Engine {
                 continue;
             }
             stats.segments += 1;
-            let live = u64::from(segment.live());
+            let live = u64::from(self.log.live(number));
             stats.item_bytes += live;
             if segment.frame().is_null() {
                 stats.flash_item_bytes += live;
@@ -459,9 +459,14 @@ impl Engine {
 
     /// A record of `bytes` in `segment` is dead.
     pub(crate) fn kill(&self, segment: u32, bytes: usize) {
-        let segment = self.log.segment(segment);
-        segment.kill(bytes);
-        if segment.is_jumbo() || self.full.load(Ordering::Relaxed) {
+        self.log.segment(segment).kill(bytes);
+        self.killed(segment);
+    }
+
+    /// Something in `segment` is dead that was not.
+    #[inline]
+    pub(crate) fn killed(&self, segment: u32) {
+        if self.full.load(Ordering::Relaxed) || self.log.segment(segment).is_jumbo() {
             self.full.store(false, Ordering::Relaxed);
             self.kick_cleaner();
         }

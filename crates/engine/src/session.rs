@@ -13,7 +13,7 @@ use crate::write::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
 use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{Address, Appending, Participant, Record, Rule, State};
+use larder_log::{Address, Appender, Appending, Participant, Record, Rule, State};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -43,6 +43,7 @@ pub struct Session {
     pub(crate) engine: Arc<Engine>,
     pub(crate) counters: Arc<Counters>,
     participant: Participant,
+    pub(crate) appender: Appender,
     waker: Waker,
     now: UnixSeconds,
     /// What it changed and is not durable; only in sync mode.
@@ -84,10 +85,12 @@ impl Session {
         let now = engine.now.load(Ordering::Relaxed);
         let durable = engine.durable.as_ref();
         let changes = durable.filter(|durable| durable.is_sync()).map(|d| d.new_changes());
+        let appender = engine.log.appender();
         Session {
             engine,
             counters,
             participant,
+            appender,
             waker,
             now,
             changes,
@@ -370,6 +373,13 @@ impl Session {
         self.depends_on_commit(address, (address.offset() + size) as u32);
     }
 
+    /// The record of `bytes` at `address` is dead: its key has another version, or is gone.
+    #[inline]
+    pub(crate) fn kill(&self, address: Address, bytes: usize) {
+        self.appender.kill(address.segment(), bytes);
+        self.engine.killed(address.segment());
+    }
+
     /// Whether answers wait until they are durable.
     pub(crate) fn is_sync(&self) -> bool {
         self.changes.is_some()
@@ -521,6 +531,7 @@ fn same_bytes(a: &[u8], b: &[u8]) -> bool {
 impl Drop for Session {
     fn drop(&mut self) {
         self.engine.end_counters(&self.counters);
+        self.engine.log.retire(&self.appender);
     }
 }
 

@@ -98,7 +98,7 @@ impl Session {
             Body::Pieces(first, second) if size <= log.largest_record() => {
                 let stream = self.stream_for(key, existing);
                 let reserved = log
-                    .reserve(stream, size, self.now(), Claim::Write)
+                    .reserve_for(&self.appender, stream, size, self.now(), Claim::Write)
                     .ok_or(NotWritten::NoSpace)?;
                 if log.begins_segment(reserved.address) {
                     self.engine.kick_cleaner();
@@ -164,7 +164,7 @@ impl Session {
             guard.remove(existing.place, was_item);
             bury();
         }
-        self.engine.kill(old.address().segment(), existing.record.size());
+        self.kill(old.address(), existing.record.size());
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl Session {
                 let frequency = if old.gone { 0 } else { before.frequency() };
                 let slot = Slot::new(key.tag(), frequency, address);
                 guard.replace(place, slot, i32::from(old.record.kind() != Kind::Item));
-                self.engine.kill(before.address().segment(), old.record.size());
+                self.kill(before.address(), old.record.size());
                 slot
             }
             None => {
@@ -246,7 +246,7 @@ impl Session {
         }
         let slot = existing.place.slot();
         guard.remove(existing.place, true);
-        self.engine.kill(slot.address().segment(), existing.record.size());
+        self.kill(slot.address(), existing.record.size());
         Ok(())
     }
 

@@ -238,7 +238,7 @@ impl Log {
             last_commit: entry.last_commit.load(Ordering::Relaxed),
             cover: entry.cover.load(Ordering::Relaxed),
             filled: segment.filled(),
-            dead: segment.dead(),
+            dead: self.dead(number),
             end: entry.end.load(Ordering::Relaxed),
             born: segment.born(),
             min_expiry,

@@ -6,6 +6,7 @@
 //! reused under them is the quiescent period of [`epoch`].
 
 pub mod address;
+pub mod appender;
 pub mod budget;
 pub mod commit;
 pub mod cover;
@@ -27,6 +28,7 @@ mod summarize;
 pub mod sync;
 
 pub use address::{Address, MAX_SEGMENT_SIZE, SegmentNumber};
+pub use appender::Appender;
 pub use budget::Budget;
 pub use epoch::{Appending, Epochs, Participant};
 pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};

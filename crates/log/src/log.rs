@@ -2,6 +2,7 @@
 //! a segment's frame gets back to the pool.
 
 use crate::address::{Address, SegmentNumber};
+use crate::appender::DeadCounts;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
@@ -119,6 +120,7 @@ pub struct Log {
     pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
     pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
     wanted_numbers: AtomicU32,
+    pub(crate) dead: DeadCounts,
     /// Segments being emptied, or emptied and not durably free.
     pub(crate) evicting: AtomicU32,
     /// Frames that were dropped, and the epochs that must have passed before they are reused.
@@ -168,6 +170,7 @@ impl Log {
             queues: Default::default(),
             quarantine: Mutex::default(),
             wanted_numbers: AtomicU32::new(0),
+            dead: DeadCounts::default(),
             evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
             store,
@@ -269,7 +272,7 @@ impl Log {
     ) -> Option<Reservation> {
         debug_assert!(bytes <= self.largest_record() && bytes.is_multiple_of(8));
         loop {
-            let number = self.streams[stream as usize].segment.load(Ordering::Acquire);
+            let number = self.open_segment(stream);
             let segment = self.segment(number);
             if let Some(offset) = segment.reserve(bytes as u32, 0) {
                 let address = Address::new(number, offset as usize);
@@ -280,6 +283,12 @@ impl Log {
             }
             self.roll(stream, number, now, claim)?;
         }
+    }
+
+    /// The segment that the stream is appended to; 0 before the first.
+    #[inline]
+    pub(crate) fn open_segment(&self, stream: Stream) -> SegmentNumber {
+        self.streams[stream as usize].segment.load(Ordering::Acquire)
     }
 
     /// Takes a free number, unless it is among those reserved for more urgent claims.
@@ -314,6 +323,7 @@ impl Log {
             unsafe { self.frames.put(frame, &self.budget) };
             return None;
         };
+        self.forget_dead(number);
         match &self.store {
             None => self.segment(number).open(frame, 0..self.segment_size, stream as u8, now),
             Some(store) => {
@@ -371,6 +381,7 @@ impl Log {
         let (base, bytes) = mapping.into_raw();
         let segment = self.segment(number);
         debug_assert!(start < PAGE);
+        self.forget_dead(number);
         let at = base.wrapping_add(start);
         segment.open(at, 0..0, Stream::Hot as u8, now);
         segment.make_jumbo(size, value, bytes);

@@ -43,7 +43,7 @@ pub struct Segment {
     frame: AtomicPtr<u8>,
     /// Bytes reserved so far, with `CLOSED` on top. Moved by appenders.
     tail: AtomicU32,
-    /// Bytes of records that were superseded or removed.
+    /// Bytes of records that were superseded or removed, but for those that threads count for themselves.
     dead: AtomicU32,
     state: AtomicU8,
     /// The stream it was written by.
@@ -100,7 +100,6 @@ impl Segment {
     /// Opens the segment on `frame`: from `room.start` to `room.end` it may be filled.
     pub(crate) fn open(&self, frame: *mut u8, room: Range<usize>, stream: u8, now: u32) {
         debug_assert_eq!(self.state(), State::Free);
-        self.dead.store(0, Ordering::Relaxed);
         self.stream.store(stream, Ordering::Relaxed);
         self.immortal.store(0, Ordering::Relaxed);
         self.ends.store(0, Ordering::Relaxed);
@@ -197,6 +196,15 @@ impl Segment {
         }
     }
 
+    /// Reserves `bytes` if the segment is open, has room for them, and ends at `end`.
+    pub(crate) fn extend(&self, end: u32, bytes: u32) -> bool {
+        end + bytes <= self.capacity.load(Ordering::Relaxed)
+            && self
+                .tail
+                .compare_exchange(end, end + bytes, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    }
+
     /// Closes the segment, if it is not closed yet, and reserves `bytes` more at its end, for which
     /// there must be room; the answer is their offset. One thread does this.
     pub(crate) fn seal_with(&self, bytes: u32) -> u32 {
@@ -208,9 +216,7 @@ impl Segment {
     /// Ends the segment at `end`; what lies behind is dead and forgotten.
     pub(crate) fn cut(&self, end: u32) {
         let before = self.tail.swap(end | CLOSED, Ordering::AcqRel) & !CLOSED;
-        let gone = before.saturating_sub(end);
-        let less = |dead: u32| Some(dead.saturating_sub(gone));
-        let _ = self.dead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.dead.fetch_sub(before.saturating_sub(end), Ordering::Relaxed);
         self.closed.store(end, Ordering::Release);
     }
 
@@ -243,18 +249,17 @@ impl Segment {
         self.tail.load(Ordering::Acquire) & !CLOSED
     }
 
-    /// Bytes of its records that are dead.
-    pub fn dead(&self) -> u32 {
+    /// Bytes of its records that are dead, but for those that threads count for themselves: see
+    /// [`Log::dead`](crate::Log::dead).
+    pub(crate) fn dead(&self) -> u32 {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Bytes of its records that are alive.
-    pub fn live(&self) -> u32 {
-        self.filled().saturating_sub(self.dead())
+    pub(crate) fn set_dead(&self, bytes: u32) {
+        self.dead.store(bytes, Ordering::Relaxed);
     }
 
     /// A record of `bytes` was superseded or removed.
-    #[inline]
     pub fn kill(&self, bytes: usize) {
         self.dead.fetch_add(bytes as u32, Ordering::Relaxed);
     }
