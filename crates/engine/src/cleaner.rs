@@ -96,6 +96,8 @@ pub(crate) struct Cleaner {
     changes: Option<Arc<Changes>>,
     /// Segments whose dead maps wait to be written, and the commit that they wait for.
     pub(crate) mapped: HashMap<SegmentNumber, u64>,
+    /// Segments with records that cannot be read and may not be lost, and which use of them: they stay.
+    pub(crate) kept: HashMap<SegmentNumber, u32>,
     /// The segment that was swept last, and the second of the last sweep.
     sweep_at: SegmentNumber,
     swept: UnixSeconds,
@@ -145,6 +147,7 @@ impl Cleaner {
             participant: engine.epochs.join(),
             changes: engine.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
             mapped: HashMap::new(),
+            kept: HashMap::new(),
             sweep_at: 0,
             swept: 0,
             idle_polls: 0,
@@ -225,6 +228,7 @@ impl Cleaner {
     /// Frees one segment, the cheapest first.
     fn step(&mut self, engine: &Engine) -> Step {
         let now = engine.now.load(Ordering::Relaxed);
+        let undoings = engine.undoings();
         let streams = [Stream::Hot, Stream::Survivors];
         let settled = engine.log.settled();
         let places = must_free_places(engine);
@@ -245,7 +249,10 @@ impl Cleaner {
                 }
                 let alive = engine.log.live(sealed.segment);
                 if alive == 0 {
-                    return self.free_dead(engine, stream, sealed.segment);
+                    return self.free_dead(engine, stream, sealed.segment, undoings);
+                }
+                if self.stays(engine, sealed.segment) {
+                    continue;
                 }
                 if segment.expired_whole(now) {
                     return self.clean(engine, stream, sealed.segment, Fate::Evict);
@@ -255,7 +262,7 @@ impl Cleaner {
                     droppable[stream as usize].get_or_insert(sealed);
                 }
                 live[stream as usize] += u64::from(alive);
-                if let Some(benefit) = self.benefit(engine, sealed.segment, now, places)
+                if let Some(benefit) = self.benefit(engine, sealed.segment, alive, now, places)
                     && best.is_none_or(|(most, ..)| benefit > most)
                 {
                     best = Some((benefit, stream, sealed.segment));
@@ -293,12 +300,19 @@ impl Cleaner {
         if unsettled { Step::Later } else { Step::Nothing }
     }
 
+    /// Whether the segment holds what cannot be read and may not be lost.
+    fn stays(&self, engine: &Engine, number: SegmentNumber) -> bool {
+        let generation = engine.log.segment(number).generation();
+        self.kept.get(&number).is_some_and(|&kept| kept == generation)
+    }
+
     /// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u; `None`
     /// if too much of it is alive.
     fn benefit(
         &self,
         engine: &Engine,
         number: SegmentNumber,
+        alive: u32,
         now: UnixSeconds,
         places: bool,
     ) -> Option<f64> {
@@ -308,7 +322,7 @@ impl Cleaner {
         }
         // Measured against what was written, not against the segment's size: every cleaning must
         // make dead bytes disappear, or it would go round for ever.
-        let share = f64::from(engine.log.live(number)) / f64::from(segment.filled().max(1));
+        let share = f64::from(alive) / f64::from(segment.filled().max(1));
         let below = match engine.options.when_full {
             // Its frame could simply go.
             _ if engine.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
@@ -320,11 +334,16 @@ impl Cleaner {
     }
 
     /// A segment without a live record needs no look at the index.
-    fn free_dead(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber) -> Step {
-        if engine.log.begin_cleaning(stream, number) {
-            engine.quarantine(number, Vec::new());
-        }
-        Step::Freed
+    fn free_dead(
+        &mut self,
+        engine: &Engine,
+        stream: Stream,
+        number: SegmentNumber,
+        undoings: u64,
+    ) -> Step {
+        let freed = !engine.log.begin_cleaning(stream, number)
+            || engine.quarantine(stream, number, Vec::new(), undoings);
+        if freed { Step::Freed } else { Step::Later }
     }
 
     /// Takes every record of a sealed segment out of the index or somewhere else, and the segment
@@ -342,12 +361,13 @@ impl Cleaner {
         if !engine.log.begin_cleaning(stream, number) {
             return Step::Freed;
         }
-        let mut ends = Vec::new();
+        let (mut ends, undoings) = (Vec::new(), engine.undoings());
         match self.walk(engine, Task { stream, fate }, number, &mut ends) {
-            Ok(true) => {
-                engine.quarantine(number, ends);
-                Step::Freed
-            }
+            Ok(true) => match engine.quarantine(stream, number, ends, undoings) {
+                true => Step::Freed,
+                // A commit has failed meanwhile.
+                false => Step::Later,
+            },
             Ok(false) => {
                 engine.keep_ends(number, ends);
                 engine.log.abandon_cleaning(stream, number);
@@ -356,7 +376,8 @@ impl Cleaner {
             Err(_) => {
                 engine.keep_ends(number, ends);
                 engine.log.postpone_cleaning(stream, number);
-                Step::Unreadable
+                // What stays is not looked at again: the turn goes on with the others.
+                if self.stays(engine, number) { Step::Freed } else { Step::Unreadable }
             }
         }
     }
@@ -431,6 +452,7 @@ impl Cleaner {
                 if sealed.sealed <= settled
                     && engine.log.is_settled(sealed.segment)
                     && segment.expired_whole(now)
+                    && !self.stays(engine, sealed.segment)
                 {
                     self.clean(engine, stream, sealed.segment, Fate::Evict);
                 }

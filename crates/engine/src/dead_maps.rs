@@ -8,23 +8,55 @@
 use crate::cleaner::Cleaner;
 use crate::engine::Engine;
 use crate::key::Key;
-use larder_log::SegmentNumber;
 use larder_log::cover::DeadMap;
 use larder_log::format::jumbo::RECORD_AT;
-use larder_log::format::meta::mark;
+use larder_log::format::meta::{MAP_UNIT, mark};
 use larder_log::record::Kind;
+use larder_log::{SegmentNumber, Stream};
+use std::collections::BTreeSet;
 
 impl Engine {
     /// A segment's records are out of the index; `ends` are the offsets of those that nothing newer
-    /// hides.
-    pub(crate) fn quarantine(&self, number: SegmentNumber, mut ends: Vec<u32>) {
+    /// hides. `undoings` is that of the store before anybody looked for records that are in it: if
+    /// something was undone since, the index may lead there again. Then the segment is kept, and the
+    /// answer is false.
+    pub(crate) fn quarantine(
+        &self,
+        stream: Stream,
+        number: SegmentNumber,
+        mut ends: Vec<u32>,
+        undoings: u64,
+    ) -> bool {
         if let Some(store) = self.log.store() {
             ends.extend(store.kept_ends(number));
         }
-        self.log.quarantine(number, ends);
+        if let Err(ends) = self.log.quarantine(number, ends, undoings) {
+            self.keep_ends(number, ends);
+            self.log.postpone_cleaning(stream, number);
+            return false;
+        }
         if let Some(durable) = &self.durable {
             durable.want_commit();
         }
+        true
+    }
+
+    /// Where in a segment the index leads.
+    fn offsets_in(&self, number: SegmentNumber) -> BTreeSet<usize> {
+        let mut offsets = BTreeSet::new();
+        for stripe in 0..self.index.stripe_count() {
+            self.index.visit_stripe(stripe, |slot| {
+                if slot.address().segment() == number {
+                    offsets.insert(slot.address().offset());
+                }
+            });
+        }
+        offsets
+    }
+
+    /// [`Store::undoings`](larder_log::Store::undoings); 0 without a store.
+    pub(crate) fn undoings(&self) -> u64 {
+        self.log.store().map_or(0, |store| store.undoings())
     }
 
     /// A segment was not emptied after all, but these of its records are removed.
@@ -57,7 +89,7 @@ impl Cleaner {
         let store = engine.log.store()?;
         // What the settled commits did is all published; what came later may be in the map too,
         // which is why it is not written before that is durable as well.
-        let failures = store.failures();
+        let undoings = store.undoings();
         let cover = store.settled_commit();
         let segment = engine.log.segment(number);
         let generation = segment.generation();
@@ -69,7 +101,7 @@ impl Cleaner {
                 generation,
                 cover,
                 after: cover,
-                failures,
+                undoings,
                 bits,
             });
         }
@@ -78,11 +110,18 @@ impl Cleaner {
         let mut bits = vec![0; store.map_bytes()];
         let durable = segment.durable();
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
+        let damaged = loaded.as_ref().is_some_and(|loaded| loaded.damaged);
+        let live = damaged.then(|| engine.offsets_in(number));
         // SAFETY: only the cleaner frees segments, and what is durable is complete.
         for (address, record) in unsafe { engine.log.records(number, image) } {
             let offset = address.offset() as u32;
             if offset >= durable {
                 break;
+            }
+            if let Some(live) = &live
+                && record.kind() == Kind::Filler
+            {
+                mark_unseen(&mut bits, offset as usize, record.size(), live);
             }
             if record.kind() != Kind::Item {
                 continue;
@@ -97,6 +136,17 @@ impl Cleaner {
         }
         self.participant.sleep();
         let after = store.open_commit();
-        Some(DeadMap { segment: number, generation, cover, after, failures, bits })
+        Some(DeadMap { segment: number, generation, cover, after, undoings, bits })
+    }
+}
+
+/// Marks what is damaged, from `from` on, where the index does not lead: nobody can tell what was there,
+/// but a summary may.
+fn mark_unseen(bits: &mut [u8], from: usize, bytes: usize, live: &BTreeSet<usize>) {
+    for at in (from..from + bytes).step_by(MAP_UNIT) {
+        let unit = at / MAP_UNIT * MAP_UNIT;
+        if live.range(unit..unit + MAP_UNIT).next().is_none() {
+            mark(bits, at);
+        }
     }
 }

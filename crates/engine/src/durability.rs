@@ -166,9 +166,11 @@ impl Durable {
         (self.last_us.load(Ordering::Relaxed) * GATHER).min(GATHER_MOST_US)
     }
 
-    /// For how long a commit is polled for that was asked for, in microseconds.
+    /// For how long a commit is polled for that was asked for, in microseconds; 0 if it is not likely to
+    /// come in time.
     pub(crate) fn poll_us(&self) -> u64 {
-        (self.last_us.load(Ordering::Relaxed) * POLL).min(POLL_MOST_US)
+        let wanted = self.last_us.load(Ordering::Relaxed) * POLL;
+        if wanted <= POLL_MOST_US { wanted } else { 0 }
     }
 
     /// Whether answers must not depend on what is not durable.
@@ -401,6 +403,9 @@ impl Engine {
         match self.log.verify_device() {
             Ok(()) => {
                 durable.failing.store(false, Ordering::Release);
+                // What the cleaner could not empty meanwhile says nothing any more.
+                self.full.store(false, Ordering::Relaxed);
+                self.kick_cleaner();
                 durable.wake();
                 true
             }

@@ -463,6 +463,12 @@ impl Engine {
         self.killed(segment);
     }
 
+    /// Whether what cannot be read is an error for its readers, and not as good as evicted.
+    pub(crate) fn may_lose_nothing(&self) -> bool {
+        let accepts = self.options.store.as_ref().is_some_and(|store| store.accept_damage);
+        self.options.when_full == WhenFull::Refuse && !accepts
+    }
+
     /// Something in `segment` is dead that was not.
     #[inline]
     pub(crate) fn killed(&self, segment: u32) {

@@ -2,8 +2,8 @@
 //! version.
 //!
 //! The greatest seq of a key wins, wherever it lies. Segments are read newest first, by several
-//! threads, into frames while there is memory; what does not fit stays on the device. All versions
-//! go into a [table](newest::Newest) that decides, and only what has won goes into the index. What
+//! threads: of those that have one the summary, of the others everything, into frames while there is
+//! memory. What is not in memory then is read by the cleaner or stays on the device. All versions go into a [table](newest::Newest) that decides, and only what has won goes into the index. What
 //! is no item (tombstones, what a dead map marks) takes part like items and is not shown.
 
 mod jumbos;

@@ -66,6 +66,8 @@ pub struct Session {
     /// In this turn the thread has looked for other work once more.
     lingered: bool,
     polling: Polling,
+    /// The commit that was asked for last.
+    asked: u64,
     /// In this turn the waker was noted among those that commits wake.
     listens: Cell<bool>,
     /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
@@ -105,6 +107,7 @@ impl Session {
             waited: 0,
             lingered: false,
             polling: Polling::No,
+            asked: 0,
             _not_sync: PhantomData,
         }
     }
@@ -310,7 +313,7 @@ impl Session {
             self.engine.fetch(address, &self.fetched, &self.waker);
             return Outcome::NeedsRead;
         }
-        if self.engine.options.when_full == WhenFull::Refuse {
+        if self.engine.may_lose_nothing() {
             return Outcome::Refused(Refusal::StoreFailed);
         }
         let guard = self.engine.index.lock(key);
@@ -453,7 +456,9 @@ impl Session {
         self.polling = match self.polling {
             _ if few => Polling::Commit(now + durable.poll_us()),
             // The commit came in time.
-            Polling::Commit(_) => Polling::Client(now + POLL_CLIENT_US),
+            Polling::Commit(_) if self.engine.commit_state(self.asked) != CommitState::Pending => {
+                Polling::Client(now + POLL_CLIENT_US)
+            }
             other => other,
         };
     }
@@ -473,6 +478,7 @@ impl Session {
             self.wanted_since = 0;
             self.waited = self.waiting.take();
             durable.wait(&self.waker);
+            self.asked = self.engine.open_commit();
             durable.want_commit();
         }
     }

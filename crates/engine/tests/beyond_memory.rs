@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use larder_disk::SimDevice;
 use larder_engine::{
-    Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Progress, Session,
-    Store, StoreOptions, Stored, WhenFull,
+    Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Progress, Refusal,
+    Session, Store, StoreOptions, Stored, WhenFull,
 };
 
 /// How long a test waits for what must happen.
@@ -126,27 +126,37 @@ fn one_writer_alone_gets_through_several_times_the_store() {
     }
 }
 
-/// Stores a value of every key, waiting for whatever must be waited for.
-fn set_all(engine: &Arc<Engine>, keys: std::ops::Range<u32>, value: &str) {
+/// Stores a value of every key, waiting for whatever must be waited for; the answer is how many sets
+/// were refused because of what cannot be read.
+fn set_all(engine: &Arc<Engine>, keys: impl IntoIterator<Item = u32>, value: &str) -> u32 {
+    let mut refused = 0;
     let mut cleaner = ManualCleaner::default();
     let mut session = engine.session(Waker::noop().clone());
     for n in keys {
         let (name, value) = (format!("key{n}"), format!("{value}{n}"));
-        loop {
+        for turn in 0.. {
+            assert!(turn < 100, "{name} waits for ever");
             session.tick(1);
             let store = Store::set(value.as_bytes(), 0, Expiry::NEVER);
             match session.store(&session.key(name.as_bytes()), store) {
                 Outcome::Ready(_) | Outcome::AfterCommit(..) => break,
-                Outcome::NeedsRead => assert!(engine.serve_reads()),
+                Outcome::NeedsRead => {
+                    engine.serve_reads();
+                }
                 Outcome::NeedsSpace => {
                     engine.clean(&mut cleaner);
                     engine.commit();
+                }
+                Outcome::Refused(Refusal::StoreFailed) => {
+                    refused += 1;
+                    break;
                 }
                 Outcome::Refused(refusal) => panic!("{n}: {refusal:?}"),
             }
         }
     }
     engine.commit();
+    refused
 }
 
 #[test]
@@ -154,8 +164,8 @@ fn more_keys_than_memory_can_decide_about_at_once_are_recovered_in_several_passe
     const KEYS: u32 = 300_000;
     let options = Options { when_full: WhenFull::Refuse, ..options(Durability::Async) };
     let engine = Engine::open_without_threads(options.clone()).unwrap();
-    set_all(&engine, 0..KEYS, "old");
-    set_all(&engine, 0..KEYS / 3, "new");
+    assert_eq!(set_all(&engine, 0..KEYS, "old"), 0);
+    assert_eq!(set_all(&engine, 0..KEYS / 3, "new"), 0);
     drop(engine);
     let mut read = 0;
     let engine =
@@ -197,7 +207,7 @@ fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
         device.flip_bit(at, 3);
     }
     let new = "new".repeat(300);
-    set_all(&engine, 20_000..120_000, &new);
+    assert_eq!(set_all(&engine, 20_000..120_000, &new), 0);
     assert!(engine.stats().totals.unreadable > 100, "{:?}", engine.stats().totals.unreadable);
     let mut session = engine.session(Waker::noop().clone());
     let mut found = 0;
@@ -218,4 +228,47 @@ fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
         }
     }
     assert_eq!(found, engine.stats().items);
+}
+
+#[test]
+fn what_may_not_be_lost_and_cannot_be_read_does_not_stop_the_cleaner() {
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    let mut options = Options { when_full: WhenFull::Refuse, ..options(Durability::Async) };
+    options.store.as_mut().unwrap().device = Arc::<SimDevice>::clone(&device);
+    let engine = Engine::open_without_threads(options.clone()).unwrap();
+    let keys = || (0..40_000).map(|n| n * 7919 % 40_000);
+    assert_eq!(set_all(&engine, 0..40_000, &"old".repeat(300)), 0);
+    for at in (1 << 20..35 << 20).step_by(1_001_000) {
+        device.flip_bit(at, 3);
+    }
+    let mut refused = 0;
+    for round in 0..4 {
+        refused = set_all(&engine, keys(), &format!("{round}").repeat(900));
+    }
+    assert!((1..100).contains(&refused), "{refused}");
+    drop(engine);
+    // Whoever accepts the damage can write there again, even if a start has not seen it.
+    options.store.as_mut().unwrap().accept_damage = true;
+    let engine = Engine::open_without_threads(options).unwrap();
+    assert_eq!(set_all(&engine, keys(), &"new".repeat(300)), 0);
+}
+
+#[test]
+fn a_value_with_a_segment_of_its_own_expires_after_a_restart_too() {
+    let options = options(Durability::Sync);
+    let engine = Engine::open_without_threads(options.clone()).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(100);
+    let store = Store::set(&[b'v'; 900_000], 0, Expiry::at(200));
+    let stored = session.store(&session.key(b"large"), store);
+    assert!(matches!(stored, Outcome::AfterCommit(Stored::Stored { .. }, _)), "{stored:?}");
+    assert!(engine.commit());
+    drop(session);
+    drop(engine);
+    let engine = Engine::open_without_threads(options).unwrap();
+    assert_eq!(engine.stats().items, 1);
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(201);
+    engine.clean(&mut ManualCleaner::default());
+    assert_eq!(engine.stats().items, 0);
 }

@@ -24,8 +24,8 @@ pub struct DeadMap {
     pub cover: u64,
     /// Nothing in the map is newer than this commit.
     pub after: u64,
-    /// [`Store::failures`] before the map was made: what it says may have been undone since.
-    pub failures: u64,
+    /// [`Store::undoings`] before the map was made: what it says may have been undone since.
+    pub undoings: u64,
     /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
     pub bits: Vec<u8>,
 }
@@ -42,7 +42,7 @@ impl Log {
             // A map says that its segment is in use, which must not undo a free mark.
             let outdated = self.is_marked_free(map.segment)
                 || self.segment(map.segment).generation() != map.generation
-                || map.failures != store.failures();
+                || map.undoings != store.undoings();
             if outdated {
                 continue;
             }

@@ -32,6 +32,7 @@ impl Log {
             }
         }
         self.restore_quarantined(store.settled_commit());
+        store.end_undo();
         let mut failed = lock(&store.failed);
         failed.extend(closed.iter().map(|commit| commit.number));
         store.any_failed.store(true, Ordering::Release);

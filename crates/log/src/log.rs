@@ -338,6 +338,8 @@ impl Log {
                 unsafe { store.begin_segment(number, segment, stream, frame, None) };
             }
         }
+        // Before the epoch in which `full` is sealed begins: a thread that has seen that epoch does not
+        // take `full` for the open segment, and fills no chunk of it any more.
         open.segment.store(number, Ordering::Release);
         self.enqueue_sealed(stream, full);
         Some(())

@@ -119,8 +119,23 @@ impl Log {
     }
 
     /// The segment's records are out of the index: its frame is reused after the quiescent period.
-    /// `ends` says where in it records begin that were removed without a newer version.
-    pub fn quarantine(&self, number: SegmentNumber, ends: Vec<u32>) {
+    /// `ends` says where in it records begin that were removed without a newer version. With a store,
+    /// `undoings` is [`Store::undoings`](crate::Store::undoings) from before that was found out.
+    ///
+    /// # Errors
+    /// Something was undone since, so the index may lead there: nothing has happened, and `ends` is
+    /// given back.
+    pub fn quarantine(
+        &self,
+        number: SegmentNumber,
+        ends: Vec<u32>,
+        undoings: u64,
+    ) -> Result<(), Vec<u32>> {
+        // Who undoes looks at the list afterwards.
+        let mut quarantine = lock(&self.quarantine);
+        if self.store.as_ref().is_some_and(|s| s.undoings() != undoings || undoings % 2 == 1) {
+            return Err(ends);
+        }
         self.segment(number).set_state(State::Quarantine);
         let epoch = self.epochs.advance();
         let emptied = self.store.as_ref().map_or(0, |store| store.open_commit());
@@ -128,7 +143,8 @@ impl Log {
         if marked {
             self.end_evicting();
         }
-        lock(&self.quarantine).push_back(Quarantined { number, epoch, emptied, marked, ends });
+        quarantine.push_back(Quarantined { number, epoch, emptied, marked, ends });
+        Ok(())
     }
 
     /// Frees what has been in quarantine long enough; the answer is how many segments.

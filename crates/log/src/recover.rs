@@ -268,7 +268,6 @@ impl Log {
         };
         let read = store.device.read_at(store.geometry.segment(found.number), bytes);
         survey.lay_tails_over(store, found, 0, bytes);
-        // The segment has its frame before a record in it is visited.
         segment.restore(Restored {
             frame,
             filled: 0,
@@ -374,7 +373,7 @@ impl Log {
             return Ok(LoadedJumbo::Damaged);
         };
         let record_bytes = jumbo.record_bytes as u32;
-        let value_bytes = jumbo.value_bytes;
+        let (value_bytes, expiry) = (jumbo.value_bytes, jumbo.fields.expiry);
         let (base, bytes) = mapping.into_raw();
         self.segment(found.number).restore(Restored {
             frame: base.wrapping_add(RECORD_AT),
@@ -384,6 +383,7 @@ impl Log {
             born: found.header.born,
             jumbo: Some((value_bytes, bytes)),
         });
+        self.segment(found.number).note_expiry(expiry);
         self.enter(store, found, trailer.commit);
         Ok(LoadedJumbo::Loaded(trailer))
     }

@@ -88,8 +88,8 @@ pub struct Store {
     pub(crate) durable_commit: AtomicU64,
     pub(crate) failed: Mutex<BTreeSet<u64>>,
     pub(crate) any_failed: AtomicBool,
-    /// Counts failed commits whose changes were undone.
-    failures: AtomicU64,
+    /// Counts when the changes of failed commits begin to be undone, and when that has ended: odd meanwhile.
+    undoings: AtomicU64,
     /// Sealed segments of each stream of which something is not durable.
     unsynced: [Mutex<Vec<SegmentNumber>>; 2],
     /// Jumbos that are complete and in no commit yet.
@@ -124,7 +124,7 @@ impl Store {
             durable_commit: AtomicU64::new(next - 1),
             failed: Mutex::default(),
             any_failed: AtomicBool::new(false),
-            failures: AtomicU64::new(0),
+            undoings: AtomicU64::new(0),
             unsynced: Default::default(),
             new_jumbos: Mutex::default(),
             parts: Mutex::default(),
@@ -248,14 +248,20 @@ impl Store {
         }
     }
 
-    /// Counts failed commits whose changes were, or are being, undone.
-    pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Acquire)
+    /// A number that changes when changes that are not durable begin to be undone, and when that has
+    /// ended; odd meanwhile.
+    pub fn undoings(&self) -> u64 {
+        self.undoings.load(Ordering::Acquire)
     }
 
-    /// Changes that are not durable are about to be undone.
+    /// Changes that are not durable are about to be undone; [`Log::fail_commits`](crate::Log::fail_commits)
+    /// ends that.
     pub fn begin_undo(&self) {
-        self.failures.fetch_add(1, Ordering::AcqRel);
+        self.undoings.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn end_undo(&self) {
+        self.undoings.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Changes the superblock; the next commit makes it durable.

@@ -14,7 +14,6 @@ use crate::log::{Log, Stream};
 use crate::record::Kind;
 use crate::segment::State;
 use crate::store::Store;
-use std::io;
 use std::sync::atomic::Ordering;
 
 /// Of a segment, its summary takes one part in so many, at most.
@@ -77,21 +76,17 @@ impl Log {
         Some(Staged { segment: part.segment, generation, bytes: summary.encode(&place) })
     }
 
-    /// Writes the summaries whose segments are durable.
-    pub(crate) fn write_summaries(
-        &self,
-        store: &Store,
-        committer: &mut Committer,
-    ) -> io::Result<()> {
+    /// Writes the summaries whose segments are durable. One that cannot be written is done without; if
+    /// the device is sick, the sync tells.
+    pub(crate) fn write_summaries(&self, store: &Store, committer: &mut Committer) {
         for staged in committer.summaries.drain(..) {
             let segment = self.segment(staged.segment);
             // If the place has got another use since, that is written by this thread, and later.
             let in_use = matches!(segment.state(), State::Sealed | State::Cleaning);
             if in_use && segment.generation() == staged.generation {
                 let end = store.geometry.segment(staged.segment) + self.segment_size() as u64;
-                store.device.write_at(end - staged.bytes.len() as u64, &staged.bytes)?;
+                let _ = store.device.write_at(end - staged.bytes.len() as u64, &staged.bytes);
             }
         }
-        Ok(())
     }
 }

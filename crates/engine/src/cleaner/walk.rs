@@ -1,13 +1,13 @@
 //! A walk over the records of a segment: what becomes of each, decided under its stripe's lock.
 
 use super::{Cleaner, Fate, Task};
+use crate::UnixSeconds;
 use crate::durability::Change;
 use crate::engine::Engine;
 use crate::index::Place;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::stats::bump;
-use crate::{UnixSeconds, WhenFull};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Record, SegmentNumber, Stream};
 use std::io;
@@ -73,18 +73,19 @@ impl Cleaner {
     /// What the index still leads to in a segment that was walked could not be read: it is as good as
     /// evicted, unless nothing may be lost. Then the segment stays, and its readers are told.
     fn give_up(
-        &self,
+        &mut self,
         engine: &Engine,
         number: SegmentNumber,
         ends: &mut Vec<u32>,
     ) -> io::Result<()> {
         for stripe in 0..engine.index.stripe_count() {
-            if engine.options.when_full == WhenFull::Refuse {
+            if engine.may_lose_nothing() {
                 let mut lost = false;
                 engine
                     .index
                     .visit_stripe(stripe, |slot| lost |= slot.address().segment() == number);
                 if lost {
+                    self.kept.insert(number, engine.log.segment(number).generation());
                     return Err(io::ErrorKind::InvalidData.into());
                 }
                 continue;

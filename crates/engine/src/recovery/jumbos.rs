@@ -70,13 +70,18 @@ impl Engine {
         let (scan, resident) = match loaded {
             LoadedJumbo::Damaged => return Ok(None),
             LoadedJumbo::Loaded(trailer) => (Scan::of_jumbo(&trailer), true),
-            LoadedJumbo::NoMemory if marked => (Scan::of_unread(found), false),
+            LoadedJumbo::NoMemory if marked => (Scan::of_unread(), false),
             LoadedJumbo::NoMemory => match self.log.check_jumbo(found)? {
                 Some(trailer) => (Scan::of_jumbo(&trailer), false),
                 None => return Ok(None),
             },
         };
-        let Some((key, seq)) = self.log.look_at_jumbo(found)? else { return Ok(None) };
+        let (key, seq) = match self.log.look_at_jumbo(found)? {
+            Some(seen) => seen,
+            None if marked => return Ok(None),
+            // It was whole a moment ago.
+            None => return Err(io::Error::from(ErrorKind::InvalidData).into()),
+        };
         let key = KeyHash::of(&key, self.options.hash_seed);
         let address = Address::new(found.number, 0);
         let version = Version { seq, address, size: 0, shown: !marked };

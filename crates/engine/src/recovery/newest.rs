@@ -210,6 +210,12 @@ impl Newest {
         SHARDS.div_ceil(self.part().len())
     }
 
+    /// How many such passes it takes from this one on, this one included.
+    pub(super) fn passes_left(&self) -> usize {
+        let part = self.part();
+        (SHARDS - part.start).div_ceil(part.len())
+    }
+
     /// Goes on to the keys that were not looked at; false if there are none.
     pub(super) fn next_part(&self) -> bool {
         let part = self.part();

@@ -64,7 +64,9 @@ impl Engine {
         let (table, keys) = shared.newest.size();
         let expected = (keys * shared.survey.segments.len()).checked_div(done);
         let index = expected.map_or(0, |keys| keys * shared.newest.passes() * INDEX_BYTES);
-        let limit = memory.saturating_sub(index).clamp(memory / 16, memory / TABLE_SHARE);
+        let others = (self.budget.used() as usize).saturating_sub(table);
+        let limit = memory.saturating_sub(index + others);
+        let limit = limit.clamp(memory / 16, memory / TABLE_SHARE);
         shared.newest.set_limit(limit);
         let wanted = expected.map_or(limit, |keys| (keys * TABLE_BYTES).min(limit));
         index.max(memory / FRAMES_LEFT) + wanted.saturating_sub(table)
@@ -168,6 +170,9 @@ impl Engine {
                     continue;
                 }
                 shared.newest.has_read(at, segments.len());
+                let segments = read + numbers.taken() as u64;
+                let of = read + (shared.survey.segments.len() * shared.newest.passes_left()) as u64;
+                lock(&progress)(Progress::Reading { segments, of });
                 if let Some(summary) = self.log.read_summary(found)? {
                     gather_summary(found, &summary, shared.fence, &mut gathering);
                     continue;
@@ -180,9 +185,6 @@ impl Engine {
                         self.gather(shared, found, address.offset(), record, &mut gathering);
                     }
                 }
-                let segments = read + numbers.taken() as u64;
-                let of = read + (shared.survey.segments.len() * shared.newest.passes()) as u64;
-                lock(&progress)(Progress::Reading { segments, of });
             }
             Ok(())
         })?;
@@ -262,11 +264,11 @@ impl Scan {
         }
     }
 
-    /// Of a jumbo that is known to be durable and was not read.
-    pub(super) fn of_unread(found: &Found) -> Self {
+    /// Of a jumbo that is known to be durable and was not read, so that it shows nothing about others.
+    pub(super) fn of_unread() -> Self {
         Scan {
             end: 0,
-            last_commit: found.opened,
+            last_commit: 0,
             proof: 0,
             seq_limit: 0,
             durable: Default::default(),

@@ -4,8 +4,8 @@
 use crate::engine::Engine;
 use crate::stats::bump;
 use crate::{Outcome, Refusal, Session, UnixSeconds};
-use larder_log::Rule;
 use larder_log::format::Superblock;
+use larder_log::{Rule, Stream};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -55,7 +55,7 @@ impl Engine {
     /// Empties the engine. With a store the fence is durable before anything is changed, and nobody
     /// writes meanwhile: a flush waits for one sync.
     fn flush(&self) -> io::Result<()> {
-        let mut sealed = Vec::new();
+        let (mut sealed, undoings) = (Vec::new(), self.undoings());
         // Writers append under a stripe's lock, so while all are held nobody is appending.
         self.index.clear(|fence| {
             if let Some(store) = self.log.store() {
@@ -75,8 +75,11 @@ impl Engine {
         })?;
         self.flush_at.store(0, Ordering::Relaxed);
         // Only now is the index free of their addresses, so the quiescent period begins here.
-        for segment in sealed {
-            self.quarantine(segment, Vec::new());
+        for number in sealed {
+            let hot = self.log.segment(number).stream() == Stream::Hot as u8;
+            let stream = if hot { Stream::Hot } else { Stream::Survivors };
+            // One that is kept, because something is being undone, is cleaned like others.
+            self.quarantine(stream, number, Vec::new(), undoings);
         }
         self.full.store(false, Ordering::Relaxed);
         self.kick_cleaner();

@@ -179,12 +179,16 @@ pub fn map_in(buffer: &mut [u8], map_bytes: usize) -> &mut [u8] {
     &mut buffer[META_HEADER..META_HEADER + map_bytes]
 }
 
+/// Bytes of a segment that share a bit of its dead map. A record is at least as long.
+pub const MAP_UNIT: usize = 16;
+
 /// Marks the record that begins at `offset` of the segment as dead.
 pub fn mark(map: &mut [u8], offset: usize) {
-    map[offset / 128] |= 1 << (offset / 16 % 8);
+    map[offset / MAP_UNIT / 8] |= 1 << (offset / MAP_UNIT % 8);
 }
 
 /// Whether the record that begins at `offset` is marked. Without a map (an empty one) none is.
 pub fn is_marked(map: &[u8], offset: usize) -> bool {
-    map.get(offset / 128).is_some_and(|byte| byte & 1 << (offset / 16 % 8) != 0)
+    let byte = map.get(offset / MAP_UNIT / 8);
+    byte.is_some_and(|byte| byte & 1 << (offset / MAP_UNIT % 8) != 0)
 }

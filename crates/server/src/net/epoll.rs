@@ -89,8 +89,10 @@ impl<S: Service> Epoll<S> {
             if wait && n == 0 {
                 self.core.service.sleep();
                 while n == 0 && self.core.service.polls() {
-                    thread::yield_now();
                     n = self.wait(&mut events, 0)?;
+                    if n == 0 {
+                        thread::yield_now();
+                    }
                 }
             }
             if wait && n == 0 {

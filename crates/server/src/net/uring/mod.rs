@@ -132,9 +132,11 @@ impl<S: Service> Uring<S> {
         if wait {
             self.core.service.sleep();
             while wait && self.core.service.polls() {
-                thread::yield_now();
                 self.ring.enter(false)?;
                 wait = !self.ring.has_completions();
+                if wait {
+                    thread::yield_now();
+                }
             }
         }
         if wait {
