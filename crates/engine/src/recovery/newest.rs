@@ -221,8 +221,9 @@ impl Newest {
         let part = self.part();
         self.forget(part.clone());
         self.from.store(part.end, Ordering::Relaxed);
-        // As many as now had room.
-        self.until.store((part.end + part.len()).min(SHARDS), Ordering::Relaxed);
+        // What had room, and as much again: if that is too much it is noticed soon, and if this pass
+        // had looked at too few, it is made up for.
+        self.until.store((part.end + 2 * part.len()).min(SHARDS), Ordering::Relaxed);
         self.has_read(0, 1);
         part.end < SHARDS
     }

@@ -57,17 +57,23 @@ impl Engine {
     }
 
     /// How much memory frames must leave to the table that decides and to the index, in bytes, as far
-    /// as that can be told when `done` segments were read.
+    /// as that can be told when `done` segments were read. A store that is larger than memory gets none:
+    /// the less there is of the table, the more often all is read, and the cleaner fills frames later.
     fn share_memory(&self, shared: &Shared<'_>, done: usize) -> usize {
         shared.newest.has_read(done, shared.survey.segments.len());
         let memory = self.options.memory as usize;
         let (table, keys) = shared.newest.size();
-        let expected = (keys * shared.survey.segments.len()).checked_div(done);
+        let all = shared.survey.segments.len();
+        // The first few say too little.
+        let expected = (done * 16 >= all).then(|| (keys * all).checked_div(done)).flatten();
         let index = expected.map_or(0, |keys| keys * shared.newest.passes() * INDEX_BYTES);
         let others = (self.budget.used() as usize).saturating_sub(table);
         let limit = memory.saturating_sub(index + others);
         let limit = limit.clamp(memory / 16, memory / TABLE_SHARE);
         shared.newest.set_limit(limit);
+        if shared.survey.segments.len() * self.log.segment_size() > memory {
+            return usize::MAX;
+        }
         let wanted = expected.map_or(limit, |keys| (keys * TABLE_BYTES).min(limit));
         index.max(memory / FRAMES_LEFT) + wanted.saturating_sub(table)
     }
