@@ -42,7 +42,7 @@ impl Engine {
     }
 
     /// Where in a segment the index leads.
-    fn offsets_in(&self, number: SegmentNumber) -> BTreeSet<usize> {
+    pub(crate) fn offsets_in(&self, number: SegmentNumber) -> BTreeSet<usize> {
         let mut offsets = BTreeSet::new();
         for stripe in 0..self.index.stripe_count() {
             self.index.visit_stripe(stripe, |slot| {

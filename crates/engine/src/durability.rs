@@ -6,7 +6,7 @@
 //! written again until the device takes it.
 
 use crate::CommitState;
-use crate::engine::Engine;
+use crate::engine::{Engine, lock};
 use crate::index::slot::Slot;
 use crate::key::Key;
 use larder_disk::Device;
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::Waker;
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -130,10 +130,6 @@ impl fmt::Debug for Durable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Durable").field("mode", &self.mode).finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Durable {

@@ -1,13 +1,13 @@
 //! Records that are not in memory: read from the store by threads of their own, kept by the session
 //! that asked until it has asked again.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, lock};
 use larder_log::{Address, Record};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
 
@@ -91,10 +91,6 @@ impl Fetched {
 
 fn len(bytes: &Bytes) -> usize {
     bytes.as_ref().map_or(0, |bytes| bytes.len() * size_of::<u64>())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads that wait for a reader.

@@ -46,14 +46,13 @@ impl Engine {
             return Ok(None);
         };
         let Some(mut image) = self.log.read_image() else { return Ok(None) };
-        let mut resident = match self.restore_image(&mut image) {
+        let resident = match self.restore_image(&mut image) {
             Ok(resident) => resident,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        resident.reverse();
         self.begin_life(store, options, store.superblock().seq_limit)?;
-        *self.cold.lock().unwrap_or_else(PoisonError::into_inner) = resident;
+        self.warm_later(resident.into_iter());
         let mut report = recovery.report.clone();
         report.from_image = true;
         report.items = self.index.items();

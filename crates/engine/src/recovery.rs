@@ -3,8 +3,9 @@
 //!
 //! The greatest seq of a key wins, wherever it lies. Segments are read newest first, by several
 //! threads: of those that have one the summary, of the others everything, into frames while there is
-//! memory. What is not in memory then is read by the cleaner or stays on the device. All versions go into a [table](newest::Newest) that decides, and only what has won goes into the index. What
-//! is no item (tombstones, what a dead map marks) takes part like items and is not shown.
+//! memory. What is not in memory then is read by the cleaner or stays on the device. All versions go
+//! into a [table](newest::Newest) that decides, and only what has won goes into the index. What is no
+//! item (tombstones, what a dead map marks) takes part like items and is not shown.
 
 mod jumbos;
 mod newest;
@@ -18,7 +19,7 @@ pub use report::{Progress, Recovered, StoreError};
 
 use crate::WhenFull;
 use crate::durability::{Durability, StoreOptions};
-use crate::engine::Engine;
+use crate::engine::{Engine, lock};
 use crate::index::slot::Slot;
 use crate::key::Key;
 use jumbos::Jumbos;
@@ -27,7 +28,7 @@ use larder_log::store::SEQ_LEASE;
 use larder_log::{SegmentNumber, Store};
 use newest::{Newest, Version};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Threads that read segments and fill the index.
@@ -98,7 +99,7 @@ impl Engine {
         }
         report.segments = loaded.len() as u32;
         let lost = report.damaged_records + u64::from(report.damaged_segments);
-        if lost > 0 && self.options.when_full == WhenFull::Refuse && !options.accept_damage {
+        if lost > 0 && self.may_lose_nothing() {
             return Err(StoreError::Damaged { records: lost });
         }
         // Segments of commits that failed may have been opened after the last good one.
@@ -163,7 +164,7 @@ impl Engine {
 
     /// Has the cleaner read what is not in memory while clients are served, as far as there is room:
     /// the newest segments first.
-    fn warm_later(&self, newest_first: impl Iterator<Item = SegmentNumber>) {
+    pub(crate) fn warm_later(&self, newest_first: impl Iterator<Item = SegmentNumber>) {
         let mut cold: Vec<SegmentNumber> =
             newest_first.filter(|&number| self.log.segment(number).frame().is_null()).collect();
         cold.reverse();
@@ -236,8 +237,4 @@ fn in_parallel(
         }
         result
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -78,18 +78,14 @@ impl Cleaner {
         number: SegmentNumber,
         ends: &mut Vec<u32>,
     ) -> io::Result<()> {
-        for stripe in 0..engine.index.stripe_count() {
-            if engine.may_lose_nothing() {
-                let mut lost = false;
-                engine
-                    .index
-                    .visit_stripe(stripe, |slot| lost |= slot.address().segment() == number);
-                if lost {
-                    self.kept.insert(number, engine.log.segment(number).generation());
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-                continue;
+        if engine.may_lose_nothing() {
+            if engine.offsets_in(number).is_empty() {
+                return Ok(());
             }
+            self.kept.insert(number, engine.log.segment(number).generation());
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        for stripe in 0..engine.index.stripe_count() {
             for address in engine.index.take_segment(stripe, number) {
                 ends.push(address.offset() as u32);
                 bump(&self.counters.unreadable, 1);

@@ -63,6 +63,7 @@ impl Engine {
         found: &Found,
         jumbos: &mut Jumbos,
     ) -> Result<Option<Scan>, StoreError> {
+        let Some((key, seq)) = self.log.look_at_jumbo(found)? else { return Ok(None) };
         let marked = is_marked(found, format::jumbo::RECORD_AT);
         // What only hides older versions is not needed, and was durable when it was marked.
         let loaded =
@@ -75,12 +76,6 @@ impl Engine {
                 Some(trailer) => (Scan::of_jumbo(&trailer), false),
                 None => return Ok(None),
             },
-        };
-        let (key, seq) = match self.log.look_at_jumbo(found)? {
-            Some(seen) => seen,
-            None if marked => return Ok(None),
-            // It was whole a moment ago.
-            None => return Err(io::Error::from(ErrorKind::InvalidData).into()),
         };
         let key = KeyHash::of(&key, self.options.hash_seed);
         let address = Address::new(found.number, 0);

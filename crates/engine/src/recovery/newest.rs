@@ -10,11 +10,12 @@
 //! the end of the pass; they are read in a further pass over the log, and so on. So a store may hold
 //! many more keys than memory has room to decide about at once.
 
+use crate::engine::lock;
 use larder_log::format::KeyHash;
 use larder_log::{Address, Budget, Rule};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 const SHARD_BITS: u32 = 8;
 /// Shards of the table: small enough that one fits into a processor's cache while it is filled.
@@ -241,7 +242,7 @@ impl Newest {
     /// Leaves some of the keys to another pass, unless that was done meanwhile: as many as will find
     /// no room if the rest of the log is like what was read of it.
     fn narrow(&self, seen: &Range<usize>) {
-        let _one_at_a_time = self.narrowing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.narrowing);
         if self.part() == *seen {
             let read = self.read.load(Ordering::Relaxed).max(READ_ALL / 8);
             let len = (seen.len() * read / READ_ALL).clamp(1, seen.len() - 1);
@@ -303,10 +304,6 @@ impl Drop for Newest {
 
 fn shard_of(lo: u64) -> usize {
     (lo >> (u64::BITS - SHARD_BITS)) as usize
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What one thread has read and not entered yet: a shard at a time is brought into its cache.

@@ -3,12 +3,13 @@
 
 use super::jumbos::Jumbos;
 use super::newest::{Gathering, Version};
-use super::{Progress, Shared, StoreError, in_parallel, is_marked, lock};
-use crate::engine::Engine;
-use larder_log::format::{self, DurableEnd, Ending, Extent, KeyHash, Scanned, Summary, Trailer};
+use super::{Progress, Shared, StoreError, in_parallel, is_marked};
+use crate::engine::{Engine, lock};
+use larder_log::Address;
+use larder_log::format::summary::{Entry, Summary};
+use larder_log::format::{self, DurableEnd, Ending, Extent, Scanned, Trailer};
 use larder_log::record::Kind;
 use larder_log::recover::Found;
-use larder_log::{Address, Record};
 use std::sync::Mutex;
 
 /// Of memory, frames leave one part in so many to the index and to the writers.
@@ -39,7 +40,9 @@ impl Engine {
                 let scan = match self.log.read_summary(found)? {
                     Some(summary) => {
                         self.log.enter_summarized(found, &summary);
-                        gather_summary(found, &summary, shared.fence, &mut gathering);
+                        for entry in &summary.entries {
+                            gather(shared, found, entry, &mut gathering);
+                        }
                         Scan::of_summary(&summary)
                     }
                     None => {
@@ -60,10 +63,10 @@ impl Engine {
     /// as that can be told when `done` segments were read. A store that is larger than memory gets none:
     /// the less there is of the table, the more often all is read, and the cleaner fills frames later.
     fn share_memory(&self, shared: &Shared<'_>, done: usize) -> usize {
-        shared.newest.has_read(done, shared.survey.segments.len());
+        let all = shared.survey.segments.len();
+        shared.newest.has_read(done, all);
         let memory = self.options.memory as usize;
         let (table, keys) = shared.newest.size();
-        let all = shared.survey.segments.len();
         // The first few say too little.
         let expected = (done * 16 >= all).then(|| (keys * all).checked_div(done)).flatten();
         let index = expected.map_or(0, |keys| keys * shared.newest.passes() * INDEX_BYTES);
@@ -71,7 +74,7 @@ impl Engine {
         let limit = memory.saturating_sub(index + others);
         let limit = limit.clamp(memory / 16, memory / TABLE_SHARE);
         shared.newest.set_limit(limit);
-        if shared.survey.segments.len() * self.log.segment_size() > memory {
+        if all * self.log.segment_size() > memory {
             return usize::MAX;
         }
         let wanted = expected.map_or(limit, |keys| (keys * TABLE_BYTES).min(limit));
@@ -133,26 +136,11 @@ impl Engine {
             if record.kind() == Kind::Item {
                 self.log.segment(found.number).note_expiry(record.expiry());
             }
-            self.gather(shared, found, offset as usize, record, gathering);
+            if let Some(entry) = Entry::of(offset, &record, self.options.hash_seed) {
+                gather(shared, found, &entry, gathering);
+            }
         })?;
         Ok(Scan::of(&loaded))
-    }
-
-    fn gather(
-        &self,
-        shared: &Shared<'_>,
-        found: &Found,
-        offset: usize,
-        record: Record<'_>,
-        gathering: &mut Gathering<'_>,
-    ) {
-        if record.seq() < shared.fence {
-            return;
-        }
-        let shown = record.kind() == Kind::Item && !is_marked(found, offset);
-        let address = Address::new(found.number, offset);
-        let version = Version { seq: record.seq(), address, size: record.size(), shown };
-        gathering.add(KeyHash::of(record.key(), self.options.hash_seed), version);
     }
 
     /// Gathers every record once more, for another part of the keys. `read` segments were read before,
@@ -180,15 +168,18 @@ impl Engine {
                 let of = read + (shared.survey.segments.len() * shared.newest.passes_left()) as u64;
                 lock(&progress)(Progress::Reading { segments, of });
                 if let Some(summary) = self.log.read_summary(found)? {
-                    gather_summary(found, &summary, shared.fence, &mut gathering);
+                    for entry in &summary.entries {
+                        gather(shared, found, entry, &mut gathering);
+                    }
                     continue;
                 }
                 let loaded = self.log.load_if_absent(found.number)?;
                 let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
                 // SAFETY: the segment was read before, and nobody frees anything during recovery.
                 for (address, record) in unsafe { self.log.records(found.number, image) } {
-                    if matches!(record.kind(), Kind::Item | Kind::Tombstone) {
-                        self.gather(shared, found, address.offset(), record, &mut gathering);
+                    let offset = address.offset() as u32;
+                    if let Some(entry) = Entry::of(offset, &record, self.options.hash_seed) {
+                        gather(shared, found, &entry, &mut gathering);
                     }
                 }
             }
@@ -198,22 +189,23 @@ impl Engine {
     }
 }
 
-/// Gathers what a segment's summary says of its records.
-fn gather_summary(found: &Found, summary: &Summary, fence: u64, gathering: &mut Gathering<'_>) {
-    for entry in summary.entries.iter().filter(|entry| entry.seq >= fence) {
-        let offset = entry.offset as usize;
-        let version = Version {
-            seq: entry.seq,
-            address: Address::new(found.number, offset),
-            size: entry.size as usize,
-            shown: entry.is_item && !is_marked(found, offset),
-        };
-        gathering.add(entry.hash, version);
+/// Gathers what is known of one record of a segment.
+fn gather(shared: &Shared<'_>, found: &Found, entry: &Entry, gathering: &mut Gathering<'_>) {
+    if entry.seq < shared.fence {
+        return;
     }
+    let offset = entry.offset as usize;
+    let version = Version {
+        seq: entry.seq,
+        address: Address::new(found.number, offset),
+        size: entry.size as usize,
+        shown: entry.is_item && !is_marked(found, offset),
+    };
+    gathering.add(entry.hash, version);
 }
 
 /// What matters of a scan.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scan {
     end: u32,
     pub(super) last_commit: u64,
@@ -251,37 +243,25 @@ impl Scan {
             seq_limit: summary.seq_limit,
             durable: summary.durable,
             sealed: true,
-            gaps: 0,
-            dropped: 0,
+            ..Scan::default()
         }
     }
 
     /// Of a jumbo that is whole.
     pub(super) fn of_jumbo(trailer: &Trailer) -> Self {
         Scan {
-            end: 0,
             last_commit: trailer.commit,
             proof: trailer.proof(),
             seq_limit: trailer.seq_limit,
             durable: trailer.durable,
             sealed: true,
-            gaps: 0,
-            dropped: 0,
+            ..Scan::default()
         }
     }
 
     /// Of a jumbo that is known to be durable and was not read, so that it shows nothing about others.
     pub(super) fn of_unread() -> Self {
-        Scan {
-            end: 0,
-            last_commit: 0,
-            proof: 0,
-            seq_limit: 0,
-            durable: Default::default(),
-            sealed: true,
-            gaps: 0,
-            dropped: 0,
-        }
+        Scan { sealed: true, ..Scan::default() }
     }
 }
 
