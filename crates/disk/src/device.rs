@@ -3,11 +3,13 @@
 //! Its promises are deliberately few, because they are all that a disk keeps: a range of bytes, and
 //! a call after which what was written before is still there when the power fails.
 
+use crate::ReadQueue;
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// A fixed number of bytes that outlive the process. All methods block the calling thread and may
-/// be called by several at once.
+/// be called by several at once; only a [read queue](Device::read_queue), where there is one, does not.
 ///
 /// What may be relied on:
 ///
@@ -49,6 +51,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// After a sync that failed: has reads answer what is there, not what was lost. Otherwise a
     /// restart would read, and believe, what the operating system dropped but still remembers.
     fn forget_lost(&self);
+
+    /// A queue for reads that go on while their thread does other things. Each that ends makes
+    /// `event`, an eventfd, readable.
+    ///
+    /// # Errors
+    /// There is no such way to read this device here ([`io::ErrorKind::Unsupported`], or what the
+    /// kernel refused); the blocking one always works.
+    fn read_queue(&self, _event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// The error for a range that does not lie inside of `size` bytes.

@@ -10,14 +10,15 @@
 //! segments from a cold cache.
 
 mod kernel;
+mod ring;
 #[cfg(test)]
 mod tests;
 
 use crate::device::check_range;
-use crate::{Device, OpenError};
+use crate::{Device, OpenError, ReadQueue};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -121,6 +122,10 @@ impl Device for FileDevice {
         // still wait to be written stay. It is an advice, so there is no error worth a reaction.
         // SAFETY: the descriptor is open, and the call touches no memory of this process.
         unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    }
+
+    fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
+        Ok(Box::new(ring::Ring::new(&self.file, self.size, event)?))
     }
 }
 

@@ -31,9 +31,11 @@
 mod device;
 mod error;
 mod file;
+mod reads;
 mod sim;
 
 pub use device::Device;
 pub use error::OpenError;
 pub use file::{FILE_NAME, FileDevice, MAX_DEFAULT_SIZE};
+pub use reads::{ReadBuffer, ReadQueue};
 pub use sim::{Counts, Failure, Fault, Operation, SimDevice, Stopped};

@@ -1,20 +1,23 @@
 //! The engine: everything that is shared by the sessions and the cleaner.
 
 use crate::durability::{Committer, Durable};
-use crate::fetch::Fetches;
 use crate::ghost::Ghost;
 use crate::index::Index;
 use crate::key::Key;
 use crate::large::LargeValue;
+use crate::readers::Readers;
 use crate::recovery::{Progress, Recovered, Recovery, StoreError};
 use crate::stats::{Counters, Stats, Totals};
 use crate::wins::Wins;
 use crate::{Options, Session, UnixSeconds, WhenFull};
+use larder_disk::ReadQueue;
 use larder_log::cover::DeadMap;
 use larder_log::{
     Address, Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, Record, SegmentNumber, State,
 };
 use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -108,7 +111,7 @@ pub struct Engine {
     pub(crate) committer: Mutex<Committer>,
     /// Dead maps that the committer is to write.
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
-    pub(crate) fetches: Arc<Fetches>,
+    pub(crate) readers: Arc<Readers>,
     recovered: Option<Recovered>,
     /// Segments that were in memory before the last stop and have not been read back yet, the newest
     /// last.
@@ -163,7 +166,7 @@ impl Engine {
         crate::cleaner::spawn(&engine).map_err(OpenError::Map)?;
         if engine.durable.is_some() {
             crate::durability::spawn(&engine).map_err(OpenError::Map)?;
-            crate::fetch::spawn(&engine).map_err(OpenError::Map)?;
+            crate::readers::spawn(&engine).map_err(OpenError::Map)?;
         }
         Ok(engine)
     }
@@ -259,7 +262,7 @@ impl Engine {
             durable: options.store.as_ref().map(Durable::new),
             committer: Mutex::default(),
             dead_maps: Mutex::default(),
-            fetches: Arc::default(),
+            readers: Arc::default(),
             recovered: None,
             cold: Mutex::default(),
             cleaning: Mutex::default(),
@@ -283,6 +286,16 @@ impl Engine {
     pub fn session(self: &Arc<Self>, waker: Waker) -> Session {
         let counters = self.new_counters();
         Session::new(Arc::clone(self), counters, waker)
+    }
+
+    /// A way for a session to read the store by itself; `event` is an eventfd that each read which
+    /// ends makes readable.
+    ///
+    /// # Errors
+    /// There is no store, or no such way here: the engine's readers do it.
+    pub(crate) fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
+        let store = self.options.store.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        store.device.read_queue(event)
     }
 
     pub(crate) fn new_counters(&self) -> Arc<Counters> {
@@ -442,7 +455,7 @@ impl Engine {
         // anywhere: nobody will find it again, as nobody could have read it.
         let Ok(image) = self.log.read_record(address) else { return 0 };
         // SAFETY: the image is one whole record.
-        let record = unsafe { Record::at(image.as_ptr().cast(), || 0) };
+        let record = unsafe { Record::at(image.as_ptr(), || 0) };
         Key::new(record.key(), self.options.hash_seed).position()
     }
 
@@ -501,7 +514,7 @@ impl Drop for Engine {
         if let Some(durable) = &self.durable {
             durable.want_commit();
         }
-        self.fetches.end();
+        self.readers.end();
     }
 }
 

@@ -1,187 +1,325 @@
-//! Records that are not in memory: read from the store by threads of their own, kept by the session
-//! that asked until it has asked again.
+//! Records that are not in memory: read for the session that asked, through its own queue or by the
+//! [readers](crate::readers), and kept until those who asked have asked again.
+//!
+//! A record never changes, so what was read for one call serves all of the session's that want it.
 
-use crate::engine::{Engine, lock};
-use larder_log::{Address, Record};
-use std::cell::RefCell;
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
+use crate::engine::lock;
+use crate::readers::{Readers, Request};
+use larder_disk::{ReadBuffer, ReadQueue};
+use larder_log::{Address, Log, Record};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::thread;
 
-/// Threads that read. Each waits for one read at a time.
-const READERS: usize = 8;
-/// Fetched records that a session keeps: more than one batch of commands can ask for.
-const KEPT: usize = 256;
-/// Bytes of fetched records that a session keeps, beside the last one.
-const KEPT_BYTES: usize = 1 << 20;
+/// Records that a session keeps although nobody waits for them.
+const IDLE: usize = 256;
+/// Bytes of them, beside the last one.
+const IDLE_BYTES: usize = 1 << 20;
+/// The most bytes that a session keeps and has on their way; a single record may be larger.
+const BYTES: usize = 4 << 20;
+/// What is reckoned for a record that is being read, bytes, for only then its size is known.
+const RECKONED: usize = 4096;
 
-/// A fetched record's bytes, 8-byte aligned; `None` if it could not be read.
-type Bytes = Option<Box<[u64]>>;
+/// A record: where it lies, in which use of its segment.
+type Place = (Address, u32);
+
+/// Hashes places. They are the engine's own numbers, so nobody chooses them to collide.
+#[derive(Clone, Copy, Debug, Default)]
+struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The high bits of the product depend on all bits; the table uses them and the low ones.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
+
+/// What somebody waits for. To be [given back](crate::Session::release).
+#[derive(Debug)]
+#[must_use = "what is not given back is kept for ever"]
+pub struct Reads {
+    places: Vec<Place>,
+    /// All before this one have arrived.
+    next: usize,
+}
 
 /// Where readers put what a session asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    arrived: Mutex<Vec<(Address, u32, Bytes)>>,
+    arrived: Mutex<Vec<(Place, Option<ReadBuffer>)>>,
     any: AtomicBool,
 }
 
+impl Inbox {
+    pub(crate) fn put(&self, place: Place, bytes: Option<ReadBuffer>) {
+        lock(&self.arrived).push((place, bytes));
+        self.any.store(true, Ordering::Release);
+    }
+}
+
+/// A record that was read.
+#[derive(Debug)]
+struct Arrived {
+    /// `None` if it could not be read.
+    bytes: Option<ReadBuffer>,
+    /// How often it is wanted.
+    users: Cell<u32>,
+}
+
+impl Arrived {
+    fn footprint(&self) -> usize {
+        self.bytes.as_ref().map_or(0, ReadBuffer::footprint)
+    }
+}
+
 /// A session's fetched records.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Fetched {
+    readers: Arc<Readers>,
+    waker: Waker,
     inbox: Arc<Inbox>,
-    records: HashMap<u64, (u32, Bytes)>,
-    order: VecDeque<u64>,
-    /// What could not be read and is said so in this turn: the next one that asks has it read again.
-    unreadable: Vec<u64>,
-    bytes: usize,
-    /// What was asked for and has not arrived.
-    pending: RefCell<HashSet<u64>>,
+    queue: Option<RefCell<Box<dyn ReadQueue>>>,
+    arrived: PlaceMap<Place, Arrived>,
+    /// Of these, those that nobody wants, the oldest first; some may be wanted again.
+    idle: RefCell<VecDeque<Place>>,
+    /// What could not be read: when nobody wants it any more, the next one that asks has it read again.
+    unreadable: Vec<Place>,
+    /// What was asked for and has not arrived, and how often it is wanted.
+    expected: RefCell<PlaceMap<Place, u32>>,
+    /// Of these, those whose read has not begun.
+    waiting: RefCell<VecDeque<Place>>,
+    /// Those that the queue reads, by the numbers that it knows them by.
+    queued: RefCell<PlaceMap<u64, Place>>,
+    next_number: Cell<u64>,
+    /// Reads on their way.
+    started: Cell<usize>,
+    /// What is kept, bytes.
+    bytes: Cell<usize>,
+    /// What calls asked for since the last [`Fetched::take`].
+    wanted: RefCell<Vec<Place>>,
 }
 
 impl Fetched {
-    /// Takes what has arrived. Records of earlier turns may be forgotten.
-    pub(crate) fn turn(&mut self) {
-        for bits in self.unreadable.drain(..) {
-            self.records.remove(&bits);
+    pub(crate) fn new(readers: Arc<Readers>, waker: Waker) -> Fetched {
+        Fetched {
+            readers,
+            waker,
+            inbox: Arc::default(),
+            queue: None,
+            arrived: PlaceMap::default(),
+            idle: RefCell::default(),
+            unreadable: Vec::new(),
+            expected: RefCell::default(),
+            waiting: RefCell::default(),
+            queued: RefCell::default(),
+            next_number: Cell::new(0),
+            started: Cell::new(0),
+            bytes: Cell::new(0),
+            wanted: RefCell::default(),
         }
-        if !self.inbox.any.swap(false, Ordering::Acquire) {
-            return;
+    }
+
+    /// From now on it reads by itself.
+    pub(crate) fn read_through(&mut self, queue: Box<dyn ReadQueue>) {
+        self.queue = Some(RefCell::new(queue));
+    }
+
+    /// Takes what has arrived. Records that nobody waits for may be forgotten.
+    pub(crate) fn turn(&mut self, log: &Log) {
+        if let Some(nobodys) = self.take() {
+            self.release(nobodys);
         }
-        for (address, generation, bytes) in std::mem::take(&mut *lock(&self.inbox.arrived)) {
-            self.pending.get_mut().remove(&address.bits());
-            if bytes.is_none() {
-                self.unreadable.push(address.bits());
+        self.unreadable.retain(|place| {
+            let wanted = self.arrived.get(place).is_some_and(|record| record.users.get() > 0);
+            if !wanted {
+                self.arrived.remove(place);
             }
-            self.bytes += len(&bytes);
-            self.order.push_back(address.bits());
-            if let Some((_, old)) = self.records.insert(address.bits(), (generation, bytes)) {
-                self.bytes -= len(&old);
+            wanted
+        });
+        if self.started.get() > 0 {
+            self.collect(log);
+        }
+        if self.inbox.any.swap(false, Ordering::Acquire) {
+            let arrived = std::mem::take(&mut *lock(&self.inbox.arrived));
+            arrived.into_iter().for_each(|(place, bytes)| self.arrive(place, bytes));
+        }
+        self.forget_idle();
+        self.start(log);
+    }
+
+    /// Takes what the queue has read.
+    fn collect(&mut self, log: &Log) {
+        let Some(queue) = &mut self.queue else { return };
+        let queue = queue.get_mut();
+        let queued = self.queued.get_mut();
+        let (mut ended, mut larger) = (Vec::new(), Vec::new());
+        queue.ended(&mut |number, read| {
+            let Some(&place) = queued.get(&number) else { return };
+            let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
+            match checked {
+                Ok((Some(size), _)) => return larger.push((number, place, size)),
+                Ok((None, bytes)) => ended.push((place, Some(bytes))),
+                Err(_) => ended.push((place, None)),
+            }
+            queued.remove(&number);
+        });
+        for (number, place, size) in larger {
+            let (offset, len) = log.record_range(place.0, Some(size));
+            if queue.push(number, offset, len).is_err() {
+                queued.remove(&number);
+                ended.push((place, None));
             }
         }
-        while self.order.len() > 1 && (self.order.len() > KEPT || self.bytes > KEPT_BYTES) {
-            let oldest = self.order.pop_front().and_then(|bits| self.records.remove(&bits));
-            self.bytes -= oldest.map_or(0, |(_, bytes)| len(&bytes));
+        ended.into_iter().for_each(|(place, bytes)| self.arrive(place, bytes));
+    }
+
+    fn arrive(&mut self, place: Place, bytes: Option<ReadBuffer>) {
+        self.started.set(self.started.get() - 1);
+        let users = self.expected.get_mut().remove(&place).unwrap_or(0);
+        if bytes.is_none() {
+            self.unreadable.push(place);
+        } else if users == 0 {
+            self.idle.get_mut().push_back(place);
         }
+        let record = Arrived { bytes, users: Cell::new(users) };
+        self.bytes.set(self.bytes.get() + record.footprint());
+        self.arrived.insert(place, record);
+    }
+
+    /// Forgets the oldest of what nobody waits for.
+    fn forget_idle(&mut self) {
+        let idle = self.idle.get_mut();
+        while idle.len() > IDLE || idle.len() > 1 && self.bytes.get() > IDLE_BYTES {
+            let Some(place) = idle.pop_front() else { return };
+            if self.arrived.get(&place).is_some_and(|record| record.users.get() == 0)
+                && let Some(record) = self.arrived.remove(&place)
+            {
+                self.bytes.set(self.bytes.get() - record.footprint());
+            }
+        }
+    }
+
+    /// Begins the reads that wait, as far as there is room, and hands them to the device.
+    pub(crate) fn start(&self, log: &Log) {
+        let mut waiting = self.waiting.borrow_mut();
+        while !waiting.is_empty() {
+            let bytes = self.bytes.get() + (self.started.get() + 1) * RECKONED;
+            if self.started.get() > 0 && bytes > BYTES {
+                break;
+            }
+            if let Some(place) = waiting.pop_front() {
+                self.start_one(log, place);
+            }
+        }
+        if let Some(queue) = &self.queue
+            && self.started.get() > 0
+        {
+            queue.borrow_mut().submit();
+        }
+    }
+
+    fn start_one(&self, log: &Log, place: Place) {
+        self.started.set(self.started.get() + 1);
+        if let Some(queue) = &self.queue {
+            let number = self.next_number.replace(self.next_number.get() + 1);
+            let (offset, len) = log.record_range(place.0, None);
+            if queue.borrow_mut().push(number, offset, len).is_ok() {
+                self.queued.borrow_mut().insert(number, place);
+                return;
+            }
+        }
+        let (inbox, waker) = (Arc::clone(&self.inbox), self.waker.clone());
+        self.readers.ask(Request { place, inbox, waker });
+    }
+
+    /// Has a record read, unless it was: the waker is woken, or the queue's event is readable, when
+    /// it has arrived. A read through the queue begins at the end of the turn.
+    /// The answer is whether it has to be read.
+    pub(crate) fn want(&self, log: &Log, address: Address, generation: u32) -> bool {
+        let place = (address, generation);
+        self.wanted.borrow_mut().push(place);
+        if let Some(record) = self.arrived.get(&place) {
+            record.users.set(record.users.get() + 1);
+            return false;
+        }
+        if let Some(users) = self.expected.borrow_mut().get_mut(&place) {
+            *users += 1;
+            // It may have arrived after this turn took what had, and its wake-up may have been the
+            // one that led to this call: then no other would come.
+            if self.inbox.any.load(Ordering::Acquire) {
+                self.waker.wake_by_ref();
+            }
+            return false;
+        }
+        self.expected.borrow_mut().insert(place, 1);
+        self.waiting.borrow_mut().push_back(place);
+        if self.queue.is_none() {
+            self.start(log);
+        }
+        true
+    }
+
+    /// What calls asked for since the last time.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<Reads> {
+        let mut wanted = self.wanted.borrow_mut();
+        (!wanted.is_empty()).then(|| Reads { places: std::mem::take(&mut *wanted), next: 0 })
+    }
+
+    /// Nobody waits for these any more.
+    pub(crate) fn release(&self, reads: Reads) {
+        for place in reads.places {
+            if let Some(users) = self.expected.borrow_mut().get_mut(&place) {
+                *users -= 1;
+            } else if let Some(record) = self.arrived.get(&place) {
+                record.users.set(record.users.get() - 1);
+                if record.users.get() == 0 && record.bytes.is_some() {
+                    self.idle.borrow_mut().push_back(place);
+                }
+            }
+        }
+    }
+
+    /// Whether some of them are still to come.
+    pub(crate) fn awaits(&self, reads: &mut Reads) -> bool {
+        let expected = self.expected.borrow();
+        while let Some(place) = reads.places.get(reads.next) {
+            if expected.contains_key(place) {
+                return true;
+            }
+            reads.next += 1;
+        }
+        false
     }
 
     /// The record at `address` in that use of its segment, if it was fetched.
     pub(crate) fn get(&self, address: Address, generation: u32) -> Option<Record<'_>> {
-        let (fetched, bytes) = self.records.get(&address.bits())?;
-        let bytes = bytes.as_deref().filter(|_| *fetched == generation)?;
-        // SAFETY: the reader checked that the bytes are one whole record, and they stay until the
+        let bytes = self.arrived.get(&(address, generation))?.bytes.as_ref()?;
+        // SAFETY: the bytes were checked to begin with one whole record, and they stay until the
         // session, which is borrowed, takes its next turn.
-        Some(unsafe { Record::at(bytes.as_ptr().cast(), || 0) })
-    }
-
-    /// Whether the record has arrived, readable or not.
-    pub(crate) fn has(&self, address: Address, generation: u32) -> bool {
-        let found = self.records.get(&address.bits());
-        found.is_some_and(|(fetched, _)| *fetched == generation)
+        Some(unsafe { Record::at(bytes.as_ptr(), || 0) })
     }
 
     /// Whether the record was asked for and could not be read.
     pub(crate) fn is_unreadable(&self, address: Address, generation: u32) -> bool {
-        let found = self.records.get(&address.bits());
-        found.is_some_and(|(fetched, bytes)| *fetched == generation && bytes.is_none())
-    }
-}
-
-fn len(bytes: &Bytes) -> usize {
-    bytes.as_ref().map_or(0, |bytes| bytes.len() * size_of::<u64>())
-}
-
-/// Reads that wait for a reader.
-#[derive(Debug, Default)]
-pub(crate) struct Fetches {
-    queue: Mutex<VecDeque<Fetch>>,
-    ready: Condvar,
-    ended: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Fetch {
-    address: Address,
-    inbox: Arc<Inbox>,
-    waker: Waker,
-}
-
-impl Fetches {
-    /// The readers end.
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
-        drop(lock(&self.queue));
-        self.ready.notify_all();
-    }
-}
-
-/// Starts the readers. They hold no handle of the engine while they wait.
-pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
-    for number in 0..READERS {
-        let (weak, fetches) = (Arc::downgrade(engine), Arc::clone(&engine.fetches));
-        let builder = thread::Builder::new().name(format!("reader-{number}"));
-        builder.spawn(move || run(&weak, &fetches))?;
-    }
-    Ok(())
-}
-
-fn run(weak: &Weak<Engine>, fetches: &Fetches) {
-    loop {
-        let fetch = {
-            let mut queue = lock(&fetches.queue);
-            loop {
-                if fetches.ended.load(Ordering::Acquire) {
-                    return;
-                }
-                match queue.pop_front() {
-                    Some(fetch) => break fetch,
-                    None => {
-                        queue = fetches.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
-                    }
-                }
-            }
-        };
-        let Some(engine) = weak.upgrade() else { return };
-        engine.serve(fetch);
-    }
-}
-
-impl Engine {
-    /// Has a record read; `waker` is woken when it is in the session's inbox.
-    pub(crate) fn fetch(&self, address: Address, fetched: &Fetched, waker: &Waker) {
-        if !fetched.pending.borrow_mut().insert(address.bits()) {
-            // It may have arrived after this turn took what had, and its wake-up may have been the
-            // one that led to this call: then no other would come.
-            if fetched.inbox.any.load(Ordering::Acquire) {
-                waker.wake_by_ref();
-            }
-            return;
-        }
-        let inbox = Arc::clone(&fetched.inbox);
-        let waker = waker.clone();
-        lock(&self.fetches.queue).push_back(Fetch { address, inbox, waker });
-        self.fetches.ready.notify_one();
-    }
-
-    /// Reads what sessions wait for, for engines without threads of their own; the answer is whether
-    /// anybody waited.
-    pub fn serve_reads(&self) -> bool {
-        let mut any = false;
-        loop {
-            let Some(fetch) = lock(&self.fetches.queue).pop_front() else { return any };
-            any = true;
-            self.serve(fetch);
-        }
-    }
-
-    fn serve(&self, fetch: Fetch) {
-        let Fetch { address, inbox, waker } = fetch;
-        let generation = self.log.segment(address.segment()).generation();
-        let bytes = self.log.read_record(address).ok();
-        lock(&inbox.arrived).push((address, generation, bytes));
-        inbox.any.store(true, Ordering::Release);
-        waker.wake();
+        let found = self.arrived.get(&(address, generation));
+        found.is_some_and(|record| record.bytes.is_none())
     }
 }

@@ -19,6 +19,7 @@ mod key;
 mod large;
 mod options;
 mod outcome;
+mod readers;
 mod recovery;
 mod session;
 mod stats;
@@ -30,6 +31,7 @@ pub use cleaner::ManualCleaner;
 pub use durability::{Durability, Health, MonotonicClock, StoreOptions};
 pub use engine::{Engine, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, OpenError};
 pub use expiry::{Expiry, UnixSeconds};
+pub use fetch::Reads;
 pub use item::{Item, ItemHandle};
 pub use key::Key;
 #[cfg(feature = "breakable")]

@@ -3,7 +3,7 @@
 
 use crate::durability::{Change, Changes};
 use crate::engine::Engine;
-use crate::fetch::Fetched;
+use crate::fetch::{Fetched, Reads};
 use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::item::{Item, ItemHandle};
 use crate::key::Key;
@@ -16,7 +16,9 @@ use larder_log::sync::atomic::{AtomicU64, Ordering};
 use larder_log::{Address, Appender, Appending, Participant, Record, Rule, State};
 use std::cell::Cell;
 use std::fmt;
+use std::io;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
@@ -88,6 +90,7 @@ impl Session {
         let durable = engine.durable.as_ref();
         let changes = durable.filter(|durable| durable.is_sync()).map(|d| d.new_changes());
         let appender = engine.log.appender();
+        let fetched = Fetched::new(Arc::clone(&engine.readers), waker.clone());
         Session {
             engine,
             counters,
@@ -99,7 +102,7 @@ impl Session {
             overdue: false,
             depends: Cell::new(0),
             missing: Cell::new(0),
-            fetched: Fetched::default(),
+            fetched,
             wants_commit: Cell::new(false),
             listens: Cell::new(false),
             wanted_since: 0,
@@ -110,6 +113,35 @@ impl Session {
             asked: 0,
             _not_sync: PhantomData,
         }
+    }
+
+    /// Has the session read what is not in memory by itself, and not by the engine's threads.
+    /// `event` is an eventfd that ends the thread's sleep; each read that ends makes it readable.
+    ///
+    /// # Errors
+    /// There is no store, or no way to do so here; nothing has changed then.
+    pub fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
+        self.fetched.read_through(self.engine.read_queue(event)?);
+        Ok(())
+    }
+
+    /// What calls had to wait for since the last time, if anything: one that answered
+    /// [`NeedsRead`](Outcome::NeedsRead) may be repeated with success when it
+    /// [awaits](Session::awaits) none of it any more. What was read is kept until it is
+    /// [released](Session::release); what nobody takes, until the next turn at least.
+    #[inline]
+    pub fn take_reads(&self) -> Option<Reads> {
+        self.fetched.take()
+    }
+
+    /// Whether some of these records have not arrived.
+    pub fn awaits(&self, reads: &mut Reads) -> bool {
+        self.fetched.awaits(reads)
+    }
+
+    /// These records are not waited for any more.
+    pub fn release(&self, reads: Reads) {
+        self.fetched.release(reads);
     }
 
     /// The engine.
@@ -132,7 +164,7 @@ impl Session {
         }
         if let Some(durable) = &self.engine.durable {
             self.overdue = durable.is_overdue();
-            self.fetched.turn();
+            self.fetched.turn(&self.engine.log);
         }
     }
 
@@ -161,6 +193,9 @@ impl Session {
     pub fn sleep(&mut self) {
         self.expect();
         self.ask_for_commit();
+        if self.engine.durable.is_some() {
+            self.fetched.start(&self.engine.log);
+        }
         self.participant.sleep();
     }
 
@@ -260,7 +295,7 @@ impl Session {
         if unreadable || self.engine.durable.is_none() {
             return Outcome::Ready(None);
         }
-        self.engine.fetch(handle.address, &self.fetched, &self.waker);
+        self.fetch(handle.address, handle.generation);
         Outcome::NeedsRead
     }
 
@@ -293,12 +328,15 @@ impl Session {
         self.missing.get() != 0
     }
 
-    /// Has a record read that will be wanted, unless it was read already.
+    /// Has a record read that will be wanted.
     #[cold]
     fn fetch_ahead(&self, address: Address) {
-        let generation = self.engine.log.segment(address.segment()).generation();
-        if !self.fetched.has(address, generation) {
-            self.engine.fetch(address, &self.fetched, &self.waker);
+        self.fetch(address, self.engine.log.segment(address.segment()).generation());
+    }
+
+    fn fetch(&self, address: Address, generation: u32) {
+        if self.fetched.want(&self.engine.log, address, generation) {
+            bump(&self.counters.flash_reads, 1);
         }
     }
 
@@ -310,7 +348,7 @@ impl Session {
         self.depends.set(0);
         let generation = self.engine.log.segment(address.segment()).generation();
         if !self.fetched.is_unreadable(address, generation) {
-            self.engine.fetch(address, &self.fetched, &self.waker);
+            self.fetch(address, generation);
             return Outcome::NeedsRead;
         }
         if self.engine.may_lose_nothing() {
@@ -425,6 +463,9 @@ impl Session {
     /// commit has set free are still to come.
     #[inline]
     pub fn lingers(&mut self) -> bool {
+        if self.engine.durable.is_some() {
+            self.fetched.start(&self.engine.log);
+        }
         self.wants_commit.get()
             && (!std::mem::replace(&mut self.lingered, true) || self.awaits_more())
     }

@@ -50,6 +50,8 @@ counters! {
     touch_misses,
     /// Items of the store that could not be read any more.
     unreadable,
+    /// Records read from the store for a call.
+    flash_reads,
     /// Deletes that found an item.
     delete_hits,
     /// Deletes that found none.

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread;
 use std::time::Instant;
 
 use harness::{BINARY, Folder, PATIENCE, Process, ask, connect, serve};
@@ -259,4 +260,101 @@ fn http(address: &str, path: &str) -> String {
     let mut reply = String::new();
     client.read_to_string(&mut reply).expect("it answers");
     reply
+}
+
+/// The value of the nth key: from one byte to many blocks.
+fn value(n: usize) -> Vec<u8> {
+    let len = [1, 100, 1000, 5000, 20_000][n % 5] + n % 7;
+    (0..len).map(|at| b'a' + ((n * 31 + at) % 26) as u8).collect()
+}
+
+fn hit(n: usize) -> Vec<u8> {
+    let value = value(n);
+    [format!("VALUE key{n} 0 {}\r\n", value.len()).as_bytes(), &value[..], b"\r\n"].concat()
+}
+
+/// What the replies to `request` must be, compared as they come.
+fn expect(client: &mut (impl Read + Write), request: &[u8], expected: &[u8]) {
+    client.write_all(request).expect("it reads");
+    let mut reply = vec![0; expected.len()];
+    client.read_exact(&mut reply).expect("it answers");
+    if reply != expected {
+        let at = reply.iter().zip(expected).position(|(a, b)| a != b);
+        panic!("{}: differs at {at:?}", String::from_utf8_lossy(&request[..request.len().min(60)]));
+    }
+}
+
+#[test]
+fn what_memory_cannot_hold_is_read_back_by_either_backend() {
+    const KEYS: usize = 6000;
+    let folder = Folder::new("flash");
+    for io in ["auto", "epoll"] {
+        let store = folder.0.join(io);
+        let server = Server::start(&store, &["-m", "16", "--io", io, "--threads", "2"]);
+        let ways = if io == "epoll" { &["threads"][..] } else { &["uring", "threads"] };
+        assert!(ways.contains(&&*server.stat("larder_flash_io")));
+        let mut client = connect(&server.address);
+        for n in 0..KEYS {
+            let value = value(n);
+            let head = format!("set key{n} 0 0 {}\r\n", value.len());
+            expect(&mut client, &[head.as_bytes(), &value, b"\r\n"].concat(), b"STORED\r\n");
+        }
+        assert_eq!(server.stat("evictions"), "0", "there is room in the store");
+        let address = &server.address;
+        thread::scope(|scope| {
+            for seed in 0..4usize {
+                scope.spawn(move || {
+                    let mut client = connect(address);
+                    let mut nth = seed * 1009;
+                    let mut next = || {
+                        nth = (nth * 1103 + 12_345) % KEYS;
+                        nth
+                    };
+                    for round in 0..60 {
+                        // Alone, as one command, and as a pipeline with a miss and a change in it.
+                        let n = next();
+                        let end = b"END\r\n";
+                        expect(
+                            &mut client,
+                            format!("get key{n}\r\n").as_bytes(),
+                            &[&hit(n)[..], end].concat(),
+                        );
+                        let many: Vec<usize> = (0..40).map(|_| next()).collect();
+                        let names: String = many.iter().map(|n| format!(" key{n}")).collect();
+                        let hits: Vec<u8> = many.iter().flat_map(|&n| hit(n)).collect();
+                        expect(
+                            &mut client,
+                            format!("get{names}\r\n").as_bytes(),
+                            &[&hits[..], end].concat(),
+                        );
+                        let mut request =
+                            format!("set own{seed} 0 0 1\r\n{}\r\nget none\r\n", round % 10);
+                        let mut replies = b"STORED\r\nEND\r\n".to_vec();
+                        for n in many {
+                            request += &format!("get key{n}\r\n");
+                            replies.extend([&hit(n)[..], end].concat());
+                        }
+                        request += &format!("get own{seed}\r\n");
+                        replies.extend(
+                            format!("VALUE own{seed} 0 1\r\n{}\r\nEND\r\n", round % 10).bytes(),
+                        );
+                        expect(&mut client, request.as_bytes(), &replies);
+                        // One that does not wait for its answer.
+                        let mut gone = connect(address);
+                        gone.write_all(format!("get{names}\r\n").as_bytes()).expect("it reads");
+                    }
+                });
+            }
+        });
+        let reads: u64 = server.stat("larder_flash_reads").parse().expect("a number");
+        assert!(reads > 1000, "{reads} reads of what is not in memory");
+        // What is changed is there first.
+        ask(&mut client, "append key0 0 0 1\r\n!\r\ntouch key1 0\r\n", "STORED\r\nTOUCHED\r\n");
+        let mut longer = value(0);
+        longer.push(b'!');
+        let mut reply = format!("VALUE key0 0 {}\r\n", longer.len()).into_bytes();
+        reply.extend([&longer[..], b"\r\nEND\r\n"].concat());
+        expect(&mut client, b"get key0\r\n", &reply);
+        server.stop();
+    }
 }

@@ -13,7 +13,7 @@ pub const MAX_SEGMENT_SIZE: usize = GRANULE << OFFSET_BITS;
 pub const MAX_SEGMENT: SegmentNumber = (1 << SEGMENT_BITS) - 1;
 
 /// The address of a record: 24 bits of segment, 20 bits of offset in units of 8 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address(u64);
 
 impl Address {

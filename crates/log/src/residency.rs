@@ -8,8 +8,12 @@ use crate::log::{Log, lock};
 use crate::record::{Head, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::segment::State;
+use larder_disk::ReadBuffer;
 use std::io;
 use std::sync::atomic::Ordering;
+
+/// The fewest bytes worth reading: a sector, and more than any record's header.
+const LEAST_READ: usize = 512;
 
 /// A segment's bytes, 8-byte aligned.
 pub type Image = Box<[u64]>;
@@ -166,33 +170,56 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device, or that what is there is not the record.
-    pub fn read_record(&self, address: Address) -> io::Result<Image> {
-        let store = self.durable_log();
-        let number = address.segment();
-        let generation = self.segment(number).generation();
-        let seed = store.segment_seed(number, generation);
-        let place = store.geometry.segment(number) + address.offset() as u64;
+    pub fn read_record(&self, address: Address) -> io::Result<ReadBuffer> {
+        let mut size = None;
+        loop {
+            let (offset, len) = self.record_range(address, size);
+            let mut buffer = ReadBuffer::new(offset, len, size_of::<u64>());
+            self.durable_log().device.read_at(offset, buffer.bytes_mut())?;
+            match self.check_record(address, &buffer)? {
+                None => return Ok(buffer),
+                larger => size = larger,
+            }
+        }
+    }
+
+    /// Where on the device a record lies, and how many bytes of it to read: `size`, or what records
+    /// of its segment were found to have.
+    pub fn record_range(&self, address: Address, size: Option<usize>) -> (u64, usize) {
+        let geometry = &self.durable_log().geometry;
+        let place = geometry.segment(address.segment()) + address.offset() as u64;
         let room = self.segment_size() - address.offset();
-        let mut words = vec![0u64; BLOCK.min(room) / size_of::<u64>()];
-        store.device.read_at(place, bytes_of(&mut words))?;
+        let guess = || match self.segment(address.segment()).record_size() {
+            0 => BLOCK,
+            known => known.max(LEAST_READ),
+        };
+        (place, size.unwrap_or_else(guess).min(room))
+    }
+
+    /// Looks at what was read from a record's [range](Log::record_range): `None` if it begins with
+    /// the whole record, else the size that has to be read.
+    ///
+    /// # Errors
+    /// What is there is not the record.
+    pub fn check_record(&self, address: Address, bytes: &[u8]) -> io::Result<Option<usize>> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
-        let head = Head::parse(bytes_of(&mut words), None).ok_or_else(damaged)?;
+        let number = address.segment();
+        let segment = self.segment(number);
+        let head = Head::parse(bytes, None).ok_or_else(damaged)?;
         let size = head.layout.size();
-        if size > room {
+        if size > self.segment_size() - address.offset() {
             return Err(damaged());
         }
-        let read = size_of_val(&words[..]);
-        words.resize(size.div_ceil(size_of::<u64>()), 0);
-        let bytes = bytes_of(&mut words);
-        if size > read {
-            store.device.read_at(place + read as u64, &mut bytes[read..])?;
+        if size > bytes.len() {
+            return Ok(Some(size));
         }
-        let intact = Record::parse(bytes, None)
-            .is_some_and(|record| format::record_is_intact(&record, seed));
-        if !intact {
+        let seed = self.durable_log().segment_seed(number, segment.generation());
+        let record = Record::parse(&bytes[..size], None).ok_or_else(damaged)?;
+        if !format::record_is_intact(&record, seed) {
             return Err(damaged());
         }
-        Ok(words.into_boxed_slice())
+        segment.note_record_size(size);
+        Ok(None)
     }
 }
 

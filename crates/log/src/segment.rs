@@ -1,6 +1,6 @@
 //! The segment table's entries.
 
-use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::ops::Range;
 
 /// What a segment is doing.
@@ -67,10 +67,12 @@ pub struct Segment {
     durable: AtomicU32,
     /// Bytes from its start that records may fill.
     capacity: AtomicU32,
-    /// A jumbo's value length in bytes; 0 for a normal segment.
-    jumbo_value: AtomicU64,
+    /// A jumbo's value length in bytes, 1 GiB at most; 0 for a normal segment.
+    jumbo_value: AtomicU32,
     /// A jumbo's mapping length in bytes.
-    jumbo_mapping: AtomicU64,
+    jumbo_mapping: AtomicU32,
+    /// What is worth reading of a record here, bytes; 0 before one was read.
+    record_size: AtomicU32,
 }
 
 impl Default for Segment {
@@ -90,8 +92,9 @@ impl Default for Segment {
             closed: AtomicU32::new(0),
             durable: AtomicU32::new(0),
             capacity: AtomicU32::new(0),
-            jumbo_value: AtomicU64::new(0),
-            jumbo_mapping: AtomicU64::new(0),
+            jumbo_value: AtomicU32::new(0),
+            jumbo_mapping: AtomicU32::new(0),
+            record_size: AtomicU32::new(0),
         }
     }
 }
@@ -110,6 +113,7 @@ impl Segment {
         self.born.store(now, Ordering::Relaxed);
         self.jumbo_value.store(0, Ordering::Relaxed);
         self.jumbo_mapping.store(0, Ordering::Relaxed);
+        self.record_size.store(0, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.frame.store(frame, Ordering::Release);
         self.set_state(State::Open);
@@ -134,8 +138,8 @@ impl Segment {
         self.stream.store(restored.stream, Ordering::Relaxed);
         self.born.store(restored.born, Ordering::Relaxed);
         self.generation.store(restored.generation, Ordering::Relaxed);
-        self.jumbo_value.store(value as u64, Ordering::Relaxed);
-        self.jumbo_mapping.store(mapping as u64, Ordering::Relaxed);
+        self.jumbo_value.store(value as u32, Ordering::Relaxed);
+        self.jumbo_mapping.store(mapping as u32, Ordering::Relaxed);
         self.dead.store(0, Ordering::Relaxed);
         self.set_end(restored.filled);
         self.frame.store(restored.frame, Ordering::Release);
@@ -168,8 +172,8 @@ impl Segment {
 
     /// Makes the open segment a sealed jumbo of one record of `size` bytes.
     pub(crate) fn make_jumbo(&self, size: usize, value: usize, mapping: usize) {
-        self.jumbo_value.store(value as u64, Ordering::Relaxed);
-        self.jumbo_mapping.store(mapping as u64, Ordering::Relaxed);
+        self.jumbo_value.store(value as u32, Ordering::Relaxed);
+        self.jumbo_mapping.store(mapping as u32, Ordering::Relaxed);
         self.tail.store(size as u32 | CLOSED, Ordering::Release);
         self.set_state(State::Sealed);
     }
@@ -223,6 +227,21 @@ impl Segment {
     /// No more appends. Those that have reserved finish before their next quiescent point.
     pub(crate) fn close(&self) {
         self.tail.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+
+    /// How many bytes to read of a record whose size is not known, so that one read is nearly always
+    /// enough; 0 if no record of the segment was read yet.
+    pub(crate) fn record_size(&self) -> usize {
+        self.record_size.load(Ordering::Relaxed) as usize
+    }
+
+    /// A record of `size` bytes was read: the guess rises to it at once and sinks slowly.
+    pub(crate) fn note_record_size(&self, size: usize) {
+        let (guess, size) = (self.record_size.load(Ordering::Relaxed), size as u32);
+        let next = if size >= guess { size } else { guess - (guess - size) / 16 };
+        if next != guess {
+            self.record_size.store(next, Ordering::Relaxed);
+        }
     }
 
     /// Takes the frame out of the table; the number is free afterwards.

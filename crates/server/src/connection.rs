@@ -24,7 +24,7 @@ use batch::{KeyBatch, Scratch};
 use body::Body;
 use dialect::{Binary, Text};
 use gates::{Gates, Repair};
-use larder_engine::{Engine, Session, UnixSeconds};
+use larder_engine::{Engine, Reads, Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, reply};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct Connection {
     state: State,
     /// Replies that wait for commits, if there are any.
     gates: Option<Box<Gates>>,
+    /// Records that were not in memory: it goes on when they are read.
+    reads: Option<Reads>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,7 +278,13 @@ impl Service for Worker {
     }
 
     fn connect(&mut self, _peer: Peer, _id: ConnectionId) -> Connection {
-        Connection { protocol: Protocol::Undecided, value: None, state: State::Ready, gates: None }
+        Connection {
+            protocol: Protocol::Undecided,
+            value: None,
+            state: State::Ready,
+            gates: None,
+            reads: None,
+        }
     }
 
     fn process(
@@ -290,8 +298,23 @@ impl Service for Worker {
         {
             return flow;
         }
+        let reads = connection.reads.take();
         let flow = self.go_on(connection, input, output);
+        let wanted = self.session.take_reads();
+        // Now, for what was read for the last call may be what this one wants as well.
+        if let Some(reads) = reads {
+            self.session.release(reads);
+        }
+        match wanted {
+            Some(reads) if flow == Flow::Read => self.session.release(reads),
+            reads => connection.reads = reads,
+        }
         if connection.gates.is_none() { flow } else { self.withhold(connection, flow, output) }
+    }
+
+    fn awaits(&self, connection: &mut Connection) -> bool {
+        let Connection { gates: None, reads: Some(reads), .. } = connection else { return false };
+        self.session.awaits(reads)
     }
 
     fn is_idle(&self, connection: &Connection) -> bool {
@@ -303,6 +326,9 @@ impl Service for Worker {
     fn disconnect(&mut self, mut connection: Connection) {
         // A half-received value gives its memory back by itself.
         self.forget(&mut connection);
+        if let Some(reads) = connection.reads {
+            self.session.release(reads);
+        }
     }
 }
 

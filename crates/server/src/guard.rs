@@ -125,6 +125,10 @@ impl<S: Service> Service for Guard<S> {
         self.service.process(&mut guarded.connection, input, output)
     }
 
+    fn awaits(&self, guarded: &mut Self::Connection) -> bool {
+        self.service.awaits(&mut guarded.connection)
+    }
+
     fn is_idle(&self, guarded: &Self::Connection) -> bool {
         self.service.is_idle(&guarded.connection)
     }

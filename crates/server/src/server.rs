@@ -278,7 +278,11 @@ impl Server {
         context: &Arc<ServerContext>,
     ) -> Result<JoinHandle<()>, StartError> {
         let source = Arc::clone(&self.source);
-        let session = source.engine.session(worker.waker());
+        let mut session = source.engine.session(worker.waker());
+        if source.settings().store.is_some() {
+            let _ =
+                source.flash_io.set(store::flash_io(&mut session, &worker, source.net.backend()));
+        }
         let clock = source.clock;
         let now = Arc::new(AtomicU32::new(clock.now()));
         let shown = Arc::clone(&now);

@@ -1,8 +1,9 @@
 //! Kernel calls on files that the standard library does not have.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 
 /// Allocates the bytes from `length` to `size`; the file is `size` bytes long afterwards.
 pub(super) fn allocate(file: &File, length: u64, size: u64) -> io::Result<()> {
@@ -37,4 +38,31 @@ pub(super) fn free_bytes(file: &File) -> io::Result<Option<u64>> {
     // SAFETY: the call has succeeded, so the structure is filled.
     let found = unsafe { found.assume_init() };
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
+}
+
+/// Opens the same file for reads around the page cache; with what offsets, lengths and memory of
+/// such reads must be multiples of, bytes.
+pub(super) fn open_direct(file: &File) -> io::Result<(File, usize)> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    Ok((direct, direct_alignment(file).unwrap_or(MOST_ALIGNED)))
+}
+
+/// Every device is content with this alignment, bytes.
+const MOST_ALIGNED: usize = 4096;
+
+/// The alignment that the kernel names (Linux 6.1); files alone, not devices.
+fn direct_alignment(file: &File) -> Option<usize> {
+    let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
+    // SAFETY: the path is an empty string, the kernel fills the structure and keeps no pointer.
+    let result =
+        unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, found.as_mut_ptr()) };
+    // SAFETY: it was all zeros before, which is a valid value.
+    let found = unsafe { found.assume_init() };
+    if result != 0 || found.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return None;
+    }
+    let align = found.stx_dio_offset_align.max(found.stx_dio_mem_align) as usize;
+    (align.is_power_of_two() && align <= MOST_ALIGNED).then_some(align.max(512))
 }

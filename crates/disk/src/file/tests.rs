@@ -208,3 +208,90 @@ fn several_threads_write_and_read_at_once() {
         assert_eq!(found, [(block % 4) as u8 + 1; 4096], "block {block}");
     }
 }
+
+/// An eventfd, and what a queue answers with once everything has ended.
+fn all_ended(queue: &mut dyn ReadQueue, event: &File, count: usize) -> Vec<(u64, Option<Vec<u8>>)> {
+    let mut found = Vec::new();
+    queue.submit();
+    while found.len() < count {
+        std::io::Read::read(&mut &*event, &mut [0; 8]).expect("an event comes");
+        queue.ended(&mut |token, result| {
+            found.push((token, result.ok().map(|bytes| bytes.to_vec())));
+        });
+        queue.submit();
+    }
+    found.sort_unstable();
+    found
+}
+
+fn eventfd() -> File {
+    // SAFETY: takes no pointers; the descriptor is nobody else's.
+    unsafe {
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
+        assert!(fd >= 0);
+        std::os::fd::FromRawFd::from_raw_fd(fd)
+    }
+}
+
+#[test]
+fn a_queue_reads_any_range_and_many_at_once() {
+    let folder = Folder::new("queue");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    let bytes: Vec<u8> =
+        (0..SIZE as u32).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 24) as u8).collect();
+    device.write_at(0, &bytes).expect("write");
+    device.sync().expect("sync");
+    let event = eventfd();
+    let Ok(mut queue) = device.read_queue(std::os::fd::AsFd::as_fd(&event)) else {
+        return eprintln!("io_uring cannot be used here");
+    };
+    // More than the kernel is handed at once, from any place.
+    let ranges: Vec<(usize, usize)> = (0..1000)
+        .map(|n: usize| (n * 4091 % (SIZE as usize - 9000), 1 + n * 37 % 9000))
+        .chain([(0, 1), (SIZE as usize - 1, 1), (SIZE as usize - 5000, 5000)])
+        .collect();
+    for (token, &(from, len)) in ranges.iter().enumerate() {
+        queue.push(token as u64, from as u64, len).expect("lies inside");
+    }
+    for (token, found) in all_ended(&mut *queue, &event, ranges.len()) {
+        let (from, len) = ranges[token as usize];
+        assert_eq!(found.as_deref(), Some(&bytes[from..from + len]), "{len} bytes at {from}");
+    }
+    let outside = queue.push(0, SIZE - 1, 2).expect_err("outside");
+    assert_eq!(outside.kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_queue_sees_what_was_written_a_moment_ago() {
+    let folder = Folder::new("queue-fresh");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    let event = eventfd();
+    let Ok(mut queue) = device.read_queue(std::os::fd::AsFd::as_fd(&event)) else { return };
+    for round in 0..50u8 {
+        let at = u64::from(round % 7) * 3000;
+        device.write_at(at, &[round; 3000]).expect("write");
+        queue.push(u64::from(round), at, 3000).expect("lies inside");
+        let found = all_ended(&mut *queue, &event, 1);
+        assert_eq!(found, [(u64::from(round), Some(vec![round; 3000]))]);
+    }
+}
+
+#[test]
+fn a_queue_that_ends_early_and_one_of_a_file_cut_short() {
+    let folder = Folder::new("queue-cut");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    let event = eventfd();
+    let Ok(mut queue) = device.read_queue(std::os::fd::AsFd::as_fd(&event)) else { return };
+    (0..300).for_each(|token| queue.push(token, token * 4096, 4096).expect("lies inside"));
+    queue.submit();
+    drop(queue);
+    let mut queue = device.read_queue(std::os::fd::AsFd::as_fd(&event)).expect("another");
+    OpenOptions::new()
+        .write(true)
+        .open(device.path())
+        .expect("opens")
+        .set_len(SIZE / 2)
+        .expect("cut");
+    queue.push(1, SIZE - 4096, 4096).expect("lies inside");
+    assert_eq!(all_ended(&mut *queue, &event, 1), [(1, None)], "an error, not zeros");
+}

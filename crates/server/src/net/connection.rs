@@ -309,6 +309,13 @@ impl<S: Service, I> Core<S, I> {
         batch.retain(|key| {
             // A key may have been reused or be listed twice.
             let Some(connection) = self.connections.get_mut(*key) else { return false };
+            if connection.flow == Flow::Park
+                && let Some(state) = &mut connection.service
+                && self.service.awaits(state)
+            {
+                self.parked.push(*key);
+                return false;
+            }
             connection.listed = false;
             let waits = connection.flow.waits();
             if waits {

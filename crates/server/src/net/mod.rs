@@ -129,6 +129,11 @@ pub trait Service {
         output: &mut OutputBuffer<'_>,
     ) -> Flow;
 
+    /// Whether a connection that [parks](Flow::Park) would only do so again: a wake-up is not for it.
+    fn awaits(&self, _connection: &mut Self::Connection) -> bool {
+        false
+    }
+
     /// Whether the connection stands between two commands as far as the service knows: nothing is
     /// half received or waited for. A graceful shutdown closes such connections at once and gives
     /// the others time.

@@ -3,7 +3,7 @@
 //! wake-up is never lost, and many wake-ups before the worker looks cost one system call.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
@@ -30,6 +30,10 @@ impl Alarm {
     /// The descriptor that becomes readable.
     pub(super) fn fd(&self) -> RawFd {
         self.event.as_raw_fd()
+    }
+
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 
     pub(super) fn ring(&self) {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -105,6 +106,11 @@ impl Worker {
     /// Wakes the loop from any thread: connections that were parked are processed again.
     pub fn waker(&self) -> Waker {
         self.shared.desks[self.index].alarm.waker()
+    }
+
+    /// An eventfd that does the same when it becomes readable.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.shared.desks[self.index].alarm.event()
     }
 
     /// What this worker has done; readable at any time from any thread.

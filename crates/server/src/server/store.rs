@@ -7,12 +7,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use larder_disk::FileDevice;
-use larder_engine::{Engine, Health, MonotonicClock, OpenError, Progress, StoreOptions, is_store};
+use larder_engine::{
+    Engine, Health, MonotonicClock, OpenError, Progress, Session, StoreOptions, is_store,
+};
 use tracing::{error, info, warn};
 
 use super::StartError;
 use crate::admin::Subject;
 use crate::clock::{Clock, random_seed};
+use crate::net;
 use crate::settings::Settings;
 
 /// How often the log hears of a long recovery, and how soon of a store that fails.
@@ -115,6 +118,24 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
         from_image = recovered.from_image,
         after_ms = recovered.took.as_millis() as u64,
     );
+}
+
+/// Settles how a worker's session reads what is not in memory; the answer names the way.
+pub(super) fn flash_io(
+    session: &mut Session,
+    worker: &net::Worker,
+    backend: &net::Backend,
+) -> &'static str {
+    if backend.kind == net::BackendKind::Epoll {
+        return "threads";
+    }
+    match session.read_through(worker.event()) {
+        Ok(()) => "uring",
+        Err(error) => {
+            warn!(event = "flash_reads_by_threads", %error);
+            "threads"
+        }
+    }
 }
 
 /// Makes everything durable and marks the end as a clean one.

@@ -161,6 +161,8 @@ fn store_rows(source: &Source, engine: &larder_engine::Stats, row: &mut Row<'_>)
         None => put(row, "larder_store", "none"),
     }
     put(row, "larder_durability", durability_name(settings.durability()));
+    put(row, "larder_flash_io", source.flash_io.get().copied().unwrap_or("none"));
+    put(row, "larder_flash_reads", engine.totals.flash_reads);
     put(row, "larder_unsynced_bytes", engine.unsynced_bytes);
     put(row, "larder_unsynced_ms", engine.unsynced_ms);
     put(row, "larder_commits", engine.commits);

@@ -43,6 +43,8 @@ pub struct Source {
     pub(crate) draining: AtomicBool,
     /// Set when the context exists, which holds this as its hooks.
     context: OnceLock<Weak<ServerContext>>,
+    /// How records that are not in memory are read.
+    pub(crate) flash_io: OnceLock<&'static str>,
     /// What had been counted at the last reset.
     baseline: Mutex<NetTotals>,
 }
@@ -123,6 +125,7 @@ impl Source {
             workers: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             context: OnceLock::new(),
+            flash_io: OnceLock::new(),
             baseline: Mutex::default(),
         }
     }

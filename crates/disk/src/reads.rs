@@ -1,0 +1,96 @@
+//! Reads that go on while their thread does other things.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+/// Reads of one thread, many of which are on their way at once.
+pub trait ReadQueue: Send + fmt::Debug {
+    /// Notes a read of `len` bytes from `offset`, for which `token` stands until it
+    /// [ends](ReadQueue::ended). It begins with the next [`submit`](ReadQueue::submit).
+    ///
+    /// # Errors
+    /// The range does not lie inside of the device ([`io::ErrorKind::InvalidInput`]).
+    fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()>;
+
+    /// Hands what was noted to the device.
+    fn submit(&mut self);
+
+    /// Calls `each` for every read that has ended since the last call, in any order.
+    fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>));
+}
+
+/// Bytes that were read. They begin where the device wanted, so only a part of the memory is what
+/// was asked for: an offset of the device that is a multiple of 8 lies in memory that is, too.
+pub struct ReadBuffer {
+    memory: NonNull<u8>,
+    layout: Layout,
+    start: usize,
+    len: usize,
+}
+
+// SAFETY: the memory is this value's own, like a vector's.
+unsafe impl Send for ReadBuffer {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for ReadBuffer {}
+
+impl ReadBuffer {
+    /// Memory of zeros for `len` bytes from `offset`, widened on both sides to multiples of `align`,
+    /// a power of two that is at least 8.
+    pub fn new(offset: u64, len: usize, align: usize) -> ReadBuffer {
+        debug_assert!(align.is_power_of_two() && align >= size_of::<u64>());
+        let start = (offset % align as u64) as usize;
+        let size = (start + len).max(1).next_multiple_of(align);
+        #[expect(clippy::expect_used, reason = "lengths of records are far below isize::MAX")]
+        let layout = Layout::from_size_align(size, align).expect("a length that fits");
+        // SAFETY: the size is not 0.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        ReadBuffer { memory, layout, start, len }
+    }
+
+    /// Bytes of memory that it owns.
+    pub fn footprint(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// How many of the bytes are in front of those that were asked for.
+    pub(crate) fn lead(&self) -> usize {
+        self.start
+    }
+
+    /// All of its memory, for the device to fill.
+    pub(crate) fn memory(&mut self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.memory, self.layout.size())
+    }
+
+    /// What was asked for, for whoever reads it in another way.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `start + len` is inside of the memory, which is initialised and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl Deref for ReadBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start + len` is inside of the memory, which is initialised and borrowed.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl Drop for ReadBuffer {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout, and nobody else owns it.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+    }
+}
+
+impl fmt::Debug for ReadBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadBuffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}

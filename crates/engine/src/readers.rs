@@ -1,0 +1,96 @@
+//! Threads that read records from the store for sessions that cannot read by themselves.
+
+use crate::engine::{Engine, lock};
+use crate::fetch::Inbox;
+use larder_log::Address;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::task::Waker;
+use std::thread;
+
+/// Each waits for one read at a time.
+const READERS: usize = 8;
+
+/// Reads that wait for a reader.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    queue: Mutex<VecDeque<Request>>,
+    ready: Condvar,
+    ended: AtomicBool,
+}
+
+/// A record that is to be read.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Where it lies, in which use of its segment.
+    pub(crate) place: (Address, u32),
+    /// Where it goes, and who is told.
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) waker: Waker,
+}
+
+impl Readers {
+    pub(crate) fn ask(&self, request: Request) {
+        lock(&self.queue).push_back(request);
+        self.ready.notify_one();
+    }
+
+    /// The readers end.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        drop(lock(&self.queue));
+        self.ready.notify_all();
+    }
+
+    /// The next request; `None` when the readers end.
+    fn wait(&self) -> Option<Request> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if self.ended.load(Ordering::Acquire) {
+                return None;
+            }
+            match queue.pop_front() {
+                Some(request) => return Some(request),
+                None => queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// Starts the readers. They hold no handle of the engine while they wait.
+pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
+    for number in 0..READERS {
+        let (weak, readers) = (Arc::downgrade(engine), Arc::clone(&engine.readers));
+        let builder = thread::Builder::new().name(format!("reader-{number}"));
+        builder.spawn(move || run(&weak, &readers))?;
+    }
+    Ok(())
+}
+
+fn run(weak: &Weak<Engine>, readers: &Readers) {
+    while let Some(request) = readers.wait() {
+        let Some(engine) = weak.upgrade() else { return };
+        engine.serve(request);
+    }
+}
+
+impl Engine {
+    /// Reads what sessions wait for, for engines without threads of their own; the answer is whether
+    /// anybody waited.
+    pub fn serve_reads(&self) -> bool {
+        let mut any = false;
+        loop {
+            let Some(request) = lock(&self.readers.queue).pop_front() else { return any };
+            any = true;
+            self.serve(request);
+        }
+    }
+
+    fn serve(&self, request: Request) {
+        let Request { place, inbox, waker } = request;
+        inbox.put(place, self.log.read_record(place.0).ok());
+        waker.wake();
+    }
+}
