@@ -11,6 +11,7 @@
 //! 2023; of the choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and
 //! implementation of a log-structured file system", 1992.
 
+mod frames;
 mod walk;
 
 use crate::durability::{Changes, Durable};
@@ -18,6 +19,7 @@ use crate::engine::Engine;
 use crate::key::Key;
 use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
+use frames::Resident;
 use larder_log::{Participant, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
 use std::io;
@@ -102,6 +104,8 @@ pub(crate) struct Cleaner {
     sweep_at: SegmentNumber,
     swept: UnixSeconds,
     idle_polls: u32,
+    /// Hits that had been counted when a frame was dropped last.
+    hits: u64,
 }
 
 /// Starts the cleaner's thread. It holds no handle of the engine while it waits, so that the engine
@@ -151,6 +155,7 @@ impl Cleaner {
             sweep_at: 0,
             swept: 0,
             idle_polls: 0,
+            hits: 0,
         }
     }
 
@@ -172,6 +177,9 @@ impl Cleaner {
             last = self.step(engine);
             unreadable += usize::from(last == Step::Unreadable);
             self.reap(engine);
+        }
+        if engine.log.take_copy_want() && !self.must_free(engine) {
+            self.free_frame_for_copies(engine);
         }
         let short = self.must_free(engine);
         let coming = engine.log.quarantined() > 0 || engine.log.dropped_frames() > 0;
@@ -235,8 +243,7 @@ impl Cleaner {
         let mut unsettled = false;
         let mut best: Option<(f64, Stream, SegmentNumber)> = None;
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
-        let mut droppable: [Option<Sealed>; 2] = [None; 2];
-        let mut live = [0u64; 2];
+        let mut resident = Resident::default();
         for stream in streams {
             for sealed in engine.log.sealed(stream) {
                 let segment = engine.log.segment(sealed.segment);
@@ -259,9 +266,9 @@ impl Cleaner {
                 }
                 oldest[stream as usize].get_or_insert(sealed);
                 if !segment.is_jumbo() {
-                    droppable[stream as usize].get_or_insert(sealed);
+                    resident.droppable[stream as usize].get_or_insert(sealed);
                 }
-                live[stream as usize] += u64::from(alive);
+                resident.live[stream as usize] += u64::from(alive);
                 if let Some(benefit) = self.benefit(engine, sealed.segment, alive, now, places)
                     && best.is_none_or(|(most, ..)| benefit > most)
                 {
@@ -277,11 +284,8 @@ impl Cleaner {
         if unsettled && let Some(durable) = &engine.durable {
             durable.want_commit();
         }
-        let probation = live[0] * PROBATION_SHARE > live[0] + live[1];
-        let order = if probation { [0, 1] } else { [1, 0] };
         if engine.durable.is_some() && !places {
-            let coldest = order.iter().find_map(|&queue| droppable[queue]);
-            if coldest.is_some_and(|sealed| engine.log.drop_frame(sealed.segment)) {
+            if self.free_frame(engine, &resident) {
                 return Step::Freed;
             }
             if unsettled {
@@ -292,7 +296,9 @@ impl Cleaner {
         if engine.options.when_full == WhenFull::Refuse {
             return if unsettled { Step::Later } else { Step::Nothing };
         }
-        for queue in order {
+        let [new, old] = resident.live;
+        let probation = new * PROBATION_SHARE > new + old;
+        for queue in if probation { [0, 1] } else { [1, 0] } {
             if let Some(sealed) = oldest[queue] {
                 return self.clean(engine, streams[queue], sealed.segment, Fate::Evict);
             }

@@ -324,6 +324,9 @@ impl Engine {
             index_bytes: self.index.bytes(),
             index_slots: self.index.slots(),
             frame_bytes: self.log.frame_bytes(),
+            copies: self.log.copies() as u64,
+            copy_bytes: self.log.copy_frames().iter().sum::<usize>() as u64
+                * self.log.segment_size() as u64,
             buffer_bytes: self.budget.buffers(),
             segment_size: self.log.segment_size() as u64,
             unsynced_bytes: self.log.unsynced_bytes(),
@@ -356,6 +359,11 @@ impl Engine {
             }
         }
         stats
+    }
+
+    /// Look-ups that found an item, of all sessions since the start.
+    pub(crate) fn get_hits(&self) -> u64 {
+        lock(&self.counters).sum().get_hits
     }
 
     /// Sets the counters to zero (`stats reset`); gauges stay.

@@ -1,6 +1,7 @@
 //! A session: one thread's way into the engine, with its counters, its clock and its part in the
 //! quiescent period.
 
+use crate::cleaner::READY_FRAMES;
 use crate::durability::{Change, Changes};
 use crate::engine::Engine;
 use crate::fetch::{Fetched, Reads};
@@ -13,7 +14,7 @@ use crate::write::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
 use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{Address, Appender, Appending, Participant, Record, Rule, State};
+use larder_log::{Address, Appender, Appending, Kept, Participant, Queue, Record, Rule, State};
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -256,7 +257,7 @@ impl Session {
         // SAFETY: by the caller's promise.
         let record = match unsafe { self.engine.log.record(slot.address()) } {
             Some(record) => record,
-            None => self.fetched_record(slot.address())?,
+            None => self.absent_record(slot.address())?,
         };
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
@@ -266,12 +267,31 @@ impl Session {
         Item::new(record, slot, &self.engine.log)
     }
 
-    /// Counts a read in the slot. A lost race loses one count.
+    /// Counts a read of an item. A lost race loses one count.
     #[inline]
-    pub(crate) fn bump_frequency(place: &AtomicU64, slot: Slot) {
+    pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
+        if self.engine.durable.is_some() && !self.engine.log.is_resident(slot.address()) {
+            self.count_read_of_absent(slot, record);
+        }
         if slot.frequency() < MAX_FREQUENCY {
             let bumped = slot.with_frequency(slot.frequency() + 1);
             let _ = place.compare_exchange(slot.0, bumped.0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The record has no frame: its copy was read, or one is made if it was read before.
+    #[cold]
+    fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) {
+        let (log, address) = (&self.engine.log, slot.address());
+        let generation = log.segment(address.segment()).generation();
+        // SAFETY: a session is awake while its calls are made.
+        if unsafe { log.count_copy_read(address, generation) } || slot.frequency() == 0 {
+            return;
+        }
+        if log.keep_copy(address, generation, record, Queue::Small, READY_FRAMES)
+            == Kept::NeedsFrame
+        {
+            self.engine.kick_cleaner();
         }
     }
 
@@ -286,7 +306,9 @@ impl Session {
         // is reused only after the next one; the generation says that it is still the same use.
         let record = match unsafe { self.engine.log.record(handle.address) } {
             Some(record) => Some(record),
-            None => self.fetched.get(handle.address, handle.generation),
+            // SAFETY: as above.
+            None => unsafe { self.engine.log.copy(handle.address, handle.generation) }
+                .or_else(|| self.fetched.get(handle.address, handle.generation)),
         };
         if let Some(record) = record {
             return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.address), record)));
@@ -311,11 +333,14 @@ impl Session {
         }
     }
 
-    /// A record that is not in memory, if it was fetched; else it is noted as missing.
+    /// A record whose segment has no frame: its copy, or what was fetched; else it is noted as
+    /// missing.
     #[cold]
-    fn fetched_record(&self, address: Address) -> Option<Record<'_>> {
+    fn absent_record(&self, address: Address) -> Option<Record<'_>> {
         let generation = self.engine.log.segment(address.segment()).generation();
-        let record = self.fetched.get(address, generation);
+        // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of it.
+        let copy = unsafe { self.engine.log.copy(address, generation) };
+        let record = copy.or_else(|| self.fetched.get(address, generation));
         if record.is_none() {
             self.missing.set(address.bits());
         }
@@ -331,7 +356,11 @@ impl Session {
     /// Has a record read that will be wanted.
     #[cold]
     fn fetch_ahead(&self, address: Address) {
-        self.fetch(address, self.engine.log.segment(address.segment()).generation());
+        let generation = self.engine.log.segment(address.segment()).generation();
+        // SAFETY: a session is awake while its calls are made.
+        if unsafe { self.engine.log.copy(address, generation) }.is_none() {
+            self.fetch(address, generation);
+        }
     }
 
     fn fetch(&self, address: Address, generation: u32) {

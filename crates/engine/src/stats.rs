@@ -115,6 +115,10 @@ pub struct Stats {
     pub index_slots: u64,
     /// Bytes of RAM of frames, jumbo ones included.
     pub frame_bytes: u64,
+    /// Copies in memory of items that are in the store only.
+    pub copies: u64,
+    /// Of the bytes of frames, those that hold such copies.
+    pub copy_bytes: u64,
     /// Bytes of RAM of connection buffers.
     pub buffer_bytes: u64,
     /// Size of a segment, in bytes.

@@ -272,3 +272,80 @@ fn a_value_with_a_segment_of_its_own_expires_after_a_restart_too() {
     engine.clean(&mut ManualCleaner::default());
     assert_eq!(engine.stats().items, 0);
 }
+
+/// Copies of what is read again and again lead to no version but the one that the index names, while
+/// keys are overwritten and segments cleaned and used again.
+#[test]
+fn what_is_read_often_is_read_from_memory_and_never_from_the_past() {
+    const KEYS: u64 = 2500;
+    let mut options = options(Durability::Async);
+    options.when_full = WhenFull::Refuse;
+    if let Some(store) = &mut options.store {
+        store.device = Arc::new(SimDevice::new(18 << 20, 1));
+    }
+    let engine = Engine::open_without_threads(options).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    let mut cleaner = ManualCleaner::default();
+    let mut versions = vec![0u64; KEYS as usize];
+    let mut random = 1u64;
+    let mut draw = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % below
+    };
+    let value = |n: u64, version: u64| {
+        [n, version].repeat(250).iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let mut step = |session: &mut Session| {
+        engine.clean(&mut cleaner);
+        engine.commit();
+        engine.serve_reads();
+        session.tick(1);
+    };
+    for round in 0..60_000u64 {
+        // A few keys are popular, and every key is overwritten now and then.
+        let n = if round < KEYS { round } else { draw(KEYS / if round % 2 == 0 { 10 } else { 1 }) };
+        let name = format!("key{n}");
+        let writes = round < KEYS || round % 4 == 0;
+        if writes {
+            versions[n as usize] += 1;
+        }
+        let expected = value(n, versions[n as usize]);
+        for turn in 0.. {
+            assert!(turn < 200, "{name} waits for ever: {:?}", engine.stats());
+            let key = session.key(name.as_bytes());
+            let done = if writes {
+                match session.store(&key, Store::set(&expected, 0, Expiry::NEVER)) {
+                    Outcome::Ready(stored) => matches!(stored, Stored::Stored { .. }),
+                    Outcome::NeedsSpace | Outcome::NeedsRead => false,
+                    other => panic!("{name} in round {round}: {:?}", other.map(drop)),
+                }
+            } else {
+                match session.get(&key) {
+                    Outcome::Ready(found) => {
+                        let found = found.map(|item| item.value().to_vec());
+                        assert!(found.as_ref() == Some(&expected), "{name} in round {round}");
+                        true
+                    }
+                    Outcome::NeedsRead => false,
+                    _ => panic!("a get waits for reads alone"),
+                }
+            };
+            if done {
+                break;
+            }
+            step(&mut session);
+        }
+        if round % 16 == 0 {
+            step(&mut session);
+        }
+    }
+    let stats = engine.stats();
+    assert!(stats.copies > 0, "{stats:?}");
+    assert!(stats.totals.moved_items > 0, "segments were cleaned");
+    let gets = stats.totals.get_hits;
+    assert!(
+        stats.totals.flash_reads * 2 < gets,
+        "{} reads for {gets} gets",
+        stats.totals.flash_reads
+    );
+}

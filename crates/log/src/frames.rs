@@ -39,7 +39,8 @@ impl Frames {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self) -> u32 {
+    /// How many there may ever be.
+    pub(crate) fn count(&self) -> u32 {
         (self.region.len() / self.size) as u32
     }
 

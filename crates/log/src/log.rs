@@ -3,6 +3,7 @@
 
 use crate::address::{Address, SegmentNumber};
 use crate::appender::DeadCounts;
+use crate::copies::Copies;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
@@ -125,6 +126,7 @@ pub struct Log {
     pub(crate) evicting: AtomicU32,
     /// Frames that were dropped, and the epochs that must have passed before they are reused.
     pub(crate) dropped: Mutex<VecDeque<(u64, usize)>>,
+    pub(crate) copies: Copies,
     pub(crate) store: Option<Store>,
 }
 
@@ -144,6 +146,8 @@ impl Log {
         assert!(config.segment_size.is_power_of_two());
         assert!(config.segment_size <= crate::MAX_SEGMENT_SIZE);
         let frames = Frames::reserve(config.max_frame_bytes, config.segment_size)?;
+        // Without a store nothing is read from one.
+        let frames_at_most = if store.is_some() { frames.count() as usize } else { 0 };
         let count = match &store {
             Some(store) => store.segment_count(),
             None => {
@@ -173,6 +177,7 @@ impl Log {
             dead: DeadCounts::default(),
             evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
+            copies: Copies::new(frames_at_most, config.segment_size),
             store,
         })
     }

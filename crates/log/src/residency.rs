@@ -110,11 +110,12 @@ impl Log {
 
     /// Frames that were dropped and wait for their quiescent period.
     pub fn dropped_frames(&self) -> usize {
-        lock(&self.dropped).len()
+        lock(&self.dropped).len() + self.copies.retired()
     }
 
     /// Gives back the frames that nobody can be reading any more.
     pub(crate) fn reap_frames(&self) {
+        self.reap_copies();
         let mut dropped = lock(&self.dropped);
         while let Some(&(epoch, frame)) = dropped.front() {
             if !self.epochs.passed(epoch) {

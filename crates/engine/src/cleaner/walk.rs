@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// Reads that lift an item from probation to the survivors.
 const PROMOTE_AT: u8 = 2;
 /// Records whose buckets are fetched together.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 impl Cleaner {
     /// Decides about every record of a segment; false if one could not be moved. `ends` gets the

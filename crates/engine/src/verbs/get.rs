@@ -24,7 +24,7 @@ impl Session {
             return self.answer(None);
         }
         bump(&self.counters.get_hits, 1);
-        Self::bump_frequency(place, slot);
+        self.count_read(place, slot, &record);
         self.answer(Some(self.item(slot, record)))
     }
 
@@ -76,8 +76,8 @@ impl Session {
     }
 
     fn bump(&self, key: &Key<'_>) {
-        if let Some((place, slot, _)) = self.find(key) {
-            Self::bump_frequency(place, slot);
+        if let Some((place, slot, record)) = self.find(key) {
+            self.count_read(place, slot, &record);
         }
     }
 

@@ -79,9 +79,9 @@ impl Session {
         };
         match (store.mode, live) {
             (StoreMode::Add, Some(old)) => {
-                if let Some((place, slot, _)) = self.find(key) {
+                if let Some((place, slot, record)) = self.find(key) {
                     debug_assert_eq!(slot.address(), old.place.slot().address());
-                    Self::bump_frequency(place, slot);
+                    self.count_read(place, slot, &record);
                 }
                 return Ok(Stored::NotStored);
             }

@@ -189,6 +189,8 @@ fn larder_rows(
     put(row, "larder_index_bytes", engine.index_bytes);
     put(row, "larder_index_slots", engine.index_slots);
     put(row, "larder_frame_bytes", engine.frame_bytes);
+    put(row, "larder_copies", engine.copies);
+    put(row, "larder_copy_bytes", engine.copy_bytes);
     put(row, "larder_buffer_bytes", engine.buffer_bytes);
     put(row, "larder_resident_bytes", process::resident_bytes());
     put(row, "larder_segments", engine.segments);

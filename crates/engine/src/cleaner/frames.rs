@@ -1,0 +1,143 @@
+//! With a store: which memory goes although what it holds stays. Frames whose segments are durable
+//! are dropped, and copies of what was read from the device forgotten, as S3-FIFO has it: frames of
+//! new writes are its probation, copies and frames of survivors its main queue.
+
+use super::{Cleaner, READY_FRAMES, walk};
+use crate::engine::Engine;
+use crate::index::slot::Slot;
+use crate::key::Key;
+use larder_log::record::Kind;
+use larder_log::{Address, Queue, Record, Sealed, SegmentNumber, Stream};
+use std::sync::atomic::Ordering;
+
+/// New writes may hold one in so many bytes of the memory that could be freed before their oldest frame
+/// is, and so may new copies of all copies: half of what S3-FIFO gives its probation queue, for there
+/// are two of them.
+const PROBATION: u64 = 20;
+
+/// The oldest frame of each stream that may be dropped, and the live bytes of each stream that are in
+/// memory.
+#[derive(Debug, Default)]
+pub(super) struct Resident {
+    pub(super) droppable: [Option<Sealed>; 2],
+    pub(super) live: [u64; 2],
+}
+
+impl Cleaner {
+    /// Frees the frame that is wanted least; false if there is none.
+    pub(super) fn free_frame(&mut self, engine: &Engine, resident: &Resident) -> bool {
+        let [hot, survivors] = resident.droppable;
+        let [small, main] = engine.log.copy_frames();
+        let copies = ((small + main) * engine.log.segment_size()) as u64;
+        let [new, old] = resident.live;
+        if new * PROBATION > new + old + copies
+            && let Some(hot) = hot
+        {
+            return self.drop_frame(engine, hot.segment);
+        }
+        if let Some(survivors) = survivors {
+            return self.drop_frame(engine, survivors.segment);
+        }
+        if small + main > 0 {
+            let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
+            return self.forget_copies(engine, if probation { Queue::Small } else { Queue::Main });
+        }
+        hot.is_some_and(|hot| self.drop_frame(engine, hot.segment))
+    }
+
+    /// What is read from the device would rather be in memory than what is.
+    pub(super) fn free_frame_for_copies(&mut self, engine: &Engine) {
+        let coming = engine.log.quarantined() + engine.log.dropped_frames();
+        if engine.log.available_frames() + coming > READY_FRAMES {
+            return;
+        }
+        let resident = self.resident(engine);
+        self.free_frame(engine, &resident);
+    }
+
+    fn resident(&self, engine: &Engine) -> Resident {
+        let mut resident = Resident::default();
+        let settled = engine.log.settled();
+        for stream in [Stream::Hot, Stream::Survivors] {
+            for sealed in engine.log.sealed(stream) {
+                let segment = engine.log.segment(sealed.segment);
+                let lasts = sealed.sealed <= settled && engine.log.is_settled(sealed.segment);
+                if lasts && !segment.is_jumbo() && !segment.frame().is_null() {
+                    resident.droppable[stream as usize].get_or_insert(sealed);
+                    resident.live[stream as usize] += u64::from(engine.log.live(sealed.segment));
+                }
+            }
+        }
+        resident
+    }
+
+    /// Drops a segment's frame; what was read from it more than once goes on as copies.
+    fn drop_frame(&mut self, engine: &Engine, number: SegmentNumber) -> bool {
+        let hits = engine.get_hits();
+        if std::mem::replace(&mut self.hits, hits) != hits {
+            self.copy_popular(engine, number);
+        }
+        engine.log.drop_frame(number)
+    }
+
+    fn copy_popular(&mut self, engine: &Engine, number: SegmentNumber) {
+        self.participant.tick();
+        let generation = engine.log.segment(number).generation();
+        // SAFETY: the segment is sealed and settled, and only the cleaner drops its frame.
+        let records = unsafe { engine.log.records(number, None) };
+        let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
+        let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(walk::BATCH);
+        loop {
+            batch.clear();
+            for (address, record) in items.by_ref().take(walk::BATCH) {
+                let key = Key::new(record.key(), engine.options.hash_seed);
+                // SAFETY: the cleaner is awake.
+                unsafe { engine.index.prefetch(&key) };
+                batch.push((address, record, key));
+            }
+            if batch.is_empty() {
+                break;
+            }
+            for (address, record, key) in &batch {
+                // SAFETY: as above.
+                let found = unsafe { engine.index.find(key, walk::at(*address)) };
+                let popular = found.is_some_and(|(_, slot, ())| walk::keeps(slot, Stream::Hot));
+                if popular {
+                    engine.log.keep_copy(*address, generation, record, Queue::Main, 0);
+                }
+            }
+        }
+        self.participant.sleep();
+    }
+
+    /// Forgets the oldest frame of copies, but for those that were read.
+    fn forget_copies(&mut self, engine: &Engine, queue: Queue) -> bool {
+        self.participant.tick();
+        let now = engine.now.load(Ordering::Relaxed);
+        let slot_of = |address: Address, record: &Record<'_>| {
+            let key = Key::new(record.key(), engine.options.hash_seed);
+            // SAFETY: the cleaner is awake.
+            let found = unsafe { engine.index.find(&key, walk::at(address)) };
+            found.map(|(place, slot, ())| (place, slot))
+        };
+        let is_wanted = |address, record: &Record<'_>| {
+            !walk::expired(*record, now) && slot_of(address, record).is_some()
+        };
+        // What leaves probation is copied again when it is read the next time, what leaves the main
+        // queue must be read twice.
+        let left = u8::from(queue == Queue::Small);
+        let forgotten = |address, record: &Record<'_>| {
+            if let Some((place, slot)) = slot_of(address, record)
+                && slot.frequency() > left
+            {
+                let next: Slot = slot.with_frequency(left);
+                let order = Ordering::Relaxed;
+                // A lost race is a read or a write, whose result stands.
+                let _ = place.compare_exchange(slot.0, next.0, order, order);
+            }
+        };
+        let freed = engine.log.evict_copies(queue, is_wanted, forgotten);
+        self.participant.sleep();
+        freed
+    }
+}

@@ -1,0 +1,534 @@
+//! RAM copies of records whose segments have no frame: what is read often from a device is read
+//! from memory instead. A record never changes and an address leads to one record as long as its
+//! segment is in one use, so a copy needs no upkeep: it is found by address and generation, and when
+//! its record has died it is not found any more. The index, the cleaner of segments, commits and
+//! recovery know nothing of copies.
+//!
+//! Copies lie in frames of their own, taken from the same pool as those of segments, in two queues:
+//! new ones in [`Queue::Small`], those read again in [`Queue::Main`], which goes round as a clock.
+//! Source of the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP
+//! 2023; the ghosts are the frequencies in the index.
+//!
+//! A table of one cache line per bucket leads to them. Readers use it without a lock; whoever
+//! changes it holds `state`.
+//!
+//! Invariant: a frame is taken from its number, and its number given to another, only when every
+//! slot that led there is gone and the quiescent period after that has passed.
+
+use crate::address::Address;
+use crate::frames::Frames;
+use crate::log::Log;
+use crate::record::Record;
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use crate::{Budget, Epochs};
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Where a copy waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Read for the second time at least, and not since.
+    Small = 0,
+    /// Read again while it was a copy.
+    Main = 1,
+}
+
+/// What became of a record that should be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// There is a copy.
+    Yes,
+    /// There is not: somebody else changes the copies now, the record is too large, or the cleaner
+    /// knows already that a frame is wanted.
+    No,
+    /// There is not: a frame must be freed first, which nobody knows yet.
+    NeedsFrame,
+}
+
+/// Slots of a bucket: a cache line.
+const BUCKET: usize = 8;
+/// Buckets of the first table.
+const FIRST_BUCKETS: usize = 1 << 9;
+/// In front of each copied record: its address, its generation, its size.
+const HEAD: usize = 16;
+/// A record may take one in so many bytes of a frame.
+const LARGEST_SHARE: usize = 8;
+
+/// A record: where it lies, in which use of its segment.
+type Place = (Address, u32);
+
+/// Where the memory of copies comes from.
+#[derive(Debug)]
+pub(crate) struct Memory<'a> {
+    pub(crate) frames: &'a Frames,
+    pub(crate) budget: &'a Budget,
+    pub(crate) epochs: &'a Epochs,
+}
+
+/// The head of a copy: the record's address, the use of its segment, its size.
+///
+/// # Safety
+/// A copy lies there, written before the caller was led to it.
+unsafe fn read_head(copy: *const u8) -> (Address, u32, usize) {
+    let head = copy.cast::<u64>();
+    // SAFETY: a head is two words.
+    let (address, rest) = unsafe { (head.read(), head.add(1).read()) };
+    (Address::from_bits(address), rest as u32, (rest >> 32) as usize)
+}
+
+/// A slot: 22 bits of tag, 2 of frequency, 20 of frame number, 20 of offset in units of 8 bytes;
+/// 0 is empty, and so is frame number 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot(u64);
+
+const OFFSET_BITS: u32 = 20;
+const FRAME_BITS: u32 = 20;
+const FREQUENCY: u64 = 1 << (OFFSET_BITS + FRAME_BITS);
+const MAX_FREQUENCY: u64 = 3;
+const TAG_SHIFT: u32 = OFFSET_BITS + FRAME_BITS + 2;
+const PLACE: u64 = FREQUENCY - 1;
+
+impl Slot {
+    fn new(hash: u64, frequency: u64, frame: u32, offset: usize) -> Slot {
+        let tag = hash >> TAG_SHIFT << TAG_SHIFT;
+        let place = u64::from(frame) << OFFSET_BITS | (offset / 8) as u64;
+        Slot(tag | (frequency * FREQUENCY) | place)
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn has_tag(self, hash: u64) -> bool {
+        (self.0 ^ hash) >> TAG_SHIFT == 0
+    }
+
+    fn frequency(self) -> u64 {
+        (self.0 / FREQUENCY) & MAX_FREQUENCY
+    }
+
+    fn frame(self) -> usize {
+        ((self.0 & PLACE) >> OFFSET_BITS) as usize
+    }
+
+    fn offset(self) -> usize {
+        (self.0 & ((1 << OFFSET_BITS) - 1)) as usize * 8
+    }
+
+    fn same_place(self, other: Slot) -> bool {
+        (self.0 ^ other.0) & PLACE == 0
+    }
+}
+
+fn hash(address: Address) -> u64 {
+    // SplitMix64's finaliser.
+    let mut hash = address.bits().wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    hash ^ (hash >> 31)
+}
+
+#[derive(Debug)]
+struct Table {
+    slots: Box<[AtomicU64]>,
+}
+
+impl Table {
+    fn new(buckets: usize) -> Table {
+        Table { slots: (0..buckets * BUCKET).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// The two buckets in which a copy may be found.
+    fn buckets(&self, hash: u64) -> [&[AtomicU64]; 2] {
+        let count = self.slots.len() / BUCKET;
+        let bucket = |n: usize| &self.slots[n % count * BUCKET..][..BUCKET];
+        let first = hash as usize % count;
+        [bucket(first), bucket(first + 1)]
+    }
+
+    /// Adds a slot, in the place of the least read one if there is none free. The answer is whether
+    /// one was free.
+    fn add(&self, hash: u64, slot: Slot) -> bool {
+        let all = || self.buckets(hash).into_iter().flatten();
+        let value = |place: &AtomicU64| Slot(place.load(Ordering::Relaxed));
+        if let Some(place) = all().find(|place| value(place).is_empty()) {
+            place.store(slot.0, Ordering::Release);
+            return true;
+        }
+        if let Some(place) = all().min_by_key(|place| value(place).frequency()) {
+            place.store(slot.0, Ordering::Release);
+        }
+        false
+    }
+}
+
+/// Copies in the order in which they came.
+#[derive(Debug, Default)]
+struct Fifo {
+    /// Frames and how far they are filled; the last one is written to.
+    frames: VecDeque<(u32, usize)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: [Fifo; 2],
+    /// Numbers without a frame.
+    free: Vec<u32>,
+    /// Numbers below this one have been used.
+    fresh: u32,
+    /// Slots in use.
+    slots: usize,
+    /// Frames that nobody is led to any more, and the epochs that must have passed.
+    retired: VecDeque<(u64, u32)>,
+    /// The same for tables.
+    old_tables: Vec<(u64, Box<Table>)>,
+}
+
+/// All copies.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    /// Null before the first copy.
+    table: AtomicPtr<Table>,
+    /// The frames by number; number 0 is never used.
+    frames: Box<[AtomicPtr<u8>]>,
+    frame_size: usize,
+    state: Mutex<State>,
+    /// A frame would be used.
+    wants_frame: AtomicBool,
+}
+
+impl Copies {
+    pub(crate) fn new(frames: usize, frame_size: usize) -> Copies {
+        let frames = frames.min((1 << FRAME_BITS) - 1);
+        Copies {
+            table: AtomicPtr::new(ptr::null_mut()),
+            frames: (0..=frames).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
+            frame_size,
+            state: Mutex::new(State { fresh: 1, ..State::default() }),
+            wants_frame: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Safety
+    /// As for [`Copies::find`].
+    unsafe fn table(&self) -> Option<&Table> {
+        // SAFETY: a table is dropped when the quiescent period after its replacement has passed.
+        unsafe { self.table.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The memory of the copy that a slot leads to.
+    fn memory(&self, slot: Slot) -> *mut u8 {
+        self.frames[slot.frame()].load(Ordering::Acquire).wrapping_add(slot.offset())
+    }
+
+    /// The copy of the record at `address`, of that use of its segment, and the slot that leads to it.
+    ///
+    /// # Safety
+    /// The thread is awake in the epochs, and uses the answer until its next quiescent point only.
+    unsafe fn find(
+        &self,
+        address: Address,
+        generation: u32,
+    ) -> Option<(Record<'_>, &AtomicU64, Slot)> {
+        // SAFETY: by the caller's promise.
+        let table = unsafe { self.table() }?;
+        let hash = hash(address);
+        for place in table.buckets(hash).into_iter().flatten() {
+            let slot = Slot(place.load(Ordering::Acquire));
+            if slot.is_empty() || !slot.has_tag(hash) {
+                continue;
+            }
+            let memory = self.memory(slot);
+            // SAFETY: the slot was seen since the last quiescent point, so its frame is not reused
+            // before the next one, and what it leads to was written before the slot was.
+            let (found, used, _) = unsafe { read_head(memory) };
+            if (found, used) != (address, generation) {
+                continue;
+            }
+            // SAFETY: behind the head lies a whole record.
+            return Some((unsafe { Record::at(memory.add(HEAD), || 0) }, place, slot));
+        }
+        None
+    }
+
+    /// Copies a record to the end of a queue, for which `frame` gives a new frame if that is needed.
+    fn push(
+        &self,
+        state: &mut State,
+        queue: Queue,
+        (address, generation): Place,
+        record: &Record<'_>,
+        frequency: u64,
+        frame: impl FnOnce() -> Option<*mut u8>,
+    ) -> bool {
+        let bytes = HEAD + record.size();
+        let last = state.queues[queue as usize].frames.back();
+        if last.is_none_or(|&(_, filled)| filled + bytes > self.frame_size) {
+            let number = match state.free.pop() {
+                Some(number) => number,
+                None if state.fresh as usize == self.frames.len() => return false,
+                None => {
+                    state.fresh += 1;
+                    state.fresh - 1
+                }
+            };
+            let Some(frame) = frame() else {
+                state.free.push(number);
+                return false;
+            };
+            self.frames[number as usize].store(frame, Ordering::Release);
+            state.queues[queue as usize].frames.push_back((number, 0));
+        }
+        let Some((number, filled)) = state.queues[queue as usize].frames.back_mut() else {
+            return false;
+        };
+        let hash = hash(address);
+        let slot = Slot::new(hash, frequency, *number, *filled);
+        let memory = self.memory(slot);
+        let size_and_use = (record.size() as u64) << 32 | u64::from(generation);
+        // SAFETY: from `filled` on the frame is written by the holder of `state` alone, and no slot
+        // leads there; it has room for the head and the record.
+        unsafe {
+            memory.cast::<u64>().write(address.bits());
+            memory.cast::<u64>().add(1).write(size_and_use);
+            memory.add(HEAD).copy_from_nonoverlapping(record.pointer(), record.size());
+        }
+        *filled += bytes;
+        // SAFETY: only who holds `state` replaces the table.
+        if let Some(table) = unsafe { self.table() }
+            && table.add(hash, slot)
+        {
+            state.slots += 1;
+        }
+        true
+    }
+
+    /// Makes the first table, or a larger one, if there are too few slots.
+    fn provide_slots(&self, state: &mut State, memory: &Memory<'_>) {
+        let Memory { budget, epochs, .. } = memory;
+        // SAFETY: only who holds `state` replaces the table.
+        let old = unsafe { self.table() };
+        let buckets = match old.map(|table| table.slots.len() / BUCKET) {
+            None => FIRST_BUCKETS,
+            Some(buckets) if state.slots * 8 > buckets * BUCKET * 5 => buckets * 2,
+            Some(_) => return,
+        };
+        // Beyond the budget if need be: the cleaner gives frames back for it.
+        budget.charge((buckets * BUCKET * size_of::<Slot>()) as u64);
+        let table = Table::new(buckets);
+        state.slots = 0;
+        for place in old.into_iter().flat_map(|old| &old.slots) {
+            let slot = Slot(place.load(Ordering::Acquire));
+            if slot.is_empty() {
+                continue;
+            }
+            // SAFETY: frames that slots lead to are freed by who holds `state` alone.
+            let (address, ..) = unsafe { read_head(self.memory(slot)) };
+            state.slots += usize::from(table.add(hash(address), slot));
+        }
+        let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
+        if !old.is_null() {
+            // SAFETY: it came out of a box, and is not in use any more when the epoch has passed.
+            state.old_tables.push((epochs.advance(), unsafe { Box::from_raw(old) }));
+        }
+    }
+
+    /// Takes the slot that leads to this place away; it says how often the copy was read.
+    fn remove(&self, state: &mut State, address: Address, at: Slot) -> Option<u64> {
+        // SAFETY: only who holds `state` replaces the table.
+        let table = unsafe { self.table() }?;
+        for place in table.buckets(hash(address)).into_iter().flatten() {
+            if Slot(place.load(Ordering::Relaxed)).same_place(at) {
+                state.slots -= 1;
+                return Some(Slot(place.swap(0, Ordering::AcqRel)).frequency());
+            }
+        }
+        None
+    }
+
+    /// Copies a record, unless that would leave writers fewer than `spare` frames.
+    fn keep(
+        &self,
+        memory: &Memory<'_>,
+        place: Place,
+        record: &Record<'_>,
+        queue: Queue,
+        spare: usize,
+    ) -> Kept {
+        if HEAD + record.size() > self.frame_size / LARGEST_SHARE {
+            return Kept::No;
+        }
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Kept::No,
+        };
+        self.provide_slots(&mut state, memory);
+        let frame = || {
+            let spare = memory.frames.available(memory.budget) > spare;
+            spare.then(|| memory.frames.take(memory.budget, false)).flatten()
+        };
+        if self.push(&mut state, queue, place, record, 0, frame) {
+            return Kept::Yes;
+        }
+        let first = !self.wants_frame.swap(true, Ordering::Relaxed);
+        if first { Kept::NeedsFrame } else { Kept::No }
+    }
+
+    /// Frees the oldest frame of a queue; see [`Log::evict_copies`].
+    fn evict(
+        &self,
+        memory: &Memory<'_>,
+        queue: Queue,
+        is_wanted: impl Fn(Address, &Record<'_>) -> bool,
+        forgotten: impl Fn(Address, &Record<'_>),
+    ) -> bool {
+        let state = &mut *self.lock();
+        let Some((number, filled)) = state.queues[queue as usize].frames.pop_front() else {
+            return false;
+        };
+        let mut offset = 0;
+        while offset < filled {
+            let at = Slot::new(0, 0, number, offset);
+            let copy = self.memory(at);
+            // SAFETY: up to `filled` the frame holds copies, and it is retired only below.
+            let ((address, generation, size), record) =
+                unsafe { (read_head(copy), Record::at(copy.add(HEAD), || 0)) };
+            offset += HEAD + size;
+            let Some(frequency) = self.remove(state, address, at) else { continue };
+            let wanted = frequency > 0 && is_wanted(address, &record);
+            let left = if queue == Queue::Small { 0 } else { frequency.saturating_sub(1) };
+            let frame = || memory.frames.take(memory.budget, true);
+            let place = (address, generation);
+            if !wanted || !self.push(state, Queue::Main, place, &record, left, frame) {
+                forgotten(address, &record);
+            }
+        }
+        state.retired.push_back((memory.epochs.advance(), number));
+        true
+    }
+
+    /// Gives back what nobody can be reading any more.
+    pub(crate) fn reap(&self, memory: &Memory<'_>) {
+        let Memory { frames, budget, epochs } = memory;
+        let mut state = self.lock();
+        while let Some(&(epoch, number)) = state.retired.front()
+            && epochs.passed(epoch)
+        {
+            state.retired.pop_front();
+            let frame = self.frames[number as usize].swap(ptr::null_mut(), Ordering::AcqRel);
+            state.free.push(number);
+            // SAFETY: no slot has led there since before `epoch`, which has passed.
+            unsafe { frames.put(frame, budget) };
+        }
+        state.old_tables.retain(|(epoch, table)| {
+            let passed = epochs.passed(*epoch);
+            if passed {
+                budget.release((table.slots.len() * size_of::<Slot>()) as u64);
+            }
+            !passed
+        });
+    }
+
+    /// Frames on their way back.
+    pub(crate) fn retired(&self) -> usize {
+        self.lock().retired.len()
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        let table = self.table.load(Ordering::Acquire);
+        if !table.is_null() {
+            // SAFETY: it came out of a box, and nobody uses it any more.
+            drop(unsafe { Box::from_raw(table) });
+        }
+    }
+}
+
+impl Log {
+    fn copy_memory(&self) -> Memory<'_> {
+        Memory { frames: &self.frames, budget: &self.budget, epochs: &self.epochs }
+    }
+
+    /// The copy of a record without a frame, of that use of its segment, if there is one.
+    ///
+    /// # Safety
+    /// The thread is awake in the epochs, and uses the answer until its next quiescent point only.
+    #[inline]
+    pub unsafe fn copy(&self, address: Address, generation: u32) -> Option<Record<'_>> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.copies.find(address, generation) }.map(|(record, ..)| record)
+    }
+
+    /// Counts a read of a record's copy; false if there is none.
+    ///
+    /// # Safety
+    /// The thread is awake in the epochs.
+    pub unsafe fn count_copy_read(&self, address: Address, generation: u32) -> bool {
+        // SAFETY: by the caller's promise.
+        let found = unsafe { self.copies.find(address, generation) };
+        if let Some((_, place, slot)) = &found
+            && slot.frequency() < MAX_FREQUENCY
+        {
+            // A lost race loses one count.
+            let (read, order) = (slot.0 + FREQUENCY, Ordering::Relaxed);
+            let _ = place.compare_exchange(slot.0, read, Ordering::Release, order);
+        }
+        found.is_some()
+    }
+
+    /// Copies a record without a frame into `queue`, unless that would leave writers fewer than
+    /// `spare` frames. What is copied already should not be copied again: it would take room twice.
+    pub fn keep_copy(
+        &self,
+        address: Address,
+        generation: u32,
+        record: &Record<'_>,
+        queue: Queue,
+        spare: usize,
+    ) -> Kept {
+        self.copies.keep(&self.copy_memory(), (address, generation), record, queue, spare)
+    }
+
+    /// Whether copies were not made for want of a frame, since this was last asked.
+    pub fn take_copy_want(&self) -> bool {
+        self.copies.wants_frame.swap(false, Ordering::Relaxed)
+    }
+
+    /// How many copies there are.
+    pub fn copies(&self) -> usize {
+        self.copies.lock().slots
+    }
+
+    /// Frames of each queue of copies.
+    pub fn copy_frames(&self) -> [usize; 2] {
+        let state = self.copies.lock();
+        [Queue::Small, Queue::Main].map(|queue| state.queues[queue as usize].frames.len())
+    }
+
+    /// Frees the oldest frame of a queue of copies, for use after the quiescent period; false if there
+    /// is none. Those that were read stay, if `is_wanted` says so of their record; `forgotten` hears
+    /// of the others.
+    pub fn evict_copies(
+        &self,
+        queue: Queue,
+        is_wanted: impl Fn(Address, &Record<'_>) -> bool,
+        forgotten: impl Fn(Address, &Record<'_>),
+    ) -> bool {
+        self.copies.evict(&self.copy_memory(), queue, is_wanted, forgotten)
+    }
+
+    /// Gives back the memory of copies that nobody can be reading any more.
+    pub(crate) fn reap_copies(&self) {
+        self.copies.reap(&self.copy_memory());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,243 @@
+//! Copies against a plain map, and under readers.
+
+use super::*;
+use crate::Participant;
+use crate::record::{Fields, Layout, write_head};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool as Flag;
+use std::thread;
+
+const FRAME: usize = 64 << 10;
+
+struct World {
+    copies: Copies,
+    frames: Frames,
+    budget: Budget,
+    epochs: Arc<Epochs>,
+}
+
+impl World {
+    /// With room for so many frames.
+    fn new(frames: u64) -> World {
+        World {
+            copies: Copies::new(64, FRAME),
+            frames: Frames::reserve(64 * FRAME as u64, FRAME).expect("memory"),
+            budget: Budget::new(frames * FRAME as u64 + (1 << 20)),
+            epochs: Arc::default(),
+        }
+    }
+
+    fn memory(&self) -> Memory<'_> {
+        Memory { frames: &self.frames, budget: &self.budget, epochs: &self.epochs }
+    }
+
+    fn keep(&self, n: u64, queue: Queue, spare: usize) -> Kept {
+        let bytes = record(n);
+        // SAFETY: the bytes are a whole record.
+        let record = unsafe { Record::at(bytes.as_ptr().cast(), || 0) };
+        self.copies.keep(&self.memory(), place(n), &record, queue, spare)
+    }
+
+    /// The value of the copy of the nth record, which then counts as read.
+    fn value(&self, n: u64, _awake: &Participant) -> Option<Vec<u8>> {
+        // SAFETY: the participant is awake, and the answer is copied at once.
+        let (record, slot, seen) = unsafe { self.copies.find(place(n).0, place(n).1) }?;
+        if seen.frequency() < MAX_FREQUENCY {
+            slot.store(seen.0 + FREQUENCY, Ordering::Release);
+        }
+        Some(record.value().to_vec())
+    }
+
+    fn has(&self, n: u64, _awake: &Participant) -> bool {
+        // SAFETY: the participant is awake.
+        unsafe { self.copies.find(place(n).0, place(n).1) }.is_some()
+    }
+
+    fn evict(&self, queue: Queue) -> bool {
+        self.copies.evict(&self.memory(), queue, |_, _| true, |_, _| {})
+    }
+
+    fn frames_of(&self, queue: Queue) -> usize {
+        self.copies.lock().queues[queue as usize].frames.len()
+    }
+}
+
+fn place(n: u64) -> Place {
+    (Address::new(1 + (n >> 10) as u32, (n as usize & 1023) * 8), (n % 3) as u32)
+}
+
+fn value(n: u64) -> Vec<u8> {
+    vec![n as u8; 100 + n as usize % 900]
+}
+
+/// The nth record.
+fn record(n: u64) -> Vec<u64> {
+    let (key, value) = (n.to_le_bytes(), value(n));
+    let fields = Fields { seq: n, ..Fields::default() };
+    let layout = Layout::of(&fields, key.len(), value.len());
+    let mut words = vec![0u64; layout.size() / 8];
+    let at = words.as_mut_ptr().cast::<u8>();
+    // SAFETY: the words are as long as the record.
+    unsafe {
+        write_head(at, &layout, &fields, &key);
+        at.add(layout.header + layout.key).copy_from_nonoverlapping(value.as_ptr(), value.len());
+    }
+    words
+}
+
+fn awake(world: &World) -> Participant {
+    let mut participant = world.epochs.join();
+    participant.tick();
+    participant
+}
+
+#[test]
+fn a_copy_is_found_by_address_and_use_alone() {
+    let world = World::new(16);
+    let reader = awake(&world);
+    assert_eq!(world.value(5, &reader), None, "before there is a table");
+    for n in 0..500 {
+        assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes);
+    }
+    for n in 0..500 {
+        assert_eq!(world.value(n, &reader), Some(value(n)));
+        let (address, generation) = place(n);
+        // SAFETY: the reader is awake.
+        let other_use = unsafe { world.copies.find(address, generation + 1) };
+        assert!(other_use.is_none(), "the segment has been reused");
+    }
+    assert_eq!(world.value(500, &reader), None);
+}
+
+#[test]
+fn what_was_read_goes_round_and_the_rest_goes() {
+    let world = World::new(16);
+    let mut reader = awake(&world);
+    (0..300).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
+    (0..300).filter(|n| n % 3 == 0).for_each(|n| drop(world.value(n, &reader)));
+    while world.frames_of(Queue::Small) > 0 {
+        assert!(world.evict(Queue::Small));
+    }
+    let main = world.frames_of(Queue::Main);
+    for n in 0..300 {
+        assert_eq!(world.value(n, &reader), (n % 3 == 0).then(|| value(n)), "{n}");
+    }
+    // Read once just now: it goes round once more, and then not again.
+    for _ in 0..main {
+        assert!(world.evict(Queue::Main));
+    }
+    let left = (0..300).filter(|n| world.has(*n, &reader)).count();
+    assert_eq!(left, 100);
+    while world.evict(Queue::Main) {}
+    assert!((0..300).all(|n| !world.has(n, &reader)));
+    assert_eq!(world.copies.lock().slots, 0);
+
+    let used = world.frames.resident();
+    world.copies.reap(&world.memory());
+    assert!(world.copies.retired() > 0, "the reader may still look at them");
+    reader.tick();
+    world.copies.reap(&world.memory());
+    assert_eq!(world.copies.retired(), 0);
+    assert_eq!(world.frames.resident(), used, "they are ready for others");
+}
+
+#[test]
+fn only_the_wanted_stay_and_of_the_others_somebody_hears() {
+    let world = World::new(16);
+    let reader = awake(&world);
+    (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
+    (0..100).for_each(|n| drop(world.value(n, &reader)));
+    let heard = Mutex::new(Vec::new());
+    let wanted = |address: Address, _: &Record<'_>| address == place(7).0;
+    let forgotten = |address: Address, record: &Record<'_>| {
+        assert_eq!(place(record.seq()).0, address);
+        heard.lock().unwrap().push(record.seq());
+    };
+    while world.copies.evict(&world.memory(), Queue::Small, wanted, forgotten) {}
+    let heard = heard.into_inner().unwrap();
+    assert_eq!(heard.len(), 99);
+    assert!(!heard.contains(&7));
+    assert_eq!(world.value(7, &reader), Some(value(7)));
+}
+
+#[test]
+fn writers_keep_their_frames_and_the_want_is_told_once() {
+    let world = World::new(8);
+    let mut n = 0;
+    while world.keep(n, Queue::Small, 3) == Kept::Yes {
+        n += 1;
+    }
+    assert!(world.frames.available(&world.budget) <= 3);
+    assert_eq!(world.keep(n, Queue::Small, 3), Kept::No, "the first refusal has told it");
+    assert!(world.copies.wants_frame.load(Ordering::Relaxed));
+    let large = FRAME / LARGEST_SHARE;
+    let bytes = vec![0u64; large];
+    let layout = Layout::of(&Fields::default(), 1, large);
+    // SAFETY: the words are longer than the record.
+    let record = unsafe {
+        write_head(bytes.as_ptr().cast_mut().cast(), &layout, &Fields::default(), b"k");
+        Record::at(bytes.as_ptr().cast(), || 0)
+    };
+    let kept = world.copies.keep(&world.memory(), place(n), &record, Queue::Small, 0);
+    assert_eq!(kept, Kept::No, "it would take too much of a frame");
+}
+
+#[test]
+fn the_table_grows_and_loses_next_to_nothing() {
+    let world = World::new(60);
+    let reader = awake(&world);
+    let mut kept = HashMap::new();
+    for n in 0.. {
+        if world.keep(n, Queue::Small, 0) != Kept::Yes {
+            break;
+        }
+        kept.insert(n, value(n));
+    }
+    let slots = |world: &World| world.copies.lock().slots;
+    assert!(kept.len() > FIRST_BUCKETS * BUCKET, "it had to grow: {}", kept.len());
+    let found = kept.iter().filter(|(n, value)| world.value(**n, &reader).as_ref() == Some(value));
+    let found = found.count();
+    assert_eq!(found, slots(&world));
+    assert!(found * 100 >= kept.len() * 98, "{found} of {}", kept.len());
+}
+
+/// Readers check what they find while one thread copies, forgets and reuses frames all the time.
+#[test]
+fn readers_never_see_a_frame_reused() {
+    const RECORDS: u64 = 3000;
+    let world = World::new(8);
+    let ended = Flag::new(false);
+    thread::scope(|scope| {
+        for seed in 1..3u64 {
+            let (world, ended) = (&world, &ended);
+            scope.spawn(move || {
+                let mut reader = world.epochs.join();
+                let (mut n, mut hits) = (seed, 0);
+                while !ended.load(Ordering::Relaxed) {
+                    reader.tick();
+                    for _ in 0..50 {
+                        n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
+                        let n = (n >> 33) % RECORDS;
+                        if let Some(found) = world.value(n, &reader) {
+                            assert_eq!(found, value(n), "the copy of {n}");
+                            hits += 1;
+                        }
+                    }
+                }
+                reader.sleep();
+                assert!(hits > 0);
+            });
+        }
+        for n in 0..20_000u64 {
+            if world.keep(n * 7 % RECORDS, Queue::Small, 1) != Kept::Yes {
+                world.evict(if n % 3 == 0 { Queue::Main } else { Queue::Small });
+                while world.copies.retired() > 4 {
+                    world.copies.reap(&world.memory());
+                    thread::yield_now();
+                }
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+}
