@@ -1,13 +1,13 @@
 //! Memory of the index's tables: runs of whole pages in one reserved region.
 //!
 //! Tables come in a few sizes and whole generations of them are replaced by the next size at about
-//! the same time. Freed runs are kept apart by size and their pages given back at once, so what is
-//! resident is what is in use; only addresses are spent, and those are cheap.
+//! the same time. The pages of freed runs are given back at once, so what is resident is what is in
+//! use, and their addresses are used again.
 
 use super::bucket::Bucket;
 use larder_log::memory::PAGE;
 use larder_log::{Budget, Region};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -73,29 +73,69 @@ pub(crate) struct Pages {
 struct State {
     /// Pages handed out from the front of the region so far.
     fresh: usize,
-    /// Freed runs by their length: page numbers.
-    free: HashMap<usize, Vec<usize>>,
+    free: Runs,
     /// Pages in use.
     used: usize,
 }
 
+/// Free runs of pages. No two are adjacent: a generation of tables that was replaced becomes one
+/// run again, in which larger ones have room.
+#[derive(Debug, Default)]
+struct Runs {
+    /// Lengths by first page.
+    by_place: BTreeMap<usize, usize>,
+    /// Length and first page.
+    by_length: BTreeSet<(usize, usize)>,
+}
+
+impl Runs {
+    /// Takes `pages` out of the shortest run that has them.
+    fn take(&mut self, pages: usize) -> Option<usize> {
+        let &(length, first) = self.by_length.range((pages, 0)..).next()?;
+        self.remove(first, length);
+        if length > pages {
+            self.insert(first + pages, length - pages);
+        }
+        Some(first)
+    }
+
+    /// Adds a run, joined with those that it touches.
+    fn give(&mut self, mut first: usize, mut length: usize) {
+        let before =
+            self.by_place.range(..first).next_back().map(|(&first, &length)| (first, length));
+        if let Some((place, pages)) = before.filter(|(place, pages)| place + pages == first) {
+            self.remove(place, pages);
+            (first, length) = (place, length + pages);
+        }
+        if let Some(&pages) = self.by_place.get(&(first + length)) {
+            self.remove(first + length, pages);
+            length += pages;
+        }
+        self.insert(first, length);
+    }
+
+    fn insert(&mut self, first: usize, length: usize) {
+        self.by_place.insert(first, length);
+        self.by_length.insert((length, first));
+    }
+
+    fn remove(&mut self, first: usize, length: usize) {
+        self.by_place.remove(&first);
+        self.by_length.remove(&(length, first));
+    }
+}
+
 impl State {
-    /// A run of free pages: one of this very length, or fresh ones, or a piece of a longer run.
+    /// A run of pages: one that was given back, or fresh ones.
     fn run(&mut self, pages: usize, limit: usize) -> Option<usize> {
-        if let Some(run) = self.free.get_mut(&pages).and_then(Vec::pop) {
+        if let Some(run) = self.free.take(pages) {
             return Some(run);
         }
-        if self.fresh + pages <= limit {
-            self.fresh += pages;
-            return Some(self.fresh - pages);
+        if self.fresh + pages > limit {
+            return None;
         }
-        let longer = |(&length, runs): (&usize, &Vec<usize>)| {
-            (length > pages && !runs.is_empty()).then_some(length)
-        };
-        let length = self.free.iter().filter_map(longer).min()?;
-        let run = self.free.get_mut(&length)?.pop()?;
-        self.free.entry(length - pages).or_default().push(run + pages);
-        Some(run)
+        self.fresh += pages;
+        Some(self.fresh - pages)
     }
 }
 
@@ -153,6 +193,48 @@ impl Pages {
         self.budget.release((pages * PAGE) as u64);
         let mut state = self.lock();
         state.used -= pages;
-        state.free.entry(pages).or_default().push(offset / PAGE);
+        state.free.give(offset / PAGE, pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 6 << 20;
+
+    /// All tables of an index grow to half of the addresses, an eighth at a time and one after
+    /// another.
+    #[test]
+    fn addresses_are_used_again_by_larger_tables() {
+        let pages = Pages::reserve(LIMIT as u64, Arc::new(Budget::new(1 << 40))).unwrap();
+        let mut tables = vec![Table::NONE; 16];
+        let mut size = 1;
+        while size * tables.len() * PAGE * 9 / 8 <= LIMIT / 2 {
+            size += (size / 8).max(1);
+            for table in &mut tables {
+                let larger = pages.take(size, false).unwrap_or_else(|| panic!("{size} pages each"));
+                // SAFETY: nobody else knows the table.
+                unsafe { pages.give_back(std::mem::replace(table, larger)) };
+            }
+        }
+        assert_eq!(pages.used_bytes(), (size * tables.len() * PAGE) as u64);
+        let mut places: Vec<_> = tables.iter().map(|table| table.at() as usize).collect();
+        places.sort_unstable();
+        assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= size * PAGE), "none overlap");
+    }
+
+    #[test]
+    fn runs_that_touch_become_one() {
+        let mut runs = Runs::default();
+        for first in [20, 0, 10, 40] {
+            runs.give(first, 10);
+        }
+        assert_eq!(runs.take(31), None);
+        runs.give(30, 10);
+        assert_eq!(runs.by_length.len(), 1);
+        assert_eq!(runs.take(31), Some(0));
+        assert_eq!(runs.take(19), Some(31));
+        assert_eq!(runs.take(1), None);
     }
 }
