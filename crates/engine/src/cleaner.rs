@@ -178,6 +178,9 @@ impl Cleaner {
             unreadable += usize::from(last == Step::Unreadable);
             self.reap(engine);
         }
+        if engine.index.take_full() {
+            self.evict_coldest(engine);
+        }
         if engine.log.take_copy_want() && !self.must_free(engine) {
             self.free_frame_for_copies(engine);
         }
@@ -304,6 +307,34 @@ impl Cleaner {
             }
         }
         if unsettled { Step::Later } else { Step::Nothing }
+    }
+
+    /// Evicts from the segment that S3-FIFO looks at next, wherever its records are: there are more
+    /// items than the index may lead to.
+    fn evict_coldest(&mut self, engine: &Engine) {
+        let settled = engine.log.settled();
+        let mut oldest: [Option<Sealed>; 2] = [None; 2];
+        let mut live = [0u64; 2];
+        for stream in [Stream::Hot, Stream::Survivors] {
+            for sealed in engine.log.sealed(stream) {
+                let lasts = sealed.sealed <= settled && engine.log.is_settled(sealed.segment);
+                if lasts && !self.stays(engine, sealed.segment) {
+                    oldest[stream as usize].get_or_insert(sealed);
+                }
+                live[stream as usize] += u64::from(engine.log.live(sealed.segment));
+            }
+        }
+        let probation = live[0] * PROBATION_SHARE > live[0] + live[1];
+        let streams = [Stream::Hot, Stream::Survivors];
+        for queue in if probation { [0, 1] } else { [1, 0] } {
+            if let Some(sealed) = oldest[queue] {
+                self.clean(engine, streams[queue], sealed.segment, Fate::Evict);
+                return;
+            }
+        }
+        if let Some(durable) = &engine.durable {
+            durable.want_commit();
+        }
     }
 
     /// Whether the segment holds what cannot be read and may not be lost.

@@ -34,6 +34,8 @@ const GROWTH: u64 = 4;
 /// Frames that an engine with a store needs at least: those it appends to, the cleaner's reserve, and
 /// some that can be read.
 const MIN_FRAMES: usize = 8;
+/// Frames that an index leaves room for.
+const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
 /// Frames that memory is divided into, about: the more, the finer the eviction.
 const FRAMES: u64 = 128;
 
@@ -248,11 +250,15 @@ impl Engine {
         let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
         let strict = options.when_full == WhenFull::Refuse;
         let index = Index::new(memory, memory * GROWTH, strict, &budget, &epochs);
+        let index = index.map_err(OpenError::Map)?;
+        if store_evicts(&options) {
+            index.set_limit(index_limit(memory, segment_size));
+        }
         let ghost = Ghost::new(memory);
         budget.charge(ghost.bytes());
         let engine = Engine {
             log: log.map_err(OpenError::Map)?,
-            index: index.map_err(OpenError::Map)?,
+            index,
             ghost,
             wins: Wins::default(),
             now: AtomicU32::new(0),
@@ -393,6 +399,9 @@ impl Engine {
             return Err(OpenError::MemoryTooLarge { maximum });
         }
         self.budget.set_limit(bytes);
+        if store_evicts(&self.options) {
+            self.index.set_limit(index_limit(bytes, self.log.segment_size()));
+        }
         self.full.store(false, Ordering::Relaxed);
         self.kick_cleaner();
         Ok(())
@@ -524,6 +533,17 @@ impl Drop for Engine {
         }
         self.readers.end();
     }
+}
+
+/// Whether items of a store go when there are too many.
+fn store_evicts(options: &Options) -> bool {
+    options.store.is_some() && options.when_full == WhenFull::Evict
+}
+
+/// With a store the index may take all of the memory but for the frames that an engine cannot do
+/// without; beyond that items are evicted, however much room there is on the device.
+fn index_limit(memory: u64, segment_size: usize) -> u64 {
+    memory.saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
 }
 
 fn segment_size(memory: u64) -> usize {

@@ -349,3 +349,34 @@ fn what_is_read_often_is_read_from_memory_and_never_from_the_past() {
         stats.totals.flash_reads
     );
 }
+
+/// An index that has taken all the memory it may have leads to newer items instead of older ones.
+#[test]
+fn more_items_than_the_index_may_lead_to_push_the_oldest_out() {
+    const KEYS: u64 = 1_100_000;
+    let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    let mut cleaner = ManualCleaner::default();
+    for n in 0..KEYS {
+        let name = format!("k{n}");
+        for turn in 0.. {
+            assert!(turn < 100, "{name} waits for ever: {:?}", engine.stats());
+            match session.store(&session.key(name.as_bytes()), Store::set(b"v", 0, Expiry::NEVER)) {
+                Outcome::Ready(Stored::Stored { .. }) => break,
+                Outcome::NeedsSpace | Outcome::NeedsRead => {}
+                _ => panic!("{name} was refused: {:?}", engine.stats()),
+            }
+            engine.clean(&mut cleaner);
+            engine.commit();
+            engine.serve_reads();
+            session.tick(1);
+        }
+    }
+    let stats = engine.stats();
+    assert!(stats.totals.evictions > 0 && stats.items > KEYS / 2, "{stats:?}");
+    assert!(stats.memory_used <= stats.memory_limit + stats.memory_limit / 10, "{stats:?}");
+    session.tick(1);
+    let last = format!("k{}", KEYS - 1);
+    let found = session.get(&session.key(last.as_bytes())).map(|found| found.is_some());
+    assert!(matches!(found, Outcome::Ready(true)), "the newest is there");
+}

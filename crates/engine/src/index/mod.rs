@@ -13,6 +13,7 @@ pub(crate) mod table;
 
 use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
+use larder_log::memory::PAGE;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::{Address, Budget, Epochs, SegmentNumber};
 use slot::Slot;
@@ -61,6 +62,10 @@ pub(crate) struct Index {
     strict: AtomicBool,
     /// A table grows by one in so many.
     growth: AtomicU32,
+    /// What tables may take together, bytes.
+    limit: AtomicU64,
+    /// Some table could not grow for that limit.
+    full: AtomicBool,
     /// Versions from here on need a greater limit in the store before long.
     lease_mark: AtomicU64,
     wants_lease: AtomicBool,
@@ -86,6 +91,8 @@ impl Index {
             retired: Mutex::default(),
             strict: AtomicBool::new(strict),
             growth: AtomicU32::new(GROWTH),
+            limit: AtomicU64::new(u64::MAX),
+            full: AtomicBool::new(false),
             lease_mark: AtomicU64::new(u64::MAX),
             wants_lease: AtomicBool::new(false),
         })
@@ -234,6 +241,16 @@ impl Index {
     pub(crate) fn end_rebuild(&self, strict: bool) {
         self.strict.store(strict, Ordering::Relaxed);
         self.growth.store(GROWTH, Ordering::Relaxed);
+    }
+
+    /// Tables may take so many bytes together, but while the index is rebuilt.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether, since this was last asked, a table could not grow for the limit: items must go.
+    pub(crate) fn take_full(&self) -> bool {
+        self.full.swap(false, Ordering::Relaxed)
     }
 
     /// Every later version has a number above `seq`.
@@ -487,7 +504,8 @@ impl<'a> Guard<'a> {
     }
 
     /// An empty place for the key; the table grows if it must. `locate` finds the position of a
-    /// resident's key, where a table is too small to know it. `None`: no memory for a larger table.
+    /// resident's key, where a table is too small to know it. `None`: no memory for a larger table, or
+    /// the limit.
     #[inline]
     pub(crate) fn vacate(
         &self,
@@ -515,7 +533,14 @@ impl<'a> Guard<'a> {
         let old = self.stripe.table();
         let mut pages = old.pages();
         loop {
-            pages += (pages / self.index.growth.load(Ordering::Relaxed) as usize).max(1);
+            let growth = self.index.growth.load(Ordering::Relaxed);
+            pages += (pages / growth as usize).max(1);
+            let more = ((pages - old.pages()) * PAGE) as u64;
+            let limit = self.index.limit.load(Ordering::Relaxed);
+            if growth == GROWTH && self.index.pages.used_bytes() + more > limit {
+                self.index.full.store(true, Ordering::Relaxed);
+                return None;
+            }
             let new = self.index.pages.take(pages, self.index.strict.load(Ordering::Relaxed))?;
             if self.copy_to(new, locate) {
                 self.stripe.table.store(new.bits(), Ordering::Release);
