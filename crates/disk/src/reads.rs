@@ -18,6 +18,9 @@ pub trait ReadQueue: Send + fmt::Debug {
     /// Hands what was noted to the device.
     fn submit(&mut self);
 
+    /// Whether reads have ended since the last call of [`ended`](ReadQueue::ended).
+    fn has_ended(&mut self) -> bool;
+
     /// Calls `each` for every read that has ended since the last call, in any order.
     fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>));
 }

@@ -87,6 +87,8 @@ enum Fate {
 struct Task {
     stream: Stream,
     fate: Fate,
+    /// Its records can be copied: not a jumbo's that is not in memory.
+    whole: bool,
 }
 
 /// The cleaner's own state.
@@ -247,6 +249,7 @@ impl Cleaner {
         let mut best: Option<(f64, Stream, SegmentNumber)> = None;
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
         let mut resident = Resident::default();
+        let mut live = [0u64; 2];
         for stream in streams {
             for sealed in engine.log.sealed(stream) {
                 let segment = engine.log.segment(sealed.segment);
@@ -268,10 +271,11 @@ impl Cleaner {
                     return self.clean(engine, stream, sealed.segment, Fate::Evict);
                 }
                 oldest[stream as usize].get_or_insert(sealed);
-                if !segment.is_jumbo() {
+                live[stream as usize] += u64::from(alive);
+                if !segment.frame().is_null() {
                     resident.droppable[stream as usize].get_or_insert(sealed);
+                    resident.live[stream as usize] += u64::from(alive);
                 }
-                resident.live[stream as usize] += u64::from(alive);
                 if let Some(benefit) = self.benefit(engine, sealed.segment, alive, now, places)
                     && best.is_none_or(|(most, ..)| benefit > most)
                 {
@@ -287,19 +291,18 @@ impl Cleaner {
         if unsettled && let Some(durable) = &engine.durable {
             durable.want_commit();
         }
-        if engine.durable.is_some() && !places {
+        if engine.durable.is_some() && (!places || must_free_frames(engine)) {
             if self.free_frame(engine, &resident) {
                 return Step::Freed;
             }
             if unsettled {
                 return Step::Later;
             }
-            // Only items with mappings of their own are left, which have no frames to drop.
         }
         if engine.options.when_full == WhenFull::Refuse {
             return if unsettled { Step::Later } else { Step::Nothing };
         }
-        let [new, old] = resident.live;
+        let [new, old] = live;
         let probation = new * PROBATION_SHARE > new + old;
         for queue in if probation { [0, 1] } else { [1, 0] } {
             if let Some(sealed) = oldest[queue] {
@@ -399,7 +402,7 @@ impl Cleaner {
             return Step::Freed;
         }
         let (mut ends, undoings) = (Vec::new(), engine.undoings());
-        match self.walk(engine, Task { stream, fate }, number, &mut ends) {
+        match self.walk(engine, Task { stream, fate, whole: true }, number, &mut ends) {
             Ok(true) => match engine.quarantine(stream, number, ends, undoings) {
                 true => Step::Freed,
                 // A commit has failed meanwhile.
@@ -420,13 +423,21 @@ impl Cleaner {
     }
 
     /// A jumbo that S3-FIFO would keep stays where it is and changes the queue.
-    fn promote_jumbo(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber) -> bool {
+    pub(super) fn promote_jumbo(
+        &mut self,
+        engine: &Engine,
+        stream: Stream,
+        number: SegmentNumber,
+    ) -> bool {
         if !engine.log.segment(number).is_jumbo() {
             return false;
         }
+        // Before the participant is awake: it may take a read.
+        let Ok(loaded) = engine.log.load_if_absent(number) else { return false };
         self.participant.tick();
+        let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
-        let head = unsafe { engine.log.records(number, None) }.next();
+        let head = unsafe { engine.log.records(number, image) }.next();
         let kept = head.is_some_and(|(address, record)| {
             let key = Key::new(record.key(), engine.options.hash_seed);
             let guard = engine.index.lock(&key);
@@ -473,7 +484,7 @@ impl Cleaner {
             if engine.log.segment(number).expired_whole(now) {
                 self.clean(engine, stream, number, Fate::Evict);
             } else {
-                let task = Task { stream, fate: Fate::Sweep };
+                let task = Task { stream, fate: Fate::Sweep, whole: true };
                 // Without a store nothing is read.
                 let _ = self.walk(engine, task, number, &mut Vec::new());
             }

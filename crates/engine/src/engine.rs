@@ -12,9 +12,7 @@ use crate::wins::Wins;
 use crate::{Options, Session, UnixSeconds, WhenFull};
 use larder_disk::ReadQueue;
 use larder_log::cover::DeadMap;
-use larder_log::{
-    Address, Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, Record, SegmentNumber, State,
-};
+use larder_log::{Address, Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -361,7 +359,9 @@ impl Engine {
             }
             if segment.is_jumbo() {
                 stats.jumbos += 1;
-                stats.frame_bytes += segment.jumbo_mapping() as u64;
+                if !segment.frame().is_null() {
+                    stats.frame_bytes += segment.jumbo_mapping() as u64;
+                }
             }
         }
         stats
@@ -470,10 +470,8 @@ impl Engine {
         }
         // The key of a record that is only in the store has to be read. An unreadable one may go
         // anywhere: nobody will find it again, as nobody could have read it.
-        let Ok(image) = self.log.read_record(address) else { return 0 };
-        // SAFETY: the image is one whole record.
-        let record = unsafe { Record::at(image.as_ptr(), || 0) };
-        Key::new(record.key(), self.options.hash_seed).position()
+        let position = |key: &[u8]| Key::new(key, self.options.hash_seed).position();
+        self.log.read_key(address, position).unwrap_or(0)
     }
 
     pub(crate) fn set_cleaner(&self, thread: Thread) {

@@ -4,7 +4,7 @@
 //! A record never changes, so what was read for one call serves all of the session's that want it.
 
 use crate::engine::lock;
-use crate::readers::{Readers, Request};
+use crate::readers::{Charge, Readers, Request};
 use larder_disk::{ReadBuffer, ReadQueue};
 use larder_log::{Address, Log, Record};
 use std::cell::{Cell, RefCell};
@@ -60,16 +60,28 @@ pub struct Reads {
     next: usize,
 }
 
+/// How a read ended.
+#[derive(Debug)]
+pub(crate) enum Read {
+    /// With a buffer that begins with the record.
+    Record(ReadBuffer),
+    /// A large value is in memory now, for all, unless there was none for it: whoever wants it looks
+    /// again.
+    InMemory,
+    /// The record cannot be read.
+    Failed,
+}
+
 /// Where readers put what a session asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    arrived: Mutex<Vec<(Place, Option<ReadBuffer>)>>,
+    arrived: Mutex<Vec<(Place, Read)>>,
     any: AtomicBool,
 }
 
 impl Inbox {
-    pub(crate) fn put(&self, place: Place, bytes: Option<ReadBuffer>) {
-        lock(&self.arrived).push((place, bytes));
+    pub(crate) fn put(&self, place: Place, read: Read) {
+        lock(&self.arrived).push((place, read));
         self.any.store(true, Ordering::Release);
     }
 }
@@ -158,7 +170,7 @@ impl Fetched {
         }
         if self.inbox.any.swap(false, Ordering::Acquire) {
             let arrived = std::mem::take(&mut *lock(&self.inbox.arrived));
-            arrived.into_iter().for_each(|(place, bytes)| self.arrive(place, bytes));
+            arrived.into_iter().for_each(|(place, read)| self.arrive(place, read));
         }
         self.forget_idle();
         self.start(log);
@@ -175,8 +187,8 @@ impl Fetched {
             let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
             match checked {
                 Ok((Some(size), _)) => return larger.push((number, place, size)),
-                Ok((None, bytes)) => ended.push((place, Some(bytes))),
-                Err(_) => ended.push((place, None)),
+                Ok((None, bytes)) => ended.push((place, Read::Record(bytes))),
+                Err(_) => ended.push((place, Read::Failed)),
             }
             queued.remove(&number);
         });
@@ -184,15 +196,20 @@ impl Fetched {
             let (offset, len) = log.record_range(place.0, Some(size));
             if queue.push(number, offset, len).is_err() {
                 queued.remove(&number);
-                ended.push((place, None));
+                ended.push((place, Read::Failed));
             }
         }
-        ended.into_iter().for_each(|(place, bytes)| self.arrive(place, bytes));
+        ended.into_iter().for_each(|(place, read)| self.arrive(place, read));
     }
 
-    fn arrive(&mut self, place: Place, bytes: Option<ReadBuffer>) {
+    fn arrive(&mut self, place: Place, read: Read) {
         self.started.set(self.started.get() - 1);
         let users = self.expected.get_mut().remove(&place).unwrap_or(0);
+        let bytes = match read {
+            Read::Record(bytes) => Some(bytes),
+            Read::Failed => None,
+            Read::InMemory => return,
+        };
         if bytes.is_none() {
             self.unreadable.push(place);
         } else if users == 0 {
@@ -245,8 +262,44 @@ impl Fetched {
                 return;
             }
         }
+        self.ask_readers(place, None);
+    }
+
+    fn ask_readers(&self, place: Place, charge: Option<Charge>) {
         let (inbox, waker) = (Arc::clone(&self.inbox), self.waker.clone());
-        self.readers.ask(Request { place, inbox, waker });
+        self.readers.ask(Request { place, charge, inbox, waker });
+    }
+
+    /// Has a large value read into memory, for which `charge` gives the room, unless that is on its way
+    /// already. False if there is no room.
+    pub(crate) fn want_large(
+        &self,
+        address: Address,
+        generation: u32,
+        charge: impl FnOnce() -> Option<Charge>,
+    ) -> bool {
+        let place = (address, generation);
+        if !self.expected.borrow().contains_key(&place) {
+            let Some(charge) = charge() else { return false };
+            self.expected.borrow_mut().insert(place, 0);
+            self.started.set(self.started.get() + 1);
+            self.ask_readers(place, Some(charge));
+        }
+        if let Some(users) = self.expected.borrow_mut().get_mut(&place) {
+            *users += 1;
+        }
+        self.wanted.borrow_mut().push(place);
+        self.wake_for_more();
+        true
+    }
+
+    /// What somebody goes on waiting for may have arrived after this turn took what had, and its wake-up
+    /// may have been the one that led to this call: then no other would come.
+    fn wake_for_more(&self) {
+        let queued = self.queue.as_ref().is_some_and(|queue| queue.borrow_mut().has_ended());
+        if queued || self.inbox.any.load(Ordering::Acquire) {
+            self.waker.wake_by_ref();
+        }
     }
 
     /// Has a record read, unless it was: the waker is woken, or the queue's event is readable, when
@@ -261,11 +314,7 @@ impl Fetched {
         }
         if let Some(users) = self.expected.borrow_mut().get_mut(&place) {
             *users += 1;
-            // It may have arrived after this turn took what had, and its wake-up may have been the
-            // one that led to this call: then no other would come.
-            if self.inbox.any.load(Ordering::Acquire) {
-                self.waker.wake_by_ref();
-            }
+            self.wake_for_more();
             return false;
         }
         self.expected.borrow_mut().insert(place, 1);
@@ -302,6 +351,7 @@ impl Fetched {
         let expected = self.expected.borrow();
         while let Some(place) = reads.places.get(reads.next) {
             if expected.contains_key(place) {
+                self.wake_for_more();
                 return true;
             }
             reads.next += 1;
@@ -315,6 +365,20 @@ impl Fetched {
         // SAFETY: the bytes were checked to begin with one whole record, and they stay until the
         // session, which is borrowed, takes its next turn.
         Some(unsafe { Record::at(bytes.as_ptr(), || 0) })
+    }
+
+    /// The head of a large value of `len` bytes that was fetched by [`Log::jumbo_head`]: the value must
+    /// not be looked at.
+    pub(crate) fn get_head(
+        &self,
+        head: Address,
+        generation: u32,
+        len: usize,
+    ) -> Option<Record<'_>> {
+        let bytes = self.arrived.get(&(head, generation))?.bytes.as_ref()?;
+        let record = bytes.get(head.offset()..)?;
+        // SAFETY: as in `get`, but for the value.
+        Some(unsafe { Record::at(record.as_ptr(), || len) })
     }
 
     /// Whether the record was asked for and could not be read.

@@ -1,8 +1,8 @@
 //! Threads that read records from the store for sessions that cannot read by themselves.
 
 use crate::engine::{Engine, lock};
-use crate::fetch::Inbox;
-use larder_log::Address;
+use crate::fetch::{Inbox, Read};
+use larder_log::{Address, Budget};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,9 +26,35 @@ pub(crate) struct Readers {
 pub(crate) struct Request {
     /// Where it lies, in which use of its segment.
     pub(crate) place: (Address, u32),
+    /// The memory for a large value.
+    pub(crate) charge: Option<Charge>,
     /// Where it goes, and who is told.
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) waker: Waker,
+}
+
+/// Memory that is charged to the budget until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// For a large value; `None` if there is no room, and then the cleaner knows what is wanted.
+    pub(crate) fn wanted(budget: &Arc<Budget>, bytes: u64) -> Option<Charge> {
+        if !budget.try_charge_wanted(bytes) {
+            budget.want(bytes);
+            return None;
+        }
+        Some(Charge { budget: Arc::clone(budget), bytes })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.release(self.bytes);
+    }
 }
 
 impl Readers {
@@ -89,8 +115,20 @@ impl Engine {
     }
 
     fn serve(&self, request: Request) {
-        let Request { place, inbox, waker } = request;
-        inbox.put(place, self.log.read_record(place.0).ok());
+        let Request { place: (address, generation), charge, inbox, waker } = request;
+        let read = match charge {
+            None => self.log.read_record(address).map(Read::Record),
+            Some(charge) => self
+                .log
+                .load_absent_jumbo(address.segment(), generation, || drop(charge))
+                .map(|()| Read::InMemory),
+        };
+        let read = read.unwrap_or_else(|error| match error.kind() {
+            // The item is well: who wants it asks again.
+            io::ErrorKind::OutOfMemory => Read::InMemory,
+            _ => Read::Failed,
+        });
+        inbox.put((address, generation), read);
         waker.wake();
     }
 }

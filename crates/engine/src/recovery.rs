@@ -75,7 +75,7 @@ impl Engine {
             read = self.read_again(&shared, &scans, &jumbos, read, progress)?;
         }
         drop(shared);
-        self.settle_unread(&survey, &jumbos, &mut scans)?;
+        self.settle_unread(&survey, &jumbos)?;
         let seen = segments::proof(&scans);
         // A header that is not right is one that was being written, unless its commit was durable.
         let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen);

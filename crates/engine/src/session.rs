@@ -9,12 +9,17 @@ use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::large::LargeValue;
+use crate::readers::Charge;
 use crate::stats::{Counters, bump};
 use crate::write::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
+use larder_log::memory::pages;
 use larder_log::record::Kind;
+use larder_log::recover::jumbo_footprint;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{Address, Appender, Appending, Kept, Participant, Queue, Record, Rule, State};
+use larder_log::{
+    Address, Appender, Appending, Kept, Log, Participant, Queue, Record, Rule, State,
+};
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -317,8 +322,7 @@ impl Session {
         if unreadable || self.engine.durable.is_none() {
             return Outcome::Ready(None);
         }
-        self.fetch(handle.address, handle.generation);
-        Outcome::NeedsRead
+        self.fetch(handle.address, handle.generation)
     }
 
     /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than
@@ -331,6 +335,27 @@ impl Session {
             Some(large) => Outcome::Ready(Some(large)),
             None => self.no_space(),
         }
+    }
+
+    /// As [`Session::matching`]; of a large value that is not in memory the record's head is enough, and
+    /// its value must not be looked at.
+    ///
+    /// # Safety
+    /// The slot was read since the last tick.
+    #[inline]
+    pub(crate) unsafe fn matching_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
+        let segment = self.engine.log.segment(slot.address().segment());
+        if !segment.is_jumbo() || !segment.frame().is_null() {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.matching(key, slot) };
+        }
+        let head = Log::jumbo_head(slot.address().segment());
+        let (generation, len) = (segment.generation(), segment.jumbo_value());
+        let record = self.fetched.get_head(head, generation, len);
+        if record.is_none() {
+            self.missing.set(head.bits());
+        }
+        record.filter(|record| same_bytes(record.key(), key.bytes()))
     }
 
     /// A record whose segment has no frame: its copy, or what was fetched; else it is noted as
@@ -356,17 +381,33 @@ impl Session {
     /// Has a record read that will be wanted.
     #[cold]
     fn fetch_ahead(&self, address: Address) {
-        let generation = self.engine.log.segment(address.segment()).generation();
+        let segment = self.engine.log.segment(address.segment());
+        let generation = segment.generation();
         // SAFETY: a session is awake while its calls are made.
-        if unsafe { self.engine.log.copy(address, generation) }.is_none() {
-            self.fetch(address, generation);
+        let copy = unsafe { self.engine.log.copy(address, generation) };
+        if copy.is_none() && !segment.is_jumbo() {
+            let _: Outcome<()> = self.fetch(address, generation);
         }
     }
 
-    fn fetch(&self, address: Address, generation: u32) {
-        if self.fetched.want(&self.engine.log, address, generation) {
-            bump(&self.counters.flash_reads, 1);
+    /// Has a record read; the call is to be repeated.
+    fn fetch<T>(&self, address: Address, generation: u32) -> Outcome<T> {
+        let segment = self.engine.log.segment(address.segment());
+        if !segment.is_jumbo() || address.offset() > 0 {
+            if self.fetched.want(&self.engine.log, address, generation) {
+                bump(&self.counters.flash_reads, 1);
+            }
+            return Outcome::NeedsRead;
         }
+        let bytes = pages(jumbo_footprint(segment.filled() as usize)) as u64;
+        let charge = || {
+            bump(&self.counters.flash_reads, 1);
+            Charge::wanted(&self.engine.budget, bytes)
+        };
+        if self.fetched.want_large(address, generation, charge) {
+            return Outcome::NeedsRead;
+        }
+        self.no_space()
     }
 
     /// Has the missing record read; the call is to be repeated when the waker was woken. What cannot
@@ -377,12 +418,13 @@ impl Session {
         self.depends.set(0);
         let generation = self.engine.log.segment(address.segment()).generation();
         if !self.fetched.is_unreadable(address, generation) {
-            self.fetch(address, generation);
-            return Outcome::NeedsRead;
+            return self.fetch(address, generation);
         }
         if self.engine.may_lose_nothing() {
             return Outcome::Refused(Refusal::StoreFailed);
         }
+        let jumbo = self.engine.log.segment(address.segment()).is_jumbo();
+        let address = if jumbo { Address::new(address.segment(), 0) } else { address };
         let guard = self.engine.index.lock(key);
         let found = guard.find(key, |slot| (slot.address() == address).then_some(()));
         if let Some((place, ..)) = found {

@@ -63,6 +63,27 @@ impl Session {
     ) -> Result<Option<Existing<'a>>, NotWritten> {
         // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
         let found = guard.find(key, |slot| unsafe { self.matching(key, slot) });
+        self.existing_of(found)
+    }
+
+    /// As [`Session::existing`], for a caller that looks at everything but the value: then a large one
+    /// need not be read.
+    #[inline]
+    pub(crate) fn existing_head<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+    ) -> Result<Option<Existing<'a>>, NotWritten> {
+        // SAFETY: as above.
+        let found = guard.find(key, |slot| unsafe { self.matching_head(key, slot) });
+        self.existing_of(found)
+    }
+
+    #[inline]
+    fn existing_of<'a>(
+        &'a self,
+        found: Option<(Place<'a>, Slot, Record<'a>)>,
+    ) -> Result<Option<Existing<'a>>, NotWritten> {
         let Some((place, slot, record)) = found else {
             return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(None) };
         };

@@ -262,9 +262,10 @@ fn http(address: &str, path: &str) -> String {
     reply
 }
 
-/// The value of the nth key: from one byte to many blocks.
+/// The value of the nth key: from one byte to more than a segment holds.
 fn value(n: usize) -> Vec<u8> {
-    let len = [1, 100, 1000, 5000, 20_000][n % 5] + n % 7;
+    let large = if n.is_multiple_of(60) { 130_000 } else { 0 };
+    let len = [1, 100, 1000, 5000, 20_000][n % 5] + n % 7 + large;
     (0..len).map(|at| b'a' + ((n * 31 + at) % 26) as u8).collect()
 }
 
@@ -348,6 +349,7 @@ fn what_memory_cannot_hold_is_read_back_by_either_backend() {
         });
         let reads: u64 = server.stat("larder_flash_reads").parse().expect("a number");
         assert!(reads > 1000, "{reads} reads of what is not in memory");
+        assert_ne!(server.stat("larder_jumbo_segments"), "0");
         // What is changed is there first.
         ask(&mut client, "append key0 0 0 1\r\n!\r\ntouch key1 0\r\n", "STORED\r\nTOUCHED\r\n");
         let mut longer = value(0);
@@ -355,6 +357,17 @@ fn what_memory_cannot_hold_is_read_back_by_either_backend() {
         let mut reply = format!("VALUE key0 0 {}\r\n", longer.len()).into_bytes();
         reply.extend([&longer[..], b"\r\nEND\r\n"].concat());
         expect(&mut client, b"get key0\r\n", &reply);
+        ask(&mut client, "set key60 0 0 1\r\n!\r\ndelete key120\r\n", "STORED\r\nDELETED\r\n");
+        server.stop();
+        // After a clean stop large values are read when they are asked for.
+        let server = Server::start(&store, &["-m", "16", "--io", io, "--threads", "2"]);
+        let mut client = connect(&server.address);
+        expect(&mut client, b"get key60 key120\r\n", b"VALUE key60 0 1\r\n!\r\nEND\r\n");
+        for n in (180..KEYS).step_by(60) {
+            let reply = [&hit(n)[..], b"END\r\n"].concat();
+            expect(&mut client, format!("get key{n}\r\n").as_bytes(), &reply);
+        }
+        assert_eq!(server.stat("evictions"), "0");
         server.stop();
     }
 }

@@ -2,12 +2,12 @@
 //! table in them.
 
 use crate::address::SegmentNumber;
+use crate::format::BLOCK;
 use crate::format::index_image::{ImagePart, PART_HEADER_BYTES, ROW_BYTES, Row, Usage};
-use crate::format::segment::JumboSize;
-use crate::format::{BLOCK, Header};
 use crate::log::{Log, Sealed, Stream, lock};
+use crate::memory::PAGE;
 use crate::reclaim::Quarantined;
-use crate::recover::{Found, LoadedJumbo};
+use crate::recover::jumbo_footprint;
 use crate::segment::{Restored, State};
 use crate::store::{Entry, Store};
 use std::io::{self, Read, Write};
@@ -249,7 +249,7 @@ impl Log {
     }
 
     /// Makes the segment table what an image says. The answer is which segments had frames, the
-    /// newest first: all but jumbos are without now.
+    /// newest first: all are without now.
     ///
     /// # Errors
     /// Those of the image, and of the device. Then the log must not be used.
@@ -280,7 +280,7 @@ impl Log {
                 let row = &rows[self.known(number)? as usize - 1];
                 lock(&self.queues[stream as usize])
                     .push_back(Sealed { segment: number, sealed: 0 });
-                if row.resident && !row.jumbo {
+                if row.resident {
                     resident.push((std::cmp::Reverse(row.opened), number));
                 }
             }
@@ -320,19 +320,15 @@ impl Log {
         if matches!(row.usage, Usage::Free | Usage::Part) {
             return Ok(());
         }
-        if row.jumbo {
-            self.restore_jumbo(store, number, row)?;
-        } else {
-            let value = row.jumbo_value as usize;
-            segment.restore(Restored {
-                frame: std::ptr::null_mut(),
-                filled: row.filled,
-                stream: row.stream,
-                generation: row.generation,
-                born: row.born,
-                jumbo: (value != 0).then_some((value, 0)),
-            });
-        }
+        let value = row.jumbo_value as usize;
+        segment.restore(Restored {
+            frame: std::ptr::null_mut(),
+            filled: row.filled,
+            stream: row.stream,
+            generation: row.generation,
+            born: row.born,
+            jumbo: (value != 0).then_some((value, if row.jumbo { PAGE } else { 0 })),
+        });
         segment.restore_history((row.min_expiry, row.max_expiry, row.immortal), row.dead);
         if row.ends {
             segment.note_end();
@@ -348,23 +344,6 @@ impl Log {
         Ok(())
     }
 
-    fn restore_jumbo(&self, store: &Store, number: SegmentNumber, row: &Row) -> io::Result<()> {
-        let parts = store.parts(number).len() as u32 + 1;
-        let header = Header {
-            segment: number,
-            generation: row.generation,
-            stream: row.stream,
-            opened: row.opened,
-            born: row.born,
-            jumbo: Some(JumboSize { value: row.jumbo_value, parts }),
-        };
-        match self.load_jumbo(&Found::without_meta(header), true)? {
-            LoadedJumbo::Loaded(_) => Ok(()),
-            LoadedJumbo::Damaged => Err(unusable("a value is damaged")),
-            LoadedJumbo::NoMemory => Err(io::ErrorKind::OutOfMemory.into()),
-        }
-    }
-
     /// Reads a segment back into a frame, if it is still there without one and memory has room. One that
     /// is damaged stays without: whoever asks for what is lost of it must be told.
     ///
@@ -372,9 +351,16 @@ impl Log {
     /// Those of the device, or that the segment is not what it was.
     pub fn warm(&self, number: SegmentNumber) -> io::Result<()> {
         let segment = self.segment(number);
-        if segment.state() != State::Sealed || segment.jumbo_value() != 0 || self.has_frame(number)
-        {
+        if segment.state() != State::Sealed || self.has_frame(number) || segment.is_dead_jumbo() {
             return Ok(());
+        }
+        if segment.is_jumbo() {
+            let bytes = jumbo_footprint(segment.filled() as usize) as u64;
+            let room = self.budget.limit().saturating_sub(self.budget.used()) > bytes;
+            return match room {
+                true => self.load_absent_jumbo(number, segment.generation(), || ()),
+                false => Ok(()),
+            };
         }
         let Some(frame) = self.frames.take(&self.budget, false) else { return Ok(()) };
         // SAFETY: the frame was just taken, and nobody has seen it.

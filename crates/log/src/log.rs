@@ -9,6 +9,7 @@ use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
 use crate::reclaim::Quarantined;
 use crate::record::Record;
+use crate::residency::Dropped;
 use crate::segment::{Segment, State};
 use crate::store::Store;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -125,7 +126,9 @@ pub struct Log {
     /// Segments being emptied, or emptied and not durably free.
     pub(crate) evicting: AtomicU32,
     /// Frames that were dropped, and the epochs that must have passed before they are reused.
-    pub(crate) dropped: Mutex<VecDeque<(u64, usize)>>,
+    pub(crate) dropped: Mutex<VecDeque<Dropped>>,
+    /// Held while a jumbo gets its mapping or loses it.
+    pub(crate) jumbo_frames: Mutex<()>,
     pub(crate) copies: Copies,
     pub(crate) store: Option<Store>,
 }
@@ -177,6 +180,7 @@ impl Log {
             dead: DeadCounts::default(),
             evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
+            jumbo_frames: Mutex::default(),
             copies: Copies::new(frames_at_most, config.segment_size),
             store,
         })
@@ -439,7 +443,7 @@ impl Drop for Log {
         for number in self.numbers() {
             let segment = self.segment(number);
             let jumbo = segment.jumbo_mapping();
-            if segment.state() != State::Free && jumbo != 0 {
+            if segment.state() != State::Free && jumbo != 0 && !segment.frame().is_null() {
                 // SAFETY: the log ends, so nobody reads the jumbo any more.
                 unsafe { unmap_jumbo(segment.free(), jumbo) };
             }

@@ -14,7 +14,7 @@
 //! records the first goes first, and the second needs it no more.
 
 use crate::address::{Address, SegmentNumber};
-use crate::log::{Appended, Log, Sealed, Stream, lock, unmap_jumbo};
+use crate::log::{Appended, Log, Sealed, Stream, lock};
 use crate::record::Record;
 use crate::segment::State;
 use crate::sync::atomic::Ordering;
@@ -212,15 +212,13 @@ impl Log {
 
     fn free(&self, number: SegmentNumber) {
         let segment = self.segment(number);
-        let jumbo = segment.jumbo_mapping();
-        let frame = segment.free();
-        if jumbo != 0 {
-            // SAFETY: nobody reads the jumbo after the quiescent period.
-            unsafe { unmap_jumbo(frame, jumbo) };
-            self.budget.release(jumbo as u64);
-        } else if !frame.is_null() {
+        let (jumbo, frame) = {
+            let _loading = lock(&self.jumbo_frames);
+            (segment.jumbo_mapping(), segment.free())
+        };
+        if !frame.is_null() {
             // SAFETY: nobody reads the frame after the quiescent period.
-            unsafe { self.frames.put(frame, &self.budget) };
+            unsafe { self.give_back(frame, jumbo) };
         }
         let mut numbers = lock(&self.numbers);
         if let Some(store) = &self.store {

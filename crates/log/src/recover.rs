@@ -3,7 +3,7 @@
 
 mod jumbos;
 
-pub use jumbos::LoadedJumbo;
+pub use jumbos::{JumboFacts, LoadedJumbo, jumbo_footprint};
 
 use crate::address::{GRANULE, SegmentNumber};
 use crate::commit::Written;

@@ -2,9 +2,10 @@
 //! segments that are read back. Everything that is read back is checked before it is believed.
 
 use crate::address::{Address, SegmentNumber};
+use crate::format::jumbo::RECORD_AT;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, BLOCK, Expect, Extent, Scanned, scan};
-use crate::log::{Log, lock};
+use crate::log::{Log, lock, unmap_jumbo};
 use crate::record::{Head, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::segment::State;
@@ -17,6 +18,16 @@ const LEAST_READ: usize = 512;
 
 /// A segment's bytes, 8-byte aligned.
 pub type Image = Box<[u64]>;
+
+/// A frame that was taken out of its segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropped {
+    /// It is reused when this has passed.
+    epoch: u64,
+    frame: usize,
+    /// The length of a jumbo's mapping; 0 for a normal frame.
+    jumbo: usize,
+}
 
 /// A segment that was read for a look at all its records.
 #[derive(Debug)]
@@ -87,18 +98,21 @@ impl Log {
     /// it cannot go.
     pub fn drop_frame(&self, number: SegmentNumber) -> bool {
         let segment = self.segment(number);
-        if segment.is_jumbo() || segment.state() != State::Sealed || !self.is_settled(number) {
+        if segment.state() != State::Sealed || !self.is_settled(number) {
             return false;
         }
         if self.durable_log().entry(number).cutting.load(Ordering::Acquire) {
             return false;
         }
-        let frame = segment.take_frame();
+        let (jumbo, frame) = {
+            let _loading = lock(&self.jumbo_frames);
+            (segment.jumbo_mapping(), segment.take_frame())
+        };
         if frame.is_null() {
             return false;
         }
         let epoch = self.epochs.advance();
-        lock(&self.dropped).push_back((epoch, frame as usize));
+        lock(&self.dropped).push_back(Dropped { epoch, frame: frame as usize, jumbo });
         true
     }
 
@@ -117,17 +131,31 @@ impl Log {
     pub(crate) fn reap_frames(&self) {
         self.reap_copies();
         let mut dropped = lock(&self.dropped);
-        while let Some(&(epoch, frame)) = dropped.front() {
+        while let Some(&Dropped { epoch, frame, jumbo }) = dropped.front() {
             if !self.epochs.passed(epoch) {
                 return;
             }
             dropped.pop_front();
             // SAFETY: the frame was taken out of its segment before `epoch`, which has passed.
-            unsafe { self.frames.put(frame as *mut u8, &self.budget) };
+            unsafe { self.give_back(frame as *mut u8, jumbo) };
         }
     }
 
-    /// Reads a sealed segment that has no frame.
+    /// Gives back a frame, or a jumbo's mapping of `jumbo` bytes.
+    ///
+    /// # Safety
+    /// It was a segment's, and nobody reads it any more.
+    pub(crate) unsafe fn give_back(&self, frame: *mut u8, jumbo: usize) {
+        if jumbo == 0 {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.frames.put(frame, &self.budget) };
+        }
+        // SAFETY: by the caller's promise.
+        unsafe { unmap_jumbo(frame, jumbo) };
+        self.budget.release(jumbo as u64);
+    }
+
+    /// Reads a sealed segment that has no frame; of a jumbo all but the value.
     ///
     /// # Errors
     /// Those of the device, or that the segment is not what it was.
@@ -135,6 +163,10 @@ impl Log {
         let segment = self.segment(number);
         if !segment.frame().is_null() {
             return Ok(None);
+        }
+        if segment.is_jumbo() {
+            let image = self.read_jumbo_head(number)?;
+            return Ok(Some(Loaded { image, damaged: false }));
         }
         let mut image = vec![0u64; self.segment_size() / size_of::<u64>()].into_boxed_slice();
         let damaged = self.read_segment(number, bytes_of(&mut image))?;
@@ -167,7 +199,12 @@ impl Log {
         Ok(damaged)
     }
 
-    /// Reads one record that has no frame, of a normal segment.
+    /// The address by which the head of a jumbo is asked for, without its value.
+    pub fn jumbo_head(number: SegmentNumber) -> Address {
+        Address::new(number, RECORD_AT)
+    }
+
+    /// Reads one record that has no frame; of a jumbo the head.
     ///
     /// # Errors
     /// Those of the device, or that what is there is not the record.
@@ -184,11 +221,32 @@ impl Log {
         }
     }
 
+    /// Calls `see` with the key of the record at `address`, which has no frame.
+    ///
+    /// # Errors
+    /// As for [`Log::read_record`].
+    pub fn read_key<T>(&self, address: Address, see: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
+        let segment = self.segment(address.segment());
+        if !segment.is_jumbo() {
+            let bytes = self.read_record(address)?;
+            return Ok(see(Head::parse(&bytes, None).ok_or_else(damaged)?.key));
+        }
+        let mut image = self.read_jumbo_head(address.segment())?;
+        let head = Head::parse(bytes_of(&mut image), Some(segment.jumbo_value()));
+        Ok(see(head.ok_or_else(damaged)?.key))
+    }
+
     /// Where on the device a record lies, and how many bytes of it to read: `size`, or what records
-    /// of its segment were found to have.
+    /// of its segment were found to have. Of a jumbo it is what is in front of its value, see
+    /// [`Log::jumbo_head`].
     pub fn record_range(&self, address: Address, size: Option<usize>) -> (u64, usize) {
         let geometry = &self.durable_log().geometry;
-        let place = geometry.segment(address.segment()) + address.offset() as u64;
+        let place = geometry.segment(address.segment());
+        if self.segment(address.segment()).is_jumbo() {
+            return (place, BLOCK);
+        }
+        let place = place + address.offset() as u64;
         let room = self.segment_size() - address.offset();
         let guess = || match self.segment(address.segment()).record_size() {
             0 => BLOCK,
@@ -206,6 +264,10 @@ impl Log {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
         let number = address.segment();
         let segment = self.segment(number);
+        if segment.is_jumbo() {
+            let whole = self.is_jumbo_head(number, bytes);
+            return if whole { Ok(None) } else { Err(damaged()) };
+        }
         let head = Head::parse(bytes, None).ok_or_else(damaged)?;
         let size = head.layout.size();
         if size > self.segment_size() - address.offset() {

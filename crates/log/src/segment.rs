@@ -69,7 +69,7 @@ pub struct Segment {
     capacity: AtomicU32,
     /// A jumbo's value length in bytes, 1 GiB at most; 0 for a normal segment.
     jumbo_value: AtomicU32,
-    /// A jumbo's mapping length in bytes.
+    /// A jumbo's mapping length in bytes; not 0, but of no meaning, while it has none.
     jumbo_mapping: AtomicU32,
     /// What is worth reading of a record here, bytes; 0 before one was read.
     record_size: AtomicU32,
@@ -167,6 +167,12 @@ impl Segment {
 
     /// Gives a sealed segment that has none a RAM copy of its bytes.
     pub(crate) fn set_frame(&self, frame: *mut u8) {
+        self.frame.store(frame, Ordering::Release);
+    }
+
+    /// Gives a jumbo that has none its mapping of `bytes`, in which the record begins at `frame`.
+    pub(crate) fn set_jumbo_frame(&self, frame: *mut u8, bytes: usize) {
+        self.jumbo_mapping.store(bytes as u32, Ordering::Relaxed);
         self.frame.store(frame, Ordering::Release);
     }
 
@@ -392,7 +398,7 @@ impl Segment {
         self.jumbo_value() != 0 && !self.is_jumbo()
     }
 
-    /// Whether the segment is one item with a mapping of its own.
+    /// Whether the segment is one item with a mapping of its own, or without frame.
     pub fn is_jumbo(&self) -> bool {
         self.jumbo_mapping() != 0
     }

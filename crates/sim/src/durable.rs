@@ -47,6 +47,8 @@ pub struct DurableWorld {
     flight: Option<JoinHandle<bool>>,
     /// Somebody reads slowly: memory may not come back before they have done.
     reading: bool,
+    /// What was found after a restart is being compared: the model's commits are those of the life before.
+    restarting: bool,
     /// Calls do not wait for room.
     hurry: bool,
     anomaly: anomaly::Armed,
@@ -111,6 +113,7 @@ impl DurableWorld {
             restarts: 0,
             flight: None,
             reading: false,
+            restarting: false,
             hurry: false,
             anomaly,
         };
@@ -225,7 +228,9 @@ impl DurableWorld {
     fn commit(&mut self) -> Check {
         self.land()?;
         self.engine.commit();
-        self.settle();
+        if !self.restarting {
+            self.settle();
+        }
         self.tick_all();
         Ok(())
     }

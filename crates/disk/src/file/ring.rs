@@ -142,6 +142,10 @@ impl ReadQueue for Ring {
         }
     }
 
+    fn has_ended(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
     fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>)) {
         for completion in self.ring.completion() {
             let place = completion.user_data() as usize;

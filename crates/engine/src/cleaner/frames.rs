@@ -33,16 +33,16 @@ impl Cleaner {
         if new * PROBATION > new + old + copies
             && let Some(hot) = hot
         {
-            return self.drop_frame(engine, hot.segment);
+            return self.drop_frame(engine, Stream::Hot, hot.segment);
         }
         if let Some(survivors) = survivors {
-            return self.drop_frame(engine, survivors.segment);
+            return self.drop_frame(engine, Stream::Survivors, survivors.segment);
         }
         if small + main > 0 {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
             return self.forget_copies(engine, if probation { Queue::Small } else { Queue::Main });
         }
-        hot.is_some_and(|hot| self.drop_frame(engine, hot.segment))
+        hot.is_some_and(|hot| self.drop_frame(engine, Stream::Hot, hot.segment))
     }
 
     /// What is read from the device would rather be in memory than what is.
@@ -62,7 +62,7 @@ impl Cleaner {
             for sealed in engine.log.sealed(stream) {
                 let segment = engine.log.segment(sealed.segment);
                 let lasts = sealed.sealed <= settled && engine.log.is_settled(sealed.segment);
-                if lasts && !segment.is_jumbo() && !segment.frame().is_null() {
+                if lasts && !segment.frame().is_null() {
                     resident.droppable[stream as usize].get_or_insert(sealed);
                     resident.live[stream as usize] += u64::from(engine.log.live(sealed.segment));
                 }
@@ -71,8 +71,12 @@ impl Cleaner {
         resident
     }
 
-    /// Drops a segment's frame; what was read from it more than once goes on as copies.
-    fn drop_frame(&mut self, engine: &Engine, number: SegmentNumber) -> bool {
+    /// Drops a segment's frame; what was read from it more than once goes on as copies. A large value
+    /// that was read has another turn.
+    fn drop_frame(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber) -> bool {
+        if engine.log.segment(number).is_jumbo() {
+            return self.promote_jumbo(engine, stream, number) || engine.log.drop_frame(number);
+        }
         let hits = engine.get_hits();
         if std::mem::replace(&mut self.hits, hits) != hits {
             self.copy_popular(engine, number);

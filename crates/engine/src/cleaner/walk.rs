@@ -33,6 +33,8 @@ impl Cleaner {
         ends: &mut Vec<u32>,
     ) -> io::Result<bool> {
         let loaded = engine.log.load_if_absent(number)?;
+        let whole = loaded.is_none() || !engine.log.segment(number).is_jumbo();
+        let task = Task { whole, ..task };
         self.participant.tick();
         let mut earliest = 0;
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
@@ -98,7 +100,7 @@ impl Cleaner {
     fn decide(
         &self,
         engine: &Engine,
-        Task { stream, fate }: Task,
+        Task { stream, fate, whole }: Task,
         address: Address,
         record: Record<'_>,
         key: &Key<'_>,
@@ -124,7 +126,8 @@ impl Cleaner {
         let (to, frequency) = match fate {
             Fate::Sweep => return true,
             Fate::Keep => (stream, slot.frequency()),
-            Fate::Evict if keeps(slot, stream) => {
+            // Of a large value that is not in memory there is nothing to copy.
+            Fate::Evict if keeps(slot, stream) && whole => {
                 (Stream::Survivors, frequency_after(slot, stream))
             }
             Fate::Evict => {

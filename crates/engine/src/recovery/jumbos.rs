@@ -1,10 +1,9 @@
 //! Values with a segment of their own. They are read before anything else, while there is memory for
-//! them; one for which there is none is looked through, and read at the end if it has won.
+//! them; one for which there is none is looked through, and stays on the device.
 
 use super::newest::{Newest, Version};
 use super::segments::Scan;
 use super::{Shared, StoreError, is_marked};
-use crate::WhenFull;
 use crate::engine::Engine;
 use crate::key::Key;
 use larder_log::format::KeyHash;
@@ -66,14 +65,13 @@ impl Engine {
         let Some((key, seq)) = self.log.look_at_jumbo(found)? else { return Ok(None) };
         let marked = is_marked(found, format::jumbo::RECORD_AT);
         // What only hides older versions is not needed, and was durable when it was marked.
-        let loaded =
-            if marked { LoadedJumbo::NoMemory } else { self.log.load_jumbo(found, false)? };
+        let loaded = if marked { LoadedJumbo::NoMemory } else { self.log.load_jumbo(found)? };
         let (scan, resident) = match loaded {
             LoadedJumbo::Damaged => return Ok(None),
             LoadedJumbo::Loaded(trailer) => (Scan::of_jumbo(&trailer), true),
             LoadedJumbo::NoMemory if marked => (Scan::of_unread(), false),
             LoadedJumbo::NoMemory => match self.log.check_jumbo(found)? {
-                Some(trailer) => (Scan::of_jumbo(&trailer), false),
+                Some(facts) => (Scan::of_jumbo(&facts.trailer), false),
                 None => return Ok(None),
             },
         };
@@ -92,33 +90,18 @@ impl Engine {
         Ok(Some(scan))
     }
 
-    /// Decides about the values that are not in memory: what has won is read, or is as good as
-    /// evicted.
-    pub(super) fn settle_unread(
-        &self,
-        survey: &Survey,
-        jumbos: &Jumbos,
-        scans: &mut [Option<Scan>],
-    ) -> Result<(), StoreError> {
-        for (found, scan) in survey.segments.iter().zip(scans) {
+    /// Decides about the values that are not in memory.
+    pub(super) fn settle_unread(&self, survey: &Survey, jumbos: &Jumbos) -> Result<(), StoreError> {
+        for found in &survey.segments {
             let Some(&newest) = jumbos.unread.get(&found.number) else { continue };
             let marked = is_marked(found, format::jumbo::RECORD_AT);
             if !newest || marked {
                 self.log.enter_dead(found, newest);
                 continue;
             }
-            let fits = self.budget.used() < self.budget.limit();
-            if !fits && self.options.when_full == WhenFull::Evict {
-                // Until the next start, for it is not known when that is durable.
-                self.log.begin_evicting();
-                self.log.enter_dead(found, true);
-                continue;
-            }
-            match self.log.load_jumbo(found, true)? {
-                LoadedJumbo::Loaded(trailer) => *scan = Some(Scan::of_jumbo(&trailer)),
-                LoadedJumbo::NoMemory => return Err(io::Error::from(ErrorKind::OutOfMemory).into()),
+            if !self.log.enter_absent_jumbo(found)? {
                 // It was whole when it was looked through.
-                LoadedJumbo::Damaged => return Err(io::Error::from(ErrorKind::InvalidData).into()),
+                return Err(io::Error::from(ErrorKind::InvalidData).into());
             }
             let address = Address::new(found.number, 0);
             for (key, version) in jumbos.versions.iter().filter(|(_, it)| it.address == address) {

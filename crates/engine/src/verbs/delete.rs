@@ -9,7 +9,11 @@ impl Session {
     /// Deletes an item, or marks it stale, or empties it.
     pub fn delete(&self, key: &Key<'_>, delete: &Delete) -> Outcome<Deleted> {
         let guard = self.engine.index.lock(key);
-        let old = match self.existing(&guard, key) {
+        let existing = match delete.invalidate && !delete.clear_value {
+            true => self.existing(&guard, key),
+            false => self.existing_head(&guard, key),
+        };
+        let old = match existing {
             Ok(Some(old)) if !old.gone => old,
             Ok(existing) => {
                 // An evicted item is gone for good only when that is durable.

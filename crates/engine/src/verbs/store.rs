@@ -21,7 +21,12 @@ impl Session {
         bump(&self.counters.cmd_set, 1);
         let stored = {
             let guard = self.engine.index.lock(key);
-            let existing = match self.existing(&guard, key) {
+            let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
+            let existing = match extends {
+                true => self.existing(&guard, key),
+                false => self.existing_head(&guard, key),
+            };
+            let existing = match existing {
                 Ok(existing) => existing,
                 Err(why) => {
                     drop(guard);

@@ -2,14 +2,16 @@
 
 use super::Found;
 use crate::address::SegmentNumber;
-use crate::format::jumbo::{Jumbo, RECORD_AT};
-use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
+use crate::format::jumbo::{Jumbo, RECORD_AT, image_bytes};
+use crate::format::segment::{HEADER_BYTES, Header, JumboSize, TRAILER_BYTES};
 use crate::format::{BLOCK, Trailer, ValueHasher};
-use crate::log::{JUMBO_FOOTROOM, Log};
+use crate::log::{JUMBO_FOOTROOM, Log, lock};
 use crate::memory::{Mapping, PAGE};
-use crate::segment::Restored;
+use crate::residency::{Image, bytes_of};
+use crate::segment::{Restored, State};
 use crate::store::Store;
-use std::io;
+use crate::sync::atomic::Ordering;
+use std::{io, ptr};
 
 /// What became of a jumbo.
 #[derive(Clone, Copy, Debug)]
@@ -22,24 +24,158 @@ pub enum LoadedJumbo {
     NoMemory,
 }
 
+/// A jumbo as it was found.
+#[derive(Clone, Copy, Debug)]
+pub struct JumboFacts {
+    /// The trailer that ends it.
+    pub trailer: Trailer,
+    record_bytes: usize,
+    value_bytes: usize,
+    expiry: u32,
+}
+
+impl JumboFacts {
+    fn of(jumbo: &Jumbo<'_>, trailer: Trailer) -> Self {
+        let Jumbo { record_bytes, value_bytes, fields, .. } = *jumbo;
+        JumboFacts { trailer, record_bytes, value_bytes, expiry: fields.expiry }
+    }
+}
+
+/// A jumbo in memory that nobody knows of yet. What its mapping takes is charged.
+struct ReadJumbo {
+    mapping: Mapping,
+    facts: JumboFacts,
+}
+
+/// Bytes of the mapping for a jumbo whose record takes `record` bytes, about.
+pub fn jumbo_footprint(record: usize) -> usize {
+    image_bytes(record) + JUMBO_FOOTROOM + PAGE
+}
+
 impl Log {
-    /// Reads a jumbo and makes it part of the log. `must`: even if that takes memory from frames,
-    /// which are given back later.
+    /// Reads a jumbo, unless that would take memory from frames, and makes it part of the log.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn load_jumbo(&self, found: &Found, must: bool) -> io::Result<LoadedJumbo> {
+    pub fn load_jumbo(&self, found: &Found) -> io::Result<LoadedJumbo> {
+        let fits = |bytes| self.budget.used() + bytes <= self.budget.limit() / 8 * 7;
+        let read = match self.read_jumbo(found, fits)? {
+            Ok(read) => read,
+            Err(why) => return Ok(why),
+        };
+        let (base, bytes) = read.mapping.into_raw();
+        self.enter_jumbo(found, &read.facts, (base.wrapping_add(RECORD_AT), bytes));
+        Ok(LoadedJumbo::Loaded(read.facts.trailer))
+    }
+
+    /// Makes a jumbo part of the log that stays on the device; false if it is damaged after all.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn enter_absent_jumbo(&self, found: &Found) -> io::Result<bool> {
+        let facts = self.check_jumbo(found)?;
+        if let Some(facts) = &facts {
+            self.enter_jumbo(found, facts, (ptr::null_mut(), PAGE));
+        }
+        Ok(facts.is_some())
+    }
+
+    /// Reads the bytes of a jumbo of the log that has none in memory, unless somebody else has done so.
+    /// `release` gives back what was charged for them before.
+    ///
+    /// # Errors
+    /// Those of the device, or that the jumbo is not what it was.
+    pub fn load_absent_jumbo(
+        &self,
+        number: SegmentNumber,
+        generation: u32,
+        release: impl FnOnce(),
+    ) -> io::Result<()> {
+        let store = self.durable_log();
+        let segment = self.segment(number);
+        let found = self.find_jumbo(store, number, generation);
+        let fits = |_| {
+            release();
+            true
+        };
+        let read = self.read_jumbo(&found, fits)?;
+        let read = read.map_err(|why| match why {
+            LoadedJumbo::NoMemory => io::Error::from(io::ErrorKind::OutOfMemory),
+            _ => io::ErrorKind::InvalidData.into(),
+        })?;
+        let _loading = lock(&self.jumbo_frames);
+        let wanted = segment.generation() == generation
+            && segment.state() == State::Sealed
+            && segment.frame().is_null();
+        let bytes = read.mapping.len();
+        if wanted {
+            let (base, bytes) = read.mapping.into_raw();
+            segment.set_jumbo_frame(base.wrapping_add(RECORD_AT), bytes);
+        } else {
+            self.budget.release(bytes as u64);
+        }
+        Ok(())
+    }
+
+    /// What recovery would find of a jumbo that is part of the log.
+    fn find_jumbo(&self, store: &Store, number: SegmentNumber, generation: u32) -> Found {
+        let segment = self.segment(number);
+        Found::without_meta(Header {
+            segment: number,
+            generation,
+            stream: segment.stream(),
+            opened: store.entry(number).opened.load(Ordering::Relaxed),
+            born: segment.born(),
+            jumbo: Some(JumboSize {
+                value: segment.jumbo_value() as u64,
+                parts: store.parts(number).len() as u32 + 1,
+            }),
+        })
+    }
+
+    /// The head of a jumbo of the log, as an image of its segment whose value is missing.
+    pub(crate) fn read_jumbo_head(&self, number: SegmentNumber) -> io::Result<Image> {
+        let store = self.durable_log();
+        let found = self.find_jumbo(store, number, self.segment(number).generation());
+        let mut words = vec![0u64; BLOCK / size_of::<u64>()].into_boxed_slice();
+        let first = read_first(store, &found)?;
+        if !self.is_jumbo_head(number, &first) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        bytes_of(&mut words)[..BLOCK - RECORD_AT].copy_from_slice(&first[RECORD_AT..]);
+        Ok(words)
+    }
+
+    /// Whether these are the first bytes of this jumbo of the log.
+    pub(crate) fn is_jumbo_head(&self, number: SegmentNumber, bytes: &[u8]) -> bool {
+        let store = self.durable_log();
+        let segment = self.segment(number);
+        Jumbo::open(bytes, &store.identity, number, store.geometry.segment_size()).is_ok_and(
+            |jumbo| {
+                jumbo.header.generation == segment.generation()
+                    && jumbo.value_bytes == segment.jumbo_value()
+            },
+        )
+    }
+
+    /// Reads and checks a jumbo, if `fits` says so of the memory that it takes, which is charged.
+    fn read_jumbo(
+        &self,
+        found: &Found,
+        fits: impl FnOnce(u64) -> bool,
+    ) -> io::Result<Result<ReadJumbo, LoadedJumbo>> {
         let store = self.durable_log();
         let size = self.segment_size();
         let first = read_first(store, found)?;
-        let Some(jumbo) = open(store, found, &first) else { return Ok(LoadedJumbo::Damaged) };
+        let jumbo = open(store, found, &first);
+        let jumbo = jumbo.filter(|jumbo| jumbo.header.generation == found.header.generation);
+        let Some(jumbo) = jumbo else { return Ok(Err(LoadedJumbo::Damaged)) };
         let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
-        let Ok(mapping) = Mapping::new(image_bytes + JUMBO_FOOTROOM + PAGE) else {
-            return Ok(LoadedJumbo::NoMemory);
+        let Ok(mapping) = Mapping::new(jumbo_footprint(jumbo.record_bytes)) else {
+            return Ok(Err(LoadedJumbo::NoMemory));
         };
-        let over = self.budget.used() + mapping.len() as u64 > self.budget.limit() / 8 * 7;
-        if over && !must {
-            return Ok(LoadedJumbo::NoMemory);
+        if !fits(mapping.len() as u64) {
+            return Ok(Err(LoadedJumbo::NoMemory));
         }
         self.budget.charge(mapping.len() as u64);
         // SAFETY: the mapping is this function's own and longer than the image.
@@ -55,29 +191,32 @@ impl Log {
         let whole = jumbo.has_value(store.value_hash(value, &[]));
         let (true, Some(trailer)) = (whole, trailer) else {
             self.budget.release(mapping.len() as u64);
-            return Ok(LoadedJumbo::Damaged);
+            return Ok(Err(LoadedJumbo::Damaged));
         };
-        let record_bytes = jumbo.record_bytes as u32;
-        let (value_bytes, expiry) = (jumbo.value_bytes, jumbo.fields.expiry);
-        let (base, bytes) = mapping.into_raw();
-        self.segment(found.number).restore(Restored {
-            frame: base.wrapping_add(RECORD_AT),
-            filled: record_bytes,
+        let facts = JumboFacts::of(&jumbo, trailer);
+        Ok(Ok(ReadJumbo { mapping, facts }))
+    }
+
+    /// Makes a jumbo part of the log: `memory` is where its record is, and the length of its mapping.
+    fn enter_jumbo(&self, found: &Found, facts: &JumboFacts, memory: (*mut u8, usize)) {
+        let segment = self.segment(found.number);
+        segment.restore(Restored {
+            frame: memory.0,
+            filled: facts.record_bytes as u32,
             stream: found.header.stream,
             generation: found.header.generation,
             born: found.header.born,
-            jumbo: Some((value_bytes, bytes)),
+            jumbo: Some((facts.value_bytes, memory.1)),
         });
-        self.segment(found.number).note_expiry(expiry);
-        self.enter(store, found, trailer.commit);
-        Ok(LoadedJumbo::Loaded(trailer))
+        segment.note_expiry(facts.expiry);
+        self.enter(self.durable_log(), found, facts.trailer.commit);
     }
 
-    /// The trailer of a jumbo, if all of it is as it was written. Takes the memory of one piece.
+    /// What a jumbo is, if all of it is as it was written. Takes the memory of one piece.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn check_jumbo(&self, found: &Found) -> io::Result<Option<Trailer>> {
+    pub fn check_jumbo(&self, found: &Found) -> io::Result<Option<JumboFacts>> {
         let store = self.durable_log();
         let size = self.segment_size();
         let first = read_first(store, found)?;
@@ -97,7 +236,8 @@ impl Log {
             trailer.extend_from_slice(within(jumbo.trailer_at..image_bytes));
         }
         let whole = jumbo.has_value(hasher.finish());
-        Ok(jumbo.trailer(&trailer).filter(|_| whole))
+        let trailer = jumbo.trailer(&trailer).filter(|_| whole);
+        Ok(trailer.map(|trailer| JumboFacts::of(&jumbo, trailer)))
     }
 
     /// Key and seq of a jumbo, without its value; `None` if it is damaged.
@@ -132,8 +272,8 @@ impl Log {
     fn forget_mapping(&self, number: SegmentNumber) {
         let segment = self.segment(number);
         let bytes = segment.jumbo_mapping();
-        if bytes != 0 {
-            let frame = segment.take_frame();
+        let frame = segment.take_frame();
+        if bytes != 0 && !frame.is_null() {
             // SAFETY: recovery has not shown the jumbo to anybody else.
             unsafe { crate::log::unmap_jumbo(frame, bytes) };
             self.budget.release(bytes as u64);

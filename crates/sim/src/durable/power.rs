@@ -109,9 +109,10 @@ impl DurableWorld {
         if recovered.damaged_records > 0 || recovered.damaged_segments > 0 {
             return Err(format!("damage without a fault: {recovered:?}"));
         }
-        for key in self.model.keys() {
-            self.check_restarted(&key)?;
-        }
+        self.restarting = true;
+        let checked = self.model.keys().iter().try_for_each(|key| self.check_restarted(key));
+        self.restarting = false;
+        checked?;
         self.model.all_restarted();
         Ok(())
     }

@@ -278,7 +278,8 @@ impl DurableWorld {
             self.tick_all();
             found = self.get(key)?;
         }
-        let (found, commit) = found.ok_or("a read was refused")?;
+        let (found, commit) =
+            found.ok_or_else(|| format!("a read was refused: {:?}", self.engine.stats()))?;
         if commit != 0 {
             return Err(format!("{} is not durable after a restart", short(key)));
         }
