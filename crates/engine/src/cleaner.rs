@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::key::Key;
 use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
-use frames::Resident;
+use frames::{Resident, just_read};
 use larder_log::{Participant, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
 use std::io;
@@ -191,12 +191,15 @@ impl Cleaner {
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
         let full = short && stuck && !coming;
         engine.full.store(full, Ordering::Relaxed);
+        engine.frames_full.store(full && must_free_frames(engine), Ordering::Relaxed);
         engine.log.shrink();
         let pending = coming || last == Step::Later;
         let room = engine.log.available_frames() > 0
             && engine.log.available_numbers() > 0
             && engine.budget.excess() == 0;
-        if room || full {
+        // Who wants to read needs no place in the store.
+        let readable = engine.budget.wanted() > 0 && engine.budget.excess() == 0;
+        if room || full || readable {
             engine.wake_waiting();
         }
         if coming
@@ -250,6 +253,7 @@ impl Cleaner {
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
         let mut resident = Resident::default();
         let mut live = [0u64; 2];
+        let just_read = just_read(engine);
         for stream in streams {
             for sealed in engine.log.sealed(stream) {
                 let segment = engine.log.segment(sealed.segment);
@@ -272,7 +276,7 @@ impl Cleaner {
                 }
                 oldest[stream as usize].get_or_insert(sealed);
                 live[stream as usize] += u64::from(alive);
-                if !segment.frame().is_null() {
+                if !segment.frame().is_null() && !just_read.contains_key(&sealed.segment) {
                     resident.droppable[stream as usize].get_or_insert(sealed);
                     resident.live[stream as usize] += u64::from(alive);
                 }

@@ -479,6 +479,10 @@ impl Engine {
             if segment.durable() <= change.address.offset() as u32 {
                 return true;
             }
+            if segment.is_jumbo() {
+                // No tombstone, and its mapping may go as soon as it is durable.
+                return false;
+            }
             // SAFETY: the committer gives up no frame while it looks here.
             if let Some(record) = unsafe { self.log.record(change.address) }
                 && record.kind() == Kind::Tombstone

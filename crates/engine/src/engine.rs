@@ -13,6 +13,7 @@ use crate::{Options, Session, UnixSeconds, WhenFull};
 use larder_disk::ReadQueue;
 use larder_log::cover::DeadMap;
 use larder_log::{Address, Budget, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -104,6 +105,8 @@ pub struct Engine {
     pub(crate) flush_at: AtomicU32,
     /// Nothing can be reclaimed: writes that need space are refused until something dies.
     pub(crate) full: AtomicBool,
+    /// No memory can be freed, not even for what is to be read.
+    pub(crate) frames_full: AtomicBool,
     /// Items have been evicted: the ghost queue is worth a look.
     pub(crate) evicts: AtomicBool,
     /// With a store: what is shared about durability.
@@ -116,6 +119,9 @@ pub struct Engine {
     /// Segments that were in memory before the last stop and have not been read back yet, the newest
     /// last.
     pub(crate) cold: Mutex<Vec<SegmentNumber>>,
+    /// Large values that were read from the store, and when: they stay in memory until who wanted them
+    /// had time to use them.
+    pub(crate) just_read: Mutex<HashMap<SegmentNumber, UnixSeconds>>,
     /// Held by the cleaner during a turn.
     pub(crate) cleaning: Mutex<()>,
     counters: Mutex<Ledger>,
@@ -262,6 +268,7 @@ impl Engine {
             now: AtomicU32::new(0),
             flush_at: AtomicU32::new(0),
             full: AtomicBool::new(false),
+            frames_full: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
             durable: options.store.as_ref().map(Durable::new),
             committer: Mutex::default(),
@@ -269,6 +276,7 @@ impl Engine {
             readers: Arc::default(),
             recovered: None,
             cold: Mutex::default(),
+            just_read: Mutex::default(),
             cleaning: Mutex::default(),
             counters: Mutex::default(),
             waiting: Mutex::default(),

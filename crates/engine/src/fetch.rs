@@ -6,7 +6,7 @@
 use crate::engine::lock;
 use crate::readers::{Charge, Readers, Request};
 use larder_disk::{ReadBuffer, ReadQueue};
-use larder_log::{Address, Log, Record};
+use larder_log::{Address, Image, Log, Record};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -65,6 +65,8 @@ pub struct Reads {
 pub(crate) enum Read {
     /// With a buffer that begins with the record.
     Record(ReadBuffer),
+    /// With the first block of a large value.
+    Head(Image),
     /// A large value is in memory now, for all, unless there was none for it: whoever wants it looks
     /// again.
     InMemory,
@@ -207,6 +209,7 @@ impl Fetched {
         let users = self.expected.get_mut().remove(&place).unwrap_or(0);
         let bytes = match read {
             Read::Record(bytes) => Some(bytes),
+            Read::Head(image) => Some(ReadBuffer::of_words(&image)),
             Read::Failed => None,
             Read::InMemory => return,
         };
@@ -254,7 +257,10 @@ impl Fetched {
 
     fn start_one(&self, log: &Log, place: Place) {
         self.started.set(self.started.get() + 1);
-        if let Some(queue) = &self.queue {
+        let jumbo = log.segment(place.0.segment()).is_jumbo();
+        if let Some(queue) = &self.queue
+            && !jumbo
+        {
             let number = self.next_number.replace(self.next_number.get() + 1);
             let (offset, len) = log.record_range(place.0, None);
             if queue.borrow_mut().push(number, offset, len).is_ok() {
@@ -336,9 +342,9 @@ impl Fetched {
     pub(crate) fn release(&self, reads: Reads) {
         for place in reads.places {
             if let Some(users) = self.expected.borrow_mut().get_mut(&place) {
-                *users -= 1;
+                *users = users.saturating_sub(1);
             } else if let Some(record) = self.arrived.get(&place) {
-                record.users.set(record.users.get() - 1);
+                record.users.set(record.users.get().saturating_sub(1));
                 if record.users.get() == 0 && record.bytes.is_some() {
                     self.idle.borrow_mut().push_back(place);
                 }

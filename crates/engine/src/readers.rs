@@ -9,9 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
+use std::time::Duration;
 
 /// Each waits for one read at a time.
 const READERS: usize = 8;
+
+/// How long a reader pauses when the operating system has no memory for a value.
+const NO_MEMORY: Duration = Duration::from_millis(10);
 
 /// Reads that wait for a reader.
 #[derive(Debug, Default)]
@@ -117,15 +121,25 @@ impl Engine {
     fn serve(&self, request: Request) {
         let Request { place: (address, generation), charge, inbox, waker } = request;
         let read = match charge {
+            None if self.log.segment(address.segment()).is_jumbo() => {
+                self.log.read_jumbo_head(address.segment()).map(Read::Head)
+            }
             None => self.log.read_record(address).map(Read::Record),
             Some(charge) => self
                 .log
                 .load_absent_jumbo(address.segment(), generation, || drop(charge))
-                .map(|()| Read::InMemory),
+                .map(|()| {
+                    let now = self.now.load(Ordering::Relaxed);
+                    lock(&self.just_read).insert(address.segment(), now);
+                    Read::InMemory
+                }),
         };
         let read = read.unwrap_or_else(|error| match error.kind() {
-            // The item is well: who wants it asks again.
-            io::ErrorKind::OutOfMemory => Read::InMemory,
+            // The item is well: who wants it asks again, but not at once.
+            io::ErrorKind::OutOfMemory => {
+                thread::park_timeout(NO_MEMORY);
+                Read::InMemory
+            }
             _ => Read::Failed,
         });
         inbox.put((address, generation), read);

@@ -262,7 +262,7 @@ impl Session {
         // SAFETY: by the caller's promise.
         let record = match unsafe { self.engine.log.record(slot.address()) } {
             Some(record) => record,
-            None => self.absent_record(slot.address())?,
+            None => self.absent_record(key, slot)?,
         };
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
@@ -349,6 +349,14 @@ impl Session {
             // SAFETY: by the caller's promise.
             return unsafe { self.matching(key, slot) };
         }
+        self.absent_head(key, slot)
+    }
+
+    /// The head of a large value that is not in memory, if it is this key's; noted as missing if it was
+    /// not fetched.
+    #[cold]
+    fn absent_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
+        let segment = self.engine.log.segment(slot.address().segment());
         let head = Log::jumbo_head(slot.address().segment());
         let (generation, len) = (segment.generation(), segment.jumbo_value());
         let record = self.fetched.get_head(head, generation, len);
@@ -361,8 +369,16 @@ impl Session {
     /// A record whose segment has no frame: its copy, or what was fetched; else it is noted as
     /// missing.
     #[cold]
-    fn absent_record(&self, address: Address) -> Option<Record<'_>> {
-        let generation = self.engine.log.segment(address.segment()).generation();
+    fn absent_record(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
+        let address = slot.address();
+        let segment = self.engine.log.segment(address.segment());
+        if segment.is_jumbo() {
+            // A large value is read for its own key alone. Some other slot may have the same tag.
+            self.absent_head(key, slot)?;
+            self.missing.set(address.bits());
+            return None;
+        }
+        let generation = segment.generation();
         // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of it.
         let copy = unsafe { self.engine.log.copy(address, generation) };
         let record = copy.or_else(|| self.fetched.get(address, generation));
@@ -407,7 +423,14 @@ impl Session {
         if self.fetched.want_large(address, generation, charge) {
             return Outcome::NeedsRead;
         }
-        self.no_space()
+        self.depends.set(0);
+        if self.engine.frames_full.load(Ordering::Relaxed) {
+            self.engine.budget.unwant();
+            self.engine.kick_cleaner();
+            return Outcome::Refused(Refusal::OutOfMemory);
+        }
+        self.engine.wait_for_space(&self.waker);
+        Outcome::NeedsSpace
     }
 
     /// Has the missing record read; the call is to be repeated when the waker was woken. What cannot
@@ -623,8 +646,10 @@ impl Session {
                 self.engine.kick_cleaner();
             }
             bump(&self.counters.store_no_memory, 1);
-            self.engine.budget.unwant();
             let full = self.engine.log.available_numbers() == 0;
+            if !full {
+                self.engine.budget.unwant();
+            }
             return Outcome::Refused(if full { Refusal::StoreFull } else { Refusal::OutOfMemory });
         }
         self.engine.wait_for_space(&self.waker);

@@ -327,7 +327,7 @@ impl Log {
             stream: row.stream,
             generation: row.generation,
             born: row.born,
-            jumbo: (value != 0).then_some((value, if row.jumbo { PAGE } else { 0 })),
+            jumbo: (row.jumbo || value != 0).then_some((value, if row.jumbo { PAGE } else { 0 })),
         });
         segment.restore_history((row.min_expiry, row.max_expiry, row.immortal), row.dead);
         if row.ends {

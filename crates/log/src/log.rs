@@ -440,6 +440,10 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
+        for dropped in std::mem::take(&mut *lock(&self.dropped)) {
+            // SAFETY: the log ends, so nobody reads it any more.
+            unsafe { dropped.unmap() };
+        }
         for number in self.numbers() {
             let segment = self.segment(number);
             let jumbo = segment.jumbo_mapping();

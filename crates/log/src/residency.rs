@@ -29,6 +29,19 @@ pub(crate) struct Dropped {
     jumbo: usize,
 }
 
+impl Dropped {
+    /// Gives a jumbo's mapping back to the operating system.
+    ///
+    /// # Safety
+    /// Nobody reads it any more.
+    pub(crate) unsafe fn unmap(self) {
+        if self.jumbo != 0 {
+            // SAFETY: by the caller's promise.
+            unsafe { unmap_jumbo(self.frame as *mut u8, self.jumbo) };
+        }
+    }
+}
+
 /// A segment that was read for a look at all its records.
 #[derive(Debug)]
 pub struct Loaded {
@@ -124,7 +137,9 @@ impl Log {
 
     /// Frames that were dropped and wait for their quiescent period.
     pub fn dropped_frames(&self) -> usize {
-        lock(&self.dropped).len() + self.copies.retired()
+        let size = self.segment_size();
+        let frames = |dropped: &Dropped| dropped.jumbo.div_ceil(size).max(1);
+        lock(&self.dropped).iter().map(frames).sum::<usize>() + self.copies.retired()
     }
 
     /// Gives back the frames that nobody can be reading any more.
@@ -165,7 +180,7 @@ impl Log {
             return Ok(None);
         }
         if segment.is_jumbo() {
-            let image = self.read_jumbo_head(number)?;
+            let image = self.read_jumbo_head(number)?[RECORD_AT / size_of::<u64>()..].into();
             return Ok(Some(Loaded { image, damaged: false }));
         }
         let mut image = vec![0u64; self.segment_size() / size_of::<u64>()].into_boxed_slice();
@@ -204,7 +219,7 @@ impl Log {
         Address::new(number, RECORD_AT)
     }
 
-    /// Reads one record that has no frame; of a jumbo the head.
+    /// Reads one record that has no frame, of a normal segment.
     ///
     /// # Errors
     /// Those of the device, or that what is there is not the record.
@@ -233,20 +248,16 @@ impl Log {
             return Ok(see(Head::parse(&bytes, None).ok_or_else(damaged)?.key));
         }
         let mut image = self.read_jumbo_head(address.segment())?;
-        let head = Head::parse(bytes_of(&mut image), Some(segment.jumbo_value()));
+        let bytes = &bytes_of(&mut image)[RECORD_AT..];
+        let head = Head::parse(bytes, Some(segment.jumbo_value()));
         Ok(see(head.ok_or_else(damaged)?.key))
     }
 
     /// Where on the device a record lies, and how many bytes of it to read: `size`, or what records
-    /// of its segment were found to have. Of a jumbo it is what is in front of its value, see
-    /// [`Log::jumbo_head`].
+    /// of its segment were found to have.
     pub fn record_range(&self, address: Address, size: Option<usize>) -> (u64, usize) {
         let geometry = &self.durable_log().geometry;
-        let place = geometry.segment(address.segment());
-        if self.segment(address.segment()).is_jumbo() {
-            return (place, BLOCK);
-        }
-        let place = place + address.offset() as u64;
+        let place = geometry.segment(address.segment()) + address.offset() as u64;
         let room = self.segment_size() - address.offset();
         let guess = || match self.segment(address.segment()).record_size() {
             0 => BLOCK,
@@ -264,10 +275,6 @@ impl Log {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
         let number = address.segment();
         let segment = self.segment(number);
-        if segment.is_jumbo() {
-            let whole = self.is_jumbo_head(number, bytes);
-            return if whole { Ok(None) } else { Err(damaged()) };
-        }
         let head = Head::parse(bytes, None).ok_or_else(damaged)?;
         let size = head.layout.size();
         if size > self.segment_size() - address.offset() {

@@ -3,11 +3,13 @@
 //! new writes are its probation, copies and frames of survivors its main queue.
 
 use super::{Cleaner, READY_FRAMES, walk};
-use crate::engine::Engine;
+use crate::UnixSeconds;
+use crate::engine::{Engine, lock};
 use crate::index::slot::Slot;
 use crate::key::Key;
 use larder_log::record::Kind;
 use larder_log::{Address, Queue, Record, Sealed, SegmentNumber, Stream};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 /// New writes may hold one in so many bytes of the memory that could be freed before their oldest frame
@@ -21,6 +23,15 @@ const PROBATION: u64 = 20;
 pub(super) struct Resident {
     pub(super) droppable: [Option<Sealed>; 2],
     pub(super) live: [u64; 2],
+}
+
+/// Large values that were read from the device in this second or the last: dropping them before they
+/// are used would have them read again and again.
+pub(super) fn just_read(engine: &Engine) -> HashMap<SegmentNumber, UnixSeconds> {
+    let now = engine.now.load(Ordering::Relaxed);
+    let mut just_read = lock(&engine.just_read);
+    just_read.retain(|_, read| now.saturating_sub(*read) <= 1);
+    just_read.clone()
 }
 
 impl Cleaner {
@@ -58,11 +69,13 @@ impl Cleaner {
     fn resident(&self, engine: &Engine) -> Resident {
         let mut resident = Resident::default();
         let settled = engine.log.settled();
+        let just_read = just_read(engine);
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in engine.log.sealed(stream) {
                 let segment = engine.log.segment(sealed.segment);
                 let lasts = sealed.sealed <= settled && engine.log.is_settled(sealed.segment);
-                if lasts && !segment.frame().is_null() {
+                let idle = !just_read.contains_key(&sealed.segment);
+                if lasts && idle && !segment.frame().is_null() {
                     resident.droppable[stream as usize].get_or_insert(sealed);
                     resident.live[stream as usize] += u64::from(engine.log.live(sealed.segment));
                 }

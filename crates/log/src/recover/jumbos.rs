@@ -98,6 +98,10 @@ impl Log {
             release();
             true
         };
+        if segment.generation() == generation && !segment.frame().is_null() {
+            // Somebody else was faster.
+            return Ok(());
+        }
         let read = self.read_jumbo(&found, fits)?;
         let read = read.map_err(|why| match why {
             LoadedJumbo::NoMemory => io::Error::from(io::ErrorKind::OutOfMemory),
@@ -133,29 +137,36 @@ impl Log {
         })
     }
 
-    /// The head of a jumbo of the log, as an image of its segment whose value is missing.
-    pub(crate) fn read_jumbo_head(&self, number: SegmentNumber) -> io::Result<Image> {
-        let store = self.durable_log();
-        let found = self.find_jumbo(store, number, self.segment(number).generation());
-        let mut words = vec![0u64; BLOCK / size_of::<u64>()].into_boxed_slice();
-        let first = read_first(store, &found)?;
-        if !self.is_jumbo_head(number, &first) {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        bytes_of(&mut words)[..BLOCK - RECORD_AT].copy_from_slice(&first[RECORD_AT..]);
-        Ok(words)
-    }
-
-    /// Whether these are the first bytes of this jumbo of the log.
-    pub(crate) fn is_jumbo_head(&self, number: SegmentNumber, bytes: &[u8]) -> bool {
+    /// Reads the first block of a jumbo of the log: all of its record but the value begins
+    /// [`RECORD_AT`] bytes in. The trailer, which covers it, is read as well.
+    ///
+    /// # Errors
+    /// Those of the device, or that the jumbo is not what it was.
+    pub fn read_jumbo_head(&self, number: SegmentNumber) -> io::Result<Image> {
         let store = self.durable_log();
         let segment = self.segment(number);
-        Jumbo::open(bytes, &store.identity, number, store.geometry.segment_size()).is_ok_and(
-            |jumbo| {
-                jumbo.header.generation == segment.generation()
-                    && jumbo.value_bytes == segment.jumbo_value()
-            },
-        )
+        let found = self.find_jumbo(store, number, segment.generation());
+        let damaged = || io::Error::from(io::ErrorKind::InvalidData);
+        let first = read_first(store, &found)?;
+        let jumbo = open(store, &found, &first)
+            .filter(|jumbo| jumbo.header.generation == found.header.generation)
+            .filter(|jumbo| jumbo.record_bytes == segment.filled() as usize)
+            .ok_or_else(damaged)?;
+        let mut trailer = [0; TRAILER_BYTES];
+        let size = self.segment_size();
+        let (mut at, mut read) = (jumbo.trailer_at, 0);
+        // It may cross from one piece into the next.
+        while read < TRAILER_BYTES {
+            let len = (size - at % size).min(TRAILER_BYTES - read);
+            let place = store.places(number).nth(at / size).ok_or_else(damaged)?;
+            let offset = store.geometry.segment(place) + (at % size) as u64;
+            store.device.read_at(offset, &mut trailer[read..read + len])?;
+            (at, read) = (at + len, read + len);
+        }
+        jumbo.trailer(&trailer).ok_or_else(damaged)?;
+        let mut words = vec![0u64; BLOCK / size_of::<u64>()].into_boxed_slice();
+        bytes_of(&mut words).copy_from_slice(&first);
+        Ok(words)
     }
 
     /// Reads and checks a jumbo, if `fits` says so of the memory that it takes, which is charged.
