@@ -41,6 +41,9 @@ const HEAD: usize = 8192;
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
+    /// The same around the page cache, and the alignment that it asks for; some file systems have none.
+    /// Opened at once, for a process may drop its rights.
+    direct: Option<(File, usize)>,
     path: PathBuf,
     size: u64,
     is_new: bool,
@@ -84,7 +87,8 @@ impl FileDevice {
             place.settle(&file, length, size)?
         };
         let is_new = length == 0;
-        Ok(FileDevice { file, path: place.path, size, is_new })
+        let direct = kernel::open_direct(&file).ok();
+        Ok(FileDevice { file, direct, path: place.path, size, is_new })
     }
 
     /// The file or block device, after a directory was resolved.
@@ -125,7 +129,11 @@ impl Device for FileDevice {
     }
 
     fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
-        Ok(Box::new(ring::Ring::new(&self.file, self.size, event)?))
+        let (file, align) = match &self.direct {
+            Some((direct, align)) => (direct, *align),
+            None => (&self.file, size_of::<u64>()),
+        };
+        Ok(Box::new(ring::Ring::new(file, align, self.size, event)?))
     }
 }
 

@@ -106,6 +106,8 @@ pub(crate) struct Cleaner {
     sweep_at: SegmentNumber,
     swept: UnixSeconds,
     idle_polls: u32,
+    /// How many values were dropped in this second that had just been read.
+    redropped: (UnixSeconds, u32),
     /// Hits that had been counted when a frame was dropped last.
     hits: u64,
 }
@@ -157,6 +159,7 @@ impl Cleaner {
             sweep_at: 0,
             swept: 0,
             idle_polls: 0,
+            redropped: (0, 0),
             hits: 0,
         }
     }
@@ -180,7 +183,7 @@ impl Cleaner {
             unreadable += usize::from(last == Step::Unreadable);
             self.reap(engine);
         }
-        if engine.index.take_full() {
+        if !overdrawn(engine) && engine.index.take_full() {
             self.evict_coldest(engine);
         }
         if engine.log.take_copy_want() && !self.must_free(engine) {
@@ -296,10 +299,10 @@ impl Cleaner {
             durable.want_commit();
         }
         if engine.durable.is_some() && (!places || must_free_frames(engine)) {
-            if self.free_frame(engine, &resident) {
+            if self.free_frame(engine, &resident) || self.drop_just_read(engine) {
                 return Step::Freed;
             }
-            if unsettled {
+            if unsettled || engine.log.dropped_frames() > 0 {
                 return Step::Later;
             }
         }
@@ -319,13 +322,15 @@ impl Cleaner {
     /// Evicts from the segment that S3-FIFO looks at next, wherever its records are: there are more
     /// items than the index may lead to.
     fn evict_coldest(&mut self, engine: &Engine) {
-        let settled = engine.log.settled();
+        let (settled, undoings) = (engine.log.settled(), engine.undoings());
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
         let mut live = [0u64; 2];
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in engine.log.sealed(stream) {
                 let lasts = sealed.sealed <= settled && engine.log.is_settled(sealed.segment);
-                if lasts && !self.stays(engine, sealed.segment) {
+                if lasts && engine.log.live(sealed.segment) == 0 {
+                    self.free_dead(engine, stream, sealed.segment, undoings);
+                } else if lasts && !self.stays(engine, sealed.segment) {
                     oldest[stream as usize].get_or_insert(sealed);
                 }
                 live[stream as usize] += u64::from(engine.log.live(sealed.segment));

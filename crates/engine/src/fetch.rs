@@ -20,8 +20,6 @@ const IDLE: usize = 256;
 const IDLE_BYTES: usize = 1 << 20;
 /// The most bytes that a session keeps and has on their way; a single record may be larger.
 const BYTES: usize = 4 << 20;
-/// What is reckoned for a record that is being read, bytes, for only then its size is known.
-const RECKONED: usize = 4096;
 
 /// A record: where it lies, in which use of its segment.
 type Place = (Address, u32);
@@ -103,6 +101,15 @@ impl Arrived {
     }
 }
 
+/// A record that was asked for.
+#[derive(Debug, Default)]
+struct Expected {
+    /// How often it is wanted.
+    users: u32,
+    /// What its read takes, bytes; 0 before that has begun.
+    bytes: usize,
+}
+
 /// A session's fetched records.
 #[derive(Debug)]
 pub(crate) struct Fetched {
@@ -115,8 +122,8 @@ pub(crate) struct Fetched {
     idle: RefCell<VecDeque<Place>>,
     /// What could not be read: when nobody wants it any more, the next one that asks has it read again.
     unreadable: Vec<Place>,
-    /// What was asked for and has not arrived, and how often it is wanted.
-    expected: RefCell<PlaceMap<Place, u32>>,
+    /// What was asked for and has not arrived.
+    expected: RefCell<PlaceMap<Place, Expected>>,
     /// Of these, those whose read has not begun.
     waiting: RefCell<VecDeque<Place>>,
     /// Those that the queue reads, by the numbers that it knows them by.
@@ -124,7 +131,7 @@ pub(crate) struct Fetched {
     next_number: Cell<u64>,
     /// Reads on their way.
     started: Cell<usize>,
-    /// What is kept, bytes.
+    /// What is kept and on its way, bytes.
     bytes: Cell<usize>,
     /// What calls asked for since the last [`Fetched::take`].
     wanted: RefCell<Vec<Place>>,
@@ -196,6 +203,10 @@ impl Fetched {
         });
         for (number, place, size) in larger {
             let (offset, len) = log.record_range(place.0, Some(size));
+            if let Some(expected) = self.expected.get_mut().get_mut(&place) {
+                self.bytes.set(self.bytes.get() + len - expected.bytes.min(len));
+                expected.bytes = expected.bytes.max(len);
+            }
             if queue.push(number, offset, len).is_err() {
                 queued.remove(&number);
                 ended.push((place, Read::Failed));
@@ -206,7 +217,8 @@ impl Fetched {
 
     fn arrive(&mut self, place: Place, read: Read) {
         self.started.set(self.started.get() - 1);
-        let users = self.expected.get_mut().remove(&place).unwrap_or(0);
+        let Expected { users, bytes } = self.expected.get_mut().remove(&place).unwrap_or_default();
+        self.bytes.set(self.bytes.get() - bytes);
         let bytes = match read {
             Read::Record(bytes) => Some(bytes),
             Read::Head(image) => Some(ReadBuffer::of_words(&image)),
@@ -239,14 +251,17 @@ impl Fetched {
     /// Begins the reads that wait, as far as there is room, and hands them to the device.
     pub(crate) fn start(&self, log: &Log) {
         let mut waiting = self.waiting.borrow_mut();
-        while !waiting.is_empty() {
-            let bytes = self.bytes.get() + (self.started.get() + 1) * RECKONED;
-            if self.started.get() > 0 && bytes > BYTES {
+        while let Some(&place) = waiting.front() {
+            let (_, len) = log.record_range(place.0, None);
+            if self.started.get() > 0 && self.bytes.get() + len > BYTES {
                 break;
             }
-            if let Some(place) = waiting.pop_front() {
-                self.start_one(log, place);
+            waiting.pop_front();
+            if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
+                expected.bytes = len;
+                self.bytes.set(self.bytes.get() + len);
             }
+            self.start_one(log, place);
         }
         if let Some(queue) = &self.queue
             && self.started.get() > 0
@@ -287,12 +302,12 @@ impl Fetched {
         let place = (address, generation);
         if !self.expected.borrow().contains_key(&place) {
             let Some(charge) = charge() else { return false };
-            self.expected.borrow_mut().insert(place, 0);
+            self.expected.borrow_mut().insert(place, Expected::default());
             self.started.set(self.started.get() + 1);
             self.ask_readers(place, Some(charge));
         }
-        if let Some(users) = self.expected.borrow_mut().get_mut(&place) {
-            *users += 1;
+        if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
+            expected.users += 1;
         }
         self.wanted.borrow_mut().push(place);
         self.wake_for_more();
@@ -318,12 +333,12 @@ impl Fetched {
             record.users.set(record.users.get() + 1);
             return false;
         }
-        if let Some(users) = self.expected.borrow_mut().get_mut(&place) {
-            *users += 1;
+        if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
+            expected.users += 1;
             self.wake_for_more();
             return false;
         }
-        self.expected.borrow_mut().insert(place, 1);
+        self.expected.borrow_mut().insert(place, Expected { users: 1, bytes: 0 });
         self.waiting.borrow_mut().push_back(place);
         if self.queue.is_none() {
             self.start(log);
@@ -341,8 +356,9 @@ impl Fetched {
     /// Nobody waits for these any more.
     pub(crate) fn release(&self, reads: Reads) {
         for place in reads.places {
-            if let Some(users) = self.expected.borrow_mut().get_mut(&place) {
-                *users = users.saturating_sub(1);
+            // A large value that came into memory and went again may be expected anew.
+            if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
+                expected.users = expected.users.saturating_sub(1);
             } else if let Some(record) = self.arrived.get(&place) {
                 record.users.set(record.users.get().saturating_sub(1));
                 if record.users.get() == 0 && record.bytes.is_some() {

@@ -163,6 +163,11 @@ impl Table {
     }
 }
 
+/// Whether the table should be larger.
+fn is_crowded(state: &State, table: &Table) -> bool {
+    state.slots * 8 > table.slots.len() * 5
+}
+
 /// Copies in the order in which they came.
 #[derive(Debug, Default)]
 struct Fifo {
@@ -315,7 +320,7 @@ impl Copies {
         let old = unsafe { self.table() };
         let buckets = match old.map(|table| table.slots.len() / BUCKET) {
             None => FIRST_BUCKETS,
-            Some(buckets) if state.slots * 8 > buckets * BUCKET * 5 => buckets * 2,
+            Some(buckets) if old.is_some_and(|table| is_crowded(state, table)) => buckets * 2,
             Some(_) => return,
         };
         // Beyond the budget if need be: the cleaner gives frames back for it.
@@ -368,7 +373,10 @@ impl Copies {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Kept::No,
         };
-        self.provide_slots(&mut state, memory);
+        // SAFETY: only who holds `state` replaces the table.
+        if unsafe { self.table() }.is_none_or(|table| is_crowded(&state, table)) {
+            return self.ask();
+        }
         let frame = || {
             let spare = memory.frames.available(memory.budget) > spare;
             spare.then(|| memory.frames.take(memory.budget, false)).flatten()
@@ -376,6 +384,11 @@ impl Copies {
         if self.push(&mut state, queue, place, record, 0, frame) {
             return Kept::Yes;
         }
+        self.ask()
+    }
+
+    /// The cleaner is to provide what is missing.
+    fn ask(&self) -> Kept {
         let first = !self.wants_frame.swap(true, Ordering::Relaxed);
         if first { Kept::NeedsFrame } else { Kept::No }
     }
@@ -496,9 +509,14 @@ impl Log {
         self.copies.keep(&self.copy_memory(), (address, generation), record, queue, spare)
     }
 
-    /// Whether copies were not made for want of a frame, since this was last asked.
+    /// Whether copies were not made for want of a frame or of a larger table, since this was last asked.
+    /// The table is provided.
     pub fn take_copy_want(&self) -> bool {
-        self.copies.wants_frame.swap(false, Ordering::Relaxed)
+        let wants = self.copies.wants_frame.swap(false, Ordering::Relaxed);
+        if wants {
+            self.copies.provide_slots(&mut self.copies.lock(), &self.copy_memory());
+        }
+        wants
     }
 
     /// How many copies there are.
@@ -510,6 +528,11 @@ impl Log {
     pub fn copy_frames(&self) -> [usize; 2] {
         let state = self.copies.lock();
         [Queue::Small, Queue::Main].map(|queue| state.queues[queue as usize].frames.len())
+    }
+
+    /// Frames of copies that were freed and wait for their quiescent period.
+    pub fn retired_copy_frames(&self) -> usize {
+        self.copies.retired()
     }
 
     /// Frees the oldest frame of a queue of copies, for use after the quiescent period; false if there

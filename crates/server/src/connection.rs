@@ -296,6 +296,11 @@ impl Service for Worker {
         if connection.gates.is_some()
             && let Some(flow) = self.release(connection, output)
         {
+            if let Some(wanted) = self.session.take_reads()
+                && let Some(before) = connection.reads.replace(wanted)
+            {
+                self.session.release(before);
+            }
             return flow;
         }
         let reads = connection.reads.take();

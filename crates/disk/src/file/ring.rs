@@ -1,7 +1,6 @@
 //! Reads of a file through io_uring, around the page cache: that would keep a second copy of what is
 //! read, in memory that nobody gave us, and cost more than the read itself once it is full.
 
-use super::kernel;
 use crate::device::check_range;
 use crate::{ReadBuffer, ReadQueue};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -50,8 +49,14 @@ impl fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring over the first `size` bytes of `file`, tried out with one read.
-    pub(super) fn new(file: &File, size: u64, event: BorrowedFd<'_>) -> io::Result<Ring> {
+    /// A ring over the first `size` bytes of `file`, whose reads are aligned to `align`, tried out with
+    /// one read.
+    pub(super) fn new(
+        file: &File,
+        align: usize,
+        size: u64,
+        event: BorrowedFd<'_>,
+    ) -> io::Result<Ring> {
         let builder = || {
             let mut builder = IoUring::builder();
             builder.setup_clamp();
@@ -60,14 +65,9 @@ impl Ring {
         // Completions do not interrupt the thread while it works (Linux 5.19).
         let ring = builder().setup_coop_taskrun().build(ENTRIES);
         let ring = ring.or_else(|_| builder().build(ENTRIES))?;
-        let (file, align) = match kernel::open_direct(file) {
-            Ok(direct) => direct,
-            // Some file systems have no way around the page cache.
-            Err(_) => (file.try_clone()?, size_of::<u64>()),
-        };
         let mut ring = Ring {
             ring,
-            file,
+            file: file.try_clone()?,
             event: event.try_clone_to_owned()?.into(),
             align,
             size,
@@ -154,8 +154,8 @@ impl ReadQueue for Ring {
             let wanted = (buffer.lead() + buffer.len()) as i32;
             match completion.result() {
                 read if read >= wanted => each(token, Ok(buffer)),
-                // Interrupted: it begins anew.
-                error if [libc::EINTR, libc::EAGAIN].contains(&-error) => {
+                // Interrupted, or no memory for a moment: it begins anew.
+                error if [libc::EINTR, libc::EAGAIN, libc::ENOMEM].contains(&-error) => {
                     self.waiting.push_back(Read { token, from, buffer });
                 }
                 error if error < 0 => each(token, Err(io::Error::from_raw_os_error(-error))),

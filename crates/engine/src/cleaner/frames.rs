@@ -17,6 +17,13 @@ use std::sync::atomic::Ordering;
 /// are two of them.
 const PROBATION: u64 = 20;
 
+/// Frames of copies that may wait for their quiescent period.
+const RETIRED_COPY_FRAMES: usize = 4;
+
+/// Values that were just read and are dropped all the same, in a second. Beyond that the operations that
+/// want them cannot get on together, and one has to end.
+const REDROPS: u32 = 64;
+
 /// The oldest frame of each stream that may be dropped, and the live bytes of each stream that are in
 /// memory.
 #[derive(Debug, Default)]
@@ -49,11 +56,29 @@ impl Cleaner {
         if let Some(survivors) = survivors {
             return self.drop_frame(engine, Stream::Survivors, survivors.segment);
         }
-        if small + main > 0 {
+        // What copies move to before their frames come back is beyond the budget.
+        if small + main > 0 && engine.log.retired_copy_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
             return self.forget_copies(engine, if probation { Queue::Small } else { Queue::Main });
         }
         hot.is_some_and(|hot| self.drop_frame(engine, Stream::Hot, hot.segment))
+    }
+
+    /// Nothing else can be dropped: so is a large value that was just read. Whoever wanted it reads it
+    /// again, but not for ever.
+    pub(super) fn drop_just_read(&mut self, engine: &Engine) -> bool {
+        let now = engine.now.load(Ordering::Relaxed);
+        if self.redropped.0 != now {
+            self.redropped = (now, 0);
+        }
+        self.redropped.1 += 1;
+        let mut values = lock(&engine.just_read);
+        let resident = |&number: &SegmentNumber| !engine.log.segment(number).frame().is_null();
+        let value = values.keys().copied().find(resident);
+        value.is_some_and(|number| {
+            values.remove(&number);
+            self.redropped.1 <= REDROPS && engine.log.drop_frame(number)
+        })
     }
 
     /// What is read from the device would rather be in memory than what is.

@@ -36,6 +36,8 @@ impl World {
         let bytes = record(n);
         // SAFETY: the bytes are a whole record.
         let record = unsafe { Record::at(bytes.as_ptr().cast(), || 0) };
+        // As the cleaner does when it is asked.
+        self.copies.provide_slots(&mut self.copies.lock(), &self.memory());
         self.copies.keep(&self.memory(), place(n), &record, queue, spare)
     }
 
