@@ -54,15 +54,6 @@ impl ReadBuffer {
         ReadBuffer { memory, layout, start, len }
     }
 
-    /// A copy of these words.
-    pub fn of_words(words: &[u64]) -> ReadBuffer {
-        let mut buffer = ReadBuffer::new(0, size_of_val(words), align_of::<u64>());
-        for (bytes, word) in buffer.bytes_mut().chunks_exact_mut(size_of::<u64>()).zip(words) {
-            bytes.copy_from_slice(&word.to_ne_bytes());
-        }
-        buffer
-    }
-
     /// Bytes of memory that it owns.
     pub fn footprint(&self) -> usize {
         self.layout.size()

@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::key::Key;
 use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
-use frames::{Resident, just_read};
+use frames::Resident;
 use larder_log::{Participant, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
 use std::io;
@@ -248,16 +248,14 @@ impl Cleaner {
     fn step(&mut self, engine: &Engine) -> Step {
         let now = engine.now.load(Ordering::Relaxed);
         let undoings = engine.undoings();
-        let streams = [Stream::Hot, Stream::Survivors];
         let settled = engine.log.settled();
         let places = must_free_places(engine);
         let mut unsettled = false;
         let mut best: Option<(f64, Stream, SegmentNumber)> = None;
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
-        let mut resident = Resident::default();
+        let mut resident = Resident::new(engine);
         let mut live = [0u64; 2];
-        let just_read = just_read(engine);
-        for stream in streams {
+        for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in engine.log.sealed(stream) {
                 let segment = engine.log.segment(sealed.segment);
                 if sealed.sealed > settled || !engine.log.is_settled(sealed.segment) {
@@ -279,10 +277,7 @@ impl Cleaner {
                 }
                 oldest[stream as usize].get_or_insert(sealed);
                 live[stream as usize] += u64::from(alive);
-                if !segment.frame().is_null() && !just_read.contains_key(&sealed.segment) {
-                    resident.droppable[stream as usize].get_or_insert(sealed);
-                    resident.live[stream as usize] += u64::from(alive);
-                }
+                resident.note(engine, stream, sealed, alive);
                 if let Some(benefit) = self.benefit(engine, sealed.segment, alive, now, places)
                     && best.is_none_or(|(most, ..)| benefit > most)
                 {
@@ -309,14 +304,24 @@ impl Cleaner {
         if engine.options.when_full == WhenFull::Refuse {
             return if unsettled { Step::Later } else { Step::Nothing };
         }
-        let [new, old] = live;
+        let otherwise = if unsettled { Step::Later } else { Step::Nothing };
+        self.evict_oldest(engine, oldest, live).unwrap_or(otherwise)
+    }
+
+    /// Evicts from the segment that S3-FIFO looks at next: of each stream the oldest is given, if there
+    /// is one, and its live bytes.
+    fn evict_oldest(
+        &mut self,
+        engine: &Engine,
+        oldest: [Option<Sealed>; 2],
+        [new, old]: [u64; 2],
+    ) -> Option<Step> {
+        let [hot, survivors] = oldest;
+        let hot = hot.map(|sealed| (Stream::Hot, sealed));
+        let survivors = survivors.map(|sealed| (Stream::Survivors, sealed));
         let probation = new * PROBATION_SHARE > new + old;
-        for queue in if probation { [0, 1] } else { [1, 0] } {
-            if let Some(sealed) = oldest[queue] {
-                return self.clean(engine, streams[queue], sealed.segment, Fate::Evict);
-            }
-        }
-        if unsettled { Step::Later } else { Step::Nothing }
+        let (stream, sealed) = if probation { hot.or(survivors) } else { survivors.or(hot) }?;
+        Some(self.clean(engine, stream, sealed.segment, Fate::Evict))
     }
 
     /// Evicts from the segment that S3-FIFO looks at next, wherever its records are: there are more
@@ -336,15 +341,9 @@ impl Cleaner {
                 live[stream as usize] += u64::from(engine.log.live(sealed.segment));
             }
         }
-        let probation = live[0] * PROBATION_SHARE > live[0] + live[1];
-        let streams = [Stream::Hot, Stream::Survivors];
-        for queue in if probation { [0, 1] } else { [1, 0] } {
-            if let Some(sealed) = oldest[queue] {
-                self.clean(engine, streams[queue], sealed.segment, Fate::Evict);
-                return;
-            }
-        }
-        if let Some(durable) = &engine.durable {
+        if self.evict_oldest(engine, oldest, live).is_none()
+            && let Some(durable) = &engine.durable
+        {
             durable.want_commit();
         }
     }

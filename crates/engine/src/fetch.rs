@@ -6,7 +6,7 @@
 use crate::engine::lock;
 use crate::readers::{Charge, Readers, Request};
 use larder_disk::{ReadBuffer, ReadQueue};
-use larder_log::{Address, Image, Log, Record};
+use larder_log::{Address, Log, Record};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -61,10 +61,8 @@ pub struct Reads {
 /// How a read ended.
 #[derive(Debug)]
 pub(crate) enum Read {
-    /// With a buffer that begins with the record.
+    /// With a buffer that begins with the record; of a large value, with its first block.
     Record(ReadBuffer),
-    /// With the first block of a large value.
-    Head(Image),
     /// A large value is in memory now, for all, unless there was none for it: whoever wants it looks
     /// again.
     InMemory,
@@ -221,7 +219,6 @@ impl Fetched {
         self.bytes.set(self.bytes.get() - bytes);
         let bytes = match read {
             Read::Record(bytes) => Some(bytes),
-            Read::Head(image) => Some(ReadBuffer::of_words(&image)),
             Read::Failed => None,
             Read::InMemory => return,
         };
@@ -252,7 +249,7 @@ impl Fetched {
     pub(crate) fn start(&self, log: &Log) {
         let mut waiting = self.waiting.borrow_mut();
         while let Some(&place) = waiting.front() {
-            let (_, len) = log.record_range(place.0, None);
+            let (offset, len) = log.record_range(place.0, None);
             if self.started.get() > 0 && self.bytes.get() + len > BYTES {
                 break;
             }
@@ -261,7 +258,11 @@ impl Fetched {
                 expected.bytes = len;
                 self.bytes.set(self.bytes.get() + len);
             }
-            self.start_one(log, place);
+            let jumbo = log.segment(place.0.segment()).is_jumbo();
+            if jumbo || !self.push(place, offset, len) {
+                self.ask_readers(place, None);
+            }
+            self.started.set(self.started.get() + 1);
         }
         if let Some(queue) = &self.queue
             && self.started.get() > 0
@@ -270,20 +271,15 @@ impl Fetched {
         }
     }
 
-    fn start_one(&self, log: &Log, place: Place) {
-        self.started.set(self.started.get() + 1);
-        let jumbo = log.segment(place.0.segment()).is_jumbo();
-        if let Some(queue) = &self.queue
-            && !jumbo
-        {
-            let number = self.next_number.replace(self.next_number.get() + 1);
-            let (offset, len) = log.record_range(place.0, None);
-            if queue.borrow_mut().push(number, offset, len).is_ok() {
-                self.queued.borrow_mut().insert(number, place);
-                return;
-            }
+    /// Hands a read to the queue; false if there is none, or it does not take it.
+    fn push(&self, place: Place, offset: u64, len: usize) -> bool {
+        let Some(queue) = &self.queue else { return false };
+        let number = self.next_number.replace(self.next_number.get() + 1);
+        let taken = queue.borrow_mut().push(number, offset, len).is_ok();
+        if taken {
+            self.queued.borrow_mut().insert(number, place);
         }
-        self.ask_readers(place, None);
+        taken
     }
 
     fn ask_readers(&self, place: Place, charge: Option<Charge>) {
@@ -324,8 +320,8 @@ impl Fetched {
     }
 
     /// Has a record read, unless it was: the waker is woken, or the queue's event is readable, when
-    /// it has arrived. A read through the queue begins at the end of the turn.
-    /// The answer is whether it has to be read.
+    /// it has arrived. A read through the queue begins at the end of the turn. The answer is whether
+    /// it has to be read.
     pub(crate) fn want(&self, log: &Log, address: Address, generation: u32) -> bool {
         let place = (address, generation);
         self.wanted.borrow_mut().push(place);

@@ -122,7 +122,7 @@ impl Engine {
         let Request { place: (address, generation), charge, inbox, waker } = request;
         let read = match charge {
             None if self.log.segment(address.segment()).is_jumbo() => {
-                self.log.read_jumbo_head(address.segment()).map(Read::Head)
+                self.log.read_jumbo_head(address.segment()).map(Read::Record)
             }
             None => self.log.read_record(address).map(Read::Record),
             Some(charge) => self

@@ -1,30 +1,24 @@
 //! A session: one thread's way into the engine, with its counters, its clock and its part in the
 //! quiescent period.
 
-use crate::cleaner::READY_FRAMES;
+mod absent;
+
 use crate::durability::{Change, Changes};
 use crate::engine::Engine;
-use crate::fetch::{Fetched, Reads};
+use crate::fetch::Fetched;
 use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::large::LargeValue;
-use crate::readers::Charge;
 use crate::stats::{Counters, bump};
 use crate::write::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
-use larder_log::memory::pages;
 use larder_log::record::Kind;
-use larder_log::recover::jumbo_footprint;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{
-    Address, Appender, Appending, Kept, Log, Participant, Queue, Record, Rule, State,
-};
+use larder_log::{Address, Appender, Appending, Participant, Record, Rule, State};
 use std::cell::Cell;
 use std::fmt;
-use std::io;
 use std::marker::PhantomData;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
@@ -119,35 +113,6 @@ impl Session {
             asked: 0,
             _not_sync: PhantomData,
         }
-    }
-
-    /// Has the session read what is not in memory by itself, and not by the engine's threads.
-    /// `event` is an eventfd that ends the thread's sleep; each read that ends makes it readable.
-    ///
-    /// # Errors
-    /// There is no store, or no way to do so here; nothing has changed then.
-    pub fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
-        self.fetched.read_through(self.engine.read_queue(event)?);
-        Ok(())
-    }
-
-    /// What calls had to wait for since the last time, if anything: one that answered
-    /// [`NeedsRead`](Outcome::NeedsRead) may be repeated with success when it
-    /// [awaits](Session::awaits) none of it any more. What was read is kept until it is
-    /// [released](Session::release); what nobody takes, until the next turn at least.
-    #[inline]
-    pub fn take_reads(&self) -> Option<Reads> {
-        self.fetched.take()
-    }
-
-    /// Whether some of these records have not arrived.
-    pub fn awaits(&self, reads: &mut Reads) -> bool {
-        self.fetched.awaits(reads)
-    }
-
-    /// These records are not waited for any more.
-    pub fn release(&self, reads: Reads) {
-        self.fetched.release(reads);
     }
 
     /// The engine.
@@ -284,22 +249,6 @@ impl Session {
         }
     }
 
-    /// The record has no frame: its copy was read, or one is made if it was read before.
-    #[cold]
-    fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) {
-        let (log, address) = (&self.engine.log, slot.address());
-        let generation = log.segment(address.segment()).generation();
-        // SAFETY: a session is awake while its calls are made.
-        if unsafe { log.count_copy_read(address, generation) } || slot.frequency() == 0 {
-            return;
-        }
-        if log.keep_copy(address, generation, record, Queue::Small, READY_FRAMES)
-            == Kept::NeedsFrame
-        {
-            self.engine.kick_cleaner();
-        }
-    }
-
     /// Finds the version that `handle` names; `None` when it has gone for good.
     pub fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
         let segment = self.engine.log.segment(handle.address.segment());
@@ -335,131 +284,6 @@ impl Session {
             Some(large) => Outcome::Ready(Some(large)),
             None => self.no_space(),
         }
-    }
-
-    /// As [`Session::matching`]; of a large value that is not in memory the record's head is enough, and
-    /// its value must not be looked at.
-    ///
-    /// # Safety
-    /// The slot was read since the last tick.
-    #[inline]
-    pub(crate) unsafe fn matching_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
-        let segment = self.engine.log.segment(slot.address().segment());
-        if !segment.is_jumbo() || !segment.frame().is_null() {
-            // SAFETY: by the caller's promise.
-            return unsafe { self.matching(key, slot) };
-        }
-        self.absent_head(key, slot)
-    }
-
-    /// The head of a large value that is not in memory, if it is this key's; noted as missing if it was
-    /// not fetched.
-    #[cold]
-    fn absent_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
-        let segment = self.engine.log.segment(slot.address().segment());
-        let head = Log::jumbo_head(slot.address().segment());
-        let (generation, len) = (segment.generation(), segment.jumbo_value());
-        let record = self.fetched.get_head(head, generation, len);
-        if record.is_none() {
-            self.missing.set(head.bits());
-        }
-        record.filter(|record| same_bytes(record.key(), key.bytes()))
-    }
-
-    /// A record whose segment has no frame: its copy, or what was fetched; else it is noted as
-    /// missing.
-    #[cold]
-    fn absent_record(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
-        let address = slot.address();
-        let segment = self.engine.log.segment(address.segment());
-        if segment.is_jumbo() {
-            // A large value is read for its own key alone. Some other slot may have the same tag.
-            self.absent_head(key, slot)?;
-            self.missing.set(address.bits());
-            return None;
-        }
-        let generation = segment.generation();
-        // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of it.
-        let copy = unsafe { self.engine.log.copy(address, generation) };
-        let record = copy.or_else(|| self.fetched.get(address, generation));
-        if record.is_none() {
-            self.missing.set(address.bits());
-        }
-        record
-    }
-
-    /// Whether the look-up that just found nothing could not look at a record.
-    #[inline]
-    pub(crate) fn must_read(&self) -> bool {
-        self.missing.get() != 0
-    }
-
-    /// Has a record read that will be wanted.
-    #[cold]
-    fn fetch_ahead(&self, address: Address) {
-        let segment = self.engine.log.segment(address.segment());
-        let generation = segment.generation();
-        // SAFETY: a session is awake while its calls are made.
-        let copy = unsafe { self.engine.log.copy(address, generation) };
-        if copy.is_none() && !segment.is_jumbo() {
-            let _: Outcome<()> = self.fetch(address, generation);
-        }
-    }
-
-    /// Has a record read; the call is to be repeated.
-    fn fetch<T>(&self, address: Address, generation: u32) -> Outcome<T> {
-        let segment = self.engine.log.segment(address.segment());
-        if !segment.is_jumbo() || address.offset() > 0 {
-            if self.fetched.want(&self.engine.log, address, generation) {
-                bump(&self.counters.flash_reads, 1);
-            }
-            return Outcome::NeedsRead;
-        }
-        let bytes = pages(jumbo_footprint(segment.filled() as usize)) as u64;
-        let charge = || {
-            bump(&self.counters.flash_reads, 1);
-            Charge::wanted(&self.engine.budget, bytes)
-        };
-        if self.fetched.want_large(address, generation, charge) {
-            return Outcome::NeedsRead;
-        }
-        self.depends.set(0);
-        if self.engine.frames_full.load(Ordering::Relaxed) {
-            self.engine.budget.unwant();
-            self.engine.kick_cleaner();
-            return Outcome::Refused(Refusal::OutOfMemory);
-        }
-        self.engine.wait_for_space(&self.waker);
-        Outcome::NeedsSpace
-    }
-
-    /// Has the missing record read; the call is to be repeated when the waker was woken. What cannot
-    /// be read is an error where nothing may be lost, and else as good as evicted.
-    #[cold]
-    pub(crate) fn needs_read<T>(&self, key: &Key<'_>) -> Outcome<T> {
-        let address = Address::from_bits(self.missing.take());
-        self.depends.set(0);
-        let generation = self.engine.log.segment(address.segment()).generation();
-        if !self.fetched.is_unreadable(address, generation) {
-            return self.fetch(address, generation);
-        }
-        if self.engine.may_lose_nothing() {
-            return Outcome::Refused(Refusal::StoreFailed);
-        }
-        let jumbo = self.engine.log.segment(address.segment()).is_jumbo();
-        let address = if jumbo { Address::new(address.segment(), 0) } else { address };
-        let guard = self.engine.index.lock(key);
-        let found = guard.find(key, |slot| (slot.address() == address).then_some(()));
-        if let Some((place, ..)) = found {
-            // It may be readable after a restart: until then a delete of it leaves a tombstone, and
-            // it counts as what hides older versions.
-            self.engine.log.begin_evicting();
-            self.engine.keep_ends(address.segment(), vec![address.offset() as u32]);
-            guard.remove(place, true);
-            bump(&self.counters.unreadable, 1);
-        }
-        self.waker.wake_by_ref();
-        Outcome::NeedsRead
     }
 
     /// In sync mode: an answer that follows from this record must not be given before it is durable.

@@ -168,16 +168,10 @@ fn is_crowded(state: &State, table: &Table) -> bool {
     state.slots * 8 > table.slots.len() * 5
 }
 
-/// Copies in the order in which they came.
-#[derive(Debug, Default)]
-struct Fifo {
-    /// Frames and how far they are filled; the last one is written to.
-    frames: VecDeque<(u32, usize)>,
-}
-
 #[derive(Debug, Default)]
 struct State {
-    queues: [Fifo; 2],
+    /// Frames in the order in which they came, and how far they are filled; the last one is written to.
+    queues: [VecDeque<(u32, usize)>; 2],
     /// Numbers without a frame.
     free: Vec<u32>,
     /// Numbers below this one have been used.
@@ -272,7 +266,7 @@ impl Copies {
         frame: impl FnOnce() -> Option<*mut u8>,
     ) -> bool {
         let bytes = HEAD + record.size();
-        let last = state.queues[queue as usize].frames.back();
+        let last = state.queues[queue as usize].back();
         if last.is_none_or(|&(_, filled)| filled + bytes > self.frame_size) {
             let number = match state.free.pop() {
                 Some(number) => number,
@@ -287,9 +281,9 @@ impl Copies {
                 return false;
             };
             self.frames[number as usize].store(frame, Ordering::Release);
-            state.queues[queue as usize].frames.push_back((number, 0));
+            state.queues[queue as usize].push_back((number, 0));
         }
-        let Some((number, filled)) = state.queues[queue as usize].frames.back_mut() else {
+        let Some((number, filled)) = state.queues[queue as usize].back_mut() else {
             return false;
         };
         let hash = hash(address);
@@ -318,9 +312,9 @@ impl Copies {
         let Memory { budget, epochs, .. } = memory;
         // SAFETY: only who holds `state` replaces the table.
         let old = unsafe { self.table() };
-        let buckets = match old.map(|table| table.slots.len() / BUCKET) {
+        let buckets = match old {
             None => FIRST_BUCKETS,
-            Some(buckets) if old.is_some_and(|table| is_crowded(state, table)) => buckets * 2,
+            Some(table) if is_crowded(state, table) => table.slots.len() / BUCKET * 2,
             Some(_) => return,
         };
         // Beyond the budget if need be: the cleaner gives frames back for it.
@@ -402,7 +396,7 @@ impl Copies {
         forgotten: impl Fn(Address, &Record<'_>),
     ) -> bool {
         let state = &mut *self.lock();
-        let Some((number, filled)) = state.queues[queue as usize].frames.pop_front() else {
+        let Some((number, filled)) = state.queues[queue as usize].pop_front() else {
             return false;
         };
         let mut offset = 0;
@@ -527,7 +521,7 @@ impl Log {
     /// Frames of each queue of copies.
     pub fn copy_frames(&self) -> [usize; 2] {
         let state = self.copies.lock();
-        [Queue::Small, Queue::Main].map(|queue| state.queues[queue as usize].frames.len())
+        [Queue::Small, Queue::Main].map(|queue| state.queues[queue as usize].len())
     }
 
     /// Frames of copies that were freed and wait for their quiescent period.

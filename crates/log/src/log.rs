@@ -440,9 +440,9 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        for dropped in std::mem::take(&mut *lock(&self.dropped)) {
+        for Dropped { frame, jumbo, .. } in std::mem::take(&mut *lock(&self.dropped)) {
             // SAFETY: the log ends, so nobody reads it any more.
-            unsafe { dropped.unmap() };
+            unsafe { self.give_back(frame as *mut u8, jumbo) };
         }
         for number in self.numbers() {
             let segment = self.segment(number);

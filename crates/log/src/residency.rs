@@ -24,22 +24,9 @@ pub type Image = Box<[u64]>;
 pub(crate) struct Dropped {
     /// It is reused when this has passed.
     epoch: u64,
-    frame: usize,
+    pub(crate) frame: usize,
     /// The length of a jumbo's mapping; 0 for a normal frame.
-    jumbo: usize,
-}
-
-impl Dropped {
-    /// Gives a jumbo's mapping back to the operating system.
-    ///
-    /// # Safety
-    /// Nobody reads it any more.
-    pub(crate) unsafe fn unmap(self) {
-        if self.jumbo != 0 {
-            // SAFETY: by the caller's promise.
-            unsafe { unmap_jumbo(self.frame as *mut u8, self.jumbo) };
-        }
-    }
+    pub(crate) jumbo: usize,
 }
 
 /// A segment that was read for a look at all its records.
@@ -180,7 +167,10 @@ impl Log {
             return Ok(None);
         }
         if segment.is_jumbo() {
-            let image = self.read_jumbo_head(number)?[RECORD_AT / size_of::<u64>()..].into();
+            let head = self.read_jumbo_head(number)?;
+            let record = &head[RECORD_AT..];
+            let mut image = vec![0u64; record.len() / size_of::<u64>()].into_boxed_slice();
+            bytes_of(&mut image).copy_from_slice(record);
             return Ok(Some(Loaded { image, damaged: false }));
         }
         let mut image = vec![0u64; self.segment_size() / size_of::<u64>()].into_boxed_slice();
@@ -243,14 +233,14 @@ impl Log {
     pub fn read_key<T>(&self, address: Address, see: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
         let segment = self.segment(address.segment());
-        if !segment.is_jumbo() {
-            let bytes = self.read_record(address)?;
-            return Ok(see(Head::parse(&bytes, None).ok_or_else(damaged)?.key));
-        }
-        let mut image = self.read_jumbo_head(address.segment())?;
-        let bytes = &bytes_of(&mut image)[RECORD_AT..];
-        let head = Head::parse(bytes, Some(segment.jumbo_value()));
-        Ok(see(head.ok_or_else(damaged)?.key))
+        let (bytes, at, jumbo) = match segment.is_jumbo() {
+            true => {
+                let head = self.read_jumbo_head(address.segment())?;
+                (head, RECORD_AT, Some(segment.jumbo_value()))
+            }
+            false => (self.read_record(address)?, 0, None),
+        };
+        Ok(see(Head::parse(&bytes[at..], jumbo).ok_or_else(damaged)?.key))
     }
 
     /// Where on the device a record lies, and how many bytes of it to read: `size`, or what records

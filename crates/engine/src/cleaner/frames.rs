@@ -5,7 +5,6 @@
 use super::{Cleaner, READY_FRAMES, walk};
 use crate::UnixSeconds;
 use crate::engine::{Engine, lock};
-use crate::index::slot::Slot;
 use crate::key::Key;
 use larder_log::record::Kind;
 use larder_log::{Address, Queue, Record, Sealed, SegmentNumber, Stream};
@@ -26,19 +25,32 @@ const REDROPS: u32 = 64;
 
 /// The oldest frame of each stream that may be dropped, and the live bytes of each stream that are in
 /// memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Resident {
-    pub(super) droppable: [Option<Sealed>; 2],
-    pub(super) live: [u64; 2],
+    droppable: [Option<Sealed>; 2],
+    live: [u64; 2],
+    /// Large values that were read from the device in this second or the last: dropping them before
+    /// they are used would have them read again and again.
+    just_read: HashMap<SegmentNumber, UnixSeconds>,
 }
 
-/// Large values that were read from the device in this second or the last: dropping them before they
-/// are used would have them read again and again.
-pub(super) fn just_read(engine: &Engine) -> HashMap<SegmentNumber, UnixSeconds> {
-    let now = engine.now.load(Ordering::Relaxed);
-    let mut just_read = lock(&engine.just_read);
-    just_read.retain(|_, read| now.saturating_sub(*read) <= 1);
-    just_read.clone()
+impl Resident {
+    pub(super) fn new(engine: &Engine) -> Self {
+        let now = engine.now.load(Ordering::Relaxed);
+        let mut just_read = lock(&engine.just_read);
+        just_read.retain(|_, read| now.saturating_sub(*read) <= 1);
+        let just_read = just_read.clone();
+        Resident { droppable: [None; 2], live: [0; 2], just_read }
+    }
+
+    /// Notes a settled segment, of which so many bytes are alive.
+    pub(super) fn note(&mut self, engine: &Engine, stream: Stream, sealed: Sealed, alive: u32) {
+        let resident = !engine.log.segment(sealed.segment).frame().is_null();
+        if resident && !self.just_read.contains_key(&sealed.segment) {
+            self.droppable[stream as usize].get_or_insert(sealed);
+            self.live[stream as usize] += u64::from(alive);
+        }
+    }
 }
 
 impl Cleaner {
@@ -92,17 +104,12 @@ impl Cleaner {
     }
 
     fn resident(&self, engine: &Engine) -> Resident {
-        let mut resident = Resident::default();
+        let mut resident = Resident::new(engine);
         let settled = engine.log.settled();
-        let just_read = just_read(engine);
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in engine.log.sealed(stream) {
-                let segment = engine.log.segment(sealed.segment);
-                let lasts = sealed.sealed <= settled && engine.log.is_settled(sealed.segment);
-                let idle = !just_read.contains_key(&sealed.segment);
-                if lasts && idle && !segment.frame().is_null() {
-                    resident.droppable[stream as usize].get_or_insert(sealed);
-                    resident.live[stream as usize] += u64::from(engine.log.live(sealed.segment));
+                if sealed.sealed <= settled && engine.log.is_settled(sealed.segment) {
+                    resident.note(engine, stream, sealed, engine.log.live(sealed.segment));
                 }
             }
         }
@@ -128,18 +135,9 @@ impl Cleaner {
         // SAFETY: the segment is sealed and settled, and only the cleaner drops its frame.
         let records = unsafe { engine.log.records(number, None) };
         let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
-        let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(walk::BATCH);
-        loop {
-            batch.clear();
-            for (address, record) in items.by_ref().take(walk::BATCH) {
-                let key = Key::new(record.key(), engine.options.hash_seed);
-                // SAFETY: the cleaner is awake.
-                unsafe { engine.index.prefetch(&key) };
-                batch.push((address, record, key));
-            }
-            if batch.is_empty() {
-                break;
-            }
+        let mut batch = Vec::with_capacity(walk::BATCH);
+        // SAFETY: the cleaner is awake.
+        while unsafe { walk::next_batch(engine, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
                 // SAFETY: as above.
                 let found = unsafe { engine.index.find(key, walk::at(*address)) };
@@ -172,7 +170,7 @@ impl Cleaner {
             if let Some((place, slot)) = slot_of(address, record)
                 && slot.frequency() > left
             {
-                let next: Slot = slot.with_frequency(left);
+                let next = slot.with_frequency(left);
                 let order = Ordering::Relaxed;
                 // A lost race is a read or a write, whose result stands.
                 let _ = place.compare_exchange(slot.0, next.0, order, order);

@@ -8,6 +8,7 @@ use crate::index::Place;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::stats::bump;
+use larder_log::log::Appended;
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Record, SegmentNumber, Stream};
 use std::io;
@@ -41,19 +42,10 @@ impl Cleaner {
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
         let records = unsafe { engine.log.records(number, image) };
         let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
-        let mut batch: Vec<(Address, Record<'_>, Key<'_>)> = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(BATCH);
         let mut complete = true;
-        while complete {
-            batch.clear();
-            for (address, record) in items.by_ref().take(BATCH) {
-                let key = Key::new(record.key(), engine.options.hash_seed);
-                // SAFETY: the cleaner is awake.
-                unsafe { engine.index.prefetch(&key) };
-                batch.push((address, record, key));
-            }
-            if batch.is_empty() {
-                break;
-            }
+        // SAFETY: the cleaner is awake.
+        while complete && unsafe { next_batch(engine, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
                 complete &= self.decide(engine, task, *address, *record, key, ends);
                 let expiry = record.expiry();
@@ -169,6 +161,26 @@ impl Cleaner {
             engine.ghost.remember(key);
         }
     }
+}
+
+/// Makes `batch` the next items, with their keys, whose buckets are on the way to the processor; false
+/// if there are none left.
+///
+/// # Safety
+/// The calling thread is awake in the epochs.
+pub(super) unsafe fn next_batch<'a>(
+    engine: &Engine,
+    items: &mut impl Iterator<Item = Appended<'a>>,
+    batch: &mut Vec<(Address, Record<'a>, Key<'a>)>,
+) -> bool {
+    batch.clear();
+    for (address, record) in items.take(BATCH) {
+        let key = Key::new(record.key(), engine.options.hash_seed);
+        // SAFETY: by the caller's promise.
+        unsafe { engine.index.prefetch(&key) };
+        batch.push((address, record, key));
+    }
+    !batch.is_empty()
 }
 
 /// Accepts only the slot that leads to this very record.

@@ -61,7 +61,7 @@ impl World {
     }
 
     fn frames_of(&self, queue: Queue) -> usize {
-        self.copies.lock().queues[queue as usize].frames.len()
+        self.copies.lock().queues[queue as usize].len()
     }
 }
 

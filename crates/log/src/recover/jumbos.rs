@@ -7,10 +7,10 @@ use crate::format::segment::{HEADER_BYTES, Header, JumboSize, TRAILER_BYTES};
 use crate::format::{BLOCK, Trailer, ValueHasher};
 use crate::log::{JUMBO_FOOTROOM, Log, lock};
 use crate::memory::{Mapping, PAGE};
-use crate::residency::{Image, bytes_of};
 use crate::segment::{Restored, State};
 use crate::store::Store;
 use crate::sync::atomic::Ordering;
+use larder_disk::ReadBuffer;
 use std::{io, ptr};
 
 /// What became of a jumbo.
@@ -142,14 +142,13 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device, or that the jumbo is not what it was.
-    pub fn read_jumbo_head(&self, number: SegmentNumber) -> io::Result<Image> {
+    pub fn read_jumbo_head(&self, number: SegmentNumber) -> io::Result<ReadBuffer> {
         let store = self.durable_log();
         let segment = self.segment(number);
         let found = self.find_jumbo(store, number, segment.generation());
         let damaged = || io::Error::from(io::ErrorKind::InvalidData);
         let first = read_first(store, &found)?;
         let jumbo = open(store, &found, &first)
-            .filter(|jumbo| jumbo.header.generation == found.header.generation)
             .filter(|jumbo| jumbo.record_bytes == segment.filled() as usize)
             .ok_or_else(damaged)?;
         let mut trailer = [0; TRAILER_BYTES];
@@ -164,9 +163,7 @@ impl Log {
             (at, read) = (at + len, read + len);
         }
         jumbo.trailer(&trailer).ok_or_else(damaged)?;
-        let mut words = vec![0u64; BLOCK / size_of::<u64>()].into_boxed_slice();
-        bytes_of(&mut words).copy_from_slice(&first);
-        Ok(words)
+        Ok(first)
     }
 
     /// Reads and checks a jumbo, if `fits` says so of the memory that it takes, which is charged.
@@ -178,9 +175,9 @@ impl Log {
         let store = self.durable_log();
         let size = self.segment_size();
         let first = read_first(store, found)?;
-        let jumbo = open(store, found, &first);
-        let jumbo = jumbo.filter(|jumbo| jumbo.header.generation == found.header.generation);
-        let Some(jumbo) = jumbo else { return Ok(Err(LoadedJumbo::Damaged)) };
+        let Some(jumbo) = open(store, found, &first) else {
+            return Ok(Err(LoadedJumbo::Damaged));
+        };
         let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
         let Ok(mapping) = Mapping::new(jumbo_footprint(jumbo.record_bytes)) else {
             return Ok(Err(LoadedJumbo::NoMemory));
@@ -286,20 +283,22 @@ impl Log {
         let frame = segment.take_frame();
         if bytes != 0 && !frame.is_null() {
             // SAFETY: recovery has not shown the jumbo to anybody else.
-            unsafe { crate::log::unmap_jumbo(frame, bytes) };
-            self.budget.release(bytes as u64);
+            unsafe { self.give_back(frame, bytes) };
         }
     }
 }
 
 /// The first block of a jumbo's place, which holds its header and the head of its record.
-fn read_first(store: &Store, found: &Found) -> io::Result<[u8; BLOCK]> {
-    let mut first = [0; BLOCK];
-    store.device.read_at(store.geometry.segment(found.number), &mut first)?;
+fn read_first(store: &Store, found: &Found) -> io::Result<ReadBuffer> {
+    let place = store.geometry.segment(found.number);
+    let mut first = ReadBuffer::new(place, BLOCK, size_of::<u64>());
+    store.device.read_at(place, first.bytes_mut())?;
     Ok(first)
 }
 
-/// The jumbo that begins with this block; `None` if it is damaged.
-fn open<'a>(store: &Store, found: &Found, first: &'a [u8; BLOCK]) -> Option<Jumbo<'a>> {
-    Jumbo::open(first, &store.identity, found.number, store.geometry.segment_size()).ok()
+/// The jumbo that begins with this block; `None` if it is damaged, or another than was found.
+fn open<'a>(store: &Store, found: &Found, first: &'a [u8]) -> Option<Jumbo<'a>> {
+    Jumbo::open(first, &store.identity, found.number, store.geometry.segment_size())
+        .ok()
+        .filter(|jumbo| jumbo.header.generation == found.header.generation)
 }
