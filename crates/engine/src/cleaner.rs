@@ -15,8 +15,8 @@ mod frames;
 mod walk;
 
 use crate::durability::{Changes, Durable};
-use crate::engine::Engine;
 use crate::key::Key;
+use crate::lane::Lane;
 use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
 use frames::Resident;
@@ -114,20 +114,20 @@ pub(crate) struct Cleaner {
 
 /// Starts the cleaner's thread. It holds no handle of the engine while it waits, so that the engine
 /// ends with its last user.
-pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
-    let weak = Arc::downgrade(engine);
-    let cleaner = Cleaner::new(engine);
+pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
+    let weak = Arc::downgrade(lane);
+    let cleaner = Cleaner::new(lane);
     let builder = thread::Builder::new().name("cleaner".into());
     let handle = builder.spawn(move || run(&weak, cleaner))?;
-    engine.set_cleaner(handle.thread().clone());
+    lane.set_cleaner(handle.thread().clone());
     Ok(())
 }
 
-fn run(weak: &Weak<Engine>, mut cleaner: Cleaner) {
+fn run(weak: &Weak<Lane>, mut cleaner: Cleaner) {
     loop {
-        let Some(engine) = weak.upgrade() else { return };
-        let wait = cleaner.turn(&engine);
-        drop(engine);
+        let Some(lane) = weak.upgrade() else { return };
+        let wait = cleaner.turn(&lane);
+        drop(lane);
         match wait {
             Some(time) => thread::park_timeout(time),
             None => thread::park(),
@@ -135,25 +135,21 @@ fn run(weak: &Weak<Engine>, mut cleaner: Cleaner) {
     }
 }
 
-impl Engine {
+impl Lane {
     /// One turn of the cleaner, for engines without a cleaner thread. The answer is whether it wants
     /// another turn soon.
-    pub fn clean(&self, state: &mut ManualCleaner) -> bool {
-        let cleaner = state.0.get_or_insert_with(|| Cleaner::new(self));
+    pub(crate) fn clean(&self, state: &mut Option<Cleaner>) -> bool {
+        let cleaner = state.get_or_insert_with(|| Cleaner::new(self));
         cleaner.turn(self).is_some()
     }
 }
 
-/// The state of [`Engine::clean`].
-#[derive(Debug, Default)]
-pub struct ManualCleaner(Option<Cleaner>);
-
 impl Cleaner {
-    fn new(engine: &Engine) -> Self {
+    fn new(lane: &Lane) -> Self {
         Cleaner {
-            counters: engine.new_counters(),
-            participant: engine.epochs.join(),
-            changes: engine.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
+            counters: lane.new_counters(),
+            participant: lane.epochs.join(),
+            changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
             mapped: HashMap::new(),
             kept: HashMap::new(),
             sweep_at: 0,
@@ -166,64 +162,64 @@ impl Cleaner {
 
     /// Does what is to be done now; the answer is how long to wait before the next turn, `None` for
     /// until somebody asks.
-    fn turn(&mut self, engine: &Engine) -> Option<Duration> {
-        let _turn = engine.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
-        engine.log.prepare_frame();
-        let warming = engine.warm_one();
-        self.reap(engine);
-        self.sweep(engine);
-        self.make_dead_maps(engine);
+    fn turn(&mut self, lane: &Lane) -> Option<Duration> {
+        let _turn = lane.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        lane.log.prepare_frame();
+        let warming = lane.warm_one();
+        self.reap(lane);
+        self.sweep(lane);
+        self.make_dead_maps(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
         while matches!(last, Step::Freed | Step::Unreadable)
             && unreadable < UNREADABLE
-            && self.must_free(engine)
-            && !overdrawn(engine)
+            && self.must_free(lane)
+            && !overdrawn(lane)
         {
-            last = self.step(engine);
+            last = self.step(lane);
             unreadable += usize::from(last == Step::Unreadable);
-            self.reap(engine);
+            self.reap(lane);
         }
-        if !overdrawn(engine) && engine.index.take_full() {
-            self.evict_coldest(engine);
+        if !overdrawn(lane) && lane.index.take_full() {
+            self.evict_coldest(lane);
         }
-        if engine.log.take_copy_want() && !self.must_free(engine) {
-            self.free_frame_for_copies(engine);
+        if lane.log.take_copy_want() && !self.must_free(lane) {
+            self.free_frame_for_copies(lane);
         }
-        let short = self.must_free(engine);
-        let coming = engine.log.quarantined() > 0 || engine.log.dropped_frames() > 0;
+        let short = self.must_free(lane);
+        let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
         let full = short && stuck && !coming;
-        engine.full.store(full, Ordering::Relaxed);
-        engine.frames_full.store(full && must_free_frames(engine), Ordering::Relaxed);
-        engine.log.shrink();
+        lane.full.store(full, Ordering::Relaxed);
+        lane.frames_full.store(full && must_free_frames(lane), Ordering::Relaxed);
+        lane.log.shrink();
         let pending = coming || last == Step::Later;
-        let room = engine.log.available_frames() > 0
-            && engine.log.available_numbers() > 0
-            && engine.budget.excess() == 0;
+        let room = lane.log.available_frames() > 0
+            && lane.log.available_numbers() > 0
+            && lane.budget.excess() == 0;
         // Who wants to read needs no place in the store.
-        let readable = engine.budget.wanted() > 0 && engine.budget.excess() == 0;
+        let readable = lane.budget.wanted() > 0 && lane.budget.excess() == 0;
         if room || full || readable {
-            engine.wake_waiting();
+            lane.wake_waiting();
         }
         if coming
-            && engine.log.available_numbers() < wanted_places(engine)
-            && let Some(durable) = &engine.durable
+            && lane.log.available_numbers() < wanted_places(lane)
+            && let Some(durable) = &lane.durable
         {
             // They are free when that is durable: before a writer has to wait for it.
             durable.want_commit();
         }
-        if engine.has_waiting() || (pending && short) {
+        if lane.has_waiting() || (pending && short) {
             // With a store what was freed comes back by a commit, and whoever would ask for one may
             // be the one who waits here.
-            if coming && let Some(durable) = &engine.durable {
+            if coming && let Some(durable) = &lane.durable {
                 durable.want_commit();
             }
             return Some(POLL);
         }
-        if engine.budget.wanted() > 0 {
+        if lane.budget.wanted() > 0 {
             self.idle_polls += 1;
             if self.idle_polls > WANTED_POLLS {
-                engine.budget.unwant();
+                lane.budget.unwant();
             }
             return Some(IDLE_POLL);
         }
@@ -231,54 +227,54 @@ impl Cleaner {
         if warming {
             return Some(Duration::ZERO);
         }
-        (pending || engine.index.has_retired()).then_some(IDLE_POLL)
+        (pending || lane.index.has_retired()).then_some(IDLE_POLL)
     }
 
-    fn reap(&mut self, engine: &Engine) {
-        engine.log.reap();
-        engine.index.reap();
+    fn reap(&mut self, lane: &Lane) {
+        lane.log.reap();
+        lane.index.reap();
     }
 
     /// Whether there is too little room for the writers, counting what is on its way.
-    fn must_free(&self, engine: &Engine) -> bool {
-        must_free_frames(engine) || must_free_places(engine)
+    fn must_free(&self, lane: &Lane) -> bool {
+        must_free_frames(lane) || must_free_places(lane)
     }
 
     /// Frees one segment, the cheapest first.
-    fn step(&mut self, engine: &Engine) -> Step {
-        let now = engine.now.load(Ordering::Relaxed);
-        let undoings = engine.undoings();
-        let settled = engine.log.settled();
-        let places = must_free_places(engine);
+    fn step(&mut self, lane: &Lane) -> Step {
+        let now = lane.now.load(Ordering::Relaxed);
+        let undoings = lane.undoings();
+        let settled = lane.log.settled();
+        let places = must_free_places(lane);
         let mut unsettled = false;
         let mut best: Option<(f64, Stream, SegmentNumber)> = None;
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
-        let mut resident = Resident::new(engine);
+        let mut resident = Resident::new(lane);
         let mut live = [0u64; 2];
         for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in engine.log.sealed(stream) {
-                let segment = engine.log.segment(sealed.segment);
-                if sealed.sealed > settled || !engine.log.is_settled(sealed.segment) {
+            for sealed in lane.log.sealed(stream) {
+                let segment = lane.log.segment(sealed.segment);
+                if sealed.sealed > settled || !lane.log.is_settled(sealed.segment) {
                     unsettled = true;
                     continue;
                 }
                 if !places && segment.frame().is_null() {
                     continue;
                 }
-                let alive = engine.log.live(sealed.segment);
+                let alive = lane.log.live(sealed.segment);
                 if alive == 0 {
-                    return self.free_dead(engine, stream, sealed.segment, undoings);
+                    return self.free_dead(lane, stream, sealed.segment, undoings);
                 }
-                if self.stays(engine, sealed.segment) {
+                if self.stays(lane, sealed.segment) {
                     continue;
                 }
                 if segment.expired_whole(now) {
-                    return self.clean(engine, stream, sealed.segment, Fate::Evict);
+                    return self.clean(lane, stream, sealed.segment, Fate::Evict);
                 }
                 oldest[stream as usize].get_or_insert(sealed);
                 live[stream as usize] += u64::from(alive);
-                resident.note(engine, stream, sealed, alive);
-                if let Some(benefit) = self.benefit(engine, sealed.segment, alive, now, places)
+                resident.note(lane, stream, sealed, alive);
+                if let Some(benefit) = self.benefit(lane, sealed.segment, alive, now, places)
                     && best.is_none_or(|(most, ..)| benefit > most)
                 {
                     best = Some((benefit, stream, sealed.segment));
@@ -286,33 +282,33 @@ impl Cleaner {
             }
         }
         if let Some((_, stream, number)) = best
-            && self.clean(engine, stream, number, Fate::Keep) == Step::Freed
+            && self.clean(lane, stream, number, Fate::Keep) == Step::Freed
         {
             return Step::Freed;
         }
-        if unsettled && let Some(durable) = &engine.durable {
+        if unsettled && let Some(durable) = &lane.durable {
             durable.want_commit();
         }
-        if engine.durable.is_some() && (!places || must_free_frames(engine)) {
-            if self.free_frame(engine, &resident) || self.drop_just_read(engine) {
+        if lane.durable.is_some() && (!places || must_free_frames(lane)) {
+            if self.free_frame(lane, &resident) || self.drop_just_read(lane) {
                 return Step::Freed;
             }
-            if unsettled || engine.log.dropped_frames() > 0 {
+            if unsettled || lane.log.dropped_frames() > 0 {
                 return Step::Later;
             }
         }
-        if engine.options.when_full == WhenFull::Refuse {
+        if lane.options.engine.when_full == WhenFull::Refuse {
             return if unsettled { Step::Later } else { Step::Nothing };
         }
         let otherwise = if unsettled { Step::Later } else { Step::Nothing };
-        self.evict_oldest(engine, oldest, live).unwrap_or(otherwise)
+        self.evict_oldest(lane, oldest, live).unwrap_or(otherwise)
     }
 
     /// Evicts from the segment that S3-FIFO looks at next: of each stream the oldest is given, if there
     /// is one, and its live bytes.
     fn evict_oldest(
         &mut self,
-        engine: &Engine,
+        lane: &Lane,
         oldest: [Option<Sealed>; 2],
         [new, old]: [u64; 2],
     ) -> Option<Step> {
@@ -321,36 +317,36 @@ impl Cleaner {
         let survivors = survivors.map(|sealed| (Stream::Survivors, sealed));
         let probation = new * PROBATION_SHARE > new + old;
         let (stream, sealed) = if probation { hot.or(survivors) } else { survivors.or(hot) }?;
-        Some(self.clean(engine, stream, sealed.segment, Fate::Evict))
+        Some(self.clean(lane, stream, sealed.segment, Fate::Evict))
     }
 
     /// Evicts from the segment that S3-FIFO looks at next, wherever its records are: there are more
     /// items than the index may lead to.
-    fn evict_coldest(&mut self, engine: &Engine) {
-        let (settled, undoings) = (engine.log.settled(), engine.undoings());
+    fn evict_coldest(&mut self, lane: &Lane) {
+        let (settled, undoings) = (lane.log.settled(), lane.undoings());
         let mut oldest: [Option<Sealed>; 2] = [None; 2];
         let mut live = [0u64; 2];
         for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in engine.log.sealed(stream) {
-                let lasts = sealed.sealed <= settled && engine.log.is_settled(sealed.segment);
-                if lasts && engine.log.live(sealed.segment) == 0 {
-                    self.free_dead(engine, stream, sealed.segment, undoings);
-                } else if lasts && !self.stays(engine, sealed.segment) {
+            for sealed in lane.log.sealed(stream) {
+                let lasts = sealed.sealed <= settled && lane.log.is_settled(sealed.segment);
+                if lasts && lane.log.live(sealed.segment) == 0 {
+                    self.free_dead(lane, stream, sealed.segment, undoings);
+                } else if lasts && !self.stays(lane, sealed.segment) {
                     oldest[stream as usize].get_or_insert(sealed);
                 }
-                live[stream as usize] += u64::from(engine.log.live(sealed.segment));
+                live[stream as usize] += u64::from(lane.log.live(sealed.segment));
             }
         }
-        if self.evict_oldest(engine, oldest, live).is_none()
-            && let Some(durable) = &engine.durable
+        if self.evict_oldest(lane, oldest, live).is_none()
+            && let Some(durable) = &lane.durable
         {
             durable.want_commit();
         }
     }
 
     /// Whether the segment holds what cannot be read and may not be lost.
-    fn stays(&self, engine: &Engine, number: SegmentNumber) -> bool {
-        let generation = engine.log.segment(number).generation();
+    fn stays(&self, lane: &Lane, number: SegmentNumber) -> bool {
+        let generation = lane.log.segment(number).generation();
         self.kept.get(&number).is_some_and(|&kept| kept == generation)
     }
 
@@ -358,22 +354,22 @@ impl Cleaner {
     /// if too much of it is alive.
     fn benefit(
         &self,
-        engine: &Engine,
+        lane: &Lane,
         number: SegmentNumber,
         alive: u32,
         now: UnixSeconds,
         places: bool,
     ) -> Option<f64> {
-        let segment = engine.log.segment(number);
+        let segment = lane.log.segment(number);
         if segment.is_jumbo() {
             return None;
         }
         // Measured against what was written, not against the segment's size: every cleaning must
         // make dead bytes disappear, or it would go round for ever.
         let share = f64::from(alive) / f64::from(segment.filled().max(1));
-        let below = match engine.options.when_full {
+        let below = match lane.options.engine.when_full {
             // Its frame could simply go.
-            _ if engine.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
+            _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
             WhenFull::Evict => CLEAN_BELOW,
             WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,
         };
@@ -384,48 +380,42 @@ impl Cleaner {
     /// A segment without a live record needs no look at the index.
     fn free_dead(
         &mut self,
-        engine: &Engine,
+        lane: &Lane,
         stream: Stream,
         number: SegmentNumber,
         undoings: u64,
     ) -> Step {
-        let freed = !engine.log.begin_cleaning(stream, number)
-            || engine.quarantine(stream, number, Vec::new(), undoings);
+        let freed = !lane.log.begin_cleaning(stream, number)
+            || lane.quarantine(stream, number, Vec::new(), undoings);
         if freed { Step::Freed } else { Step::Later }
     }
 
     /// Takes every record of a sealed segment out of the index or somewhere else, and the segment
     /// into quarantine.
-    fn clean(
-        &mut self,
-        engine: &Engine,
-        stream: Stream,
-        number: SegmentNumber,
-        fate: Fate,
-    ) -> Step {
-        if fate == Fate::Evict && self.promote_jumbo(engine, stream, number) {
+    fn clean(&mut self, lane: &Lane, stream: Stream, number: SegmentNumber, fate: Fate) -> Step {
+        if fate == Fate::Evict && self.promote_jumbo(lane, stream, number) {
             return Step::Freed;
         }
-        if !engine.log.begin_cleaning(stream, number) {
+        if !lane.log.begin_cleaning(stream, number) {
             return Step::Freed;
         }
-        let (mut ends, undoings) = (Vec::new(), engine.undoings());
-        match self.walk(engine, Task { stream, fate, whole: true }, number, &mut ends) {
-            Ok(true) => match engine.quarantine(stream, number, ends, undoings) {
+        let (mut ends, undoings) = (Vec::new(), lane.undoings());
+        match self.walk(lane, Task { stream, fate, whole: true }, number, &mut ends) {
+            Ok(true) => match lane.quarantine(stream, number, ends, undoings) {
                 true => Step::Freed,
                 // A commit has failed meanwhile.
                 false => Step::Later,
             },
             Ok(false) => {
-                engine.keep_ends(number, ends);
-                engine.log.abandon_cleaning(stream, number);
+                lane.keep_ends(number, ends);
+                lane.log.abandon_cleaning(stream, number);
                 Step::Nothing
             }
             Err(_) => {
-                engine.keep_ends(number, ends);
-                engine.log.postpone_cleaning(stream, number);
+                lane.keep_ends(number, ends);
+                lane.log.postpone_cleaning(stream, number);
                 // What stays is not looked at again: the turn goes on with the others.
-                if self.stays(engine, number) { Step::Freed } else { Step::Unreadable }
+                if self.stays(lane, number) { Step::Freed } else { Step::Unreadable }
             }
         }
     }
@@ -433,24 +423,24 @@ impl Cleaner {
     /// A jumbo that S3-FIFO would keep stays where it is and changes the queue.
     pub(super) fn promote_jumbo(
         &mut self,
-        engine: &Engine,
+        lane: &Lane,
         stream: Stream,
         number: SegmentNumber,
     ) -> bool {
-        if !engine.log.segment(number).is_jumbo() {
+        if !lane.log.segment(number).is_jumbo() {
             return false;
         }
         // Before the participant is awake: it may take a read.
-        let Ok(loaded) = engine.log.load_if_absent(number) else { return false };
+        let Ok(loaded) = lane.log.load_if_absent(number) else { return false };
         self.participant.tick();
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
-        let head = unsafe { engine.log.records(number, image) }.next();
+        let head = unsafe { lane.log.records(number, image) }.next();
         let kept = head.is_some_and(|(address, record)| {
-            let key = Key::new(record.key(), engine.options.hash_seed);
-            let guard = engine.index.lock(&key);
+            let key = Key::new(record.key(), lane.options.hash_seed);
+            let guard = lane.index.lock(&key);
             let Some((place, slot, ())) = guard.find(&key, at(address)) else { return false };
-            let now = engine.now.load(Ordering::Relaxed);
+            let now = lane.now.load(Ordering::Relaxed);
             let keep = keeps(slot, stream) && !expired(record, now);
             if keep {
                 guard.replace(place, slot.with_frequency(frequency_after(slot, stream)), 0);
@@ -459,58 +449,58 @@ impl Cleaner {
         });
         self.participant.sleep();
         if kept {
-            engine.log.promote(stream, number);
+            lane.log.promote(stream, number);
         }
         kept
     }
 
     /// Once a second: takes expired items out of segments that have some, in turn.
-    fn sweep(&mut self, engine: &Engine) {
-        let now = engine.now.load(Ordering::Relaxed);
+    fn sweep(&mut self, lane: &Lane) {
+        let now = lane.now.load(Ordering::Relaxed);
         if now == self.swept {
             return;
         }
         self.swept = now;
-        if engine.durable.is_some() {
+        if lane.durable.is_some() {
             // What has expired still hides older versions: it goes when its segment is cleaned.
-            return self.clean_expired(engine, now);
+            return self.clean_expired(lane, now);
         }
-        let settled = engine.log.settled();
+        let settled = lane.log.settled();
         let mut due: Vec<(SegmentNumber, Stream)> = Vec::new();
         for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in engine.log.sealed(stream) {
-                let earliest = engine.log.segment(sealed.segment).min_expiry();
+            for sealed in lane.log.sealed(stream) {
+                let earliest = lane.log.segment(sealed.segment).min_expiry();
                 if sealed.sealed <= settled && earliest != 0 && earliest <= now {
                     due.push((sealed.segment, stream));
                 }
             }
         }
         due.sort_unstable_by_key(|&(number, _)| (number <= self.sweep_at, number));
-        due.truncate((SWEEP_BYTES / engine.log.segment_size()).max(1));
+        due.truncate((SWEEP_BYTES / lane.log.segment_size()).max(1));
         for (number, stream) in due {
             self.sweep_at = number;
-            if engine.log.segment(number).expired_whole(now) {
-                self.clean(engine, stream, number, Fate::Evict);
+            if lane.log.segment(number).expired_whole(now) {
+                self.clean(lane, stream, number, Fate::Evict);
             } else {
                 let task = Task { stream, fate: Fate::Sweep, whole: true };
                 // Without a store nothing is read.
-                let _ = self.walk(engine, task, number, &mut Vec::new());
+                let _ = self.walk(lane, task, number, &mut Vec::new());
             }
         }
     }
 
     /// Cleans segments that have expired whole.
-    fn clean_expired(&mut self, engine: &Engine, now: UnixSeconds) {
-        let settled = engine.log.settled();
+    fn clean_expired(&mut self, lane: &Lane, now: UnixSeconds) {
+        let settled = lane.log.settled();
         for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in engine.log.sealed(stream) {
-                let segment = engine.log.segment(sealed.segment);
+            for sealed in lane.log.sealed(stream) {
+                let segment = lane.log.segment(sealed.segment);
                 if sealed.sealed <= settled
-                    && engine.log.is_settled(sealed.segment)
+                    && lane.log.is_settled(sealed.segment)
                     && segment.expired_whole(now)
-                    && !self.stays(engine, sealed.segment)
+                    && !self.stays(lane, sealed.segment)
                 {
-                    self.clean(engine, stream, sealed.segment, Fate::Evict);
+                    self.clean(lane, stream, sealed.segment, Fate::Evict);
                 }
             }
         }
@@ -518,31 +508,31 @@ impl Cleaner {
 }
 
 /// Whether there are too few frames for the writers, counting those on their way.
-fn must_free_frames(engine: &Engine) -> bool {
-    let coming = engine.log.quarantined() + engine.log.dropped_frames();
-    let excess = engine.budget.excess().div_ceil(engine.log.segment_size() as u64) as usize;
-    engine.log.available_frames() + coming < READY_FRAMES + excess
+fn must_free_frames(lane: &Lane) -> bool {
+    let coming = lane.log.quarantined() + lane.log.dropped_frames();
+    let excess = lane.budget.excess().div_ceil(lane.log.segment_size() as u64) as usize;
+    lane.log.available_frames() + coming < READY_FRAMES + excess
 }
 
 /// Whether there are too few places in the store for the writers, counting those on their way.
-fn must_free_places(engine: &Engine) -> bool {
-    engine.log.available_numbers().saturating_add(engine.log.quarantined()) < wanted_places(engine)
+fn must_free_places(lane: &Lane) -> bool {
+    lane.log.available_numbers().saturating_add(lane.log.quarantined()) < wanted_places(lane)
 }
 
 /// Places in the store that writers should find ready. A place that was emptied is free two commits
 /// later, so there are more of them than frames, unless that would push the cleaner to clean what is
 /// nearly full of items that must be kept.
-fn wanted_places(engine: &Engine) -> usize {
-    let share = match (engine.options.when_full, engine.log.store()) {
+fn wanted_places(lane: &Lane) -> usize {
+    let share = match (lane.options.engine.when_full, lane.log.store()) {
         (WhenFull::Evict, Some(store)) => store.segment_count() / PLACES_SHARE,
         _ => 0,
     };
-    share.clamp(READY_FRAMES, MAX_READY_PLACES).max(engine.log.wanted_numbers())
+    share.clamp(READY_FRAMES, MAX_READY_PLACES).max(lane.log.wanted_numbers())
 }
 
 /// Whether moving more would take too much memory beyond the budget before what was freed so far is
 /// given back: then the quiescent period comes first.
-fn overdrawn(engine: &Engine) -> bool {
-    let allowed = (CLEANING_OVERDRAFT * engine.log.segment_size()) as u64;
-    engine.log.quarantined() > 0 && engine.budget.used() > engine.budget.limit() + allowed
+fn overdrawn(lane: &Lane) -> bool {
+    let allowed = (CLEANING_OVERDRAFT * lane.log.segment_size()) as u64;
+    lane.log.quarantined() > 0 && lane.budget.used() > lane.budget.limit() + allowed
 }

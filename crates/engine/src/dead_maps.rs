@@ -6,8 +6,8 @@
 //! whether an item was superseded or removed, or in which order maps become durable.
 
 use crate::cleaner::Cleaner;
-use crate::engine::Engine;
 use crate::key::Key;
+use crate::lane::Lane;
 use larder_log::cover::DeadMap;
 use larder_log::format::jumbo::RECORD_AT;
 use larder_log::format::meta::{MAP_UNIT, mark};
@@ -15,7 +15,7 @@ use larder_log::record::Kind;
 use larder_log::{SegmentNumber, Stream};
 use std::collections::BTreeSet;
 
-impl Engine {
+impl Lane {
     /// A segment's records are out of the index; `ends` are the offsets of those that nothing newer
     /// hides. `undoings` is that of the store before anybody looked for records that are in it: if
     /// something was undone since, the index may lead there again. Then the segment is kept, and the
@@ -69,29 +69,29 @@ impl Engine {
 
 impl Cleaner {
     /// Makes the dead maps that are needed to free segments.
-    pub(crate) fn make_dead_maps(&mut self, engine: &Engine) {
-        let Some(store) = engine.log.store() else { return };
+    pub(crate) fn make_dead_maps(&mut self, lane: &Lane) {
+        let Some(store) = lane.log.store() else { return };
         let durable = store.durable_commit();
-        let wanted = engine.log.wanted_maps();
+        let wanted = lane.log.wanted_maps();
         // One that was lost with a failed commit is made again.
         self.mapped.retain(|number, after| durable <= *after + 1 && wanted.contains(number));
         for number in wanted {
             if !self.mapped.contains_key(&number)
-                && let Some(map) = self.dead_map(engine, number)
+                && let Some(map) = self.dead_map(lane, number)
             {
                 self.mapped.insert(number, map.after);
-                engine.stage_dead_map(map);
+                lane.stage_dead_map(map);
             }
         }
     }
 
-    fn dead_map(&mut self, engine: &Engine, number: SegmentNumber) -> Option<DeadMap> {
-        let store = engine.log.store()?;
+    fn dead_map(&mut self, lane: &Lane, number: SegmentNumber) -> Option<DeadMap> {
+        let store = lane.log.store()?;
         // What the settled commits did is all published; what came later may be in the map too,
         // which is why it is not written before that is durable as well.
         let undoings = store.undoings();
         let cover = store.settled_commit();
-        let segment = engine.log.segment(number);
+        let segment = lane.log.segment(number);
         let generation = segment.generation();
         if segment.is_dead_jumbo() {
             let mut bits = vec![0; store.map_bytes()];
@@ -105,15 +105,15 @@ impl Cleaner {
                 bits,
             });
         }
-        let loaded = engine.log.load_if_absent(number).ok()?;
+        let loaded = lane.log.load_if_absent(number).ok()?;
         self.participant.tick();
         let mut bits = vec![0; store.map_bytes()];
         let durable = segment.durable();
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         let damaged = loaded.as_ref().is_some_and(|loaded| loaded.damaged);
-        let live = damaged.then(|| engine.offsets_in(number));
+        let live = damaged.then(|| lane.offsets_in(number));
         // SAFETY: only the cleaner frees segments, and what is durable is complete.
-        for (address, record) in unsafe { engine.log.records(number, image) } {
+        for (address, record) in unsafe { lane.log.records(number, image) } {
             let offset = address.offset() as u32;
             if offset >= durable {
                 break;
@@ -126,8 +126,8 @@ impl Cleaner {
             if record.kind() != Kind::Item {
                 continue;
             }
-            let key = Key::new(record.key(), engine.options.hash_seed);
-            let guard = engine.index.lock(&key);
+            let key = Key::new(record.key(), lane.options.hash_seed);
+            let guard = lane.index.lock(&key);
             let current = guard.find(&key, |slot| (slot.address() == address).then_some(()));
             if current.is_none() {
                 let at = if segment.is_jumbo() { RECORD_AT } else { offset as usize };

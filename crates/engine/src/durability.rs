@@ -6,9 +6,9 @@
 //! written again until the device takes it.
 
 use crate::CommitState;
-use crate::engine::{Engine, lock};
 use crate::index::slot::Slot;
 use crate::key::Key;
+use crate::lane::{Lane, lock};
 use larder_disk::Device;
 use larder_log::commit::{Closed, Committer as LogCommitter};
 use larder_log::cover::DeadMap;
@@ -48,8 +48,10 @@ impl fmt::Debug for MonotonicClock {
 /// The store that an engine keeps its items in.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Where the bytes go.
-    pub device: Arc<dyn Device>,
+    /// Where the bytes go. Each device is a lane of its own, with a share of the keys.
+    pub devices: Vec<StoreDevice>,
+    /// Lanes whose devices are missing and that are to be given up, with all that was in them.
+    pub forget: Vec<usize>,
     /// When a write is acknowledged.
     pub durability: Durability,
     /// In async mode: the most time whose acknowledged writes a crash may take back.
@@ -58,10 +60,19 @@ pub struct StoreOptions {
     pub accept_damage: bool,
     /// Measures `sync_interval`.
     pub clock: MonotonicClock,
-    /// Random numbers for a store that is created: its identity, and the secret of its checksums.
-    pub seeds: [u64; 3],
     /// Unix seconds, for a store that is created.
     pub created: u64,
+}
+
+/// A device of a store.
+#[derive(Clone, Debug)]
+pub struct StoreDevice {
+    /// What people call it.
+    pub name: String,
+    /// Where the bytes go.
+    pub device: Arc<dyn Device>,
+    /// Random numbers for a store that is created there: its identity, and the secret of its checksums.
+    pub seeds: [u64; 3],
 }
 
 /// How the store is.
@@ -270,30 +281,30 @@ enum Then {
 }
 
 /// Starts the committer's thread. It holds no handle of the engine while it waits.
-pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
-    let Some(durable) = &engine.durable else { return Ok(()) };
-    let weak = Arc::downgrade(engine);
+pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
+    let Some(durable) = &lane.durable else { return Ok(()) };
+    let weak = Arc::downgrade(lane);
     let builder = thread::Builder::new().name("committer".into());
     let handle = builder.spawn(move || run(&weak))?;
     *lock(&durable.thread) = Some(handle.thread().clone());
     Ok(())
 }
 
-fn run(weak: &Weak<Engine>) {
+fn run(weak: &Weak<Lane>) {
     loop {
-        let Some(engine) = weak.upgrade() else { return };
-        let Some(durable) = &engine.durable else { return };
+        let Some(lane) = weak.upgrade() else { return };
+        let Some(durable) = &lane.durable else { return };
         let failing = durable.is_failing();
         let asked = durable.wanted.swap(false, Ordering::AcqRel);
         let due = asked || durable.mode == Durability::Async;
-        let healthy = if due || failing { engine.commit() } else { true };
+        let healthy = if due || failing { lane.commit() } else { true };
         let wait = match durable.mode {
             _ if !healthy => Some(RETRY),
             Durability::Async => Some(durable.interval / 4),
             Durability::Sync | Durability::None => None,
         };
         let again = healthy && durable.wanted.load(Ordering::Acquire);
-        drop(engine);
+        drop(lane);
         match wait {
             _ if again => {}
             Some(time) => thread::park_timeout(time),
@@ -302,11 +313,11 @@ fn run(weak: &Weak<Engine>) {
     }
 }
 
-impl Engine {
+impl Lane {
     /// Makes everything durable that was written before this call, as far as the device lets it;
     /// false if it does not. The committer's thread does this by itself: calling it is for
-    /// simulations and for [`Engine::close`].
-    pub fn commit(&self) -> bool {
+    /// simulations and for [`Lane::close`].
+    pub(crate) fn commit(&self) -> bool {
         let Some(durable) = &self.durable else { return true };
         let mut committer = lock(&self.committer);
         self.commit_by(durable, &mut committer, Then::GoOn)
@@ -507,12 +518,12 @@ impl Engine {
     }
 
     /// The commit that changes are counted to now; 0 without a store.
-    pub fn open_commit(&self) -> u64 {
+    pub(crate) fn open_commit(&self) -> u64 {
         self.log.store().map_or(0, |store| store.open_commit())
     }
 
     /// Whether a change to the superblock waits for a commit.
-    pub fn superblock_is_behind(&self) -> bool {
+    pub(crate) fn superblock_is_behind(&self) -> bool {
         self.log.store().is_some_and(|store| store.superblock_is_behind())
     }
 
@@ -521,7 +532,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the device did not take everything.
-    pub fn close(&self) -> io::Result<()> {
+    pub(crate) fn close(&self) -> io::Result<()> {
         let (Some(store), Some(durable)) = (self.log.store(), &self.durable) else {
             return Ok(());
         };
@@ -552,7 +563,7 @@ impl Engine {
     }
 
     /// How the store is; without one, good.
-    pub fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         self.durable.as_ref().map_or(Health::Good, Durable::health)
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A record never changes, so what was read for one call serves all of the session's that want it.
 
-use crate::engine::lock;
+use crate::lane::lock;
 use crate::readers::{Charge, Readers, Request};
 use larder_disk::{ReadBuffer, ReadQueue};
 use larder_log::{Address, Log, Record};
@@ -49,10 +49,10 @@ impl Hasher for PlaceHasher {
 
 type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
 
-/// What somebody waits for. To be [given back](crate::Session::release).
+/// What somebody waits for. To be given back.
 #[derive(Debug)]
 #[must_use = "what is not given back is kept for ever"]
-pub struct Reads {
+pub(crate) struct LaneReads {
     places: Vec<Place>,
     /// All before this one have arrived.
     next: usize,
@@ -127,7 +127,7 @@ pub(crate) struct Fetched {
     /// Those that the queue reads, by the numbers that it knows them by.
     queued: RefCell<PlaceMap<u64, Place>>,
     next_number: Cell<u64>,
-    /// Reads on their way.
+    /// LaneReads on their way.
     started: Cell<usize>,
     /// What is kept and on its way, bytes.
     bytes: Cell<usize>,
@@ -344,13 +344,13 @@ impl Fetched {
 
     /// What calls asked for since the last time.
     #[inline]
-    pub(crate) fn take(&self) -> Option<Reads> {
+    pub(crate) fn take(&self) -> Option<LaneReads> {
         let mut wanted = self.wanted.borrow_mut();
-        (!wanted.is_empty()).then(|| Reads { places: std::mem::take(&mut *wanted), next: 0 })
+        (!wanted.is_empty()).then(|| LaneReads { places: std::mem::take(&mut *wanted), next: 0 })
     }
 
     /// Nobody waits for these any more.
-    pub(crate) fn release(&self, reads: Reads) {
+    pub(crate) fn release(&self, reads: LaneReads) {
         for place in reads.places {
             // A large value that came into memory and went again may be expected anew.
             if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
@@ -365,7 +365,7 @@ impl Fetched {
     }
 
     /// Whether some of them are still to come.
-    pub(crate) fn awaits(&self, reads: &mut Reads) -> bool {
+    pub(crate) fn awaits(&self, reads: &mut LaneReads) -> bool {
         let expected = self.expected.borrow();
         while let Some(place) = reads.places.get(reads.next) {
             if expected.contains_key(place) {

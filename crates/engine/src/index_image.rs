@@ -5,7 +5,7 @@
 //! The image is good for one start: before anything else is written to the store, its superblock
 //! forgets it.
 
-use crate::engine::Engine;
+use crate::lane::Lane;
 use crate::recovery::{Recovered, Recovery, StoreError};
 use larder_log::SegmentNumber;
 use larder_log::index_image::unusable;
@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 /// While what was in memory is read back, one in so many frames is left to writers.
 const FRAMES_LEFT: usize = 16;
 
-impl Engine {
+impl Lane {
     /// Writes the image. Everything is durable, and nobody writes or cleans. `None`: the store has no
     /// room for it.
     ///
@@ -37,12 +37,12 @@ impl Engine {
     }
 
     /// Takes index and segment table from the image of the last stop. `None`: it cannot be used; then
-    /// this engine must be built again and read the log.
+    /// this lane must be built again and read the log.
     ///
     /// # Errors
     /// Those of the device.
     pub(crate) fn load_image(&self, recovery: &Recovery) -> Result<Option<Recovered>, StoreError> {
-        let (Some(store), Some(options)) = (self.log.store(), &self.options.store) else {
+        let (Some(store), Some(options)) = (self.log.store(), self.store_options()) else {
             return Ok(None);
         };
         let Some(mut image) = self.log.read_image() else { return Ok(None) };

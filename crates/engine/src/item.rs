@@ -1,33 +1,42 @@
 //! An item as a reader sees it.
 
 use crate::index::slot::Slot;
+use crate::lane::Lane;
 use crate::{Expiry, UnixSeconds};
-use larder_log::{Address, Log, Record};
+use larder_log::record::Kind;
+use larder_log::{Address, Record};
 
 /// An item in RAM, readable until its session ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     record: Record<'a>,
     slot: Slot,
-    log: &'a Log,
+    lane: &'a Lane,
 }
 
 /// Where an item was found, to go on reading a long value after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemHandle {
+    /// The position of its lane.
+    pub(crate) lane: u8,
     pub(crate) address: Address,
     pub(crate) generation: u32,
 }
 
 impl<'a> Item<'a> {
     #[inline]
-    pub(crate) fn new(record: Record<'a>, slot: Slot, log: &'a Log) -> Self {
-        Item { record, slot, log }
+    pub(crate) fn new(record: Record<'a>, slot: Slot, lane: &'a Lane) -> Self {
+        Item { record, slot, lane }
     }
 
     /// The same item with what `slot` knew of its reads.
     pub(crate) fn with_frequency_of(self, slot: Slot) -> Self {
         Item { slot: self.slot.with_frequency(slot.frequency()), ..self }
+    }
+
+    /// Whether it is one, and not the mark of a deleted one.
+    pub(crate) fn is_item(&self) -> bool {
+        self.record.kind() == Kind::Item
     }
 
     /// The key.
@@ -71,7 +80,7 @@ impl<'a> Item<'a> {
 
     /// When the item was last used, approximately: when its segment was begun (meta `l`).
     pub fn last_access(&self) -> UnixSeconds {
-        self.log.segment(self.slot.address().segment()).born()
+        self.lane.log.segment(self.slot.address().segment()).born()
     }
 
     /// The bytes that the record occupies in the log.
@@ -82,6 +91,7 @@ impl<'a> Item<'a> {
     /// A handle to find this very version again after a tick.
     pub fn handle(&self) -> ItemHandle {
         let address = self.slot.address();
-        ItemHandle { address, generation: self.log.segment(address.segment()).generation() }
+        let generation = self.lane.log.segment(address.segment()).generation();
+        ItemHandle { lane: self.lane.options.position, address, generation }
     }
 }

@@ -62,6 +62,18 @@ impl LargeValue {
         unsafe { std::slice::from_raw_parts_mut(mapping.base().add(HEADROOM), self.len) }
     }
 
+    /// It is charged to this budget from now on: the lane that adopts it may not be the one that it was
+    /// begun for.
+    pub(crate) fn charge_to(&mut self, budget: &Arc<Budget>) {
+        if let Some(mapping) = &self.mapping
+            && !Arc::ptr_eq(&self.budget, budget)
+        {
+            budget.charge(mapping.len() as u64);
+            self.budget.release(mapping.len() as u64);
+            self.budget = Arc::clone(budget);
+        }
+    }
+
     /// Hands the mapping out, and where a record whose value begins `head` bytes in must begin.
     pub(crate) fn take_record(&mut self, head: usize) -> Option<(Mapping, usize)> {
         // The record begins at a multiple of 8 wherever its value does: the log asks for no more.

@@ -1,13 +1,12 @@
 //! What an engine call can answer. No call ever blocks a worker: what cannot be finished now says
 //! what it waits for, and the connection parks or holds its reply back.
 
-/// A position in the durability order of a stream.
+/// A position in the durability order of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitPoint {
-    /// The stream that the change was appended to.
-    pub stream: u32,
-    /// How far the stream must be durable. Positions of one stream grow in the order of its
-    /// records, and whatever makes one durable makes every smaller one durable.
+    /// The lane that the change was appended to.
+    pub lane: u32,
+    /// The commit of the lane that decides about it.
     pub position: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Threads that read records from the store for sessions that cannot read by themselves.
 
-use crate::engine::{Engine, lock};
 use crate::fetch::{Inbox, Read};
+use crate::lane::{Lane, lock};
 use larder_log::{Address, Budget};
 use std::collections::VecDeque;
 use std::io;
@@ -90,26 +90,26 @@ impl Readers {
 }
 
 /// Starts the readers. They hold no handle of the engine while they wait.
-pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
+pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     for number in 0..READERS {
-        let (weak, readers) = (Arc::downgrade(engine), Arc::clone(&engine.readers));
+        let (weak, readers) = (Arc::downgrade(lane), Arc::clone(&lane.readers));
         let builder = thread::Builder::new().name(format!("reader-{number}"));
         builder.spawn(move || run(&weak, &readers))?;
     }
     Ok(())
 }
 
-fn run(weak: &Weak<Engine>, readers: &Readers) {
+fn run(weak: &Weak<Lane>, readers: &Readers) {
     while let Some(request) = readers.wait() {
-        let Some(engine) = weak.upgrade() else { return };
-        engine.serve(request);
+        let Some(lane) = weak.upgrade() else { return };
+        lane.serve(request);
     }
 }
 
-impl Engine {
+impl Lane {
     /// Reads what sessions wait for, for engines without threads of their own; the answer is whether
     /// anybody waited.
-    pub fn serve_reads(&self) -> bool {
+    pub(crate) fn serve_reads(&self) -> bool {
         let mut any = false;
         loop {
             let Some(request) = lock(&self.readers.queue).pop_front() else { return any };

@@ -19,9 +19,9 @@ pub use report::{Progress, Recovered, StoreError};
 
 use crate::WhenFull;
 use crate::durability::{Durability, StoreOptions};
-use crate::engine::{Engine, lock};
 use crate::index::slot::Slot;
 use crate::key::Key;
+use crate::lane::{Lane, lock};
 use jumbos::Jumbos;
 use larder_log::recover::{Found, Survey};
 use larder_log::store::SEQ_LEASE;
@@ -42,7 +42,7 @@ struct Shared<'a> {
     newest: Newest,
 }
 
-impl Engine {
+impl Lane {
     /// Rebuilds the index from the store.
     pub(crate) fn recover(
         &self,
@@ -50,7 +50,7 @@ impl Engine {
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Recovered, StoreError> {
         let Recovery { mut report, began } = recovery;
-        let (Some(store), Some(options)) = (self.log.store(), &self.options.store) else {
+        let (Some(store), Some(options)) = (self.log.store(), self.store_options()) else {
             return Ok(report);
         };
         let survey = self.log.survey()?;
@@ -105,7 +105,7 @@ impl Engine {
         // Segments of commits that failed may have been opened after the last good one.
         let newest = survey.segments.iter().map(|found| found.opened).fold(newest, u64::max);
         self.log.finish_recovery(&survey, &loaded, &useless, newest)?;
-        self.index.end_rebuild(self.options.when_full == WhenFull::Refuse);
+        self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
         self.begin_life(store, options, seq_limit)?;
         self.warm_later(loaded.iter().map(|&(found, _)| found.number));
         report.items = self.index.items();

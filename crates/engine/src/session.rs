@@ -1,118 +1,39 @@
-//! A session: one thread's way into the engine, with its counters, its clock and its part in the
-//! quiescent period.
+//! A session: one thread's way into the engine. It has a session of every lane, and asks the one that
+//! a key belongs to.
 
-mod absent;
-
-use crate::durability::{Change, Changes};
 use crate::engine::Engine;
-use crate::fetch::Fetched;
-use crate::index::slot::{MAX_FREQUENCY, Slot};
-use crate::item::{Item, ItemHandle};
-use crate::key::Key;
-use crate::large::LargeValue;
-use crate::stats::{Counters, bump};
-use crate::write::{Existing, NotWritten};
-use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
-use larder_log::record::Kind;
-use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{Address, Appender, Appending, Participant, Record, Rule, State};
-use std::cell::Cell;
-use std::fmt;
-use std::marker::PhantomData;
-use std::sync::{Arc, PoisonError};
+use crate::fetch::LaneReads;
+use crate::lane::session::LaneSession;
+use crate::stats::bump;
+use crate::verbs::ScanCursor;
+use crate::{
+    Arith, CommitPoint, CommitState, Counted, Delete, Deleted, Get, Got, Item, ItemHandle, Key,
+    LargeValue, Outcome, Refusal, Store, Stored, UnixSeconds,
+};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::task::Waker;
 
-/// Answers that wait for one commit are many from here on: whoever was set free by the last one is
-/// likely to come back.
-const MANY: u32 = 16;
-
-/// How long a request is polled for that may follow on an answer, in microseconds: about what it takes
-/// to wake the client and to hear from it.
-const POLL_CLIENT_US: u64 = 100;
-
-/// What a thread without work polls for, and until when, by the durability's clock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Polling {
-    No,
-    /// The commit that a few answers wait for.
-    Commit(u64),
-    /// The next request of who got them.
-    Client(u64),
-}
-
 /// One thread's way into the engine: `Send`, but not `Sync`.
+#[derive(Debug)]
 pub struct Session {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) counters: Arc<Counters>,
-    participant: Participant,
-    pub(crate) appender: Appender,
+    engine: Arc<Engine>,
+    lanes: Box<[LaneSession]>,
     waker: Waker,
-    now: UnixSeconds,
-    /// What it changed and is not durable; only in sync mode.
-    changes: Option<Arc<Changes>>,
-    /// In async mode: writes must wait, see [`Durable::is_overdue`](crate::durability::Durable).
-    overdue: bool,
-    /// The commit that the answer in the making depends on; 0 for none.
-    depends: Cell<u64>,
-    /// The address of a record that must be read before there is an answer; 0 for none.
-    missing: Cell<u64>,
-    fetched: Fetched,
-    /// Something waits for a commit that was not asked for yet.
-    wants_commit: Cell<bool>,
-    /// How long that has been so, in microseconds of the durability's clock; 0 before it was looked
-    /// at.
-    wanted_since: u64,
-    /// Answers that wait for it, and how many waited for the one before when that was asked for.
-    waiting: Cell<u32>,
-    waited: u32,
-    /// In this turn the thread has looked for other work once more.
-    lingered: bool,
-    polling: Polling,
-    /// The commit that was asked for last.
-    asked: u64,
-    /// In this turn the waker was noted among those that commits wake.
-    listens: Cell<bool>,
-    /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
-    _not_sync: PhantomData<Cell<()>>,
+    /// A delayed flush is due that had to wait.
+    flush_waits: bool,
 }
 
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("now", &self.now).finish_non_exhaustive()
-    }
-}
+/// What calls wait for. To be [given back](Session::release).
+#[derive(Debug)]
+#[must_use = "what is not given back is kept for ever"]
+pub struct Reads(Vec<(usize, LaneReads)>);
 
 impl Session {
-    pub(crate) fn new(engine: Arc<Engine>, counters: Arc<Counters>, waker: Waker) -> Self {
-        let mut participant = engine.epochs.join();
-        participant.tick();
-        let now = engine.now.load(Ordering::Relaxed);
-        let durable = engine.durable.as_ref();
-        let changes = durable.filter(|durable| durable.is_sync()).map(|d| d.new_changes());
-        let appender = engine.log.appender();
-        let fetched = Fetched::new(Arc::clone(&engine.readers), waker.clone());
-        Session {
-            engine,
-            counters,
-            participant,
-            appender,
-            waker,
-            now,
-            changes,
-            overdue: false,
-            depends: Cell::new(0),
-            missing: Cell::new(0),
-            fetched,
-            wants_commit: Cell::new(false),
-            listens: Cell::new(false),
-            wanted_since: 0,
-            waiting: Cell::new(0),
-            waited: 0,
-            lingered: false,
-            polling: Polling::No,
-            asked: 0,
-            _not_sync: PhantomData,
-        }
+    pub(crate) fn new(engine: Arc<Engine>, waker: Waker) -> Self {
+        let lanes = engine.lanes.iter().map(|lane| lane.session(waker.clone())).collect();
+        Session { engine, lanes, waker, flush_waits: false }
     }
 
     /// The engine.
@@ -124,254 +45,162 @@ impl Session {
     /// the time.
     #[inline]
     pub fn tick(&mut self, now: UnixSeconds) {
-        self.participant.tick();
-        self.listens.set(false);
-        self.lingered = false;
-        if self.wants_commit.get() && self.has_gathered() {
-            self.ask_for_commit();
+        let before = self.now();
+        self.lanes.iter_mut().for_each(|lane| lane.tick(now));
+        if now != before || self.flush_waits {
+            self.flush_waits = !self.engine.flush_if_due(now);
         }
-        if now != self.now {
-            self.new_second(now);
-        }
-        if let Some(durable) = &self.engine.durable {
-            self.overdue = durable.is_overdue();
-            self.fetched.turn(&self.engine.log);
-        }
-    }
-
-    /// While there is other work, the commit that something waits for is put off for a while: what a
-    /// commit costs is shared by all who come until then. This says whether the while is over.
-    fn has_gathered(&mut self) -> bool {
-        let Some(durable) = &self.engine.durable else { return true };
-        let now = durable.now_us();
-        if self.wanted_since == 0 {
-            self.wanted_since = now;
-        }
-        now.saturating_sub(self.wanted_since) >= durable.gather_us()
-    }
-
-    #[cold]
-    fn new_second(&mut self, now: UnixSeconds) {
-        self.now = now;
-        if self.engine.advance_clock(now) {
-            self.engine.kick_cleaner();
-        }
-        self.engine.flush_if_due(now);
     }
 
     /// The thread is about to block in the kernel: it holds no items. The next `tick` ends this.
     #[inline]
     pub fn sleep(&mut self) {
-        self.expect();
-        self.ask_for_commit();
-        if self.engine.durable.is_some() {
-            self.fetched.start(&self.engine.log);
-        }
-        self.participant.sleep();
+        self.lanes.iter_mut().for_each(LaneSession::sleep);
     }
 
     /// The time of the last tick.
     #[inline]
     pub fn now(&self) -> UnixSeconds {
-        self.now
+        self.lanes[0].now()
     }
 
     /// Hashes a key of 1 to 250 bytes.
     #[inline]
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
-        debug_assert!((1..=larder_log::record::MAX_KEY).contains(&bytes.len()));
-        Key::new(bytes, self.engine.options.hash_seed)
+        self.lanes[0].key(bytes)
+    }
+
+    /// The lane that the key belongs to; `None` while it is on its way from one to another.
+    #[inline]
+    fn lane(&self, key: &Key<'_>) -> Option<&LaneSession> {
+        match &*self.lanes {
+            [only] if self.engine.partitions.are_settled() => Some(only),
+            lanes => lanes.get(self.engine.partitions.lane_of(key)),
+        }
+    }
+
+    /// What a call answers whose key is on its way from one lane to another: it is repeated when the
+    /// key has arrived, unless that takes a device that fails.
+    #[cold]
+    fn on_its_way<T>(&self) -> Outcome<T> {
+        if self.engine.partitions.wait(&self.waker) {
+            return Outcome::NeedsSpace;
+        }
+        Outcome::Refused(Refusal::StoreFailed)
     }
 
     /// First stage of a batch: brings the key's buckets into the processor's cache.
     #[inline]
     pub fn prefetch_buckets(&self, key: &Key<'_>) {
-        // SAFETY: a session is awake between `tick` and `sleep`, when its calls are made.
-        unsafe { self.engine.index.prefetch(key) };
+        if let Some(lane) = self.lane(key) {
+            lane.prefetch_buckets(key);
+        }
     }
 
     /// Second stage of a batch: brings the key's record into the processor's cache, and notes in the
     /// key where it was found.
     #[inline]
     pub fn prefetch_record(&self, key: &mut Key<'_>) {
-        // SAFETY: as above; only an address is used.
-        let Some(address) = (unsafe { self.engine.index.guess(key) }) else { return };
-        self.engine.log.prefetch(address);
-        // What is not in memory is read for the whole batch at once.
-        if self.engine.durable.is_some() && !self.engine.log.is_resident(address) {
-            self.fetch_ahead(address);
+        if let Some(lane) = self.lane(key) {
+            lane.prefetch_record(key);
         }
     }
 
-    /// The key's record as readers see it: expired or not.
+    /// The key's item. Counts as a use of it.
     #[inline]
-    pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
-        // SAFETY: a session is awake while its calls are made; the record's lifetime is that of the
-        // borrow of `self`, which `tick` ends.
-        let found = unsafe { self.engine.index.find(key, |slot| self.matching(key, slot)) }?;
-        if self.engine.durable.is_some() {
-            self.depends_on(found.1.address(), &found.2);
-            if found.2.kind() != Kind::Item {
-                return None;
+    pub fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
+        self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.get(key))
+    }
+
+    /// A read with side effects.
+    #[inline]
+    pub fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
+        self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.get_with(key, get))
+    }
+
+    /// Stores a value.
+    #[inline]
+    pub fn store(&self, key: &Key<'_>, store: Store<'_>) -> Outcome<Stored> {
+        self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.store(key, store))
+    }
+
+    /// Deletes an item, or does one of the things that meta delete does instead.
+    #[inline]
+    pub fn delete(&self, key: &Key<'_>, delete: &Delete) -> Outcome<Deleted> {
+        self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.delete(key, delete))
+    }
+
+    /// Increments or decrements a decimal number.
+    #[inline]
+    pub fn arith(&self, key: &Key<'_>, arith: &Arith) -> Outcome<Counted> {
+        self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.arith(key, arith))
+    }
+
+    /// Forgets every item written before now, or at `at` every item written before then. A later
+    /// call replaces an earlier one that is not due yet.
+    pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {
+        let Some(_flushing) = self.engine.begin_flush() else { return self.on_its_way() };
+        bump(&self.lanes[0].counters.cmd_flush, 1);
+        for lane in &self.lanes {
+            match lane.flush_all(at) {
+                Outcome::Ready(()) => {}
+                other => return other,
             }
         }
-        Some(found)
+        Outcome::Ready(())
     }
 
-    /// The slot's record if it is this key's.
-    ///
-    /// # Safety
-    /// The slot was read since the last tick.
-    #[inline]
-    pub(crate) unsafe fn matching(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
-        // SAFETY: by the caller's promise.
-        let record = match unsafe { self.engine.log.record(slot.address()) } {
-            Some(record) => record,
-            None => self.absent_record(key, slot)?,
-        };
-        same_bytes(record.key(), key.bytes()).then_some(record)
-    }
-
-    #[inline]
-    pub(crate) fn item<'a>(&'a self, slot: Slot, record: Record<'a>) -> Item<'a> {
-        Item::new(record, slot, &self.engine.log)
-    }
-
-    /// Counts a read of an item. A lost race loses one count.
-    #[inline]
-    pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
-        if self.engine.durable.is_some() && !self.engine.log.is_resident(slot.address()) {
-            self.count_read_of_absent(slot, record);
-        }
-        if slot.frequency() < MAX_FREQUENCY {
-            let bumped = slot.with_frequency(slot.frequency() + 1);
-            let _ = place.compare_exchange(slot.0, bumped.0, Ordering::Relaxed, Ordering::Relaxed);
-        }
+    /// Calls `visit` for some live items (a few hundred at most, usually) and moves the cursor on;
+    /// the answer is false when the scan has ended. Every item that exists, is in memory, and is not on its
+    /// way between lanes during the whole scan is visited once. What is visited counts as answered: see
+    /// [`Outcome::AfterCommit`].
+    pub fn scan(&self, cursor: &mut ScanCursor, visit: &mut dyn FnMut(Item<'_>)) -> Outcome<bool> {
+        let Some(lane) = self.lanes.get(cursor.lane) else { return Outcome::Ready(false) };
+        let at = cursor.lane;
+        let more = lane.scan(cursor, &mut |item| {
+            let here = self.engine.partitions.lane_of(&self.key(item.key())) == at;
+            if here || self.engine.partitions.are_settled() {
+                visit(item);
+            }
+        });
+        more.map(|more| {
+            if !more {
+                *cursor = ScanCursor::of_lane(at + 1);
+            }
+            cursor.lane < self.lanes.len()
+        })
     }
 
     /// Finds the version that `handle` names; `None` when it has gone for good.
     pub fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
-        let segment = self.engine.log.segment(handle.address.segment());
-        let reusable = |state| matches!(state, State::Free | State::Quarantine);
-        if reusable(segment.state()) || segment.generation() != handle.generation {
-            return Outcome::Ready(None);
-        }
-        // SAFETY: the segment was not in quarantine after this session's last tick, so its frame
-        // is reused only after the next one; the generation says that it is still the same use.
-        let record = match unsafe { self.engine.log.record(handle.address) } {
-            Some(record) => Some(record),
-            // SAFETY: as above.
-            None => unsafe { self.engine.log.copy(handle.address, handle.generation) }
-                .or_else(|| self.fetched.get(handle.address, handle.generation)),
-        };
-        if let Some(record) = record {
-            return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.address), record)));
-        }
-        let unreadable = self.fetched.is_unreadable(handle.address, handle.generation);
-        if unreadable || self.engine.durable.is_none() {
-            return Outcome::Ready(None);
-        }
-        self.fetch(handle.address, handle.generation)
-    }
-
-    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than
-    /// the largest item.
-    pub fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
-        if len as u64 > self.engine.options.max_item_size {
-            return Outcome::Ready(None);
-        }
-        match self.engine.map_large(len) {
-            Some(large) => Outcome::Ready(Some(large)),
-            None => self.no_space(),
+        match self.lanes.get(usize::from(handle.lane)) {
+            Some(lane) => lane.reopen(handle),
+            None => Outcome::Ready(None),
         }
     }
 
-    /// In sync mode: an answer that follows from this record must not be given before it is durable.
-    #[inline]
-    pub(crate) fn depends_on(&self, address: Address, record: &Record<'_>) {
-        if self.changes.is_some() && !Rule::AnswerWhenDurable.is_broken() {
-            let segment = self.engine.log.segment(address.segment());
-            let end = (address.offset() + record.size()) as u32;
-            if !segment.is_durable(end) {
-                self.depends_on_commit(address, end);
-            }
-        }
-    }
-
-    #[cold]
-    fn depends_on_commit(&self, address: Address, end: u32) {
-        if let Some(store) = self.engine.log.store()
-            && let Some(commit) = store.commit_of(self.engine.log.segment(address.segment()), end)
-        {
-            self.depends.set(self.depends.get().max(commit));
-        }
-    }
-
-    /// Before space is reserved: from here to the end of the answer's life a commit waits for this
-    /// thread.
-    #[inline]
-    pub(crate) fn appending(&self) -> Result<Appending<'_>, NotWritten> {
-        self.engine.append(&self.participant).ok_or(NotWritten::StoreFailed)
-    }
-
-    /// A record of `size` bytes was written at `address` and is about to be published.
-    #[inline]
-    pub(crate) fn changed(&self, address: Address, size: usize, existing: Option<&Existing<'_>>) {
-        if self.engine.durable.is_none() {
-            return;
-        }
-        if let Some(changes) = &self.changes {
-            let before = existing.map_or(Slot::EMPTY, |old| old.place.slot());
-            let before_size = existing.map_or(0, |old| old.record.size() as u32);
-            let before_is_item = existing.is_some_and(|old| old.record.kind() == Kind::Item);
-            let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
-            changes.push(Change { address, before, before_size, before_is_item });
-        } else if !self.overdue {
-            return;
-        }
-        self.depends_on_commit(address, (address.offset() + size) as u32);
-    }
-
-    /// The record of `bytes` at `address` is dead: its key has another version, or is gone.
-    #[inline]
-    pub(crate) fn kill(&self, address: Address, bytes: usize) {
-        self.appender.kill(address.segment(), bytes);
-        self.engine.killed(address.segment());
-    }
-
-    /// Whether answers wait until they are durable.
-    pub(crate) fn is_sync(&self) -> bool {
-        self.changes.is_some()
-    }
-
-    /// The answer of a call, with what it waits for.
-    #[inline]
-    pub(crate) fn answer<T>(&self, answer: T) -> Outcome<T> {
-        if self.engine.durable.is_none() {
-            return Outcome::Ready(answer);
-        }
-        self.missing.set(0);
-        match self.depends.take() {
-            0 => Outcome::Ready(answer),
-            position => Outcome::AfterCommit(answer, CommitPoint { stream: 0, position }),
-        }
+    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than the
+    /// largest item. `key` says where it will probably go.
+    pub fn large_value(&self, key: Option<&Key<'_>>, len: usize) -> Outcome<Option<LargeValue>> {
+        let lane = key.and_then(|key| self.lane(key)).unwrap_or(&self.lanes[0]);
+        lane.large_value(len)
     }
 
     /// Whether what was answered with `point` is durable.
     #[inline]
     pub fn commit_state(&self, point: CommitPoint) -> CommitState {
-        self.engine.commit_state(point.position)
+        match self.lanes.get(point.lane as usize) {
+            Some(lane) => lane.commit_state(point.position),
+            None => CommitState::Durable,
+        }
     }
 
-    /// Has the session's waker woken once, when the state of some commit has changed; and has what
-    /// was written so far committed: when the thread sleeps, or before long if it does not.
+    /// Has the session's waker woken once, when the state of some commit of this lane has changed; and
+    /// has what was written so far committed: when the thread sleeps, or before long if it does not.
     #[inline]
-    pub fn wake_on_commit(&self) {
-        let Some(durable) = &self.engine.durable else { return };
-        self.waiting.set(self.waiting.get() + 1);
-        if !self.listens.replace(true) {
-            self.wants_commit.set(true);
-            durable.wait(&self.waker);
+    pub fn wake_on_commit(&self, point: CommitPoint) {
+        if let Some(lane) = self.lanes.get(point.lane as usize) {
+            lane.wake_on_commit();
         }
     }
 
@@ -381,11 +210,7 @@ impl Session {
     /// commit has set free are still to come.
     #[inline]
     pub fn lingers(&mut self) -> bool {
-        if self.engine.durable.is_some() {
-            self.fetched.start(&self.engine.log);
-        }
-        self.wants_commit.get()
-            && (!std::mem::replace(&mut self.lingered, true) || self.awaits_more())
+        self.lanes.iter_mut().fold(false, |any, lane| lane.lingers() || any)
     }
 
     /// Whether a thread that was told to [sleep](Session::sleep) should look for work again instead of
@@ -394,129 +219,39 @@ impl Session {
     /// a lone client waits for each.
     #[inline]
     pub fn polls(&mut self) -> bool {
-        let (Polling::Commit(until) | Polling::Client(until)) = self.polling else { return false };
-        let Some(durable) = &self.engine.durable else { return false };
-        let polls = durable.now_us() < until;
-        if !polls {
-            self.polling = Polling::No;
-        }
-        polls
+        self.lanes.iter_mut().fold(false, |any, lane| lane.polls() || any)
     }
 
-    /// What is worth polling for from now on.
+    /// Has the session read what is not in memory by itself, and not by the engine's threads.
+    /// `event` is an eventfd that ends the thread's sleep; each read that ends makes it readable.
+    ///
+    /// # Errors
+    /// There is no store, or no way to do so here; then the engine's threads go on reading for those
+    /// lanes for which there is none.
+    pub fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
+        self.lanes.iter_mut().try_for_each(|lane| lane.read_through(event))
+    }
+
+    /// What calls had to wait for since the last time, if anything: one that answered
+    /// [`NeedsRead`](Outcome::NeedsRead) may be repeated with success when it
+    /// [awaits](Session::awaits) none of it any more. What was read is kept until it is
+    /// [released](Session::release); what nobody takes, until the next turn at least.
     #[inline]
-    fn expect(&mut self) {
-        let few = self.wants_commit.get() && self.waiting.get() < MANY;
-        if !few && self.polling == Polling::No {
-            return;
+    pub fn take_reads(&self) -> Option<Reads> {
+        let mut taken = Vec::new();
+        for (at, lane) in self.lanes.iter().enumerate() {
+            taken.extend(lane.take_reads().map(|reads| (at, reads)));
         }
-        let Some(durable) = &self.engine.durable else { return };
-        let now = durable.now_us();
-        self.polling = match self.polling {
-            _ if few => Polling::Commit(now + durable.poll_us()),
-            // The commit came in time.
-            Polling::Commit(_) if self.engine.commit_state(self.asked) != CommitState::Pending => {
-                Polling::Client(now + POLL_CLIENT_US)
-            }
-            other => other,
-        };
+        (!taken.is_empty()).then_some(Reads(taken))
     }
 
-    #[cold]
-    fn awaits_more(&mut self) -> bool {
-        self.waited >= MANY && self.waiting.get() < self.waited / 2 && !self.has_gathered()
+    /// Whether some of these records have not arrived.
+    pub fn awaits(&self, reads: &mut Reads) -> bool {
+        reads.0.iter_mut().any(|(at, reads)| self.lanes[*at].awaits(reads))
     }
 
-    /// Asks for the commit that calls wait for: all of them share one.
-    #[inline]
-    fn ask_for_commit(&mut self) {
-        if self.wants_commit.get()
-            && let Some(durable) = &self.engine.durable
-        {
-            self.wants_commit.set(false);
-            self.wanted_since = 0;
-            self.waited = self.waiting.take();
-            durable.wait(&self.waker);
-            self.asked = self.engine.open_commit();
-            durable.want_commit();
-        }
-    }
-
-    /// What a call answers that wrote nothing.
-    pub(crate) fn not_written<T>(&self, key: &Key<'_>, why: NotWritten) -> Outcome<T> {
-        match why {
-            NotWritten::NeedsRead => return self.needs_read(key),
-            NotWritten::NoSpace => return self.no_space(),
-            // No room can be made for these by waiting.
-            NotWritten::TooLarge | NotWritten::OutOfMemory => {
-                bump(&self.counters.store_no_memory, 1);
-            }
-            NotWritten::StoreFailed => {}
-        }
-        self.depends.set(0);
-        self.missing.set(0);
-        Outcome::Refused(match why {
-            NotWritten::StoreFailed => Refusal::StoreFailed,
-            _ => Refusal::OutOfMemory,
-        })
-    }
-
-    /// What a call answers that found no space: wait for the cleaner, or that there is none.
-    fn no_space<T>(&self) -> Outcome<T> {
-        self.depends.set(0);
-        self.missing.set(0);
-        if self.engine.full.load(Ordering::Relaxed) {
-            if self.engine.options.when_full == WhenFull::Evict {
-                self.engine.kick_cleaner();
-            }
-            bump(&self.counters.store_no_memory, 1);
-            let full = self.engine.log.available_numbers() == 0;
-            if !full {
-                self.engine.budget.unwant();
-            }
-            return Outcome::Refused(if full { Refusal::StoreFull } else { Refusal::OutOfMemory });
-        }
-        self.engine.wait_for_space(&self.waker);
-        Outcome::NeedsSpace
-    }
-}
-
-/// Whether two keys are equal. Keys are short: whole words in place beat a call of `memcmp`.
-#[inline]
-fn same_bytes(a: &[u8], b: &[u8]) -> bool {
-    const WORD: usize = size_of::<u64>();
-    if a.len() != b.len() {
-        return false;
-    }
-    let (Some(end_a), Some(end_b)) = (a.last_chunk::<WORD>(), b.last_chunk::<WORD>()) else {
-        return a == b;
-    };
-    // The last word overlaps the ones before it.
-    end_a == end_b && a.chunks_exact(WORD).zip(b.chunks_exact(WORD)).all(|(a, b)| a == b)
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.engine.end_counters(&self.counters);
-        self.engine.log.retire(&self.appender);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::same_bytes;
-
-    #[test]
-    fn keys_are_equal_exactly_if_all_bytes_are() {
-        for len in 0..=40 {
-            let key: Vec<u8> = (0..len).collect();
-            assert!(same_bytes(&key, &key.clone()));
-            assert!(!same_bytes(&key, &[&key[..], b"x"].concat()));
-            for at in 0..key.len() {
-                let mut other = key.clone();
-                other[at] ^= 1;
-                assert!(!same_bytes(&key, &other), "length {len}, byte {at}");
-            }
-        }
+    /// These records are not waited for any more.
+    pub fn release(&self, reads: Reads) {
+        reads.0.into_iter().for_each(|(at, reads)| self.lanes[at].release(reads));
     }
 }

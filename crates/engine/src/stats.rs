@@ -21,6 +21,11 @@ macro_rules! counters {
         }
 
         impl Totals {
+            /// Adds what another one counted.
+            pub(crate) fn add(&mut self, other: &Totals) {
+                $(self.$name += other.$name;)*
+            }
+
             /// What was counted since `earlier`.
             pub fn since(&self, earlier: &Totals) -> Totals {
                 Totals { $($name: self.$name.wrapping_sub(earlier.$name),)* }
@@ -141,4 +146,33 @@ pub struct Stats {
     pub recovered_items: u64,
     /// How long that took, in milliseconds.
     pub recovery_ms: u64,
+}
+
+impl Stats {
+    /// Adds what another lane holds and has counted.
+    pub(crate) fn add(&mut self, other: &Stats) {
+        self.totals.add(&other.totals);
+        self.items += other.items;
+        self.item_bytes += other.item_bytes;
+        self.flash_item_bytes += other.flash_item_bytes;
+        self.memory_limit += other.memory_limit;
+        self.memory_used += other.memory_used;
+        self.index_bytes += other.index_bytes;
+        self.index_slots += other.index_slots;
+        self.frame_bytes += other.frame_bytes;
+        self.copies += other.copies;
+        self.copy_bytes += other.copy_bytes;
+        // All lanes share them.
+        self.buffer_bytes = other.buffer_bytes;
+        self.segment_size = self.segment_size.max(other.segment_size);
+        self.segments += other.segments;
+        self.jumbos += other.jumbos;
+        self.unsynced_bytes += other.unsynced_bytes;
+        self.unsynced_ms = self.unsynced_ms.max(other.unsynced_ms);
+        self.commits += other.commits;
+        self.commit_us_p50 = self.commit_us_p50.max(other.commit_us_p50);
+        self.commit_us_p99 = self.commit_us_p99.max(other.commit_us_p99);
+        self.recovered_items += other.recovered_items;
+        self.recovery_ms = self.recovery_ms.max(other.recovery_ms);
+    }
 }

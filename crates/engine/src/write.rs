@@ -3,11 +3,12 @@
 //! Reserving never waits, so a writer that holds a lock never waits either; if there is no space,
 //! nothing has happened, the lock is released and the caller answers `NeedsSpace`.
 
+use crate::Item;
 use crate::index::slot::Slot;
 use crate::index::{Guard, Place};
 use crate::key::Key;
+use crate::lane::session::LaneSession;
 use crate::large::LargeValue;
-use crate::{Item, Session};
 use larder_log::record::{HEADER, Kind, write_head, write_head_as};
 use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
@@ -53,7 +54,7 @@ pub(crate) enum NotWritten {
     OutOfMemory,
 }
 
-impl Session {
+impl LaneSession {
     /// What the key's slot leads to.
     #[inline]
     pub(crate) fn existing<'a>(
@@ -99,19 +100,31 @@ impl Session {
         guard: &Guard<'a>,
         key: &Key<'_>,
         existing: Option<&Existing<'a>>,
+        fields: Fields,
+        body: Body<'_>,
+    ) -> Result<Item<'a>, NotWritten> {
+        // Not the size: a touch must not fail because an item that never expired has one field more.
+        if body.len() > self.lane.max_value_len(key.bytes().len()) {
+            return Err(NotWritten::TooLarge);
+        }
+        self.write_any_size(guard, key, existing, fields, body)
+    }
+
+    /// As [`LaneSession::write`], although the item may be larger than the largest.
+    pub(crate) fn write_any_size<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        existing: Option<&Existing<'a>>,
         mut fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
         let size = layout.size();
-        // Not the size: a touch must not fail because an item that never expired has one field more.
-        if body.len() > self.engine.max_value_len(key.bytes().len()) {
-            return Err(NotWritten::TooLarge);
-        }
-        let log = &self.engine.log;
+        let log = &self.lane.log;
         let place = match existing {
             Some(existing) => existing.place,
-            None => guard.vacate(key, |at| self.engine.position(at)).ok_or(NotWritten::NoSpace)?,
+            None => guard.vacate(key, |at| self.lane.position(at)).ok_or(NotWritten::NoSpace)?,
         };
         let value_hash = self.value_hash(&body);
         let _appending = self.appending()?;
@@ -122,7 +135,7 @@ impl Session {
                     .reserve_for(&self.appender, stream, size, self.now(), Claim::Write)
                     .ok_or(NotWritten::NoSpace)?;
                 if log.begins_segment(reserved.address) {
-                    self.engine.kick_cleaner();
+                    self.lane.kick_cleaner();
                 }
                 fields.seq = guard.next_seq();
                 // SAFETY: the reservation is `size` bytes of this thread's own; nobody reads them
@@ -152,7 +165,7 @@ impl Session {
         existing: Option<&Existing<'_>>,
     ) -> Result<(), NotWritten> {
         let layout = Layout { header: HEADER, key: key.bytes().len(), value: 0 };
-        let log = &self.engine.log;
+        let log = &self.lane.log;
         let value_hash = self.value_hash(&Body::Pieces(&[], &[]));
         let _appending = self.appending()?;
         let reserved = log
@@ -201,16 +214,19 @@ impl Session {
     ) -> Result<Address, NotWritten> {
         let mut copied;
         let large = match body {
-            Body::Large(large) => large,
+            Body::Large(large) => {
+                large.charge_to(&self.lane.budget);
+                large
+            }
             Body::Pieces(first, second) => {
-                copied = self.engine.map_large(layout.value).ok_or(NotWritten::NoSpace)?;
+                copied = self.lane.map_large(layout.value).ok_or(NotWritten::NoSpace)?;
                 let (front, back) = copied.bytes_mut().split_at_mut(first.len());
                 front.copy_from_slice(first);
                 back.copy_from_slice(second);
                 &mut copied
             }
         };
-        let log = &self.engine.log;
+        let log = &self.lane.log;
         let claimed = log.claim_jumbo(layout.size()).ok_or(NotWritten::NoSpace)?;
         let (mapping, start) =
             large.take_record(layout.value_offset()).ok_or(NotWritten::OutOfMemory)?;
@@ -251,7 +267,7 @@ impl Session {
             }
         };
         // SAFETY: just written; its frame is not reused before the next tick.
-        let record = unsafe { self.engine.log.record(address) };
+        let record = unsafe { self.lane.log.record(address) };
         self.item(slot, record.expect("a segment that was just written has a frame"))
     }
 
@@ -262,7 +278,7 @@ impl Session {
         key: &Key<'_>,
         existing: &Existing<'_>,
     ) -> Result<(), NotWritten> {
-        if self.engine.durable.is_some() {
+        if self.lane.durable.is_some() {
             return self.write_tombstone(guard, key, Some(existing));
         }
         let slot = existing.place.slot();
@@ -276,14 +292,14 @@ impl Session {
     #[inline]
     fn stream_for(&self, key: &Key<'_>, existing: Option<&Existing<'_>>) -> Stream {
         let back = existing.is_none()
-            && self.engine.evicts.load(Ordering::Relaxed)
-            && self.engine.ghost.recall(key);
+            && self.lane.evicts.load(Ordering::Relaxed)
+            && self.lane.ghost.recall(key);
         if back { Stream::Survivors } else { Stream::Hot }
     }
 
     /// Hash of a new value for the record's checksum; only a store has checksums.
     fn value_hash(&self, body: &Body<'_>) -> u64 {
-        let Some(store) = self.engine.log.store() else { return 0 };
+        let Some(store) = self.lane.log.store() else { return 0 };
         match body {
             Body::Pieces(first, second) => store.value_hash(first, second),
             Body::Large(large) => store.value_hash(large.bytes(), &[]),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use larder_disk::SimDevice;
 use larder_engine::{
     Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Progress, Refusal,
-    Session, Store, StoreOptions, Stored, WhenFull,
+    Session, Store, StoreDevice, StoreOptions, Stored, WhenFull,
 };
 
 /// How long a test waits for what must happen.
@@ -26,12 +26,16 @@ impl Wake for Wakes {
 
 fn options(durability: Durability) -> Options {
     let store = StoreOptions {
-        device: Arc::new(SimDevice::new(64 << 20, 1)),
+        devices: vec![StoreDevice {
+            name: "store".to_owned(),
+            device: Arc::new(SimDevice::new(64 << 20, 1)),
+            seeds: [1, 2, 3],
+        }],
+        forget: Vec::new(),
         durability,
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        seeds: [1, 2, 3],
         created: 1,
     };
     Options { memory: 8 << 20, store: Some(store), ..Options::default() }
@@ -198,7 +202,7 @@ fn more_keys_than_memory_can_decide_about_at_once_are_recovered_in_several_passe
 fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     let mut options = options(Durability::Async);
-    options.store.as_mut().unwrap().device = Arc::<SimDevice>::clone(&device);
+    options.store.as_mut().unwrap().devices[0].device = Arc::<SimDevice>::clone(&device);
     let engine = Engine::open_without_threads(options).unwrap();
     let old = "old".repeat(300);
     set_all(&engine, 0..20_000, &old);
@@ -234,7 +238,7 @@ fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
 fn what_may_not_be_lost_and_cannot_be_read_does_not_stop_the_cleaner() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     let mut options = Options { when_full: WhenFull::Refuse, ..options(Durability::Async) };
-    options.store.as_mut().unwrap().device = Arc::<SimDevice>::clone(&device);
+    options.store.as_mut().unwrap().devices[0].device = Arc::<SimDevice>::clone(&device);
     let engine = Engine::open_without_threads(options.clone()).unwrap();
     let keys = || (0..40_000).map(|n| n * 7919 % 40_000);
     assert_eq!(set_all(&engine, 0..40_000, &"old".repeat(300)), 0);
@@ -281,7 +285,7 @@ fn what_is_read_often_is_read_from_memory_and_never_from_the_past() {
     let mut options = options(Durability::Async);
     options.when_full = WhenFull::Refuse;
     if let Some(store) = &mut options.store {
-        store.device = Arc::new(SimDevice::new(18 << 20, 1));
+        store.devices[0].device = Arc::new(SimDevice::new(18 << 20, 1));
     }
     let engine = Engine::open_without_threads(options).unwrap();
     let mut session = engine.session(Waker::noop().clone());

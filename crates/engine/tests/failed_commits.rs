@@ -20,12 +20,16 @@ const FAILS: u64 = 4;
 
 fn options(device: &Arc<SimDevice>) -> Options {
     let store = StoreOptions {
-        device: Arc::clone(device) as Arc<dyn Device>,
+        devices: vec![StoreDevice {
+            name: "store".to_owned(),
+            device: Arc::clone(device) as Arc<dyn Device>,
+            seeds: [1, 2, 3],
+        }],
+        forget: Vec::new(),
         durability: Durability::Sync,
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        seeds: [1, 2, 3],
         created: 1,
     };
     Options { memory: 32 << 20, store: Some(store), ..Options::default() }

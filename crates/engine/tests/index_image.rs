@@ -8,7 +8,7 @@ use std::time::Duration;
 use larder_disk::{Device, SimDevice};
 use larder_engine::{
     Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Session, Store,
-    StoreOptions,
+    StoreDevice, StoreOptions,
 };
 use larder_log::recover::read_superblock;
 
@@ -17,12 +17,16 @@ const LARGE: usize = 600_000;
 
 fn options(device: &Arc<SimDevice>, memory: u64) -> Options {
     let store = StoreOptions {
-        device: Arc::clone(device) as Arc<dyn Device>,
+        devices: vec![StoreDevice {
+            name: "store".to_owned(),
+            device: Arc::clone(device) as Arc<dyn Device>,
+            seeds: [1, 2, 3],
+        }],
+        forget: Vec::new(),
         durability: Durability::Async,
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        seeds: [1, 2, 3],
         created: 1,
     };
     Options { memory, max_item_size: 1 << 20, store: Some(store), ..Options::default() }

@@ -15,12 +15,16 @@ fn open() -> (Arc<Engine>, Session) {
     let time = AtomicU64::new(0);
     let clock = move || Duration::from_micros(time.fetch_add(TICK_US, Ordering::Relaxed));
     let store = StoreOptions {
-        device: Arc::new(SimDevice::new(64 << 20, 1)) as Arc<dyn Device>,
+        devices: vec![StoreDevice {
+            name: "store".to_owned(),
+            device: Arc::new(SimDevice::new(64 << 20, 1)) as Arc<dyn Device>,
+            seeds: [1, 2, 3],
+        }],
+        forget: Vec::new(),
         durability: Durability::Sync,
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(clock)),
-        seeds: [1, 2, 3],
         created: 1,
     };
     let options = Options { memory: 32 << 20, store: Some(store), ..Options::default() };
@@ -35,8 +39,10 @@ fn store(session: &mut Session, count: u32) {
     for number in 0..count {
         let key = number.to_le_bytes();
         let stored = session.store(&session.key(&key), Store::set(b"value", 0, Expiry::NEVER));
-        assert!(matches!(stored, Outcome::AfterCommit(Stored::Stored { .. }, _)), "{stored:?}");
-        session.wake_on_commit();
+        let Outcome::AfterCommit(Stored::Stored { .. }, point) = stored else {
+            panic!("{stored:?}")
+        };
+        session.wake_on_commit(point);
     }
 }
 

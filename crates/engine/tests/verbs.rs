@@ -252,7 +252,7 @@ fn jumbos_are_stored_read_and_evicted() {
     for n in 0..40u8 {
         let key = format!("jumbo:{n}");
         let mut large = loop {
-            match s.large_value(5 << 20) {
+            match s.large_value(None, 5 << 20) {
                 Outcome::Ready(large) => break large.unwrap(),
                 _ => {
                     s.sleep();

@@ -1,5 +1,7 @@
-//! The memory budget: one number that everything large is charged to.
+//! The memory budget: what everything large is charged to. Each lane has its share of memory; the
+//! buffers of connections, which serve all lanes, take from every share alike.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of RAM charged against a limit. The counts are relaxed: the budget is exact in sum, and no
@@ -7,15 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
+    /// Without connection buffers.
     used: AtomicU64,
-    buffers: AtomicU64,
     wanted: AtomicU64,
+    buffers: Arc<Buffers>,
     /// For simulations: the number of the request that is refused, and requests so far.
     refused: AtomicU64,
     requests: AtomicU64,
 }
 
-/// Connection buffers may take this share of the limit: one in so many.
+/// Connection buffers, and the limits of all budgets that share them.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    used: AtomicU64,
+    limits: AtomicU64,
+}
+
+/// Connection buffers may take this share of the limits: one in so many.
 const BUFFER_SHARE: u64 = 4;
 /// Of that, bodies that are being received leave one in so many to everybody's short requests and
 /// replies: clients that announce values and stall starve only each other.
@@ -24,11 +34,17 @@ const BODY_RESERVE: u64 = 4;
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
+        Budget::sharing(limit, &Arc::default())
+    }
+
+    /// A budget of `limit` bytes beside others, with connection buffers in common.
+    pub fn sharing(limit: u64, buffers: &Arc<Buffers>) -> Self {
+        buffers.limits.fetch_add(limit, Relaxed);
         Budget {
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
-            buffers: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
+            buffers: Arc::clone(buffers),
             refused: AtomicU64::new(0),
             requests: AtomicU64::new(0),
         }
@@ -60,17 +76,24 @@ impl Budget {
 
     /// Changes the limit; what is over it must be reclaimed by whoever holds it.
     pub fn set_limit(&self, bytes: u64) {
-        self.limit.store(bytes, Relaxed);
+        let before = self.limit.swap(bytes, Relaxed);
+        self.buffers.limits.fetch_add(bytes.wrapping_sub(before), Relaxed);
     }
 
-    /// Bytes charged.
+    /// Bytes charged, and this budget's part of what connection buffers take.
     pub fn used(&self) -> u64 {
-        self.used.load(Relaxed)
+        self.used.load(Relaxed) + self.buffers_here()
     }
 
-    /// Bytes of connection buffers among them.
+    /// Bytes of connection buffers, of all budgets that share them.
     pub fn buffers(&self) -> u64 {
-        self.buffers.load(Relaxed)
+        self.buffers.used.load(Relaxed)
+    }
+
+    fn buffers_here(&self) -> u64 {
+        let (buffers, limits) = (self.buffers(), self.buffers.limits.load(Relaxed));
+        let part = u128::from(buffers) * u128::from(self.limit()) / u128::from(limits.max(1));
+        part as u64
     }
 
     /// Charges `bytes` if they fit beside what is wanted by somebody who waits.
@@ -89,6 +112,7 @@ impl Budget {
     }
 
     fn charge_within(&self, bytes: u64, most: u64) -> bool {
+        let most = most.saturating_sub(self.buffers_here());
         self.used
             .fetch_update(Relaxed, Relaxed, |used| (used + bytes <= most).then_some(used + bytes))
             .is_ok()
@@ -123,34 +147,68 @@ impl Budget {
 
     /// Charges connection buffers; false when they would take more than their share.
     pub fn charge_buffers(&self, bytes: u64) -> bool {
-        self.charge_up_to(bytes, self.limit() / BUFFER_SHARE)
+        self.charge_up_to(bytes, self.buffers_share())
     }
 
     /// Charges the buffer of a body that is being received; false when bodies would take what is
     /// reserved for everything else.
     pub fn charge_body(&self, bytes: u64) -> bool {
-        let share = self.limit() / BUFFER_SHARE;
+        let share = self.buffers_share();
         self.charge_up_to(bytes, share - share / BODY_RESERVE)
+    }
+
+    fn buffers_share(&self) -> u64 {
+        self.buffers.limits.load(Relaxed) / BUFFER_SHARE
     }
 
     fn charge_up_to(&self, bytes: u64, share: u64) -> bool {
         let more = |held| (held + bytes <= share).then_some(held + bytes);
-        let fits = self.grants() && self.buffers.fetch_update(Relaxed, Relaxed, more).is_ok();
-        if fits {
-            self.charge(bytes);
-        }
-        fits
+        self.grants() && self.buffers.used.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
     /// Gives connection buffers back.
     pub fn release_buffers(&self, bytes: u64) {
-        let before = self.buffers.fetch_sub(bytes, Relaxed);
+        let before = self.buffers.used.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes);
-        self.release(bytes);
     }
 
     /// How far the budget is over its limit, counting what somebody waits for.
     pub fn excess(&self) -> u64 {
         (self.used() + self.wanted()).saturating_sub(self.limit())
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        self.buffers.limits.fetch_sub(self.limit(), Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_buffers_take_from_every_share_alike() {
+        let buffers = Arc::default();
+        let (large, small) = (Budget::sharing(3000, &buffers), Budget::sharing(1000, &buffers));
+        assert!(large.charge_buffers(800));
+        assert!(!small.charge_buffers(201), "a quarter of all at most");
+        assert_eq!((large.used(), small.used(), small.buffers()), (600, 200, 800));
+        assert!(!small.try_charge(801));
+        assert!(small.try_charge(800));
+        small.release_buffers(800);
+        assert_eq!((large.used(), small.used()), (0, 800));
+    }
+
+    #[test]
+    fn a_limit_that_changes_changes_the_parts() {
+        let buffers = Arc::default();
+        let (one, other) = (Budget::sharing(1000, &buffers), Budget::sharing(1000, &buffers));
+        assert!(one.charge_buffers(400));
+        other.set_limit(3000);
+        assert_eq!((one.used(), other.used()), (100, 300));
+        one.set_limit(500);
+        assert!(one.excess() == 0 && one.try_charge(440) && !one.try_charge(10));
     }
 }

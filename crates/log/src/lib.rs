@@ -30,7 +30,7 @@ pub mod sync;
 
 pub use address::{Address, MAX_SEGMENT_SIZE, SegmentNumber};
 pub use appender::Appender;
-pub use budget::Budget;
+pub use budget::{Budget, Buffers};
 pub use copies::{Kept, Queue};
 pub use epoch::{Appending, Epochs, Participant};
 pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};

@@ -18,7 +18,7 @@ use history::Histories;
 use larder_disk::SimDevice;
 use larder_engine::{
     CommitPoint, Durability, Engine, Health, ManualCleaner, MonotonicClock, Options, Outcome,
-    Session, StoreOptions, WhenFull,
+    Session, StoreDevice, StoreOptions, WhenFull,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,14 +79,18 @@ impl DurableWorld {
         let when_full = if random.one_in(2) { WhenFull::Evict } else { WhenFull::Refuse };
         let reading = Arc::clone(&clock);
         let store = StoreOptions {
-            device: Arc::<SimDevice>::clone(&device),
+            devices: vec![StoreDevice {
+                name: "store".to_owned(),
+                device: Arc::<SimDevice>::clone(&device),
+                seeds: [random.bits(), random.bits(), random.bits()],
+            }],
+            forget: Vec::new(),
             durability,
             sync_interval: Duration::from_secs(1),
             accept_damage: false,
             clock: MonotonicClock(Arc::new(move || {
                 Duration::from_millis(reading.load(Ordering::Relaxed))
             })),
-            seeds: [random.bits(), random.bits(), random.bits()],
             created: 1_000_000,
         };
         let options = Options {
@@ -244,7 +248,7 @@ impl DurableWorld {
             self.model.not_flushed();
         }
         let session = &self.sessions[0];
-        let state = |position| session.commit_state(CommitPoint { stream: 0, position });
+        let state = |position| session.commit_state(CommitPoint { lane: 0, position });
         let undone = self.is_sync();
         self.model.settle(state, undone);
     }

@@ -4,8 +4,8 @@
 
 use super::{Cleaner, READY_FRAMES, walk};
 use crate::UnixSeconds;
-use crate::engine::{Engine, lock};
 use crate::key::Key;
+use crate::lane::{Lane, lock};
 use larder_log::record::Kind;
 use larder_log::{Address, Queue, Record, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
@@ -35,17 +35,17 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    pub(super) fn new(engine: &Engine) -> Self {
-        let now = engine.now.load(Ordering::Relaxed);
-        let mut just_read = lock(&engine.just_read);
+    pub(super) fn new(lane: &Lane) -> Self {
+        let now = lane.now.load(Ordering::Relaxed);
+        let mut just_read = lock(&lane.just_read);
         just_read.retain(|_, read| now.saturating_sub(*read) <= 1);
         let just_read = just_read.clone();
         Resident { droppable: [None; 2], live: [0; 2], just_read }
     }
 
     /// Notes a settled segment, of which so many bytes are alive.
-    pub(super) fn note(&mut self, engine: &Engine, stream: Stream, sealed: Sealed, alive: u32) {
-        let resident = !engine.log.segment(sealed.segment).frame().is_null();
+    pub(super) fn note(&mut self, lane: &Lane, stream: Stream, sealed: Sealed, alive: u32) {
+        let resident = !lane.log.segment(sealed.segment).frame().is_null();
         if resident && !self.just_read.contains_key(&sealed.segment) {
             self.droppable[stream as usize].get_or_insert(sealed);
             self.live[stream as usize] += u64::from(alive);
@@ -55,61 +55,61 @@ impl Resident {
 
 impl Cleaner {
     /// Frees the frame that is wanted least; false if there is none.
-    pub(super) fn free_frame(&mut self, engine: &Engine, resident: &Resident) -> bool {
+    pub(super) fn free_frame(&mut self, lane: &Lane, resident: &Resident) -> bool {
         let [hot, survivors] = resident.droppable;
-        let [small, main] = engine.log.copy_frames();
-        let copies = ((small + main) * engine.log.segment_size()) as u64;
+        let [small, main] = lane.log.copy_frames();
+        let copies = ((small + main) * lane.log.segment_size()) as u64;
         let [new, old] = resident.live;
         if new * PROBATION > new + old + copies
             && let Some(hot) = hot
         {
-            return self.drop_frame(engine, Stream::Hot, hot.segment);
+            return self.drop_frame(lane, Stream::Hot, hot.segment);
         }
         if let Some(survivors) = survivors {
-            return self.drop_frame(engine, Stream::Survivors, survivors.segment);
+            return self.drop_frame(lane, Stream::Survivors, survivors.segment);
         }
         // What copies move to before their frames come back is beyond the budget.
-        if small + main > 0 && engine.log.retired_copy_frames() < RETIRED_COPY_FRAMES {
+        if small + main > 0 && lane.log.retired_copy_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
-            return self.forget_copies(engine, if probation { Queue::Small } else { Queue::Main });
+            return self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main });
         }
-        hot.is_some_and(|hot| self.drop_frame(engine, Stream::Hot, hot.segment))
+        hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot.segment))
     }
 
     /// Nothing else can be dropped: so is a large value that was just read. Whoever wanted it reads it
     /// again, but not for ever.
-    pub(super) fn drop_just_read(&mut self, engine: &Engine) -> bool {
-        let now = engine.now.load(Ordering::Relaxed);
+    pub(super) fn drop_just_read(&mut self, lane: &Lane) -> bool {
+        let now = lane.now.load(Ordering::Relaxed);
         if self.redropped.0 != now {
             self.redropped = (now, 0);
         }
         self.redropped.1 += 1;
-        let mut values = lock(&engine.just_read);
-        let resident = |&number: &SegmentNumber| !engine.log.segment(number).frame().is_null();
+        let mut values = lock(&lane.just_read);
+        let resident = |&number: &SegmentNumber| !lane.log.segment(number).frame().is_null();
         let value = values.keys().copied().find(resident);
         value.is_some_and(|number| {
             values.remove(&number);
-            self.redropped.1 <= REDROPS && engine.log.drop_frame(number)
+            self.redropped.1 <= REDROPS && lane.log.drop_frame(number)
         })
     }
 
     /// What is read from the device would rather be in memory than what is.
-    pub(super) fn free_frame_for_copies(&mut self, engine: &Engine) {
-        let coming = engine.log.quarantined() + engine.log.dropped_frames();
-        if engine.log.available_frames() + coming > READY_FRAMES {
+    pub(super) fn free_frame_for_copies(&mut self, lane: &Lane) {
+        let coming = lane.log.quarantined() + lane.log.dropped_frames();
+        if lane.log.available_frames() + coming > READY_FRAMES {
             return;
         }
-        let resident = self.resident(engine);
-        self.free_frame(engine, &resident);
+        let resident = self.resident(lane);
+        self.free_frame(lane, &resident);
     }
 
-    fn resident(&self, engine: &Engine) -> Resident {
-        let mut resident = Resident::new(engine);
-        let settled = engine.log.settled();
+    fn resident(&self, lane: &Lane) -> Resident {
+        let mut resident = Resident::new(lane);
+        let settled = lane.log.settled();
         for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in engine.log.sealed(stream) {
-                if sealed.sealed <= settled && engine.log.is_settled(sealed.segment) {
-                    resident.note(engine, stream, sealed, engine.log.live(sealed.segment));
+            for sealed in lane.log.sealed(stream) {
+                if sealed.sealed <= settled && lane.log.is_settled(sealed.segment) {
+                    resident.note(lane, stream, sealed, lane.log.live(sealed.segment));
                 }
             }
         }
@@ -118,32 +118,32 @@ impl Cleaner {
 
     /// Drops a segment's frame; what was read from it more than once goes on as copies. A large value
     /// that was read has another turn.
-    fn drop_frame(&mut self, engine: &Engine, stream: Stream, number: SegmentNumber) -> bool {
-        if engine.log.segment(number).is_jumbo() {
-            return self.promote_jumbo(engine, stream, number) || engine.log.drop_frame(number);
+    fn drop_frame(&mut self, lane: &Lane, stream: Stream, number: SegmentNumber) -> bool {
+        if lane.log.segment(number).is_jumbo() {
+            return self.promote_jumbo(lane, stream, number) || lane.log.drop_frame(number);
         }
-        let hits = engine.get_hits();
+        let hits = lane.get_hits();
         if std::mem::replace(&mut self.hits, hits) != hits {
-            self.copy_popular(engine, number);
+            self.copy_popular(lane, number);
         }
-        engine.log.drop_frame(number)
+        lane.log.drop_frame(number)
     }
 
-    fn copy_popular(&mut self, engine: &Engine, number: SegmentNumber) {
+    fn copy_popular(&mut self, lane: &Lane, number: SegmentNumber) {
         self.participant.tick();
-        let generation = engine.log.segment(number).generation();
+        let generation = lane.log.segment(number).generation();
         // SAFETY: the segment is sealed and settled, and only the cleaner drops its frame.
-        let records = unsafe { engine.log.records(number, None) };
+        let records = unsafe { lane.log.records(number, None) };
         let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
         let mut batch = Vec::with_capacity(walk::BATCH);
         // SAFETY: the cleaner is awake.
-        while unsafe { walk::next_batch(engine, &mut items, &mut batch) } {
+        while unsafe { walk::next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
                 // SAFETY: as above.
-                let found = unsafe { engine.index.find(key, walk::at(*address)) };
+                let found = unsafe { lane.index.find(key, walk::at(*address)) };
                 let popular = found.is_some_and(|(_, slot, ())| walk::keeps(slot, Stream::Hot));
                 if popular {
-                    engine.log.keep_copy(*address, generation, record, Queue::Main, 0);
+                    lane.log.keep_copy(*address, generation, record, Queue::Main, 0);
                 }
             }
         }
@@ -151,13 +151,13 @@ impl Cleaner {
     }
 
     /// Forgets the oldest frame of copies, but for those that were read.
-    fn forget_copies(&mut self, engine: &Engine, queue: Queue) -> bool {
+    fn forget_copies(&mut self, lane: &Lane, queue: Queue) -> bool {
         self.participant.tick();
-        let now = engine.now.load(Ordering::Relaxed);
+        let now = lane.now.load(Ordering::Relaxed);
         let slot_of = |address: Address, record: &Record<'_>| {
-            let key = Key::new(record.key(), engine.options.hash_seed);
+            let key = Key::new(record.key(), lane.options.hash_seed);
             // SAFETY: the cleaner is awake.
-            let found = unsafe { engine.index.find(&key, walk::at(address)) };
+            let found = unsafe { lane.index.find(&key, walk::at(address)) };
             found.map(|(place, slot, ())| (place, slot))
         };
         let is_wanted = |address, record: &Record<'_>| {
@@ -176,7 +176,7 @@ impl Cleaner {
                 let _ = place.compare_exchange(slot.0, next.0, order, order);
             }
         };
-        let freed = engine.log.evict_copies(queue, is_wanted, forgotten);
+        let freed = lane.log.evict_copies(queue, is_wanted, forgotten);
         self.participant.sleep();
         freed
     }

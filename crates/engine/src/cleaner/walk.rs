@@ -3,10 +3,10 @@
 use super::{Cleaner, Fate, Task};
 use crate::UnixSeconds;
 use crate::durability::Change;
-use crate::engine::Engine;
 use crate::index::Place;
 use crate::index::slot::Slot;
 use crate::key::Key;
+use crate::lane::Lane;
 use crate::stats::bump;
 use larder_log::log::Appended;
 use larder_log::record::Kind;
@@ -28,26 +28,26 @@ impl Cleaner {
     /// The segment cannot be read, or not all of what it holds.
     pub(super) fn walk(
         &mut self,
-        engine: &Engine,
+        lane: &Lane,
         task: Task,
         number: SegmentNumber,
         ends: &mut Vec<u32>,
     ) -> io::Result<bool> {
-        let loaded = engine.log.load_if_absent(number)?;
-        let whole = loaded.is_none() || !engine.log.segment(number).is_jumbo();
+        let loaded = lane.log.load_if_absent(number)?;
+        let whole = loaded.is_none() || !lane.log.segment(number).is_jumbo();
         let task = Task { whole, ..task };
         self.participant.tick();
         let mut earliest = 0;
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
-        let records = unsafe { engine.log.records(number, image) };
+        let records = unsafe { lane.log.records(number, image) };
         let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
         let mut batch = Vec::with_capacity(BATCH);
         let mut complete = true;
         // SAFETY: the cleaner is awake.
-        while complete && unsafe { next_batch(engine, &mut items, &mut batch) } {
+        while complete && unsafe { next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
-                complete &= self.decide(engine, task, *address, *record, key, ends);
+                complete &= self.decide(lane, task, *address, *record, key, ends);
                 let expiry = record.expiry();
                 if expiry > self.swept && (earliest == 0 || expiry < earliest) {
                     earliest = expiry;
@@ -55,11 +55,11 @@ impl Cleaner {
             }
         }
         if task.fate == Fate::Sweep {
-            engine.log.segment(number).set_min_expiry(earliest);
+            lane.log.segment(number).set_min_expiry(earliest);
         }
         self.participant.sleep();
         if complete && loaded.as_ref().is_some_and(|loaded| loaded.damaged) {
-            self.give_up(engine, number, ends)?;
+            self.give_up(lane, number, ends)?;
         }
         Ok(complete)
     }
@@ -68,19 +68,19 @@ impl Cleaner {
     /// evicted, unless nothing may be lost. Then the segment stays, and its readers are told.
     fn give_up(
         &mut self,
-        engine: &Engine,
+        lane: &Lane,
         number: SegmentNumber,
         ends: &mut Vec<u32>,
     ) -> io::Result<()> {
-        if engine.may_lose_nothing() {
-            if engine.offsets_in(number).is_empty() {
+        if lane.may_lose_nothing() {
+            if lane.offsets_in(number).is_empty() {
                 return Ok(());
             }
-            self.kept.insert(number, engine.log.segment(number).generation());
+            self.kept.insert(number, lane.log.segment(number).generation());
             return Err(io::ErrorKind::InvalidData.into());
         }
-        for stripe in 0..engine.index.stripe_count() {
-            for address in engine.index.take_segment(stripe, number) {
+        for stripe in 0..lane.index.stripe_count() {
+            for address in lane.index.take_segment(stripe, number) {
                 ends.push(address.offset() as u32);
                 bump(&self.counters.unreadable, 1);
             }
@@ -91,23 +91,23 @@ impl Cleaner {
     /// Decides about one record. False: it should have moved, and there was no space.
     fn decide(
         &self,
-        engine: &Engine,
+        lane: &Lane,
         Task { stream, fate, whole }: Task,
         address: Address,
         record: Record<'_>,
         key: &Key<'_>,
         ends: &mut Vec<u32>,
     ) -> bool {
-        let guard = engine.index.lock(key);
+        let guard = lane.index.lock(key);
         let Some((place, slot, ())) = guard.find(key, at(address)) else { return true };
         let mut remove = |place: Place<'_>| {
             guard.remove(place, true);
-            engine.kill(address.segment(), record.size());
-            if engine.durable.is_some() {
+            lane.kill(address.segment(), record.size());
+            if lane.durable.is_some() {
                 ends.push(address.offset() as u32);
             }
         };
-        if expired(record, engine.now.load(Ordering::Relaxed)) {
+        if expired(record, lane.now.load(Ordering::Relaxed)) {
             remove(place);
             bump(&self.counters.expired, 1);
             if slot.frequency() == 0 {
@@ -123,13 +123,13 @@ impl Cleaner {
                 (Stream::Survivors, frequency_after(slot, stream))
             }
             Fate::Evict => {
-                self.evict(engine, stream, slot, key);
+                self.evict(lane, stream, slot, key);
                 remove(place);
                 return true;
             }
         };
-        let Some(_appending) = engine.append(&self.participant) else { return false };
-        match copy(engine, record, to) {
+        let Some(_appending) = lane.append(&self.participant) else { return false };
+        match copy(lane, record, to) {
             Some(copied) => {
                 if let Some(changes) = &self.changes {
                     let (before_size, before_is_item) = (record.size() as u32, true);
@@ -138,12 +138,12 @@ impl Cleaner {
                     changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
                 }
                 guard.replace(place, Slot::new(key.tag(), frequency, copied), 0);
-                engine.kill(address.segment(), record.size());
+                lane.kill(address.segment(), record.size());
                 bump(&self.counters.moved_items, 1);
                 true
             }
             None if fate == Fate::Evict => {
-                self.evict(engine, stream, slot, key);
+                self.evict(lane, stream, slot, key);
                 remove(place);
                 true
             }
@@ -151,14 +151,14 @@ impl Cleaner {
         }
     }
 
-    fn evict(&self, engine: &Engine, stream: Stream, slot: Slot, key: &Key<'_>) {
+    fn evict(&self, lane: &Lane, stream: Stream, slot: Slot, key: &Key<'_>) {
         bump(&self.counters.evictions, 1);
         if slot.frequency() == 0 && stream == Stream::Hot {
             bump(&self.counters.evicted_unfetched, 1);
         }
         if stream == Stream::Hot {
-            engine.evicts.store(true, Ordering::Relaxed);
-            engine.ghost.remember(key);
+            lane.evicts.store(true, Ordering::Relaxed);
+            lane.ghost.remember(key);
         }
     }
 }
@@ -169,15 +169,15 @@ impl Cleaner {
 /// # Safety
 /// The calling thread is awake in the epochs.
 pub(super) unsafe fn next_batch<'a>(
-    engine: &Engine,
+    lane: &Lane,
     items: &mut impl Iterator<Item = Appended<'a>>,
     batch: &mut Vec<(Address, Record<'a>, Key<'a>)>,
 ) -> bool {
     batch.clear();
     for (address, record) in items.take(BATCH) {
-        let key = Key::new(record.key(), engine.options.hash_seed);
+        let key = Key::new(record.key(), lane.options.hash_seed);
         // SAFETY: by the caller's promise.
-        unsafe { engine.index.prefetch(&key) };
+        unsafe { lane.index.prefetch(&key) };
         batch.push((address, record, key));
     }
     !batch.is_empty()
@@ -209,23 +209,23 @@ pub(super) fn frequency_after(slot: Slot, stream: Stream) -> u8 {
 }
 
 /// Copies a record, seq and all, to the end of a stream. The caller holds the stripe's lock.
-fn copy(engine: &Engine, record: Record<'_>, to: Stream) -> Option<Address> {
+fn copy(lane: &Lane, record: Record<'_>, to: Stream) -> Option<Address> {
     let size = record.size();
-    if size > engine.log.largest_record() {
+    if size > lane.log.largest_record() {
         return None;
     }
-    let now = engine.now.load(Ordering::Relaxed);
-    let reserved = engine.log.reserve(to, size, now, Claim::Clean)?;
+    let now = lane.now.load(Ordering::Relaxed);
+    let reserved = lane.log.reserve(to, size, now, Claim::Clean)?;
     // SAFETY: the reservation is `size` bytes of this thread's own, and the record is that long.
     unsafe { reserved.memory.copy_from_nonoverlapping(record.pointer(), size) };
-    if let Some(store) = engine.log.store() {
+    if let Some(store) = lane.log.store() {
         let value_hash = store.value_hash(record.value(), &[]);
         // SAFETY: the copy is whole, and nobody reads it before its slot is published.
         unsafe {
             let (address, layout) = (reserved.address, record.layout());
-            engine.log.seal_record(address, reserved.memory, &layout, value_hash);
+            lane.log.seal_record(address, reserved.memory, &layout, value_hash);
         }
     }
-    engine.log.segment(reserved.address.segment()).note_expiry(record.expiry());
+    lane.log.segment(reserved.address.segment()).note_expiry(record.expiry());
     Some(reserved.address)
 }

@@ -19,6 +19,7 @@ use larder_log::{Address, Budget, Epochs, SegmentNumber};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use table::{Pages, Table};
 
@@ -255,7 +256,18 @@ impl Index {
 
     /// Every later version has a number above `seq`.
     pub(crate) fn raise_seq(&self, seq: u64) {
-        for stripe in &self.stripes {
+        self.raise_seq_in(0..self.stripes.len(), seq);
+    }
+
+    /// The newest version in these stripes.
+    pub(crate) fn newest_seq(&self, stripes: Range<usize>) -> u64 {
+        let newest = self.stripes[stripes].iter().map(|stripe| stripe.seq.load(Ordering::Relaxed));
+        newest.max().unwrap_or(0)
+    }
+
+    /// As [`Index::raise_seq`], in these stripes.
+    pub(crate) fn raise_seq_in(&self, stripes: Range<usize>, seq: u64) {
+        for stripe in &self.stripes[stripes] {
             stripe.seq.fetch_max(seq, Ordering::Relaxed);
         }
     }
@@ -326,6 +338,21 @@ impl Index {
             }
         }
         taken
+    }
+
+    /// Empties the slot of a stripe that leads to an item at `address`, if there is one.
+    pub(crate) fn take_address(&self, number: usize, address: Address) {
+        let stripe = &self.stripes[number];
+        stripe.acquire();
+        let guard = Guard { index: self, stripe };
+        let mut places = guard.buckets().iter().flat_map(|bucket| &bucket.0);
+        let leads_there = |place: &&AtomicU64| {
+            let slot = Slot(place.load(Ordering::Relaxed));
+            !slot.is_empty() && slot.address() == address
+        };
+        if let Some(place) = places.find(leads_there) {
+            guard.remove(Place { place, displaced: false }, true);
+        }
     }
 
     /// Copies a stripe's table; the answer is its pages, and its slots that lead to items.

@@ -4,8 +4,8 @@
 use super::newest::{Newest, Version};
 use super::segments::Scan;
 use super::{Shared, StoreError, is_marked};
-use crate::engine::Engine;
 use crate::key::Key;
+use crate::lane::Lane;
 use larder_log::format::KeyHash;
 use larder_log::recover::{Found, LoadedJumbo, Survey};
 use larder_log::{Address, SegmentNumber, format};
@@ -39,7 +39,7 @@ impl Jumbos {
     }
 }
 
-impl Engine {
+impl Lane {
     /// Reads the values for which there is memory, and looks through the others.
     pub(super) fn read_jumbos(
         &self,

@@ -10,7 +10,7 @@
 //! the end of the pass; they are read in a further pass over the log, and so on. So a store may hold
 //! many more keys than memory has room to decide about at once.
 
-use crate::engine::lock;
+use crate::lane::lock;
 use larder_log::format::KeyHash;
 use larder_log::{Address, Budget, Rule};
 use std::ops::Range;

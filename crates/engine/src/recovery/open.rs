@@ -1,7 +1,7 @@
 //! From a device to a store: its superblock is read, or one is made.
 
 use super::report::{Recovered, StoreError};
-use crate::durability::StoreOptions;
+use crate::lane::LaneStore;
 use larder_disk::Device;
 use larder_log::Store;
 use larder_log::format::superblock::SuperblockError;
@@ -39,13 +39,9 @@ pub(crate) struct Recovery {
 const MIN_SEGMENTS: u32 = 16;
 
 /// Opens the store on a device, or makes one there.
-pub(crate) fn open_store(
-    options: &StoreOptions,
-    segment_size: usize,
-    hash_seed: u64,
-) -> Result<Opened, StoreError> {
-    let began = (options.clock.0)();
-    let device = &options.device;
+pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, StoreError> {
+    let began = (options.common.clock.0)();
+    let device = &options.device.device;
     // What a killed server wrote and did not sync is not durable merely because it can be read.
     device.sync()?;
     let mut report = Recovered::default();
@@ -56,11 +52,11 @@ pub(crate) fn open_store(
         }
         Ok(superblock) => {
             report.clean = superblock.clean;
-            grown(superblock, &**device)?
+            Superblock { lanes: options.lanes, ..grown(superblock, &**device)? }
         }
         Err(SuperblockError::Empty) => {
             report.created = true;
-            create(options, segment_size, hash_seed)?
+            create(options, options.segment_size, hash_seed)?
         }
         Err(error) => return Err(StoreError::Superblock(error)),
     };
@@ -70,15 +66,15 @@ pub(crate) fn open_store(
 
 /// The superblock of a new store.
 fn create(
-    options: &StoreOptions,
+    options: &LaneStore,
     segment_size: usize,
     hash_seed: u64,
 ) -> Result<Superblock, StoreError> {
-    let [id_high, id_low, checksum_seed] = options.seeds;
+    let [id_high, id_low, checksum_seed] = options.device.seeds;
     let minimum = |size: usize| {
         Geometry::new(size as u32, MIN_SEGMENTS).map_or(u64::MAX, |least| least.total_bytes())
     };
-    let bytes = options.device.size();
+    let bytes = options.device.device.size();
     let mut size = segment_size;
     while bytes < minimum(size) && size > 64 << 10 {
         size /= 2;
@@ -95,7 +91,7 @@ fn create(
         hash_seed,
         checksum_seed,
         geometry,
-        created: options.created,
+        created: options.common.created,
         clean: false,
         volatile: false,
         seq_limit: 0,
@@ -105,6 +101,7 @@ fn create(
         image_segment: 0,
         generation_floor: 0,
         image_bytes: 0,
+        lanes: options.lanes,
     })
 }
 

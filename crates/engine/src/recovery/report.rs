@@ -1,6 +1,7 @@
 //! What a recovery tells: how far it has come, what it found, why it could not begin.
 
 use crate::OpenError;
+use larder_log::format::MAX_LANES;
 use larder_log::format::superblock::SuperblockError;
 use std::fmt;
 use std::io;
@@ -44,6 +45,24 @@ pub struct Recovered {
     pub took: Duration,
 }
 
+impl Recovered {
+    /// What was found in this lane and another one.
+    pub(crate) fn and(self, other: &Recovered) -> Recovered {
+        Recovered {
+            items: self.items + other.items,
+            segments: self.segments + other.segments,
+            created: self.created && other.created,
+            clean: self.clean && other.clean,
+            from_image: self.from_image && other.from_image,
+            discarded: self.discarded || other.discarded,
+            dropped_bytes: self.dropped_bytes + other.dropped_bytes,
+            damaged_records: self.damaged_records + other.damaged_records,
+            damaged_segments: self.damaged_segments + other.damaged_segments,
+            took: self.took.max(other.took),
+        }
+    }
+}
+
 /// Why a store cannot be opened.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -69,6 +88,37 @@ pub enum StoreError {
     },
     /// Memory cannot hold the index of the store.
     IndexTooLarge,
+    /// One of several devices cannot be used.
+    Lane {
+        /// What it is called.
+        name: String,
+        /// What is wrong.
+        error: Box<StoreError>,
+    },
+    /// The device belongs to another store than the devices before it, or is given twice.
+    Foreign {
+        /// What it is called.
+        name: String,
+    },
+    /// The store went on without the device: what is on it is out of date.
+    LeftBehind {
+        /// What it is called.
+        name: String,
+    },
+    /// Devices of the store are not there.
+    Missing {
+        /// The numbers of their lanes.
+        lanes: Vec<usize>,
+    },
+    /// A lane that is to be forgotten is there.
+    NotMissing {
+        /// Its number.
+        lane: usize,
+    },
+    /// There are more devices than a store can have.
+    TooManyLanes,
+    /// No device is left: all were drained, or are to be forgotten.
+    NoLanes,
 }
 
 impl fmt::Display for StoreError {
@@ -87,6 +137,32 @@ impl fmt::Display for StoreError {
                 "at least {records} records of the store are damaged; start with \
                  --accept-damage to go on without them"
             ),
+            StoreError::Lane { name, error } => write!(f, "{name}: {error}"),
+            StoreError::Foreign { name } => write!(
+                f,
+                "{name} belongs to another store, or is given twice: take it out of --store, or erase it"
+            ),
+            StoreError::LeftBehind { name } => write!(
+                f,
+                "the store has gone on without {name}, so what is on it is out of date: take it out \
+                 of --store, or erase it to use it again"
+            ),
+            StoreError::Missing { lanes } => {
+                let numbers: Vec<String> = lanes.iter().map(usize::to_string).collect();
+                let numbers = numbers.join(", ");
+                write!(
+                    f,
+                    "lane {numbers} of the store is missing: give its device with --store, or \
+                     --forget {numbers} to go on without all that was on it"
+                )
+            }
+            StoreError::NotMissing { lane } => {
+                write!(f, "lane {lane} is not missing: forget only what is gone for good")
+            }
+            StoreError::TooManyLanes => {
+                write!(f, "a store has at most {MAX_LANES} devices")
+            }
+            StoreError::NoLanes => f.write_str("no device of the store is left in use"),
             StoreError::IndexTooLarge => {
                 f.write_str("the index of the store needs more memory: raise --memory")
             }

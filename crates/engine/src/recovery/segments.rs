@@ -4,7 +4,7 @@
 use super::jumbos::Jumbos;
 use super::newest::{Gathering, Version};
 use super::{Progress, Shared, StoreError, in_parallel, is_marked};
-use crate::engine::{Engine, lock};
+use crate::lane::{Lane, lock};
 use larder_log::Address;
 use larder_log::format::summary::{Entry, Summary};
 use larder_log::format::{self, DurableEnd, Ending, Extent, Scanned, Trailer};
@@ -20,7 +20,7 @@ const TABLE_SHARE: usize = 2;
 const TABLE_BYTES: usize = 45;
 const INDEX_BYTES: usize = 11;
 
-impl Engine {
+impl Lane {
     /// Reads every normal segment.
     pub(super) fn read_all(
         &self,

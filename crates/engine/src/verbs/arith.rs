@@ -1,21 +1,22 @@
 //! Increment and decrement of decimal numbers, with memcached's rules: incr wraps at 2^64, decr
 //! stops at 0, and a result that is shorter than the stored text is padded with spaces.
 
+use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::{Body, Existing, NotWritten};
-use crate::{Arith, Counted, Expiry, Key, Outcome, Session};
+use crate::{Arith, Counted, Expiry, Key, Outcome};
 use larder_log::Fields;
 
-impl Session {
+impl LaneSession {
     /// Counts up or down. Exact under any number of callers: each sees a number of its own.
-    pub fn arith(&self, key: &Key<'_>, arith: &Arith) -> Outcome<Counted> {
+    pub(crate) fn arith(&self, key: &Key<'_>, arith: &Arith) -> Outcome<Counted> {
         let (hits, misses) = if arith.decrement {
             (&self.counters.decr_hits, &self.counters.decr_misses)
         } else {
             (&self.counters.incr_hits, &self.counters.incr_misses)
         };
         let counted = {
-            let guard = self.engine.index.lock(key);
+            let guard = self.lane.index.lock(key);
             match self.existing(&guard, key) {
                 Err(why) => Err(why),
                 Ok(Some(old)) if !old.gone => {

@@ -1,14 +1,15 @@
 //! Delete and meta delete.
 
+use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::Body;
-use crate::{Delete, Deleted, Key, Outcome, Session};
+use crate::{Delete, Deleted, Key, Outcome};
 use larder_log::Fields;
 
-impl Session {
+impl LaneSession {
     /// Deletes an item, or marks it stale, or empties it.
-    pub fn delete(&self, key: &Key<'_>, delete: &Delete) -> Outcome<Deleted> {
-        let guard = self.engine.index.lock(key);
+    pub(crate) fn delete(&self, key: &Key<'_>, delete: &Delete) -> Outcome<Deleted> {
+        let guard = self.lane.index.lock(key);
         let existing = match delete.invalidate && !delete.clear_value {
             true => self.existing(&guard, key),
             false => self.existing_head(&guard, key),
@@ -18,7 +19,7 @@ impl Session {
             Ok(existing) => {
                 // An evicted item is gone for good only when that is durable.
                 if existing.is_none()
-                    && self.engine.log.is_evicting()
+                    && self.lane.log.is_evicting()
                     && let Err(why) = self.write_tombstone(&guard, key, None)
                 {
                     drop(guard);

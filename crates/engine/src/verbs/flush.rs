@@ -1,28 +1,26 @@
 //! flush_all: forgets everything written before a moment, in time proportional to stripes and
 //! segments, not to items.
 
-use crate::engine::Engine;
-use crate::stats::bump;
-use crate::{Outcome, Refusal, Session, UnixSeconds};
+use crate::lane::Lane;
+use crate::lane::session::LaneSession;
+use crate::{Outcome, Refusal, UnixSeconds};
 use larder_log::format::Superblock;
 use larder_log::{Rule, Stream};
 use std::io;
 use std::sync::atomic::Ordering;
 
-impl Session {
-    /// Forgets every item written before now, or at `at` every item written before then. A later
-    /// call replaces an earlier one that is not due yet.
-    pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {
-        bump(&self.counters.cmd_flush, 1);
+impl LaneSession {
+    /// See [`Session::flush_all`](crate::Session::flush_all).
+    pub(crate) fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {
         match at {
             Some(at) if at > self.now() => {
-                if self.engine.keep_flush_time(at).is_err() {
+                if self.lane.keep_flush_time(at).is_err() {
                     return Outcome::Refused(Refusal::StoreFailed);
                 }
-                self.engine.flush_at.store(at, Ordering::Relaxed);
+                self.lane.flush_at.store(at, Ordering::Relaxed);
             }
             _ => {
-                if self.engine.flush().is_err() {
+                if self.lane.flush().is_err() {
                     return Outcome::Refused(Refusal::StoreFailed);
                 }
             }
@@ -31,12 +29,18 @@ impl Session {
     }
 }
 
-impl Engine {
+impl Lane {
+    /// Whether a delayed flush is due.
+    pub(crate) fn flush_is_due(&self, now: UnixSeconds) -> bool {
+        let at = self.flush_at.load(Ordering::Relaxed);
+        at != 0 && at <= now
+    }
+
     /// Flushes if a delayed flush is due; exactly one caller does it. If the store cannot take it, it
     /// stays due.
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
         let at = self.flush_at.load(Ordering::Relaxed);
-        let due = at != 0 && at <= now;
+        let due = self.flush_is_due(now);
         let relaxed = Ordering::Relaxed;
         if due
             && self.flush_at.compare_exchange(at, 0, relaxed, relaxed).is_ok()

@@ -1,14 +1,15 @@
 //! Reads: get, gat, touch, meta get.
 
+use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::{Body, Existing, NotWritten};
-use crate::{Expiry, Get, Got, Item, Key, Outcome, Session, Vivify};
+use crate::{Expiry, Get, Got, Item, Key, Outcome, Vivify};
 use larder_log::Fields;
 
-impl Session {
+impl LaneSession {
     /// Plain get, the hot path: counts, bumps.
     #[inline]
-    pub fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
+    pub(crate) fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
         let found = self.find(key);
         if found.is_none() && self.must_read() {
             return self.needs_read(key);
@@ -29,7 +30,7 @@ impl Session {
     }
 
     /// Get with options.
-    pub fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
+    pub(crate) fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
         bump(&self.counters.cmd_get, 1);
         if get.touch.is_some() {
             bump(&self.counters.cmd_touch, 1);
@@ -101,7 +102,7 @@ impl Session {
         key: &Key<'_>,
         expiry: Expiry,
     ) -> Result<Option<(Item<'_>, Expiry)>, NotWritten> {
-        let guard = self.engine.index.lock(key);
+        let guard = self.lane.index.lock(key);
         let Some(existing) = self.existing(&guard, key)?.filter(|old| !old.gone) else {
             return Ok(None);
         };
@@ -120,7 +121,7 @@ impl Session {
 
     /// Creates an empty item unless somebody else was faster.
     fn vivify(&self, key: &Key<'_>, get: &Get, vivify: &Vivify) -> Outcome<Option<Got<'_>>> {
-        let guard = self.engine.index.lock(key);
+        let guard = self.lane.index.lock(key);
         let existing = match self.existing(&guard, key) {
             Ok(existing) => existing,
             Err(why) => {
@@ -136,7 +137,7 @@ impl Session {
         let fields = Fields { cas: vivify.cas, expiry: vivify.expiry.raw(), ..Fields::default() };
         match self.write(&guard, key, existing.as_ref(), fields, Body::Pieces(&[], &[])) {
             Ok(item) => {
-                self.engine.wins.claim(key, item.cas());
+                self.lane.wins.claim(key, item.cas());
                 // As in memcached, who creates an item has read it.
                 if !get.no_bump {
                     self.bump(key);
@@ -164,8 +165,8 @@ impl Session {
             let soon = expiry.remaining(self.now()).is_some_and(|left| left < recache.below);
             item.is_stale() || soon
         });
-        let before = self.engine.wins.claimed(key, item.cas());
-        let won = wanted && !before && self.engine.wins.claim(key, item.cas());
+        let before = self.lane.wins.claimed(key, item.cas());
+        let won = wanted && !before && self.lane.wins.claim(key, item.cas());
         Got { item, old_expiry, created: false, won, won_before: !won && (before || wanted) }
     }
 }

@@ -1,8 +1,9 @@
 //! Writes of whole values: set, add, replace, append, prepend, cas and meta set.
 
+use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::{Body, Existing, NotWritten};
-use crate::{Key, Outcome, Session, Store, StoreMode, Stored, Value};
+use crate::{Key, Outcome, Store, StoreMode, Stored, Value};
 use larder_log::Fields;
 
 /// How the item that a store meets compares with what the client compares to.
@@ -15,12 +16,12 @@ enum Comparison {
     Mismatch,
 }
 
-impl Session {
+impl LaneSession {
     /// Writes a value.
-    pub fn store(&self, key: &Key<'_>, store: Store<'_>) -> Outcome<Stored> {
+    pub(crate) fn store(&self, key: &Key<'_>, store: Store<'_>) -> Outcome<Stored> {
         bump(&self.counters.cmd_set, 1);
         let stored = {
-            let guard = self.engine.index.lock(key);
+            let guard = self.lane.index.lock(key);
             let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
             let existing = match extends {
                 true => self.existing(&guard, key),
@@ -114,12 +115,12 @@ impl Session {
         };
         let item = self.write(guard, key, existing, fields, body)?;
         if store.cas.is_some() {
-            self.engine.wins.forget(key, item.cas());
+            self.lane.wins.forget(key, item.cas());
         }
         if let (Comparison::Stale, Some(old)) = (comparison, live)
-            && self.engine.wins.claimed(key, old.record.cas())
+            && self.lane.wins.claimed(key, old.record.cas())
         {
-            self.engine.wins.claim(key, item.cas());
+            self.lane.wins.claim(key, item.cas());
         }
         Ok(Stored::Stored { cas: item.cas(), size })
     }

@@ -6,8 +6,8 @@ use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use larder_log::format::segment::JumboSize;
 use larder_log::format::summary::{Entry, Place};
 use larder_log::format::{
-    BLOCK, DurableEnd, Expect, Extent, Geometry, Header, Meta, SegmentSeed, Summary, Superblock,
-    Tail, Trailer, Use, meta, record_checksum, scan, value_hash,
+    BLOCK, DurableEnd, Expect, Extent, Geometry, Header, Lanes, Meta, SegmentSeed, Summary,
+    Superblock, Tail, Trailer, Use, meta, record_checksum, scan, value_hash,
 };
 
 use super::report::{Report, Verdict};
@@ -50,6 +50,7 @@ impl Image {
             image_segment: 0,
             generation_floor: 0,
             image_bytes: 0,
+            lanes: Lanes::alone(0x1234_5678_9abc_def0_0fed_cba9_8765_4321),
         };
         let image = Image { device: SimDevice::new(geometry.total_bytes(), 1), superblock };
         image.write_superblock();

@@ -17,6 +17,12 @@ pub(super) fn get<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
 
 /// The number at `at`.
 #[inline]
+pub(super) fn u16_at(from: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(get(from, at))
+}
+
+/// The number at `at`.
+#[inline]
 pub(super) fn u32_at(from: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(get(from, at))
 }

@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod geometry;
 pub mod index_image;
 pub mod jumbo;
+pub mod lanes;
 pub mod meta;
 pub mod scan;
 pub mod segment;
@@ -24,6 +25,7 @@ pub use checksum::{
     value_hash,
 };
 pub use geometry::Geometry;
+pub use lanes::{Lanes, MAX_LANES, Motion, PARTITIONS, partition};
 pub use meta::{Meta, Use};
 pub use scan::{Damage, Ending, Expect, Extent, Scanned};
 pub use segment::{DurableEnd, Header, NoSegment, Trailer};

@@ -7,6 +7,7 @@ use super::BLOCK;
 use super::bytes::{all_zero, get, put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
 use super::geometry::Geometry;
+use super::lanes::Lanes;
 use crate::record::MAX_SEQ;
 
 const MAGIC: [u8; 8] = *b"LARDER\0\x01";
@@ -19,7 +20,9 @@ const CLEAN: u32 = 1;
 const VOLATILE: u32 = 2;
 /// Feature bits of each kind that this program knows.
 const KNOWN_READ_ONLY: u64 = 0;
-const KNOWN_INCOMPATIBLE: u64 = 0;
+const KNOWN_INCOMPATIBLE: u64 = LANES;
+/// The incompatible feature of a store that has, or had, several lanes.
+const LANES: u64 = 1;
 
 /// A store's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub struct Superblock {
     pub generation_floor: u32,
     /// Bytes of the index image.
     pub image_bytes: u64,
+    /// Which lanes there are, and which share of the keys belongs to each.
+    pub lanes: Lanes,
 }
 
 /// Why a superblock cannot be used.
@@ -146,6 +151,8 @@ impl Superblock {
         put(into, 8, VERSION.to_le_bytes());
         put(into, COUNTER, self.counter.to_le_bytes());
         put(into, 24, self.compatible.to_le_bytes());
+        let incompatible = if self.lanes.is_alone() { 0 } else { LANES };
+        put(into, 40, incompatible.to_le_bytes());
         put(into, 48, self.store_id.to_le_bytes());
         put(into, 64, self.hash_seed.to_le_bytes());
         put(into, 72, self.checksum_seed.to_le_bytes());
@@ -160,6 +167,7 @@ impl Superblock {
         put(into, 128, self.image_segment.to_le_bytes());
         put(into, 132, self.generation_floor.to_le_bytes());
         put(into, 136, self.image_bytes.to_le_bytes());
+        self.lanes.encode(into);
         let checksum = checksum64(&into[..CHECKSUM], 0);
         put(into, CHECKSUM, checksum.to_le_bytes());
     }
@@ -189,10 +197,11 @@ impl Superblock {
         let geometry =
             Geometry::new(u32_at(copy, 80), u32_at(copy, 84)).ok_or(SuperblockError::Damaged)?;
         let flags = u32_at(copy, 96);
+        let store_id = u128::from_le_bytes(get(copy, 48));
         let superblock = Superblock {
             counter: u64_at(copy, COUNTER),
             compatible: u64_at(copy, 24),
-            store_id: u128::from_le_bytes(get(copy, 48)),
+            store_id,
             hash_seed: u64_at(copy, 64),
             checksum_seed: u64_at(copy, 72),
             geometry,
@@ -206,6 +215,7 @@ impl Superblock {
             image_segment: u32_at(copy, 128),
             generation_floor: u32_at(copy, 132),
             image_bytes: u64_at(copy, 136),
+            lanes: Lanes::decode(copy, store_id).ok_or(SuperblockError::Damaged)?,
         };
         let possible = superblock.seq_limit <= MAX_SEQ
             && superblock.fence <= MAX_SEQ + 1

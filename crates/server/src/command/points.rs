@@ -2,8 +2,8 @@
 
 use larder_engine::{CommitPoint, CommitState};
 
-/// The commits that a reply waits for. Of one stream not only the last one counts: a commit may
-/// fail, and a later one, after the stream has gone on elsewhere, may not.
+/// The commits that a reply waits for. Of one lane not only the last one counts: a commit may
+/// fail, and a later one, after the lane has gone on elsewhere, may not.
 #[derive(Debug)]
 pub(crate) struct Points {
     first: CommitPoint,
@@ -21,6 +21,12 @@ impl Points {
         if point != self.first && self.more.last() != Some(&point) {
             self.more.push(point);
         }
+    }
+
+    /// Calls `visit` for each.
+    pub(crate) fn each(&self, mut visit: impl FnMut(CommitPoint)) {
+        visit(self.first);
+        self.more.iter().copied().for_each(visit);
     }
 
     /// What has become of all of them: one that failed decides, then one that is pending.

@@ -163,7 +163,7 @@ impl Worker {
         }
         let engine = self.session.engine();
         let memory = if value > engine.large_value_threshold() {
-            match self.execution(output).settle(self.session.large_value(value)) {
+            match self.execution(output).settle(self.session.large_value(keys.first(), value)) {
                 Err(Unready::Again) => return Step::Stop(Flow::Park),
                 Ok(Some(large)) => Memory::Large(large),
                 Ok(None) | Err(Unready::Refused(_)) => {

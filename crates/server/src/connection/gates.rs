@@ -86,6 +86,8 @@ pub(super) struct Gates {
     gates: VecDeque<Gate>,
     /// The sum of the gates' costs, in bytes.
     cost: usize,
+    /// Of each lane whose commits a gate has waited for, some commit.
+    lanes: Vec<CommitPoint>,
     /// Where in the output of the running call the withheld bytes begin.
     split: usize,
     /// What the budget was charged, in bytes.
@@ -102,6 +104,7 @@ impl Gates {
             base: 0,
             gates: VecDeque::new(),
             cost: 0,
+            lanes: Vec::new(),
             split,
             charged: 0,
             closing: false,
@@ -118,10 +121,24 @@ impl Gates {
         open: bool,
     ) {
         let (start, end) = (self.position(start), self.position(output.len()));
+        self.note_lanes(&points);
         let gate = Gate { start, end, points, repair, open };
         output.withhold(gate.cost());
         self.cost += gate.cost();
         self.gates.push_back(gate);
+    }
+
+    fn note_lanes(&mut self, points: &Points) {
+        points.each(|point| {
+            if !self.lanes.iter().any(|known| known.lane == point.lane) {
+                self.lanes.push(point);
+            }
+        });
+    }
+
+    /// Calls `visit` with some commit of each lane that it waits for.
+    pub(super) fn each_lane(&self, visit: impl FnMut(CommitPoint)) {
+        self.lanes.iter().copied().for_each(visit);
     }
 
     /// The position of a place in the output of the running call.
@@ -219,6 +236,7 @@ impl Gates {
         }
         let (start, end) = (self.base, self.base + len);
         let points = points.unwrap_or(failed.points);
+        self.note_lanes(&points);
         let gate = Gate { start, end, points, repair: failed.repair, open: failed.open };
         self.cost += gate.cost();
         self.gates.push_front(gate);

@@ -61,7 +61,7 @@ impl Connection {
         let Some(points) = x.points.take() else { return };
         if matches!(repair, Repair::Silent) && start == x.output.len() {
             // Nobody waits for it, and it becomes durable as soon as anything else.
-            return x.session.wake_on_commit();
+            return points.each(|point| x.session.wake_on_commit(point));
         }
         let gates = self.gates.get_or_insert_with(|| Box::new(Gates::new(start)));
         gates.add(start, x.output, points, repair, open);
@@ -206,7 +206,7 @@ impl Worker {
             self.forget(connection);
             return Flow::Close;
         }
-        self.session.wake_on_commit();
+        gates.each_lane(|point| self.session.wake_on_commit(point));
         if !gates.is_pending(|point| self.session.commit_state(point)) {
             // It has ended before the wake-up was asked for, which may then come late or never.
             return Flow::Drain;

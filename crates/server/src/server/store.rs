@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use larder_disk::FileDevice;
 use larder_engine::{
-    Engine, Health, MonotonicClock, OpenError, Progress, Session, StoreOptions, is_store,
+    Engine, Health, MonotonicClock, OpenError, Progress, Session, StoreDevice, StoreOptions,
+    is_store,
 };
 use tracing::{error, info, warn};
 
@@ -28,12 +29,16 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let device = device.map_err(StartError::Store)?;
     let start = Instant::now();
     Ok(Some(StoreOptions {
-        device: Arc::new(device),
+        devices: vec![StoreDevice {
+            name: "store".to_owned(),
+            device: Arc::new(device),
+            seeds: [random_seed(), random_seed(), random_seed()],
+        }],
+        forget: Vec::new(),
         durability: settings.durability(),
         sync_interval: settings.sync_interval,
         accept_damage: settings.accept_damage,
         clock: MonotonicClock(Arc::new(move || start.elapsed())),
-        seeds: [random_seed(), random_seed(), random_seed()],
         created: clock.wall_seconds(),
     }))
 }

@@ -64,7 +64,7 @@ impl Armed {
         loop {
             self.arm(&device);
             if let Some(store) = &mut options.store {
-                store.device = Arc::<SimDevice>::clone(&device);
+                store.devices[0].device = Arc::<SimDevice>::clone(&device);
             }
             let refused = match self.anomaly {
                 Some(Anomaly::Memory(nth)) => nth.saturating_sub(self.requests),

@@ -124,7 +124,7 @@ impl DurableWorld {
         let (device, engine) = opened.map_err(|e| format!("restart {}: {e}", self.restarts))?;
         (self.device, self.engine) = (device, engine);
         if let Some(store) = &mut self.options.store {
-            store.device = Arc::<SimDevice>::clone(&self.device);
+            store.devices[0].device = Arc::<SimDevice>::clone(&self.device);
         }
         self.open_sessions();
         Ok(())
@@ -133,7 +133,7 @@ impl DurableWorld {
     /// Bits flip where they lie at rest, which ends a world: every read is answered with the truth,
     /// or as a miss or an error, and after a restart with something that was written once.
     pub(super) fn rot(&mut self) -> Check {
-        let size = self.options.store.as_ref().map_or(0, |store| store.device.size());
+        let size = self.options.store.as_ref().map_or(0, |store| store.devices[0].device.size());
         for _ in 0..1 << self.random.below(10) {
             let at = GROUPS + self.random.below(size - GROUPS);
             self.device.flip_bit(at, self.random.below(8) as u32);

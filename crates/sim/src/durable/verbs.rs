@@ -40,7 +40,7 @@ impl DurableWorld {
             let key = short(key);
             return Err(format!("a change of {key} was acknowledged before it was durable"));
         }
-        let commit = if commit == 0 { self.engine.open_commit() } else { commit };
+        let commit = if commit == 0 { self.engine.open_commit(0) } else { commit };
         self.model.push(key, item, commit);
         Ok(())
     }
@@ -70,7 +70,7 @@ impl DurableWorld {
             && !missed
             && let Some(position) = self.model.undurable(key, found.as_ref(), self.now)
         {
-            let point = CommitPoint { stream: 0, position };
+            let point = CommitPoint { lane: 0, position };
             if self.sessions[0].commit_state(point) == CommitState::Pending {
                 return Err(format!("{} was read before it was durable", short(key)));
             }
@@ -214,7 +214,7 @@ impl DurableWorld {
             Some((Deleted::Deleted, commit)) if before => self.push(&key, None, commit),
             Some((Deleted::NotFound, commit)) if !before || self.evicts() => {
                 let waits = commit != 0 || self.is_sync();
-                let commit = if waits { commit } else { self.engine.open_commit() };
+                let commit = if waits { commit } else { self.engine.open_commit(0) };
                 self.model.said_gone(&key, commit);
                 Ok(())
             }

@@ -32,6 +32,7 @@ fn a_superblock() -> Superblock {
         image_segment: 16,
         generation_floor: 0,
         image_bytes: 17,
+        lanes: Lanes::alone(0x1111_2222_3333_4444_5555_6666_7777_8888),
     }
 }
 
@@ -341,6 +342,7 @@ proptest! {
             image_segment: numbers.2 % (shape.1 + 1),
             generation_floor: 0,
             image_bytes: numbers.3,
+            lanes: Lanes::alone(ids.2),
         };
         prop_assert_eq!(Superblock::decode(&encoded(&superblock)), Ok(superblock));
     }

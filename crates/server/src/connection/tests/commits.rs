@@ -8,7 +8,7 @@ use super::{NOW, shown, worker_on};
 use crate::connection::{Connection, Worker};
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputMemory, Peer, Service};
 use larder_disk::{Failure, Fault, Operation, SimDevice};
-use larder_engine::{Durability, Engine, MonotonicClock, Options, StoreOptions};
+use larder_engine::{Durability, Engine, MonotonicClock, Options, StoreDevice, StoreOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Wake, Waker};
@@ -16,12 +16,16 @@ use std::time::Duration;
 
 pub(super) fn store_options(device: &Arc<SimDevice>) -> Options {
     let store = StoreOptions {
-        device: Arc::<SimDevice>::clone(device),
+        devices: vec![StoreDevice {
+            name: "store".to_owned(),
+            device: Arc::<SimDevice>::clone(device),
+            seeds: [1, 2, 3],
+        }],
+        forget: Vec::new(),
         durability: Durability::Sync,
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        seeds: [1, 2, 3],
         created: u64::from(NOW),
     };
     Options { memory: 64 << 20, store: Some(store), ..Options::default() }

@@ -58,9 +58,9 @@ struct Commits {
 
 impl Commits {
     fn state(&self, point: CommitPoint) -> CommitState {
-        if point.position > self.ended[point.stream as usize] {
+        if point.position > self.ended[point.lane as usize] {
             CommitState::Pending
-        } else if self.failed.contains(&(point.stream, point.position)) {
+        } else if self.failed.contains(&(point.lane, point.position)) {
             CommitState::Failed
         } else {
             CommitState::Durable
@@ -81,7 +81,7 @@ impl Commits {
         let stream = random.below(3) as u32;
         let issued = &mut self.issued[stream as usize];
         *issued += random.below(2).max(u64::from(*issued == 0));
-        CommitPoint { stream, position: *issued }
+        CommitPoint { lane: stream, position: *issued }
     }
 
     fn some(&mut self, random: &mut Random) -> Vec<CommitPoint> {
@@ -224,7 +224,7 @@ fn a_refused_charge_leaves_the_account_as_it_was() {
     let mut memory = OutputMemory::default();
     let mut output = memory.buffer(1000);
     let mut gates = Gates::new(0);
-    let point = |position| Box::new(Points::new(CommitPoint { stream: 0, position }));
+    let point = |position| Box::new(Points::new(CommitPoint { lane: 0, position }));
     let mut meter = Meter::default();
     for position in 1..=20 {
         let start = output.len();

@@ -1,9 +1,9 @@
 //! Records whose segments have no frame: their copies, reads of the device for them, and the heads of
 //! large values.
 
-use super::{Session, same_bytes};
+use super::{LaneSession, same_bytes};
 use crate::cleaner::READY_FRAMES;
-use crate::fetch::Reads;
+use crate::fetch::LaneReads;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::readers::Charge;
@@ -16,40 +16,33 @@ use larder_log::{Address, Kept, Log, Queue, Record};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-impl Session {
-    /// Has the session read what is not in memory by itself, and not by the engine's threads.
-    /// `event` is an eventfd that ends the thread's sleep; each read that ends makes it readable.
-    ///
-    /// # Errors
-    /// There is no store, or no way to do so here; nothing has changed then.
-    pub fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
-        self.fetched.read_through(self.engine.read_queue(event)?);
+impl LaneSession {
+    /// See [`Session::read_through`](crate::Session::read_through).
+    pub(crate) fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
+        self.fetched.read_through(self.lane.read_queue(event)?);
         Ok(())
     }
 
-    /// What calls had to wait for since the last time, if anything: one that answered
-    /// [`NeedsRead`](Outcome::NeedsRead) may be repeated with success when it
-    /// [awaits](Session::awaits) none of it any more. What was read is kept until it is
-    /// [released](Session::release); what nobody takes, until the next turn at least.
+    /// See [`Session::take_reads`](crate::Session::take_reads).
     #[inline]
-    pub fn take_reads(&self) -> Option<Reads> {
+    pub(crate) fn take_reads(&self) -> Option<LaneReads> {
         self.fetched.take()
     }
 
     /// Whether some of these records have not arrived.
-    pub fn awaits(&self, reads: &mut Reads) -> bool {
+    pub(crate) fn awaits(&self, reads: &mut LaneReads) -> bool {
         self.fetched.awaits(reads)
     }
 
     /// These records are not waited for any more.
-    pub fn release(&self, reads: Reads) {
+    pub(crate) fn release(&self, reads: LaneReads) {
         self.fetched.release(reads);
     }
 
     /// The record has no frame: its copy was read, or one is made if it was read before.
     #[cold]
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) {
-        let (log, address) = (&self.engine.log, slot.address());
+        let (log, address) = (&self.lane.log, slot.address());
         let generation = log.segment(address.segment()).generation();
         // SAFETY: a session is awake while its calls are made.
         if unsafe { log.count_copy_read(address, generation) } || slot.frequency() == 0 {
@@ -58,7 +51,7 @@ impl Session {
         if log.keep_copy(address, generation, record, Queue::Small, READY_FRAMES)
             == Kept::NeedsFrame
         {
-            self.engine.kick_cleaner();
+            self.lane.kick_cleaner();
         }
     }
 
@@ -69,7 +62,7 @@ impl Session {
     /// The slot was read since the last tick.
     #[inline]
     pub(crate) unsafe fn matching_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
-        let segment = self.engine.log.segment(slot.address().segment());
+        let segment = self.lane.log.segment(slot.address().segment());
         if !segment.is_jumbo() || !segment.frame().is_null() {
             // SAFETY: by the caller's promise.
             return unsafe { self.matching(key, slot) };
@@ -81,7 +74,7 @@ impl Session {
     /// not fetched.
     #[cold]
     fn absent_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
-        let segment = self.engine.log.segment(slot.address().segment());
+        let segment = self.lane.log.segment(slot.address().segment());
         let head = Log::jumbo_head(slot.address().segment());
         let (generation, len) = (segment.generation(), segment.jumbo_value());
         let record = self.fetched.get_head(head, generation, len);
@@ -96,7 +89,7 @@ impl Session {
     #[cold]
     pub(super) fn absent_record(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         let address = slot.address();
-        let segment = self.engine.log.segment(address.segment());
+        let segment = self.lane.log.segment(address.segment());
         if segment.is_jumbo() {
             // A large value is read for its own key alone. Some other slot may have the same tag.
             self.absent_head(key, slot)?;
@@ -105,7 +98,7 @@ impl Session {
         }
         let generation = segment.generation();
         // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of it.
-        let copy = unsafe { self.engine.log.copy(address, generation) };
+        let copy = unsafe { self.lane.log.copy(address, generation) };
         let record = copy.or_else(|| self.fetched.get(address, generation));
         if record.is_none() {
             self.missing.set(address.bits());
@@ -122,10 +115,10 @@ impl Session {
     /// Has a record read that will be wanted.
     #[cold]
     pub(super) fn fetch_ahead(&self, address: Address) {
-        let segment = self.engine.log.segment(address.segment());
+        let segment = self.lane.log.segment(address.segment());
         let generation = segment.generation();
         // SAFETY: a session is awake while its calls are made.
-        let copy = unsafe { self.engine.log.copy(address, generation) };
+        let copy = unsafe { self.lane.log.copy(address, generation) };
         if copy.is_none() && !segment.is_jumbo() {
             self.want(address, generation);
         }
@@ -133,14 +126,14 @@ impl Session {
 
     /// Has a record of a normal segment read, or the head of a large value.
     fn want(&self, address: Address, generation: u32) {
-        if self.fetched.want(&self.engine.log, address, generation) {
+        if self.fetched.want(&self.lane.log, address, generation) {
             bump(&self.counters.flash_reads, 1);
         }
     }
 
     /// Has a record read; the call is to be repeated.
     pub(super) fn fetch<T>(&self, address: Address, generation: u32) -> Outcome<T> {
-        let segment = self.engine.log.segment(address.segment());
+        let segment = self.lane.log.segment(address.segment());
         if !segment.is_jumbo() || address.offset() > 0 {
             self.want(address, generation);
             return Outcome::NeedsRead;
@@ -148,18 +141,18 @@ impl Session {
         let bytes = pages(jumbo_footprint(segment.filled() as usize)) as u64;
         let charge = || {
             bump(&self.counters.flash_reads, 1);
-            Charge::wanted(&self.engine.budget, bytes)
+            Charge::wanted(&self.lane.budget, bytes)
         };
         if self.fetched.want_large(address, generation, charge) {
             return Outcome::NeedsRead;
         }
         self.depends.set(0);
-        if self.engine.frames_full.load(Ordering::Relaxed) {
-            self.engine.budget.unwant();
-            self.engine.kick_cleaner();
+        if self.lane.frames_full.load(Ordering::Relaxed) {
+            self.lane.budget.unwant();
+            self.lane.kick_cleaner();
             return Outcome::Refused(Refusal::OutOfMemory);
         }
-        self.engine.wait_for_space(&self.waker);
+        self.lane.wait_for_space(&self.waker);
         Outcome::NeedsSpace
     }
 
@@ -169,22 +162,22 @@ impl Session {
     pub(crate) fn needs_read<T>(&self, key: &Key<'_>) -> Outcome<T> {
         let address = Address::from_bits(self.missing.take());
         self.depends.set(0);
-        let generation = self.engine.log.segment(address.segment()).generation();
+        let generation = self.lane.log.segment(address.segment()).generation();
         if !self.fetched.is_unreadable(address, generation) {
             return self.fetch(address, generation);
         }
-        if self.engine.may_lose_nothing() {
+        if self.lane.may_lose_nothing() {
             return Outcome::Refused(Refusal::StoreFailed);
         }
-        let jumbo = self.engine.log.segment(address.segment()).is_jumbo();
+        let jumbo = self.lane.log.segment(address.segment()).is_jumbo();
         let address = if jumbo { Address::new(address.segment(), 0) } else { address };
-        let guard = self.engine.index.lock(key);
+        let guard = self.lane.index.lock(key);
         let found = guard.find(key, |slot| (slot.address() == address).then_some(()));
         if let Some((place, ..)) = found {
             // It may be readable after a restart: until then a delete of it leaves a tombstone, and
             // it counts as what hides older versions.
-            self.engine.log.begin_evicting();
-            self.engine.keep_ends(address.segment(), vec![address.offset() as u32]);
+            self.lane.log.begin_evicting();
+            self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
             guard.remove(place, true);
             bump(&self.counters.unreadable, 1);
         }

@@ -1,0 +1,540 @@
+//! A lane: a log with its index, its device, its committer and its cleaner, for a share of the keys;
+//! everything that its sessions have in common.
+
+pub(crate) mod session;
+
+use crate::durability::{Committer, Durable};
+use crate::ghost::Ghost;
+use crate::index::Index;
+use crate::key::Key;
+use crate::lane::session::LaneSession;
+use crate::large::LargeValue;
+use crate::readers::Readers;
+use crate::recovery::{Progress, Recovered, Recovery};
+use crate::stats::{Counters, Stats, Totals};
+use crate::wins::Wins;
+use crate::{OpenError, Options, StoreDevice, StoreOptions, UnixSeconds, WhenFull};
+use larder_disk::ReadQueue;
+use larder_log::cover::DeadMap;
+use larder_log::format::{Lanes, PARTITIONS};
+use larder_log::store::SEQ_LEASE;
+use larder_log::{
+    Address, Budget, Buffers, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State,
+};
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread::Thread;
+
+/// The least memory that a lane works with, in bytes.
+pub const MIN_MEMORY: u64 = 8 << 20;
+/// The smallest largest item, in bytes.
+pub const MIN_ITEM_SIZE: u64 = 1024;
+/// The greatest largest item, in bytes.
+pub const MAX_ITEM_SIZE: u64 = 1 << 30;
+/// `set_memory_limit` may raise the limit to this many times what the engine was opened with.
+pub(crate) const GROWTH: u64 = 4;
+/// Frames that an engine with a store needs at least: those it appends to, the cleaner's reserve, and
+/// some that can be read.
+const MIN_FRAMES: usize = 8;
+/// Frames that an index leaves room for.
+const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
+/// Frames that memory is divided into, about: the more, the finer the eviction.
+const FRAMES: u64 = 128;
+
+/// What a lane is opened with.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneOptions {
+    /// Its place among the engine's lanes.
+    pub(crate) position: u8,
+    /// Its share of the engine's memory, in bytes.
+    pub(crate) memory: u64,
+    /// What the engine was opened with.
+    pub(crate) engine: Options,
+    /// The seed of the key hash, the same in all lanes.
+    pub(crate) hash_seed: u64,
+    pub(crate) store: Option<LaneStore>,
+}
+
+/// The device of a lane, and what it is used for.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneStore {
+    pub(crate) device: StoreDevice,
+    /// What all lanes have in common.
+    pub(crate) common: StoreOptions,
+    /// Bytes of a segment, if there is no store yet.
+    pub(crate) segment_size: usize,
+    /// What its superblock is to say.
+    pub(crate) lanes: Lanes,
+}
+
+/// One lane: a log with its index, shared by all threads.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) options: LaneOptions,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) epochs: Arc<Epochs>,
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    pub(crate) ghost: Ghost,
+    pub(crate) wins: Wins,
+    /// The latest time that any session ticked with.
+    pub(crate) now: AtomicU32,
+    /// When a delayed flush_all is due; 0 for none.
+    pub(crate) flush_at: AtomicU32,
+    /// Nothing can be reclaimed: writes that need space are refused until something dies.
+    pub(crate) full: AtomicBool,
+    /// No memory can be freed, not even for what is to be read.
+    pub(crate) frames_full: AtomicBool,
+    /// Items have been evicted: the ghost queue is worth a look.
+    pub(crate) evicts: AtomicBool,
+    /// With a store: what is shared about durability.
+    pub(crate) durable: Option<Durable>,
+    pub(crate) committer: Mutex<Committer>,
+    /// Dead maps that the committer is to write.
+    pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
+    pub(crate) readers: Arc<Readers>,
+    recovered: Option<Recovered>,
+    /// Segments that were in memory before the last stop and have not been read back yet, the newest
+    /// last.
+    pub(crate) cold: Mutex<Vec<SegmentNumber>>,
+    /// Large values that were read from the store, and when: they stay in memory until who wanted them
+    /// had time to use them.
+    pub(crate) just_read: Mutex<HashMap<SegmentNumber, UnixSeconds>>,
+    /// Held by the cleaner during a turn.
+    pub(crate) cleaning: Mutex<()>,
+    counters: Mutex<Ledger>,
+    waiting: Mutex<Vec<Waker>>,
+    cleaner: Mutex<Option<Thread>>,
+}
+
+/// The counters of all sessions.
+#[derive(Debug, Default)]
+struct Ledger {
+    sessions: Vec<Arc<Counters>>,
+    /// What ended sessions counted.
+    ended: Totals,
+    /// What was counted before the last reset.
+    reset: Totals,
+}
+
+impl Ledger {
+    fn sum(&self) -> Totals {
+        let mut totals = self.ended.clone();
+        self.sessions.iter().for_each(|counters| counters.add_to(&mut totals));
+        totals
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lane {
+    /// Starts the threads of a lane, which end when its last handle is dropped.
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        crate::cleaner::spawn(self)?;
+        if self.durable.is_some() {
+            crate::durability::spawn(self)?;
+            crate::readers::spawn(self)?;
+        }
+        Ok(())
+    }
+
+    /// Requests for memory so far, where one is to be refused.
+    pub(crate) fn memory_requests(&self) -> u64 {
+        self.budget.requests()
+    }
+
+    /// Opens a lane without threads, whose budget is one of those that share `buffers`; the request for
+    /// memory of the number `refuse` is refused. `progress` hears how far the recovery of a store has come.
+    pub(crate) fn open(
+        options: LaneOptions,
+        buffers: &Arc<Buffers>,
+        refuse: u64,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Arc<Lane>, OpenError> {
+        let budget = || {
+            let budget = Budget::sharing(options.memory, buffers);
+            budget.refuse(refuse);
+            Arc::new(budget)
+        };
+        let (mut lane, recovery) = Self::construct(options.clone(), budget())?;
+        let Some(recovery) = recovery else { return Ok(Arc::new(lane)) };
+        if lane.has_image() {
+            if let Some(recovered) = lane.load_image(&recovery)? {
+                lane.recovered = Some(recovered);
+                return Ok(Arc::new(lane));
+            }
+            // Half of the image may have been believed already.
+            drop(lane);
+            lane = Self::construct(options.clone(), budget())?.0;
+        }
+        lane.recovered = Some(lane.recover(recovery, progress)?);
+        Ok(Arc::new(lane))
+    }
+
+    /// An empty lane, and what the recovery of its store begins with.
+    fn construct(
+        options: LaneOptions,
+        budget: Arc<Budget>,
+    ) -> Result<(Lane, Option<Recovery>), OpenError> {
+        let memory = options.memory;
+        let epochs = Arc::new(Epochs::default());
+        let mut segment_size = segment_size(memory);
+        let opened = match &options.store {
+            None => None,
+            Some(store) => {
+                let opened = crate::recovery::open_store(store, options.hash_seed)?;
+                segment_size = opened.store.segment_size();
+                Some(opened)
+            }
+        };
+        // Memory that other lanes have now may be this one's later.
+        let most = options.engine.memory * GROWTH;
+        let config = Config { segment_size, max_frame_bytes: most };
+        let (store, recovery) = opened.map(|opened| (opened.store, opened.recovery)).unzip();
+        let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
+        let strict = options.engine.when_full == WhenFull::Refuse;
+        let index = Index::new(options.engine.memory, most, strict, &budget, &epochs);
+        let index = index.map_err(OpenError::Map)?;
+        if store_evicts(&options) {
+            index.set_limit(index_limit(memory, segment_size));
+        }
+        let ghost = Ghost::new(memory);
+        budget.charge(ghost.bytes());
+        let lane = Lane {
+            log: log.map_err(OpenError::Map)?,
+            index,
+            ghost,
+            wins: Wins::default(),
+            now: AtomicU32::new(0),
+            flush_at: AtomicU32::new(0),
+            full: AtomicBool::new(false),
+            frames_full: AtomicBool::new(false),
+            evicts: AtomicBool::new(false),
+            durable: options.store.as_ref().map(|store| Durable::new(&store.common)),
+            committer: Mutex::default(),
+            dead_maps: Mutex::default(),
+            readers: Arc::default(),
+            recovered: None,
+            cold: Mutex::default(),
+            just_read: Mutex::default(),
+            cleaning: Mutex::default(),
+            counters: Mutex::default(),
+            waiting: Mutex::default(),
+            cleaner: Mutex::default(),
+            options,
+            budget,
+            epochs,
+        };
+        Ok((lane, recovery))
+    }
+
+    /// What recovery found, if there is a store.
+    pub(crate) fn recovered(&self) -> Option<&Recovered> {
+        self.recovered.as_ref()
+    }
+
+    /// See [`Engine::session`](crate::Engine::session).
+    pub(crate) fn session(self: &Arc<Self>, waker: Waker) -> LaneSession {
+        let counters = self.new_counters();
+        LaneSession::new(Arc::clone(self), counters, waker)
+    }
+
+    /// A way for a session to read the store by itself; `event` is an eventfd that each read which
+    /// ends makes readable.
+    ///
+    /// # Errors
+    /// There is no store, or no such way here: the engine's readers do it.
+    pub(crate) fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
+        let store = self.options.store.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        store.device.device.read_queue(event)
+    }
+
+    pub(crate) fn new_counters(&self) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        lock(&self.counters).sessions.push(Arc::clone(&counters));
+        counters
+    }
+
+    pub(crate) fn end_counters(&self, counters: &Arc<Counters>) {
+        let mut ledger = lock(&self.counters);
+        counters.add_to(&mut ledger.ended);
+        ledger.sessions.retain(|other| !Arc::ptr_eq(other, counters));
+    }
+
+    /// A snapshot of what the engine holds and has counted.
+    pub(crate) fn stats(&self) -> Stats {
+        let totals = {
+            let ledger = lock(&self.counters);
+            ledger.sum().since(&ledger.reset)
+        };
+        let mut stats = Stats {
+            totals,
+            items: self.index.items(),
+            memory_limit: self.budget.limit(),
+            memory_used: self.budget.used(),
+            index_bytes: self.index.bytes(),
+            index_slots: self.index.slots(),
+            frame_bytes: self.log.frame_bytes(),
+            copies: self.log.copies() as u64,
+            copy_bytes: self.log.copy_frames().iter().sum::<usize>() as u64
+                * self.log.segment_size() as u64,
+            buffer_bytes: self.budget.buffers(),
+            segment_size: self.log.segment_size() as u64,
+            unsynced_bytes: self.log.unsynced_bytes(),
+            ..Stats::default()
+        };
+        if let Some(durable) = &self.durable {
+            (stats.commits, stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
+            if stats.unsynced_bytes > 0 {
+                stats.unsynced_ms = durable.unsynced_age().as_millis() as u64;
+            }
+        }
+        if let Some(recovered) = &self.recovered {
+            stats.recovered_items = recovered.items;
+            stats.recovery_ms = recovered.took.as_millis() as u64;
+        }
+        for number in self.log.numbers() {
+            let segment = self.log.segment(number);
+            if matches!(segment.state(), State::Free | State::Quarantine) {
+                continue;
+            }
+            stats.segments += 1;
+            let live = u64::from(self.log.live(number));
+            stats.item_bytes += live;
+            if segment.frame().is_null() {
+                stats.flash_item_bytes += live;
+            }
+            if segment.is_jumbo() {
+                stats.jumbos += 1;
+                if !segment.frame().is_null() {
+                    stats.frame_bytes += segment.jumbo_mapping() as u64;
+                }
+            }
+        }
+        stats
+    }
+
+    /// Look-ups that found an item, of all sessions since the start.
+    pub(crate) fn get_hits(&self) -> u64 {
+        lock(&self.counters).sum().get_hits
+    }
+
+    /// Sets the counters to zero (`stats reset`); gauges stay.
+    pub(crate) fn reset_stats(&self) {
+        let mut ledger = lock(&self.counters);
+        ledger.reset = ledger.sum();
+    }
+
+    /// Its number in the table of lanes.
+    pub(crate) fn number(&self) -> usize {
+        self.options.store.as_ref().map_or(0, |store| store.lanes.here.into())
+    }
+
+    /// What its device is called.
+    pub(crate) fn name(&self) -> &str {
+        self.options.store.as_ref().map_or("", |store| &store.device.name)
+    }
+
+    /// The table of lanes as its own superblock has it.
+    fn own_table(&self, table: &Lanes) -> Lanes {
+        Lanes { here: self.number() as u8, ..*table }
+    }
+
+    /// Makes the table of lanes durable in its superblock.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn keep_table(&self, table: &Lanes) -> io::Result<()> {
+        let Some(store) = self.log.store() else { return Ok(()) };
+        let lanes = self.own_table(table);
+        store.change_superblock_now(|superblock| superblock.lanes = lanes)
+    }
+
+    /// As [`Lane::keep_table`], or when its device works again.
+    pub(crate) fn keep_table_sometime(&self, table: &Lanes) {
+        let kept = self.keep_table(table).is_ok();
+        if let Some(store) = self.log.store().filter(|_| !kept) {
+            let lanes = self.own_table(table);
+            store.change_superblock(|superblock| superblock.lanes = lanes);
+        }
+    }
+
+    /// The size of its device, in bytes.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.options.store.as_ref().map_or(0, |store| store.device.device.size())
+    }
+
+    /// The stripes of the index that hold these partitions; others may be there, too.
+    pub(crate) fn stripes(&self, partitions: Range<usize>) -> Range<usize> {
+        let stripes = self.index.stripe_count();
+        partitions.start * stripes / PARTITIONS..(partitions.end * stripes).div_ceil(PARTITIONS)
+    }
+
+    /// Every later version in these stripes has a number above `seq`, which may come from another lane.
+    ///
+    /// # Errors
+    /// Those of the device: no number above the durable limit is ever used.
+    pub(crate) fn raise_versions(&self, stripes: Range<usize>, seq: u64) -> io::Result<()> {
+        if let Some(store) = self.log.store()
+            && store.superblock().seq_limit < seq + SEQ_LEASE / 2
+        {
+            store.change_superblock_now(|superblock| superblock.seq_limit = seq + SEQ_LEASE)?;
+            self.mark_lease();
+        }
+        self.index.raise_seq_in(stripes, seq);
+        Ok(())
+    }
+
+    /// Gives the lane another share of the memory, in bytes. What is over it is evicted in the
+    /// background.
+    pub(crate) fn set_memory(&self, bytes: u64) {
+        self.budget.set_limit(bytes);
+        if store_evicts(&self.options) {
+            self.index.set_limit(index_limit(bytes, self.log.segment_size()));
+        }
+        self.full.store(false, Ordering::Relaxed);
+        self.kick_cleaner();
+    }
+
+    /// The least memory that it works with, in bytes.
+    pub(crate) fn min_memory(&self) -> u64 {
+        min_memory(self.options.store.is_some(), self.log.segment_size())
+    }
+
+    /// The largest value of an item with this key length, in bytes: with it, client flags and an
+    /// expiry the item has the largest size.
+    pub(crate) fn max_value_len(&self, key_len: usize) -> usize {
+        let head = larder_log::record::HEADER + 8 + key_len;
+        (self.options.engine.max_item_size as usize).saturating_sub(head)
+    }
+
+    /// Values longer than this are filled in place: see
+    /// [`Session::large_value`](crate::Session::large_value).
+    pub(crate) fn large_value_threshold(&self) -> usize {
+        self.log.largest_record() - larder_log::record::MAX_KEY - 64
+    }
+
+    /// A call was answered `NeedsSpace`: the cleaner must work, and `waker` hear of it.
+    pub(crate) fn wait_for_space(&self, waker: &Waker) {
+        lock(&self.waiting).push(waker.clone());
+        self.kick_cleaner();
+    }
+
+    /// Lets those who wait try again; false if nobody waited.
+    pub(crate) fn wake_waiting(&self) -> bool {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        let any = !waiting.is_empty();
+        waiting.into_iter().for_each(Waker::wake);
+        any
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        !lock(&self.waiting).is_empty()
+    }
+
+    /// The position of the key of a record.
+    pub(crate) fn position(&self, address: Address) -> u32 {
+        // SAFETY: called for addresses in slots under the stripe's lock.
+        let record = unsafe { self.log.record(address) };
+        if let Some(record) = record {
+            return Key::new(record.key(), self.options.hash_seed).position();
+        }
+        // The key of a record that is only in the store has to be read. An unreadable one may go
+        // anywhere: nobody will find it again, as nobody could have read it.
+        let position = |key: &[u8]| Key::new(key, self.options.hash_seed).position();
+        self.log.read_key(address, position).unwrap_or(0)
+    }
+
+    pub(crate) fn set_cleaner(&self, thread: Thread) {
+        *lock(&self.cleaner) = Some(thread);
+    }
+
+    /// Has the cleaner look whether there is something to do.
+    pub(crate) fn kick_cleaner(&self) {
+        if let Some(thread) = &*lock(&self.cleaner) {
+            thread.unpark();
+        }
+    }
+
+    /// A record of `bytes` in `segment` is dead.
+    pub(crate) fn kill(&self, segment: u32, bytes: usize) {
+        self.log.segment(segment).kill(bytes);
+        self.killed(segment);
+    }
+
+    /// What the store was opened with, if there is one.
+    pub(crate) fn store_options(&self) -> Option<&StoreOptions> {
+        self.options.store.as_ref().map(|store| &store.common)
+    }
+
+    /// Whether what cannot be read is an error for its readers, and not as good as evicted.
+    pub(crate) fn may_lose_nothing(&self) -> bool {
+        let accepts = self.options.store.as_ref().is_some_and(|store| store.common.accept_damage);
+        self.options.engine.when_full == WhenFull::Refuse && !accepts
+    }
+
+    /// Something in `segment` is dead that was not.
+    #[inline]
+    pub(crate) fn killed(&self, segment: u32) {
+        if self.full.load(Ordering::Relaxed) || self.log.segment(segment).is_jumbo() {
+            self.full.store(false, Ordering::Relaxed);
+            self.kick_cleaner();
+        }
+    }
+
+    /// The memory for a large value, if the budget has it.
+    pub(crate) fn map_large(&self, len: usize) -> Option<LargeValue> {
+        let bytes = LargeValue::footprint(len);
+        if !self.budget.try_charge_wanted(bytes) {
+            self.budget.want(bytes);
+            return None;
+        }
+        LargeValue::map(len, &self.budget)
+    }
+
+    /// Raises the engine's clock; the answer is whether a new second has begun.
+    pub(crate) fn advance_clock(&self, now: UnixSeconds) -> bool {
+        self.now.fetch_max(now, Ordering::Relaxed) < now
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // The threads hold no handle while they wait: they look, find none, and end.
+        self.kick_cleaner();
+        if let Some(durable) = &self.durable {
+            durable.want_commit();
+        }
+        self.readers.end();
+    }
+}
+
+/// Whether items of a store go when there are too many.
+fn store_evicts(options: &LaneOptions) -> bool {
+    options.store.is_some() && options.engine.when_full == WhenFull::Evict
+}
+
+/// With a store the index may take all of the memory but for the frames that an engine cannot do
+/// without; beyond that items are evicted, however much room there is on the device.
+fn index_limit(memory: u64, segment_size: usize) -> u64 {
+    memory.saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
+}
+
+/// The least memory, in bytes, that a lane with segments of this size works with.
+pub(crate) fn min_memory(with_store: bool, segment_size: usize) -> u64 {
+    let frames = if with_store { (segment_size * MIN_FRAMES) as u64 * 2 } else { 0 };
+    frames.max(MIN_MEMORY)
+}
+
+/// Bytes of a segment, for a lane with this memory that may choose.
+pub(crate) fn segment_size(memory: u64) -> usize {
+    let target = (memory / FRAMES).max(1);
+    (1usize << target.ilog2()).clamp(64 << 10, MAX_SEGMENT_SIZE / 4)
+}

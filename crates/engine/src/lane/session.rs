@@ -1,0 +1,512 @@
+//! One thread's way into a lane, with its counters, its clock and its part in the quiescent period.
+
+mod absent;
+mod moving;
+
+use crate::durability::{Change, Changes};
+use crate::fetch::Fetched;
+use crate::index::slot::{MAX_FREQUENCY, Slot};
+use crate::item::{Item, ItemHandle};
+use crate::key::Key;
+use crate::lane::Lane;
+use crate::large::LargeValue;
+use crate::stats::{Counters, bump};
+use crate::write::{Existing, NotWritten};
+use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
+use larder_log::record::Kind;
+use larder_log::sync::atomic::{AtomicU64, Ordering};
+use larder_log::{Address, Appender, Appending, Participant, Record, Rule, State};
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, PoisonError};
+use std::task::Waker;
+
+/// Answers that wait for one commit are many from here on: whoever was set free by the last one is
+/// likely to come back.
+const MANY: u32 = 16;
+
+/// How long a request is polled for that may follow on an answer, in microseconds: about what it takes
+/// to wake the client and to hear from it.
+const POLL_CLIENT_US: u64 = 100;
+
+/// What a thread without work polls for, and until when, by the durability's clock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Polling {
+    No,
+    /// The commit that a few answers wait for.
+    Commit(u64),
+    /// The next request of who got them.
+    Client(u64),
+}
+
+/// One thread's way into a lane: `Send`, but not `Sync`.
+pub(crate) struct LaneSession {
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) counters: Arc<Counters>,
+    participant: Participant,
+    pub(crate) appender: Appender,
+    waker: Waker,
+    now: UnixSeconds,
+    /// What it changed and is not durable; only in sync mode.
+    changes: Option<Arc<Changes>>,
+    /// In async mode: writes must wait, see [`Durable::is_overdue`](crate::durability::Durable).
+    overdue: bool,
+    /// The commit that the answer in the making depends on; 0 for none.
+    depends: Cell<u64>,
+    /// The address of a record that must be read before there is an answer; 0 for none.
+    missing: Cell<u64>,
+    fetched: Fetched,
+    /// Something waits for a commit that was not asked for yet.
+    wants_commit: Cell<bool>,
+    /// How long that has been so, in microseconds of the durability's clock; 0 before it was looked
+    /// at.
+    wanted_since: u64,
+    /// Answers that wait for it, and how many waited for the one before when that was asked for.
+    waiting: Cell<u32>,
+    waited: u32,
+    /// In this turn the thread has looked for other work once more.
+    lingered: bool,
+    polling: Polling,
+    /// The commit that was asked for last.
+    asked: u64,
+    /// In this turn the waker was noted among those that commits wake.
+    listens: Cell<bool>,
+    /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl fmt::Debug for LaneSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaneSession").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl LaneSession {
+    pub(crate) fn new(lane: Arc<Lane>, counters: Arc<Counters>, waker: Waker) -> Self {
+        let mut participant = lane.epochs.join();
+        participant.tick();
+        let now = lane.now.load(Ordering::Relaxed);
+        let durable = lane.durable.as_ref();
+        let changes = durable.filter(|durable| durable.is_sync()).map(|d| d.new_changes());
+        let appender = lane.log.appender();
+        let fetched = Fetched::new(Arc::clone(&lane.readers), waker.clone());
+        LaneSession {
+            lane,
+            counters,
+            participant,
+            appender,
+            waker,
+            now,
+            changes,
+            overdue: false,
+            depends: Cell::new(0),
+            missing: Cell::new(0),
+            fetched,
+            wants_commit: Cell::new(false),
+            listens: Cell::new(false),
+            wanted_since: 0,
+            waiting: Cell::new(0),
+            waited: 0,
+            lingered: false,
+            polling: Polling::No,
+            asked: 0,
+            _not_sync: PhantomData,
+        }
+    }
+
+    /// Once per turn of the thread's loop: no item of an earlier turn is used any more, and this is
+    /// the time.
+    #[inline]
+    pub(crate) fn tick(&mut self, now: UnixSeconds) {
+        self.participant.tick();
+        self.listens.set(false);
+        self.lingered = false;
+        if self.wants_commit.get() && self.has_gathered() {
+            self.ask_for_commit();
+        }
+        if now != self.now {
+            self.new_second(now);
+        }
+        if let Some(durable) = &self.lane.durable {
+            self.overdue = durable.is_overdue();
+            self.fetched.turn(&self.lane.log);
+        }
+    }
+
+    /// While there is other work, the commit that something waits for is put off for a while: what a
+    /// commit costs is shared by all who come until then. This says whether the while is over.
+    fn has_gathered(&mut self) -> bool {
+        let Some(durable) = &self.lane.durable else { return true };
+        let now = durable.now_us();
+        if self.wanted_since == 0 {
+            self.wanted_since = now;
+        }
+        now.saturating_sub(self.wanted_since) >= durable.gather_us()
+    }
+
+    #[cold]
+    fn new_second(&mut self, now: UnixSeconds) {
+        self.now = now;
+        if self.lane.advance_clock(now) {
+            self.lane.kick_cleaner();
+        }
+    }
+
+    /// The thread is about to block in the kernel: it holds no items. The next `tick` ends this.
+    #[inline]
+    pub(crate) fn sleep(&mut self) {
+        self.expect();
+        self.ask_for_commit();
+        if self.lane.durable.is_some() {
+            self.fetched.start(&self.lane.log);
+        }
+        self.participant.sleep();
+    }
+
+    /// The time of the last tick.
+    #[inline]
+    pub(crate) fn now(&self) -> UnixSeconds {
+        self.now
+    }
+
+    /// Hashes a key of 1 to 250 bytes.
+    #[inline]
+    pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        debug_assert!((1..=larder_log::record::MAX_KEY).contains(&bytes.len()));
+        Key::new(bytes, self.lane.options.hash_seed)
+    }
+
+    /// First stage of a batch: brings the key's buckets into the processor's cache.
+    #[inline]
+    pub(crate) fn prefetch_buckets(&self, key: &Key<'_>) {
+        // SAFETY: a session is awake between `tick` and `sleep`, when its calls are made.
+        unsafe { self.lane.index.prefetch(key) };
+    }
+
+    /// Second stage of a batch: brings the key's record into the processor's cache, and notes in the
+    /// key where it was found.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, key: &mut Key<'_>) {
+        // SAFETY: as above; only an address is used.
+        let Some(address) = (unsafe { self.lane.index.guess(key) }) else { return };
+        self.lane.log.prefetch(address);
+        // What is not in memory is read for the whole batch at once.
+        if self.lane.durable.is_some() && !self.lane.log.is_resident(address) {
+            self.fetch_ahead(address);
+        }
+    }
+
+    /// The key's record as readers see it: expired or not.
+    #[inline]
+    pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
+        // SAFETY: a session is awake while its calls are made; the record's lifetime is that of the
+        // borrow of `self`, which `tick` ends.
+        let found = unsafe { self.lane.index.find(key, |slot| self.matching(key, slot)) }?;
+        if self.lane.durable.is_some() {
+            self.depends_on(found.1.address(), &found.2);
+            if found.2.kind() != Kind::Item {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    /// The slot's record if it is this key's.
+    ///
+    /// # Safety
+    /// The slot was read since the last tick.
+    #[inline]
+    pub(crate) unsafe fn matching(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
+        // SAFETY: by the caller's promise.
+        let record = match unsafe { self.lane.log.record(slot.address()) } {
+            Some(record) => record,
+            None => self.absent_record(key, slot)?,
+        };
+        same_bytes(record.key(), key.bytes()).then_some(record)
+    }
+
+    #[inline]
+    pub(crate) fn item<'a>(&'a self, slot: Slot, record: Record<'a>) -> Item<'a> {
+        Item::new(record, slot, &self.lane)
+    }
+
+    /// Counts a read of an item. A lost race loses one count.
+    #[inline]
+    pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
+        if self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address()) {
+            self.count_read_of_absent(slot, record);
+        }
+        if slot.frequency() < MAX_FREQUENCY {
+            let bumped = slot.with_frequency(slot.frequency() + 1);
+            let _ = place.compare_exchange(slot.0, bumped.0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Finds the version that `handle` names; `None` when it has gone for good.
+    pub(crate) fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
+        let segment = self.lane.log.segment(handle.address.segment());
+        let reusable = |state| matches!(state, State::Free | State::Quarantine);
+        if reusable(segment.state()) || segment.generation() != handle.generation {
+            return Outcome::Ready(None);
+        }
+        // SAFETY: the segment was not in quarantine after this session's last tick, so its frame
+        // is reused only after the next one; the generation says that it is still the same use.
+        let record = match unsafe { self.lane.log.record(handle.address) } {
+            Some(record) => Some(record),
+            // SAFETY: as above.
+            None => unsafe { self.lane.log.copy(handle.address, handle.generation) }
+                .or_else(|| self.fetched.get(handle.address, handle.generation)),
+        };
+        if let Some(record) = record {
+            return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.address), record)));
+        }
+        let unreadable = self.fetched.is_unreadable(handle.address, handle.generation);
+        if unreadable || self.lane.durable.is_none() {
+            return Outcome::Ready(None);
+        }
+        self.fetch(handle.address, handle.generation)
+    }
+
+    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than
+    /// the largest item.
+    pub(crate) fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
+        if len as u64 > self.lane.options.engine.max_item_size {
+            return Outcome::Ready(None);
+        }
+        match self.lane.map_large(len) {
+            Some(large) => Outcome::Ready(Some(large)),
+            None => self.no_space(),
+        }
+    }
+
+    /// In sync mode: an answer that follows from this record must not be given before it is durable.
+    #[inline]
+    pub(crate) fn depends_on(&self, address: Address, record: &Record<'_>) {
+        if self.changes.is_some() && !Rule::AnswerWhenDurable.is_broken() {
+            let segment = self.lane.log.segment(address.segment());
+            let end = (address.offset() + record.size()) as u32;
+            if !segment.is_durable(end) {
+                self.depends_on_commit(address, end);
+            }
+        }
+    }
+
+    #[cold]
+    fn depends_on_commit(&self, address: Address, end: u32) {
+        if let Some(store) = self.lane.log.store()
+            && let Some(commit) = store.commit_of(self.lane.log.segment(address.segment()), end)
+        {
+            self.depends.set(self.depends.get().max(commit));
+        }
+    }
+
+    /// Before space is reserved: from here to the end of the answer's life a commit waits for this
+    /// thread.
+    #[inline]
+    pub(crate) fn appending(&self) -> Result<Appending<'_>, NotWritten> {
+        self.lane.append(&self.participant).ok_or(NotWritten::StoreFailed)
+    }
+
+    /// A record of `size` bytes was written at `address` and is about to be published.
+    #[inline]
+    pub(crate) fn changed(&self, address: Address, size: usize, existing: Option<&Existing<'_>>) {
+        if self.lane.durable.is_none() {
+            return;
+        }
+        if let Some(changes) = &self.changes {
+            let before = existing.map_or(Slot::EMPTY, |old| old.place.slot());
+            let before_size = existing.map_or(0, |old| old.record.size() as u32);
+            let before_is_item = existing.is_some_and(|old| old.record.kind() == Kind::Item);
+            let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
+            changes.push(Change { address, before, before_size, before_is_item });
+        } else if !self.overdue {
+            return;
+        }
+        self.depends_on_commit(address, (address.offset() + size) as u32);
+    }
+
+    /// The record of `bytes` at `address` is dead: its key has another version, or is gone.
+    #[inline]
+    pub(crate) fn kill(&self, address: Address, bytes: usize) {
+        self.appender.kill(address.segment(), bytes);
+        self.lane.killed(address.segment());
+    }
+
+    /// Whether answers wait until they are durable.
+    pub(crate) fn is_sync(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    /// The answer of a call, with what it waits for.
+    #[inline]
+    pub(crate) fn answer<T>(&self, answer: T) -> Outcome<T> {
+        if self.lane.durable.is_none() {
+            return Outcome::Ready(answer);
+        }
+        self.missing.set(0);
+        match self.depends.take() {
+            0 => Outcome::Ready(answer),
+            position => Outcome::AfterCommit(
+                answer,
+                CommitPoint { lane: self.lane.options.position.into(), position },
+            ),
+        }
+    }
+
+    /// How far a commit of the lane has come.
+    #[inline]
+    pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
+        self.lane.commit_state(commit)
+    }
+
+    /// See [`Session::wake_on_commit`](crate::Session::wake_on_commit).
+    #[inline]
+    pub(crate) fn wake_on_commit(&self) {
+        let Some(durable) = &self.lane.durable else { return };
+        self.waiting.set(self.waiting.get() + 1);
+        if !self.listens.replace(true) {
+            self.wants_commit.set(true);
+            durable.wait(&self.waker);
+        }
+    }
+
+    /// See [`Session::lingers`](crate::Session::lingers).
+    #[inline]
+    pub(crate) fn lingers(&mut self) -> bool {
+        if self.lane.durable.is_some() {
+            self.fetched.start(&self.lane.log);
+        }
+        self.wants_commit.get()
+            && (!std::mem::replace(&mut self.lingered, true) || self.awaits_more())
+    }
+
+    /// See [`Session::polls`](crate::Session::polls).
+    #[inline]
+    pub(crate) fn polls(&mut self) -> bool {
+        let (Polling::Commit(until) | Polling::Client(until)) = self.polling else { return false };
+        let Some(durable) = &self.lane.durable else { return false };
+        let polls = durable.now_us() < until;
+        if !polls {
+            self.polling = Polling::No;
+        }
+        polls
+    }
+
+    /// What is worth polling for from now on.
+    #[inline]
+    fn expect(&mut self) {
+        let few = self.wants_commit.get() && self.waiting.get() < MANY;
+        if !few && self.polling == Polling::No {
+            return;
+        }
+        let Some(durable) = &self.lane.durable else { return };
+        let now = durable.now_us();
+        self.polling = match self.polling {
+            _ if few => Polling::Commit(now + durable.poll_us()),
+            // The commit came in time.
+            Polling::Commit(_) if self.lane.commit_state(self.asked) != CommitState::Pending => {
+                Polling::Client(now + POLL_CLIENT_US)
+            }
+            other => other,
+        };
+    }
+
+    #[cold]
+    fn awaits_more(&mut self) -> bool {
+        self.waited >= MANY && self.waiting.get() < self.waited / 2 && !self.has_gathered()
+    }
+
+    /// Asks for the commit that calls wait for: all of them share one.
+    #[inline]
+    fn ask_for_commit(&mut self) {
+        if self.wants_commit.get()
+            && let Some(durable) = &self.lane.durable
+        {
+            self.wants_commit.set(false);
+            self.wanted_since = 0;
+            self.waited = self.waiting.take();
+            durable.wait(&self.waker);
+            self.asked = self.lane.open_commit();
+            durable.want_commit();
+        }
+    }
+
+    /// What a call answers that wrote nothing.
+    pub(crate) fn not_written<T>(&self, key: &Key<'_>, why: NotWritten) -> Outcome<T> {
+        match why {
+            NotWritten::NeedsRead => return self.needs_read(key),
+            NotWritten::NoSpace => return self.no_space(),
+            // No room can be made for these by waiting.
+            NotWritten::TooLarge | NotWritten::OutOfMemory => {
+                bump(&self.counters.store_no_memory, 1);
+            }
+            NotWritten::StoreFailed => {}
+        }
+        self.depends.set(0);
+        self.missing.set(0);
+        Outcome::Refused(match why {
+            NotWritten::StoreFailed => Refusal::StoreFailed,
+            _ => Refusal::OutOfMemory,
+        })
+    }
+
+    /// What a call answers that found no space: wait for the cleaner, or that there is none.
+    fn no_space<T>(&self) -> Outcome<T> {
+        self.depends.set(0);
+        self.missing.set(0);
+        if self.lane.full.load(Ordering::Relaxed) {
+            if self.lane.options.engine.when_full == WhenFull::Evict {
+                self.lane.kick_cleaner();
+            }
+            bump(&self.counters.store_no_memory, 1);
+            let full = self.lane.log.available_numbers() == 0;
+            if !full {
+                self.lane.budget.unwant();
+            }
+            return Outcome::Refused(if full { Refusal::StoreFull } else { Refusal::OutOfMemory });
+        }
+        self.lane.wait_for_space(&self.waker);
+        Outcome::NeedsSpace
+    }
+}
+
+/// Whether two keys are equal. Keys are short: whole words in place beat a call of `memcmp`.
+#[inline]
+fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    const WORD: usize = size_of::<u64>();
+    if a.len() != b.len() {
+        return false;
+    }
+    let (Some(end_a), Some(end_b)) = (a.last_chunk::<WORD>(), b.last_chunk::<WORD>()) else {
+        return a == b;
+    };
+    // The last word overlaps the ones before it.
+    end_a == end_b && a.chunks_exact(WORD).zip(b.chunks_exact(WORD)).all(|(a, b)| a == b)
+}
+
+impl Drop for LaneSession {
+    fn drop(&mut self) {
+        self.lane.end_counters(&self.counters);
+        self.lane.log.retire(&self.appender);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same_bytes;
+
+    #[test]
+    fn keys_are_equal_exactly_if_all_bytes_are() {
+        for len in 0..=40 {
+            let key: Vec<u8> = (0..len).collect();
+            assert!(same_bytes(&key, &key.clone()));
+            assert!(!same_bytes(&key, &[&key[..], b"x"].concat()));
+            for at in 0..key.len() {
+                let mut other = key.clone();
+                other[at] ^= 1;
+                assert!(!same_bytes(&key, &other), "length {len}, byte {at}");
+            }
+        }
+    }
+}

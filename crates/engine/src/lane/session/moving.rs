@@ -1,0 +1,102 @@
+//! What the [mover](crate::mover) does in a lane: it finds the items of some stripes, takes items in
+//! from another lane, and deletes what has moved away.
+
+use super::LaneSession;
+use crate::key::Key;
+use crate::write::{Body, NotWritten};
+use crate::{CommitState, Item, ItemHandle, Outcome, Refusal};
+use larder_log::Fields;
+use larder_log::record::Kind;
+use std::ops::Range;
+
+impl LaneSession {
+    /// Where the items of these stripes are now, and tombstones that are not durable.
+    pub(crate) fn handles(&self, stripes: Range<usize>) -> Vec<ItemHandle> {
+        let mut handles = Vec::new();
+        for stripe in stripes {
+            self.lane.index.visit_stripe(stripe, |slot| {
+                let address = slot.address();
+                let generation = self.lane.log.segment(address.segment()).generation();
+                handles.push(ItemHandle { lane: self.lane.options.position, address, generation });
+            });
+        }
+        handles
+    }
+
+    /// Whether what `handle` names was found to be unreadable.
+    pub(crate) fn is_unreadable(&self, handle: ItemHandle) -> bool {
+        self.fetched.is_unreadable(handle.address, handle.generation)
+    }
+
+    /// What the mover does with what it cannot read: it leaves it behind, as good as evicted, or fails
+    /// where nothing may be lost.
+    pub(crate) fn unreadable(&self) -> Outcome<usize> {
+        match self.lane.may_lose_nothing() {
+            true => Outcome::Refused(Refusal::StoreFailed),
+            false => Outcome::Ready(0),
+        }
+    }
+
+    /// Whether a commit is still to come; then it is asked for.
+    pub(crate) fn is_pending(&self, commit: u64) -> bool {
+        let pending = self.commit_state(commit) == CommitState::Pending;
+        if pending {
+            self.wake_on_commit();
+        }
+        pending
+    }
+
+    /// Takes an item in as it is in another lane, but for its version: that is a new one of this lane, so
+    /// that whatever this lane ever knew of the key is older. Does nothing if the item is here already.
+    pub(crate) fn take_in(&self, item: &Item<'_>) -> Outcome<()> {
+        let key = Key::new(item.key(), self.lane.options.hash_seed);
+        let written = {
+            let guard = self.lane.index.lock(&key);
+            self.existing_head(&guard, &key).and_then(|existing| {
+                if existing.as_ref().is_some_and(|existing| !existing.gone) {
+                    return Ok(());
+                }
+                let fields = Fields {
+                    seq: 0,
+                    cas: Some(item.cas()),
+                    expiry: item.expiry().seconds().unwrap_or(0),
+                    flags: item.flags(),
+                    stale: item.is_stale(),
+                };
+                let body = Body::Pieces(item.value(), &[]);
+                self.write_any_size(&guard, &key, existing.as_ref(), fields, body).map(|_| ())
+            })
+        };
+        match written {
+            Ok(()) => self.answer(()),
+            Err(why) => self.not_written(&key, why),
+        }
+    }
+
+    /// Deletes an item that is another lane's, so that no start of this lane shows it again.
+    pub(crate) fn give_up(&self, item: &Item<'_>) -> Outcome<()> {
+        let key = Key::new(item.key(), self.lane.options.hash_seed);
+        let written = {
+            let guard = self.lane.index.lock(&key);
+            self.existing_head(&guard, &key).and_then(|existing| match &existing {
+                Some(existing) if existing.record.kind() == Kind::Item => {
+                    self.remove(&guard, &key, existing)
+                }
+                _ => Ok::<(), NotWritten>(()),
+            })
+        };
+        match written {
+            Ok(()) => self.answer(()),
+            Err(why) => self.not_written(&key, why),
+        }
+    }
+
+    /// Takes what cannot be read out of the index: nobody could have read it.
+    pub(crate) fn give_up_unreadable(&self, handle: ItemHandle, stripes: Range<usize>) {
+        let address = handle.address;
+        // As if a reader had met it: it may be readable after a restart.
+        self.lane.log.begin_evicting();
+        self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
+        stripes.for_each(|stripe| self.lane.index.take_address(stripe, address));
+    }
+}

@@ -1,0 +1,331 @@
+//! Which devices make a store, and which share of the keys each should have.
+
+use crate::durability::StoreOptions;
+use crate::recovery::StoreError;
+use larder_log::format::superblock::SuperblockError;
+use larder_log::format::{Lanes, MAX_LANES, PARTITIONS, Superblock};
+use larder_log::recover::read_superblock;
+use std::ops::Range;
+
+/// A lane that is to be opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    /// Its number in the table.
+    pub(crate) number: usize,
+    /// Which of the given devices it is on.
+    pub(crate) device: usize,
+    /// Bytes of a segment.
+    pub(crate) segment_size: usize,
+    /// There is a store on it already.
+    pub(crate) exists: bool,
+}
+
+/// What the given devices are together.
+#[derive(Debug)]
+pub(crate) struct Assembled {
+    /// In the order of their numbers.
+    pub(crate) lanes: Vec<Member>,
+    /// What all superblocks are to say.
+    pub(crate) table: Lanes,
+    pub(crate) hash_seed: u64,
+}
+
+/// Finds out which lanes there are. New devices join, lanes that are to be forgotten go. New lanes have
+/// segments of `segment_size` bytes, and a new store this `hash_seed`.
+pub(crate) fn assemble(
+    options: &StoreOptions,
+    segment_size: usize,
+    hash_seed: u64,
+) -> Result<Assembled, StoreError> {
+    let (mut stores, mut empty) = (Vec::new(), Vec::new());
+    for (device, given) in options.devices.iter().enumerate() {
+        // What a killed server wrote and did not sync is not durable merely because it can be read.
+        given.device.sync()?;
+        match read_superblock(&*given.device)? {
+            Ok(superblock) => stores.push((device, superblock)),
+            Err(SuperblockError::Empty) => empty.push(device),
+            Err(error) => return Err(named(options, device, StoreError::Superblock(error))),
+        }
+    }
+    let size = |device: usize| options.devices[device].device.size();
+    let id = |device: usize| options.devices[device].seeds[1];
+    let mut lanes = Vec::new();
+    let (mut table, hash_seed) = match newest(options, &stores)? {
+        Some(superblock) => (superblock.lanes, superblock.hash_seed),
+        None => (Lanes { members: [0; MAX_LANES], ..Lanes::alone(0) }, hash_seed),
+    };
+    let known = table;
+    for (device, superblock) in &stores {
+        let (number, name) = (usize::from(superblock.lanes.here), &options.devices[*device].name);
+        let is_member = table.members[number] == superblock.store_id as u64;
+        let knows = superblock.lanes.version == table.version;
+        if is_member && !lanes.iter().any(|lane: &Member| lane.number == number) {
+            let segment_size = superblock.geometry.segment_size() as usize;
+            lanes.push(Member { number, device: *device, segment_size, exists: true });
+        } else if is_member {
+            return Err(StoreError::Foreign { name: name.clone() });
+        } else if !knows {
+            return Err(StoreError::LeftBehind { name: name.clone() });
+        }
+        // One that knows that it is none was drained, and is not used.
+    }
+    let there = |lanes: &[Member], number| lanes.iter().any(|lane| lane.number == number);
+    if let Some(&lane) = options.forget.iter().find(|&&lane| there(&lanes, lane)) {
+        return Err(StoreError::NotMissing { lane });
+    }
+    let gone: Vec<usize> = (0..MAX_LANES)
+        .filter(|&number| table.is_member(number) && !there(&lanes, number))
+        .collect();
+    // One that has never served holds nothing.
+    let holds = |number: &usize| table.joining & 1 << number == 0;
+    let lost: Vec<usize> = gone.iter().copied().filter(holds).collect();
+    let missing: Vec<usize> =
+        lost.iter().copied().filter(|lane| !options.forget.contains(lane)).collect();
+    if !missing.is_empty() {
+        return Err(StoreError::Missing { lanes: missing });
+    }
+    for &number in &gone {
+        table.members[number] = 0;
+        table.draining &= !(1 << number);
+        table.joining &= !(1 << number);
+    }
+    for device in empty {
+        let Some(number) = (0..MAX_LANES).find(|&number| !table.is_member(number)) else {
+            return Err(StoreError::TooManyLanes);
+        };
+        table.members[number] = id(device).max(1);
+        table.joining |= 1 << number;
+        lanes.push(Member { number, device, segment_size, exists: false });
+    }
+    if stores.is_empty() && lanes.len() == 1 {
+        // A program that knows of one lane can read it.
+        table = Lanes::alone(id(lanes[0].device).into());
+    }
+    lanes.sort_unstable_by_key(|lane| lane.number);
+    forget_motion(&mut table);
+    if lanes.iter().all(|lane| table.is_draining(lane.number)) {
+        // Somebody must have the keys.
+        table.draining = 0;
+    }
+    let capacities: Vec<(usize, u64)> =
+        lanes.iter().map(|lane| (lane.number, size(lane.device))).collect();
+    if lanes.is_empty() {
+        return Err(StoreError::NoLanes);
+    }
+    give_away_lost(&mut table, &capacities, stores.is_empty());
+    if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
+        if table.set == 0 {
+            table.set = table.members[lanes[0].number];
+        }
+        table.version = known.version + 1;
+    }
+    Ok(Assembled { lanes, table, hash_seed })
+}
+
+fn named(options: &StoreOptions, device: usize, error: StoreError) -> StoreError {
+    if options.devices.len() == 1 {
+        return error;
+    }
+    StoreError::Lane { name: options.devices[device].name.clone(), error: Box::new(error) }
+}
+
+/// The superblock with the newest table; all must be of one set.
+fn newest<'a>(
+    options: &StoreOptions,
+    stores: &'a [(usize, Superblock)],
+) -> Result<Option<&'a Superblock>, StoreError> {
+    let Some((_, first)) = stores.first() else { return Ok(None) };
+    let foreign = |(_, other): &&(usize, Superblock)| other.lanes.set != first.lanes.set;
+    if let Some(&(device, _)) = stores.iter().find(foreign) {
+        return Err(StoreError::Foreign { name: options.devices[device].name.clone() });
+    }
+    Ok(stores.iter().map(|(_, superblock)| superblock).max_by_key(|s| s.lanes.version))
+}
+
+/// If one of the two lanes of a motion is lost, its partitions belong to the other, which serves them
+/// when it has nothing of them any more: what it has is older than what is lost.
+fn forget_motion(table: &mut Lanes) {
+    let Some(mut motion) = table.motion else { return };
+    if !table.is_member(motion.from.into()) {
+        table.motion = None;
+        return;
+    }
+    for partition in motion.partitions() {
+        if !table.is_member(table.owners[partition].into()) {
+            table.owners[partition] = motion.from;
+            motion.closed = true;
+        }
+    }
+    table.motion = Some(motion);
+}
+
+/// Gives partitions whose lane is not there to those that are. In a `new` store that are all.
+fn give_away_lost(table: &mut Lanes, capacities: &[(usize, u64)], new: bool) {
+    let wanted = wanted(table, capacities);
+    let mut room: Vec<(usize, usize)> = wanted
+        .iter()
+        .map(|&(lane, count)| {
+            (lane, if new { count } else { count.saturating_sub(table.owned(lane)) })
+        })
+        .collect();
+    // New lanes get theirs by motions, like those of a store that has lost nothing.
+    let first = room.iter().find(|&&(lane, _)| wanted.iter().any(|w| w.0 == lane && w.1 > 0));
+    let fallback = first.map_or(0, |&(lane, _)| lane);
+    for partition in 0..PARTITIONS {
+        if !new && table.is_member(table.owners[partition].into()) {
+            continue;
+        }
+        let lane = match room.iter_mut().find(|(_, room)| *room > 0) {
+            Some((lane, room)) => {
+                *room -= 1;
+                *lane
+            }
+            None => fallback,
+        };
+        table.owners[partition] = lane as u8;
+    }
+}
+
+/// How many partitions each lane should own, given the lanes with their capacities in bytes: as many
+/// as befits its capacity, and none if it is to be emptied.
+pub(crate) fn wanted(table: &Lanes, capacities: &[(usize, u64)]) -> Vec<(usize, usize)> {
+    let weight = |&(lane, bytes): &(usize, u64)| match table.is_draining(lane) {
+        true => 0,
+        false => u128::from(bytes),
+    };
+    let sum: u128 = capacities.iter().map(weight).sum::<u128>().max(1);
+    let mut before = 0;
+    let mut given = 0;
+    let share = |lane: &(usize, u64)| {
+        before += weight(lane);
+        let end = (before * PARTITIONS as u128 / sum) as usize;
+        let count = end - given;
+        given = end;
+        (lane.0, count)
+    };
+    capacities.iter().map(share).collect()
+}
+
+/// The next partitions that should move, from which lane to which: of those that lie in one run of
+/// `run`, so many as can move together. `None` if every lane has its share, as nearly as whole runs
+/// allow.
+pub(crate) fn next_motion(
+    table: &Lanes,
+    capacities: &[(usize, u64)],
+    run: usize,
+    usable: impl Fn(usize) -> bool,
+) -> Option<(Range<usize>, usize, usize)> {
+    let wanted = wanted(table, capacities);
+    let surplus = |&(lane, wanted): &(usize, usize)| {
+        let owned = table.owned(lane);
+        let tolerated = if table.is_draining(lane) { 0 } else { run - 1 };
+        (owned > wanted + tolerated).then(|| (owned - wanted, lane))
+    };
+    let deficit = |&(lane, wanted): &(usize, usize)| {
+        let missing = wanted.saturating_sub(table.owned(lane));
+        (!table.is_draining(lane)).then_some((missing, lane))
+    };
+    let usable = |&&(lane, _): &&(usize, usize)| usable(lane);
+    let (_, from) = wanted.iter().filter(usable).filter_map(surplus).max()?;
+    let others = wanted.iter().filter(usable).filter(|&&(lane, _)| lane != from);
+    let (missing, to) = others.filter_map(deficit).max()?;
+    if missing == 0 && !table.is_draining(from) {
+        return None;
+    }
+    let owned = |partition: &usize| usize::from(table.owners[*partition]) == from;
+    let first = (0..PARTITIONS).rev().find(owned)?;
+    let start = first / run * run;
+    let unit = (start..=first).rev().take_while(owned).last()?..first + 1;
+    Some((unit, from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(lanes: usize) -> Lanes {
+        let mut table = Lanes::alone(1);
+        (0..lanes).for_each(|lane| table.members[lane] = lane as u64 + 1);
+        table
+    }
+
+    #[test]
+    fn shares_befit_capacities() {
+        let mut table = table(3);
+        let capacities = [(0, 100), (1, 200), (2, 100)];
+        assert_eq!(wanted(&table, &capacities), [(0, 1024), (1, 2048), (2, 1024)]);
+        table.draining = 1 << 1;
+        assert_eq!(wanted(&table, &capacities), [(0, 2048), (1, 0), (2, 2048)]);
+        assert_eq!(wanted(&table, &[(2, 7)]), [(2, PARTITIONS)]);
+    }
+
+    #[test]
+    fn motions_end_when_every_lane_has_its_share() {
+        for run in [1, 4, 64] {
+            let mut table = table(3);
+            let capacities = [(0, 100), (1, 50), (2, 50)];
+            let mut motions = 0;
+            while let Some((unit, from, to)) = next_motion(&table, &capacities, run, |_| true) {
+                assert!(
+                    from != to && unit.len() <= run && unit.start / run == (unit.end - 1) / run
+                );
+                unit.for_each(|partition| table.owners[partition] = to as u8);
+                motions += 1;
+                assert!(motions <= PARTITIONS);
+            }
+            for (lane, wanted) in wanted(&table, &capacities) {
+                assert!(
+                    table.owned(lane).abs_diff(wanted) < 2 * run,
+                    "{lane}: {}",
+                    table.owned(lane)
+                );
+            }
+            table.draining = 1;
+            while let Some((unit, _, to)) = next_motion(&table, &capacities, run, |_| true) {
+                unit.for_each(|partition| table.owners[partition] = to as u8);
+            }
+            assert_eq!(table.owned(0), 0);
+        }
+    }
+
+    #[test]
+    fn a_lane_that_does_not_work_takes_no_part() {
+        let table = table(3);
+        let capacities = [(0, 100), (1, 100), (2, 100)];
+        let motion = next_motion(&table, &capacities, 1, |lane| lane != 1);
+        assert_eq!(motion.map(|(_, from, to)| (from, to)), Some((0, 2)));
+        assert_eq!(next_motion(&table, &capacities, 1, |lane| lane != 0), None);
+    }
+
+    #[test]
+    fn what_is_lost_is_given_to_who_is_left() {
+        let mut table = table(3);
+        (0..PARTITIONS).for_each(|at| table.owners[at] = (at % 3) as u8);
+        table.members[1] = 0;
+        give_away_lost(&mut table, &[(0, 100), (2, 100)], false);
+        assert_eq!((table.owned(0), table.owned(1), table.owned(2)), (2048, 0, 2048));
+        assert!(
+            (0..PARTITIONS).step_by(3).all(|at| table.owners[at] == 0),
+            "what is not lost stays"
+        );
+    }
+
+    #[test]
+    fn what_was_on_its_way_is_lost_with_either_lane() {
+        use larder_log::format::Motion;
+        let motion = Motion { first: 5, count: 2, from: 0, closed: false };
+        let mut moved = table(2);
+        (moved.motion, moved.owners[5], moved.owners[6]) = (Some(motion), 1, 1);
+        // The lane that owns them is lost: the other one has older versions.
+        moved.members[1] = 0;
+        let mut left = moved;
+        forget_motion(&mut left);
+        assert_eq!(left.motion, Some(Motion { closed: true, ..motion }));
+        assert_eq!((left.owners[5], left.owners[6]), (0, 0));
+        // The other one is lost: nothing is left to be emptied.
+        let mut left = Lanes { members: table(2).members, ..moved };
+        left.members[0] = 0;
+        forget_motion(&mut left);
+        assert_eq!((left.motion, left.owners[5]), (None, 1));
+    }
+}

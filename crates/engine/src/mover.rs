@@ -1,0 +1,566 @@
+//! The mover: carries keys from one lane to another, when a device was added or is to be emptied.
+//!
+//! Partitions move a few at a time, so many as share a stripe. While they are on their way they are
+//! *closed*: whoever wants one of their keys waits until they have arrived. In this order:
+//!
+//! 1. The table says that they move: from now on what the other lane has of them counts for nothing.
+//! 2. They are closed, and every session has passed a quiescent point: nobody looks at them any more.
+//!    What was written before is durable, or undone.
+//! 3. What an earlier attempt may have left in the other lane is deleted; the items are copied there.
+//! 4. The copies are durable. Then the table says that the other lane owns them, and they are open again.
+//! 5. What the first lane still has of them is deleted, and when that is durable the table says that the
+//!    motion has ended.
+//!
+//! A start that finds a motion in the table empties the lane that does not own its partitions. A lane
+//! never shows keys of partitions that it does not own, so at every moment each key has one version.
+
+use crate::engine::{Engine, promises};
+use crate::fetch::LaneReads;
+use crate::lane::session::LaneSession;
+use crate::lane::{Lane, lock};
+use crate::lanes::next_motion;
+use crate::partitions::Partitions;
+use crate::{Durability, Health, ItemHandle, Key, Outcome};
+use larder_log::Address;
+use larder_log::format::{Lanes, Motion, PARTITIONS, partition};
+use std::collections::HashSet;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// Items that one step copies or deletes at most.
+const CHUNK: usize = 64;
+/// Bytes of values that one step copies before it ends.
+const CHUNK_BYTES: usize = 1 << 20;
+/// How often what is waited for is looked at, if nobody wakes the mover.
+const POLL: Duration = Duration::from_micros(100);
+/// How long the mover rests between two steps that nobody waits for.
+const REST: Duration = Duration::from_micros(300);
+/// How long it waits before it tries again what a device, or want of space, did not let it do.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What the mover is at.
+#[derive(Debug)]
+struct Job {
+    partitions: Range<usize>,
+    /// Positions of the lane that has the items, or what is left of them, and of the one that gets them.
+    from: usize,
+    to: usize,
+    /// Nobody gets at them.
+    closed: bool,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Every session is to pass a quiescent point: the epochs of the lanes that must have passed.
+    Close(Vec<u64>),
+    /// What was written before is to be durable or undone, up to this commit of the first lane.
+    Settle(u64),
+    /// The other lane is emptied of what an earlier attempt has left.
+    Clear(Walk),
+    Copy(Walk),
+    /// The copies are to be durable, with this commit of the other lane.
+    Await(u64),
+    /// The other lane is to own them.
+    HandOver,
+    /// The first lane is emptied.
+    Empty(Walk),
+    /// That is to be durable, with this commit of the first lane.
+    AwaitEmpty(u64),
+    /// The motion has ended.
+    End,
+}
+
+/// A walk over the items of some stripes of a lane, until none is left that it has not seen. The cleaner
+/// gives items other addresses meanwhile, so it looks again when it has come to the end.
+#[derive(Debug, Default)]
+struct Walk {
+    /// What is to be looked at.
+    handles: Vec<ItemHandle>,
+    seen: HashSet<(Address, u32)>,
+    /// What the chunk at hand waits for.
+    reads: Option<LaneReads>,
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stepped {
+    /// There is more to do.
+    On,
+    /// It waits for somebody else.
+    Waiting,
+    /// The phase has ended.
+    Done,
+    /// It cannot be done now.
+    Failed,
+}
+
+/// The mover's own state.
+#[derive(Debug, Default)]
+pub(crate) struct Mover {
+    job: Option<Job>,
+    /// One for each lane while there is a job; asleep between steps.
+    sessions: Vec<LaneSession>,
+    thread: Option<Thread>,
+    ended: bool,
+}
+
+/// Wakes the mover's thread.
+struct WakeThread(Thread);
+
+impl Wake for WakeThread {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Starts the mover's thread, if there is anything to move between. It holds no handle of the engine
+/// while it waits.
+pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
+    if engine.partitions.are_settled() {
+        return Ok(());
+    }
+    let weak = Arc::downgrade(engine);
+    let builder = thread::Builder::new().name("mover".into());
+    let handle = builder.spawn(move || run(&weak))?;
+    lock(&engine.mover).thread = Some(handle.thread().clone());
+    Ok(())
+}
+
+fn run(weak: &Weak<Engine>) {
+    loop {
+        let Some(engine) = weak.upgrade() else { return };
+        let wait = lock(&engine.mover).step(&engine);
+        drop(engine);
+        match wait {
+            Some(time) => thread::park_timeout(time),
+            None => thread::park(),
+        }
+    }
+}
+
+impl Engine {
+    /// One step of moving keys to the lanes that they should belong to, for engines without threads. The
+    /// answer is whether there is more to do.
+    pub fn move_partitions(&self) -> bool {
+        lock(&self.mover).step(self).is_some()
+    }
+
+    /// Has the mover look whether there is something to do.
+    pub(crate) fn kick_mover(&self) {
+        if let Some(thread) = &lock(&self.mover).thread {
+            thread.unpark();
+        }
+    }
+
+    /// Changes the table of lanes, durably: in the lanes at the positions `needed`, in this order, and
+    /// then in all others that let it.
+    ///
+    /// # Errors
+    /// Those of the devices that are needed. Then nothing has changed, unless a start finds otherwise:
+    /// either must be right.
+    pub(crate) fn change_table_in(
+        &self,
+        needed: &[usize],
+        change: impl FnOnce(&mut Lanes),
+    ) -> io::Result<()> {
+        let mut table = lock(&self.table);
+        // A version that could not be written is not used again.
+        table.version += 1;
+        let mut next = *table;
+        change(&mut next);
+        needed.iter().try_for_each(|&position| self.lanes[position].keep_table(&next))?;
+        for position in (0..self.lanes.len()).filter(|position| !needed.contains(position)) {
+            self.lanes[position].keep_table_sometime(&next);
+        }
+        *table = next;
+        Ok(())
+    }
+
+    /// As [`Engine::change_table_in`], in all lanes.
+    pub(crate) fn change_table(&self, change: impl FnOnce(&mut Lanes)) -> io::Result<()> {
+        let all: Vec<usize> = (0..self.lanes.len()).collect();
+        self.change_table_in(&all, change)
+    }
+
+    /// The lanes' numbers and capacities.
+    fn capacities(&self) -> Vec<(usize, u64)> {
+        let table = lock(&self.table);
+        let member = |lane: &&Arc<Lane>| table.is_member(lane.number());
+        self.lanes.iter().filter(member).map(|lane| (lane.number(), lane.capacity())).collect()
+    }
+
+    fn position_of(&self, number: usize) -> usize {
+        self.lanes.iter().position(|lane| lane.number() == number).unwrap_or(0)
+    }
+}
+
+impl Mover {
+    /// What a start has to do: partitions that were on their way may have left something behind.
+    pub(crate) fn new(table: &Lanes, numbers: &[usize], partitions: &Partitions) -> Self {
+        let Some(motion) = table.motion else { return Mover::default() };
+        let at = |number: u8| numbers.iter().position(|&other| other == usize::from(number));
+        let owner = table.owners[usize::from(motion.first)];
+        let (Some(from), Some(to)) = (at(motion.from), at(owner)) else { return Mover::default() };
+        if motion.closed {
+            partitions.close(motion.partitions());
+        }
+        let job = Job {
+            partitions: motion.partitions(),
+            from,
+            to,
+            closed: motion.closed,
+            phase: Phase::Empty(Walk::default()),
+        };
+        Mover { job: Some(job), ..Mover::default() }
+    }
+
+    /// Whether partitions are closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.closed)
+    }
+
+    /// Nothing is moved any more: whoever waits for something closed is told so.
+    pub(crate) fn end(&mut self, partitions: &Partitions) {
+        self.ended = true;
+        if let Some(job) = &mut self.job {
+            job.forget_reads(&self.sessions);
+        }
+        self.sessions.clear();
+        if self.is_closed() {
+            partitions.set_stuck();
+        }
+    }
+
+    /// Does a part of what is to be done; the answer is when to go on, `None` for when somebody asks.
+    pub(crate) fn step(&mut self, engine: &Engine) -> Option<Duration> {
+        if self.ended {
+            return None;
+        }
+        if self.job.is_none() {
+            match begin(engine) {
+                Ok(Some(job)) => self.job = Some(job),
+                Ok(None) => {
+                    self.sessions.clear();
+                    return self.idle(engine);
+                }
+                Err(_) => return Some(RETRY),
+            }
+        }
+        if self.sessions.is_empty() {
+            let waker = match &self.thread {
+                Some(thread) => Waker::from(Arc::new(WakeThread(thread.clone()))),
+                None => Waker::noop().clone(),
+            };
+            let session = |lane: &Arc<Lane>| lane.session(waker.clone());
+            self.sessions = engine.lanes.iter().map(session).collect();
+        }
+        let Mover { job: Some(job), sessions, .. } = self else { return None };
+        for (session, lane) in sessions.iter_mut().zip(&engine.lanes) {
+            session.tick(lane.now.load(std::sync::atomic::Ordering::Relaxed));
+        }
+        let stepped = job.step(engine, sessions);
+        sessions.iter_mut().for_each(LaneSession::sleep);
+        match stepped {
+            Stepped::Failed => Some(RETRY),
+            Stepped::Waiting => Some(POLL),
+            Stepped::On if job.closed => Some(Duration::ZERO),
+            Stepped::On => Some(REST),
+            Stepped::Done => {
+                self.job = None;
+                Some(REST)
+            }
+        }
+    }
+
+    /// Nothing can be moved now. A lane that is empty as it should be is let go.
+    fn idle(&self, engine: &Engine) -> Option<Duration> {
+        let table = *lock(&engine.table);
+        let emptied = |lane: &&Arc<Lane>| {
+            let number = lane.number();
+            table.is_member(number) && table.is_draining(number) && table.owned(number) == 0
+        };
+        if let Some(lane) = engine.lanes.iter().find(emptied) {
+            let number = lane.number();
+            let left = engine.change_table(|table| {
+                table.members[number] = 0;
+                table.draining &= !(1 << number);
+            });
+            return Some(if left.is_ok() { Duration::ZERO } else { RETRY });
+        }
+        let run = run_length(engine);
+        next_motion(&table, &engine.capacities(), run, |_| true).map(|_| RETRY)
+    }
+}
+
+/// Partitions that share a stripe.
+fn run_length(engine: &Engine) -> usize {
+    (PARTITIONS / engine.lanes[0].index.stripe_count()).max(1)
+}
+
+/// Begins the next motion, if keys belong elsewhere.
+fn begin(engine: &Engine) -> io::Result<Option<Job>> {
+    let table = *lock(&engine.table);
+    let works = |number| engine.lanes[engine.position_of(number)].health() == Health::Good;
+    let next = next_motion(&table, &engine.capacities(), run_length(engine), works);
+    let Some((partitions, from, to)) = next else { return Ok(None) };
+    let positions = [engine.position_of(from), engine.position_of(to)];
+    engine.change_table_in(&positions, |table| {
+        table.motion = Some(Motion {
+            first: partitions.start as u16,
+            count: partitions.len() as u16,
+            from: to as u8,
+            closed: false,
+        });
+    })?;
+    let [from, to] = positions;
+    engine.begin_transit();
+    engine.partitions.close(partitions.clone());
+    let epochs = engine.lanes.iter().map(|lane| lane.epochs.advance()).collect();
+    Ok(Some(Job { partitions, from, to, closed: true, phase: Phase::Close(epochs) }))
+}
+
+impl Job {
+    fn step(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
+        let (from, to) = (&sessions[self.from], &sessions[self.to]);
+        let (source, target) = (&engine.lanes[self.from], &engine.lanes[self.to]);
+        let next = match &mut self.phase {
+            Phase::Close(epochs) => {
+                let mut passed = engine.lanes.iter().zip(epochs);
+                if !passed.all(|(lane, epoch)| lane.epochs.passed(*epoch)) {
+                    return Stepped::Waiting;
+                }
+                Phase::Settle(source.open_commit())
+            }
+            Phase::Settle(commit) => {
+                let sync = source.store_options().map(|store| store.durability);
+                if sync == Some(Durability::Sync) && from.is_pending(*commit) {
+                    return Stepped::Waiting;
+                }
+                Phase::Clear(Walk::default())
+            }
+            Phase::Clear(walk) => {
+                match walk.empty(to, target.stripes(self.partitions.clone()), &self.partitions) {
+                    Stepped::Done => {}
+                    Stepped::Failed => return self.give_up(engine, sessions),
+                    other => return other,
+                }
+                let stripes = source.stripes(self.partitions.clone());
+                let newest = source.index.newest_seq(stripes.clone());
+                if target.raise_versions(stripes, newest).is_err() {
+                    return self.give_up(engine, sessions);
+                }
+                Phase::Copy(Walk::default())
+            }
+            Phase::Copy(walk) => {
+                let stripes = source.stripes(self.partitions.clone());
+                match walk.copy(from, to, stripes, &self.partitions) {
+                    Stepped::Done => Phase::Await(target.open_commit()),
+                    Stepped::Failed => return self.give_up(engine, sessions),
+                    other => return other,
+                }
+            }
+            Phase::Await(commit) => {
+                if target.store_options().is_some_and(promises) {
+                    if to.is_pending(*commit) {
+                        let fails = target.health() != Health::Good;
+                        return if fails {
+                            self.give_up(engine, sessions)
+                        } else {
+                            Stepped::Waiting
+                        };
+                    }
+                    if target.commit_state(*commit) == crate::CommitState::Failed {
+                        return self.give_up(engine, sessions);
+                    }
+                }
+                Phase::HandOver
+            }
+            Phase::HandOver => {
+                let (partitions, number) = (self.partitions.clone(), source.number() as u8);
+                let owner = target.number() as u8;
+                // The first lane must know it first: if it is lost later, what the other one has counts.
+                let needed = [self.from, self.to];
+                let changed = engine.change_table_in(&needed[..1], |table| {
+                    table.owners[partitions].fill(owner);
+                    if let Some(motion) = &mut table.motion {
+                        motion.from = number;
+                    }
+                });
+                if changed.is_err() {
+                    // Nobody knows what a start would find, so nobody may write before that is known.
+                    engine.partitions.set_stuck();
+                    return Stepped::Failed;
+                }
+                self.open(engine, self.to);
+                let _ = engine.share_memory(engine.memory());
+                Phase::Empty(Walk::default())
+            }
+            Phase::Empty(walk) => {
+                match walk.empty(from, source.stripes(self.partitions.clone()), &self.partitions) {
+                    Stepped::Done => Phase::AwaitEmpty(source.open_commit()),
+                    other => return other,
+                }
+            }
+            Phase::AwaitEmpty(commit) => {
+                if source.store_options().is_some_and(promises) {
+                    if from.is_pending(*commit) {
+                        return Stepped::Waiting;
+                    }
+                    match source.commit_state(*commit) {
+                        crate::CommitState::Failed => Phase::Empty(Walk::default()),
+                        _ => Phase::End,
+                    }
+                } else {
+                    Phase::End
+                }
+            }
+            Phase::End => {
+                if engine.change_table(|table| table.motion = None).is_err() {
+                    return Stepped::Failed;
+                }
+                if self.closed {
+                    self.open(engine, self.to);
+                }
+                return Stepped::Done;
+            }
+        };
+        self.phase = next;
+        Stepped::On
+    }
+
+    /// What was read is not wanted any more.
+    fn forget_reads(&mut self, sessions: &[LaneSession]) {
+        let (lane, walk) = match &mut self.phase {
+            Phase::Clear(walk) => (self.to, walk),
+            Phase::Copy(walk) | Phase::Empty(walk) => (self.from, walk),
+            _ => return,
+        };
+        if let (Some(reads), Some(session)) = (walk.reads.take(), sessions.get(lane)) {
+            session.release(reads);
+        }
+    }
+
+    /// The partitions stay where they were; what was copied of them is deleted.
+    fn give_up(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
+        self.forget_reads(sessions);
+        self.open(engine, self.from);
+        std::mem::swap(&mut self.from, &mut self.to);
+        self.phase = Phase::Empty(Walk::default());
+        Stepped::Failed
+    }
+
+    fn open(&mut self, engine: &Engine, position: usize) {
+        self.closed = false;
+        engine.end_transit();
+        engine.partitions.open(self.partitions.clone(), position);
+    }
+}
+
+impl Walk {
+    /// Deletes a chunk of what a lane has of the partitions.
+    fn empty(
+        &mut self,
+        lane: &LaneSession,
+        stripes: Range<usize>,
+        partitions: &Range<usize>,
+    ) -> Stepped {
+        let whole = stripes.clone();
+        self.step(lane, stripes, |handle| {
+            if lane.is_unreadable(handle) {
+                lane.give_up_unreadable(handle, whole.clone());
+                return Outcome::Ready(0);
+            }
+            match lane.reopen(handle) {
+                Outcome::Ready(Some(item)) if is_of(lane, item.key(), partitions) => {
+                    lane.give_up(&item).map(|()| item.record_size())
+                }
+                other => other.map(|_| 0),
+            }
+        })
+    }
+
+    /// Copies a chunk of what a lane has of the partitions to another one.
+    fn copy(
+        &mut self,
+        from: &LaneSession,
+        to: &LaneSession,
+        stripes: Range<usize>,
+        partitions: &Range<usize>,
+    ) -> Stepped {
+        self.step(from, stripes, |handle| {
+            if from.is_unreadable(handle) {
+                return from.unreadable();
+            }
+            match from.reopen(handle) {
+                Outcome::Ready(Some(item))
+                    if is_of(from, item.key(), partitions)
+                        && item.is_item()
+                        && !item.expiry().is_past(from.now()) =>
+                {
+                    to.take_in(&item).map(|()| item.record_size())
+                }
+                other => other.map(|_| 0),
+            }
+        })
+    }
+
+    /// Has `each` look at the next few; it answers how many bytes that was. What it has to wait for it is
+    /// asked about again.
+    fn step(
+        &mut self,
+        lane: &LaneSession,
+        stripes: Range<usize>,
+        mut each: impl FnMut(ItemHandle) -> Outcome<usize>,
+    ) -> Stepped {
+        if let Some(reads) = &mut self.reads
+            && lane.awaits(reads)
+        {
+            return Stepped::Waiting;
+        }
+        if self.handles.is_empty() {
+            let new =
+                |handle: &ItemHandle| !self.seen.contains(&(handle.address, handle.generation));
+            self.handles = lane.handles(stripes);
+            self.handles.retain(new);
+            if self.handles.is_empty() {
+                self.reads.take().into_iter().for_each(|reads| lane.release(reads));
+                return Stepped::Done;
+            }
+        }
+        let (mut bytes, mut stepped, mut left) = (0, Stepped::On, Vec::new());
+        let chunk = self.handles.split_off(self.handles.len().saturating_sub(CHUNK));
+        for handle in chunk {
+            if bytes > CHUNK_BYTES || stepped == Stepped::Failed {
+                left.push(handle);
+                continue;
+            }
+            match each(handle) {
+                Outcome::Ready(size) | Outcome::AfterCommit(size, _) => {
+                    bytes += size;
+                    self.seen.insert((handle.address, handle.generation));
+                    continue;
+                }
+                Outcome::NeedsRead | Outcome::NeedsSpace => stepped = Stepped::Waiting,
+                Outcome::Refused(_) => stepped = Stepped::Failed,
+            }
+            left.push(handle);
+        }
+        self.handles.append(&mut left);
+        let taken = lane.take_reads();
+        if let Some(before) = std::mem::replace(&mut self.reads, taken) {
+            lane.release(before);
+        }
+        stepped
+    }
+}
+
+/// Whether a key is of one of the partitions.
+fn is_of(lane: &LaneSession, key: &[u8], partitions: &Range<usize>) -> bool {
+    let key: Key<'_> = lane.key(key);
+    partitions.contains(&partition(key.lo))
+}

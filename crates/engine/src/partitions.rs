@@ -1,0 +1,92 @@
+//! Which lane every key belongs to, for whoever looks one up.
+
+use crate::key::Key;
+use crate::lane::lock;
+use larder_log::format::{PARTITIONS, partition};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::task::Waker;
+
+/// No lane: the partition is on its way.
+const CLOSED: u8 = u8::MAX;
+
+/// For each partition the position of its lane among the engine's.
+#[derive(Debug)]
+pub(crate) struct Partitions {
+    lanes: Box<[AtomicU8]>,
+    /// There is one lane, which owns everything.
+    settled: bool,
+    /// What is on its way does not arrive for the time being.
+    stuck: AtomicBool,
+    /// Who waits for partitions that are on their way.
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Partitions {
+    /// `position` gives the lane of each partition. `settled`: there is one lane, and nothing will ever
+    /// be closed.
+    pub(crate) fn new(position: impl Fn(usize) -> usize, settled: bool) -> Self {
+        Partitions {
+            lanes: (0..PARTITIONS).map(|at| AtomicU8::new(position(at) as u8)).collect(),
+            settled,
+            stuck: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// Whether the only lane owns everything for ever.
+    #[inline]
+    pub(crate) fn are_settled(&self) -> bool {
+        self.settled
+    }
+
+    /// The position of the key's lane; no lane's if it is on its way.
+    #[inline]
+    pub(crate) fn lane_of(&self, key: &Key<'_>) -> usize {
+        usize::from(self.lanes[partition(key.lo)].load(Ordering::Acquire))
+    }
+
+    /// From now on nobody begins to look for keys of these partitions. Who has begun ends before its
+    /// session's next quiescent point.
+    pub(crate) fn close(&self, partitions: Range<usize>) {
+        for lane in &self.lanes[partitions] {
+            lane.store(CLOSED, Ordering::Release);
+        }
+    }
+
+    /// The partitions belong to this lane; who waited for them looks again.
+    pub(crate) fn open(&self, partitions: Range<usize>, position: usize) {
+        for lane in &self.lanes[partitions] {
+            lane.store(position as u8, Ordering::Release);
+        }
+        self.stuck.store(false, Ordering::Release);
+        self.wake();
+    }
+
+    /// What is on its way does not arrive before a device works again; who waits is told.
+    pub(crate) fn set_stuck(&self) {
+        self.stuck.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Who waited looks again.
+    pub(crate) fn wake(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Has `waker` woken when something was opened; false if that may take for ever.
+    pub(crate) fn wait(&self, waker: &Waker) -> bool {
+        if self.stuck.load(Ordering::Acquire) {
+            return false;
+        }
+        lock(&self.waiting).push(waker.clone());
+        // What it waits for may have happened just before.
+        let nothing_closed = !self.lanes.iter().any(|lane| lane.load(Ordering::Acquire) == CLOSED);
+        if nothing_closed || self.stuck.load(Ordering::Acquire) {
+            self.wake();
+        }
+        true
+    }
+}

@@ -1,0 +1,226 @@
+//! Which lane every share of the keys belongs to. Each lane of a store keeps the whole table in its
+//! superblock; the one with the greatest version counts.
+
+use super::BLOCK;
+use super::bytes::{all_zero, put, u16_at, u32_at, u64_at};
+
+/// Shares of the keys. A key's is the top of its hash.
+pub const PARTITIONS: usize = 4096;
+/// The most lanes that a store can have.
+pub const MAX_LANES: usize = 32;
+
+/// Bits of an owner.
+const OWNER_BITS: usize = 5;
+const START: usize = 144;
+const MEMBERS: usize = 192;
+const OWNERS: usize = MEMBERS + MAX_LANES * 8;
+const END: usize = OWNERS + PARTITIONS * OWNER_BITS / 8;
+
+const _: () = assert!(1 << OWNER_BITS == MAX_LANES && END <= BLOCK - 8);
+
+/// The partition of a key, from the low half of its hash.
+#[inline]
+pub fn partition(hash: u64) -> usize {
+    (hash >> (u64::BITS - PARTITIONS.trailing_zeros())) as usize
+}
+
+/// Partitions on their way from one lane to another: in a lane that does not own them there may be
+/// versions of their keys that must never be seen again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Motion {
+    /// The first of the partitions.
+    pub first: u16,
+    /// How many there are.
+    pub count: u16,
+    /// The lane that is to be emptied of them.
+    pub from: u8,
+    /// They are not to be served before that: the same lane owns them.
+    pub closed: bool,
+}
+
+impl Motion {
+    /// The partitions.
+    pub fn partitions(&self) -> std::ops::Range<usize> {
+        usize::from(self.first)..usize::from(self.first) + usize::from(self.count)
+    }
+}
+
+/// The table of lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    /// Counts changes; 0 for a store that never had more than one lane.
+    pub version: u64,
+    /// Which lanes belong together: the low half of the first lane's store id.
+    pub set: u64,
+    /// The number of the lane whose superblock this is.
+    pub here: u8,
+    /// The low half of each lane's store id; 0 for numbers that are not in use.
+    pub members: [u64; MAX_LANES],
+    /// A bit for each lane that is to be emptied.
+    pub draining: u32,
+    /// A bit for each lane that has not served yet, and may not even exist.
+    pub joining: u32,
+    /// The lane of each partition.
+    pub owners: [u8; PARTITIONS],
+    /// What is on its way; one motion at a time.
+    pub motion: Option<Motion>,
+}
+
+impl Lanes {
+    /// The table of a store with one lane.
+    pub fn alone(store_id: u128) -> Self {
+        let mut members = [0; MAX_LANES];
+        members[0] = store_id as u64;
+        Lanes {
+            version: 0,
+            set: store_id as u64,
+            here: 0,
+            members,
+            draining: 0,
+            joining: 0,
+            owners: [0; PARTITIONS],
+            motion: None,
+        }
+    }
+
+    /// Whether the store never had more than one lane, so that a program that knows of one can read it.
+    pub fn is_alone(&self) -> bool {
+        self.version == 0
+    }
+
+    /// Whether a lane is to be emptied.
+    pub fn is_draining(&self, lane: usize) -> bool {
+        self.draining & 1 << lane != 0
+    }
+
+    /// Whether the number is in use.
+    pub fn is_member(&self, lane: usize) -> bool {
+        self.members.get(lane).is_some_and(|&id| id != 0)
+    }
+
+    /// The partitions that a lane owns.
+    pub fn owned(&self, lane: usize) -> usize {
+        self.owners.iter().filter(|&&owner| usize::from(owner) == lane).count()
+    }
+
+    pub(super) fn encode(&self, into: &mut [u8; BLOCK]) {
+        if self.is_alone() {
+            return;
+        }
+        put(into, START, self.version.to_le_bytes());
+        put(into, 152, self.set.to_le_bytes());
+        into[160] = self.here;
+        if let Some(Motion { first, count, from, closed }) = self.motion {
+            into[161] = from;
+            into[162] = closed.into();
+            put(into, 164, first.to_le_bytes());
+            put(into, 166, count.to_le_bytes());
+        }
+        put(into, 168, self.draining.to_le_bytes());
+        put(into, 172, self.joining.to_le_bytes());
+        for (lane, id) in self.members.iter().enumerate() {
+            put(into, MEMBERS + lane * 8, id.to_le_bytes());
+        }
+        for (partition, &owner) in self.owners.iter().enumerate() {
+            let at = partition * OWNER_BITS;
+            let bits = u16::from(owner) << (at % 8);
+            into[OWNERS + at / 8] |= bits as u8;
+            if let Some(next) = into.get_mut(OWNERS + at / 8 + 1) {
+                *next |= (bits >> 8) as u8;
+            }
+        }
+    }
+
+    /// `None` if it says what cannot be.
+    pub(super) fn decode(copy: &[u8; BLOCK], store_id: u128) -> Option<Self> {
+        if all_zero(&copy[START..END]) {
+            return Some(Lanes::alone(store_id));
+        }
+        let mut lanes = Lanes {
+            version: u64_at(copy, START),
+            set: u64_at(copy, 152),
+            here: copy[160],
+            draining: u32_at(copy, 168),
+            joining: u32_at(copy, 172),
+            ..Lanes::alone(store_id)
+        };
+        for (lane, id) in lanes.members.iter_mut().enumerate() {
+            *id = u64_at(copy, MEMBERS + lane * 8);
+        }
+        for (partition, owner) in lanes.owners.iter_mut().enumerate() {
+            let at = partition * OWNER_BITS;
+            let bits = u16_at(copy, OWNERS + at / 8) >> (at % 8);
+            *owner = (bits as usize % MAX_LANES) as u8;
+        }
+        let (first, count) = (u16_at(copy, 164), u16_at(copy, 166));
+        if count > 0 {
+            lanes.motion = Some(Motion { first, count, from: copy[161], closed: copy[162] != 0 });
+        }
+        let motion = lanes.motion.is_none_or(|motion| {
+            motion.partitions().end <= PARTITIONS && lanes.is_member(motion.from.into())
+        });
+        let owned = lanes.owners.iter().all(|&owner| lanes.is_member(owner.into()));
+        (lanes.version > 0 && usize::from(lanes.here) < MAX_LANES && motion && owned)
+            .then_some(lanes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn table() -> Lanes {
+        let mut lanes = Lanes::alone(7);
+        (lanes.version, lanes.here) = (3, 5);
+        (lanes.draining, lanes.joining) = (1 << 31 | 2, 4);
+        (0..MAX_LANES).for_each(|lane| lanes.members[lane] = 100 + lane as u64);
+        for (partition, owner) in lanes.owners.iter_mut().enumerate() {
+            *owner = (partition * 7 % MAX_LANES) as u8;
+        }
+        lanes.motion = Some(Motion { first: 4000, count: 96, from: 31, closed: true });
+        lanes
+    }
+
+    #[test]
+    fn a_table_is_read_as_it_was_written() {
+        for motion in [None, table().motion] {
+            let lanes = Lanes { motion, ..table() };
+            let mut block = [0; BLOCK];
+            lanes.encode(&mut block);
+            assert_eq!(Lanes::decode(&block, 9), Some(lanes));
+            assert!(all_zero(&block[..START]) && all_zero(&block[END..]));
+        }
+        let alone = Lanes::alone(7);
+        let mut block = [0; BLOCK];
+        alone.encode(&mut block);
+        assert!(all_zero(&block));
+        assert_eq!(Lanes::decode(&block, 7), Some(alone));
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_is_none() {
+        let wrong = [
+            Lanes {
+                motion: Some(Motion { first: 4000, count: 97, from: 0, closed: false }),
+                ..table()
+            },
+            Lanes {
+                motion: Some(Motion { first: 0, count: 1, from: 32, closed: false }),
+                ..table()
+            },
+            Lanes { members: [0; MAX_LANES], ..table() },
+            Lanes { here: 32, ..table() },
+        ];
+        for lanes in wrong {
+            let mut block = [0; BLOCK];
+            lanes.encode(&mut block);
+            assert_eq!(Lanes::decode(&block, 9), None);
+        }
+    }
+
+    #[test]
+    fn partitions_are_the_top_of_the_hash() {
+        assert_eq!((partition(0), partition(u64::MAX)), (0, PARTITIONS - 1));
+        assert_eq!(partition(1 << 52), 1);
+    }
+}
