@@ -2,6 +2,7 @@
 
 use crate::cleaner::Cleaner;
 use crate::durability::StoreOptions;
+use crate::key::Key;
 use crate::lane::{
     GROWTH, Lane, LaneOptions, LaneStore, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, lock,
     min_memory, segment_size,
@@ -69,6 +70,58 @@ impl fmt::Display for OpenError {
 }
 
 impl std::error::Error for OpenError {}
+
+/// How a lane is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneState {
+    /// Its number in the store.
+    pub number: usize,
+    /// What its device is called.
+    pub name: String,
+    /// The partitions that it owns, of 4096.
+    pub partitions: usize,
+    /// It is being emptied.
+    pub draining: bool,
+    /// It was emptied: the store does not need its device any more.
+    pub drained: bool,
+    /// How its device is.
+    pub health: Health,
+    /// The size of its device, in bytes.
+    pub capacity: u64,
+    /// Items in its index.
+    pub items: u64,
+    /// Bytes of their records.
+    pub item_bytes: u64,
+}
+
+/// Why a device cannot be drained.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DrainError {
+    /// No device of the store is called so.
+    Unknown {
+        /// What they are called.
+        names: Vec<String>,
+    },
+    /// No other device would be left.
+    Last,
+    /// The store's devices do not take it down.
+    Device(io::Error),
+}
+
+impl fmt::Display for DrainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DrainError::Unknown { names } => {
+                write!(f, "no device of the store is called so; there are {}", names.join(", "))
+            }
+            DrainError::Last => f.write_str("it is the only device that is left"),
+            DrainError::Device(error) => write!(f, "the store cannot be changed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for DrainError {}
 
 /// One engine, shared by all threads.
 #[derive(Debug)]
@@ -303,6 +356,65 @@ impl Engine {
         self.lanes.iter().find_map(failing).unwrap_or(Health::Good)
     }
 
+    /// How each lane is; one without a store.
+    pub fn lanes(&self) -> Vec<LaneState> {
+        let table = *lock(&self.table);
+        let state = |lane: &Arc<Lane>| {
+            let (number, stats) = (lane.number(), lane.stats());
+            LaneState {
+                number,
+                name: lane.name().to_owned(),
+                partitions: table.owned(number),
+                draining: table.is_draining(number),
+                drained: !table.is_member(number) && lane.options.store.is_some(),
+                health: lane.health(),
+                capacity: lane.capacity(),
+                items: stats.items,
+                item_bytes: stats.item_bytes,
+            }
+        };
+        self.lanes.iter().map(state).collect()
+    }
+
+    /// Begins to empty the device of this name: its keys move to the others while clients are served.
+    /// When it is [drained](LaneState::drained) the store does not need it any more.
+    ///
+    /// # Errors
+    /// See [`DrainError`].
+    pub fn drain(&self, name: &str) -> Result<(), DrainError> {
+        self.set_draining(name, true)
+    }
+
+    /// Takes [`Engine::drain`] back: the device gets its share of the keys again. One that is drained
+    /// already has to be added anew.
+    ///
+    /// # Errors
+    /// See [`DrainError`].
+    pub fn keep(&self, name: &str) -> Result<(), DrainError> {
+        self.set_draining(name, false)
+    }
+
+    fn set_draining(&self, name: &str, draining: bool) -> Result<(), DrainError> {
+        let table = *lock(&self.table);
+        let is_used = |lane: &&Arc<Lane>| table.is_member(lane.number());
+        let mut used = self.lanes.iter().filter(is_used);
+        let Some(lane) = used.clone().find(|lane| lane.name() == name) else {
+            let names = used.map(|lane| lane.name().to_owned()).collect();
+            return Err(DrainError::Unknown { names });
+        };
+        let number = lane.number();
+        if draining && !used.any(|l| l.number() != number && !table.is_draining(l.number())) {
+            return Err(DrainError::Last);
+        }
+        let change = |table: &mut Lanes| {
+            table.draining &= !(1 << number);
+            table.draining |= u32::from(draining) << number;
+        };
+        self.change_table(change).map_err(DrainError::Device)?;
+        self.kick_mover();
+        Ok(())
+    }
+
     /// Ends the use of the store properly: everything is durable, and the next start need not look
     /// for what was lost. No session may write any more.
     ///
@@ -371,9 +483,11 @@ impl Engine {
         self.lanes[lane].commit()
     }
 
-    /// How many lanes there are.
-    pub fn lane_count(&self) -> usize {
-        self.lanes.len()
+    /// The position of the lane that a key belongs to; `None` while it is on its way.
+    pub fn lane_of(&self, key: &[u8]) -> Option<usize> {
+        let key = Key::new(key, self.lanes[0].options.hash_seed);
+        let at = self.partitions.lane_of(&key);
+        (at < self.lanes.len()).then_some(at)
     }
 
     /// The commit that changes in a lane are counted to now; 0 without a store.

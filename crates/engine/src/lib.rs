@@ -32,7 +32,7 @@ mod wins;
 mod write;
 
 pub use durability::{Durability, Health, MonotonicClock, StoreDevice, StoreOptions};
-pub use engine::{Engine, ManualCleaner, OpenError};
+pub use engine::{DrainError, Engine, LaneState, ManualCleaner, OpenError};
 pub use expiry::{Expiry, UnixSeconds};
 pub use item::{Item, ItemHandle};
 pub use key::Key;

@@ -1,0 +1,498 @@
+//! Stores of several devices: each has a share of the keys, shares move when devices come and go, and
+//! what is lost with a device never comes back in an older version.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use larder_disk::{Failure, Fault, Operation, SimDevice};
+use larder_engine::{
+    Delete, Deleted, Durability, Engine, Expiry, Health, ManualCleaner, MonotonicClock, OpenError,
+    Options, Outcome, Session, Store, StoreDevice, StoreError, StoreOptions, Stored, WhenFull,
+};
+
+const DEVICE: u64 = 16 << 20;
+
+/// An engine whose threads are the test, on devices that a test may crash, take away and add.
+struct Machine {
+    devices: Vec<(String, Arc<SimDevice>)>,
+    options: Options,
+    engine: Arc<Engine>,
+    session: Session,
+    cleaner: ManualCleaner,
+}
+
+fn device(name: &str) -> (String, Arc<SimDevice>) {
+    let seed = name.bytes().map(u64::from).sum();
+    (name.to_owned(), Arc::new(SimDevice::new(DEVICE, seed)))
+}
+
+fn options(devices: &[(String, Arc<SimDevice>)], durability: Durability) -> Options {
+    let device = |(name, device): &(String, Arc<SimDevice>)| {
+        let seed: u64 = name.bytes().fold(7, |seed, byte| seed * 131 + u64::from(byte));
+        let device = Arc::<SimDevice>::clone(device);
+        StoreDevice { name: name.clone(), device, seeds: [seed, seed + 1, seed + 2] }
+    };
+    let store = StoreOptions {
+        devices: devices.iter().map(device).collect(),
+        forget: Vec::new(),
+        durability,
+        sync_interval: Duration::from_secs(1),
+        accept_damage: false,
+        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
+        created: 1,
+    };
+    Options { memory: 32 << 20, store: Some(store), ..Options::default() }
+}
+
+fn names(names: &[&str]) -> Vec<(String, Arc<SimDevice>)> {
+    names.iter().map(|name| device(name)).collect()
+}
+
+fn value(key: u32, version: u32) -> Vec<u8> {
+    format!("{key}.{version} ").repeat(1 + key as usize % 40).into_bytes()
+}
+
+impl Machine {
+    fn start(devices: Vec<(String, Arc<SimDevice>)>, durability: Durability) -> Machine {
+        let options = options(&devices, durability);
+        Machine::with(devices, options).expect("a machine that starts")
+    }
+
+    fn with(
+        devices: Vec<(String, Arc<SimDevice>)>,
+        options: Options,
+    ) -> Result<Machine, OpenError> {
+        let engine = Engine::open_without_threads(options.clone())?;
+        let mut session = engine.session(Waker::noop().clone());
+        session.tick(1000);
+        Ok(Machine { devices, options, engine, session, cleaner: ManualCleaner::default() })
+    }
+
+    fn turn(&mut self) {
+        self.engine.serve_reads();
+        self.engine.commit();
+        self.engine.clean(&mut self.cleaner);
+        self.engine.move_partitions();
+        self.session.tick(1000);
+    }
+
+    /// Repeats a call until it does not wait any more.
+    fn call<T>(&mut self, mut call: impl FnMut(&Session) -> Outcome<T>) -> Option<T> {
+        for _ in 0..100_000 {
+            match call(&self.session) {
+                Outcome::Ready(answer) => return Some(answer),
+                Outcome::AfterCommit(answer, point) => {
+                    self.engine.commit();
+                    let state = self.session.commit_state(point);
+                    return (state == larder_engine::CommitState::Durable).then_some(answer);
+                }
+                Outcome::Refused(_) => return None,
+                Outcome::NeedsRead | Outcome::NeedsSpace => self.turn(),
+            }
+        }
+        panic!("a call waits for ever: {:?}", self.engine.stats());
+    }
+
+    fn set(&mut self, key: u32, version: u32) -> bool {
+        let (name, value) = (format!("key{key}"), value(key, version));
+        let stored = self.call(|s| {
+            let store = Store::set(&value, key, Expiry::at(5000 + key));
+            s.store(&s.key(name.as_bytes()), store)
+        });
+        matches!(stored, Some(Stored::Stored { .. }))
+    }
+
+    fn delete(&mut self, key: u32) -> bool {
+        let name = format!("key{key}");
+        let deleted = self.call(|s| s.delete(&s.key(name.as_bytes()), &Delete::default()));
+        deleted == Some(Deleted::Deleted)
+    }
+
+    /// Value, flags, expiry and cas id.
+    #[allow(clippy::type_complexity)]
+    fn get(&mut self, key: u32) -> Option<Option<(Vec<u8>, u32, Expiry, u64)>> {
+        let name = format!("key{key}");
+        self.call(|s| {
+            s.get(&s.key(name.as_bytes())).map(|found| {
+                found.map(|item| (item.value().to_vec(), item.flags(), item.expiry(), item.cas()))
+            })
+        })
+    }
+
+    fn version(&mut self, key: u32) -> Option<u32> {
+        let (found, ..) = self.get(key).expect("a get that is answered")?;
+        (0..20).find(|&version| value(key, version) == found).or_else(|| panic!("{found:?}"))
+    }
+
+    /// Until nothing is left to be moved.
+    fn settle(&mut self) {
+        for _ in 0..1_000_000 {
+            self.engine.serve_reads();
+            self.engine.commit();
+            self.engine.clean(&mut self.cleaner);
+            self.session.tick(1000);
+            if !self.engine.move_partitions() {
+                return;
+            }
+        }
+        panic!("the mover never ends: {:?}", self.engine.lanes());
+    }
+
+    /// Power loss of all devices, or the end of the process if there is no seed; then a start with
+    /// `change`d devices.
+    fn restart(
+        self,
+        seed: Option<u64>,
+        change: impl FnOnce(&mut Vec<(String, Arc<SimDevice>)>, &mut Options),
+    ) -> Result<Machine, OpenError> {
+        let mut devices = self.devices;
+        for (_, device) in &mut devices {
+            *device = Arc::new(seed.map_or_else(|| device.image(), |seed| device.crash(seed)));
+        }
+        let durability = self.options.store.as_ref().map_or(Durability::Sync, |s| s.durability);
+        let mut unused = self.options.clone();
+        change(&mut devices, &mut unused);
+        let forget = unused.store.map(|store| store.forget);
+        let mut options = options(&devices, durability);
+        options.when_full = unused.when_full;
+        if let (Some(store), Some(forget)) = (&mut options.store, forget) {
+            store.forget = forget;
+        }
+        Machine::with(devices, options)
+    }
+
+    fn partitions(&self) -> BTreeMap<String, usize> {
+        self.engine.lanes().into_iter().map(|lane| (lane.name, lane.partitions)).collect()
+    }
+}
+
+fn filled(machine: &mut Machine, keys: u32) {
+    for key in 0..keys {
+        assert!(machine.set(key, 0));
+    }
+}
+
+fn all_there(machine: &mut Machine, keys: u32) {
+    for key in 0..keys {
+        assert_eq!(machine.version(key), Some(0), "key {key}");
+    }
+}
+
+#[test]
+fn every_device_has_its_share_and_a_power_loss_takes_nothing() {
+    let mut machine = Machine::start(names(&["a", "b", "c"]), Durability::Sync);
+    filled(&mut machine, 3000);
+    let items: Vec<u64> = machine.engine.lanes().iter().map(|lane| lane.items).collect();
+    assert!(items.iter().all(|&items| items > 800), "{items:?}");
+    for seed in 0..4 {
+        machine = machine.restart(Some(seed), |_, _| {}).expect("a start");
+        all_there(&mut machine, 3000);
+    }
+    // In another order, too, and after a clean stop.
+    machine.engine.close().expect("a clean stop");
+    let mut machine = machine.restart(Some(9), |devices, _| devices.reverse()).expect("a start");
+    assert!(machine.engine.recovered().is_some_and(|recovered| recovered.clean));
+    all_there(&mut machine, 3000);
+}
+
+#[test]
+fn a_device_that_is_added_gets_its_share_while_clients_are_served() {
+    let mut machine = Machine::start(names(&["a"]), Durability::Sync);
+    filled(&mut machine, 3000);
+    assert!(machine.delete(7));
+    let before: Vec<_> = (0..3000).map(|key| machine.get(key)).collect();
+    let mut machine = machine
+        .restart(Some(1), |devices, _| devices.extend(names(&["b", "c"])))
+        .expect("a start with more devices");
+    assert_eq!(machine.partitions()["a"], 4096);
+    for key in 3000..4000 {
+        assert!(machine.set(key, 0));
+        machine.engine.move_partitions();
+    }
+    machine.settle();
+    let partitions = machine.partitions();
+    assert!(partitions.values().all(|&count| count.abs_diff(4096 / 3) < 130), "{partitions:?}");
+    let items: u64 = machine.engine.lanes().iter().map(|lane| lane.items).sum();
+    assert_eq!(items, 3999, "nothing is anywhere twice");
+    // Flags, expiry and cas ids have moved, too.
+    let after: Vec<_> = (0..3000).map(|key| machine.get(key)).collect();
+    assert!(before == after);
+    // No cas id is handed out twice.
+    for key in (0..3000).filter(|&key| key != 7) {
+        let (.., cas) = machine.get(key).flatten().expect("it is there");
+        assert!(machine.set(key, 1));
+        let (.., next) = machine.get(key).flatten().expect("it is there");
+        assert!(next > cas, "key {key}: {next} after {cas}");
+    }
+    let mut machine = machine.restart(Some(2), |_, _| {}).expect("a start");
+    assert_eq!(machine.partitions(), partitions);
+    assert_eq!(machine.version(7), None);
+    assert!((0..3000).filter(|&key| key != 7).all(|key| machine.version(key) == Some(1)));
+}
+
+#[test]
+fn a_device_that_is_drained_is_not_needed_any_more() {
+    let mut machine = Machine::start(names(&["a", "b", "c"]), Durability::Async);
+    filled(&mut machine, 3000);
+    assert!(machine.engine.drain("x").is_err());
+    machine.engine.drain("b").expect("a drain");
+    for key in 0..500 {
+        assert!(machine.set(key, 1));
+        machine.engine.move_partitions();
+    }
+    machine.settle();
+    let lanes = machine.engine.lanes();
+    let drained = lanes.iter().find(|lane| lane.name == "b").expect("the lane");
+    assert_eq!((drained.partitions, drained.items, drained.drained), (0, 0, true));
+    assert!(machine.engine.commit());
+    let mut machine = machine
+        .restart(None, |devices, _| devices.retain(|(name, _)| name != "b"))
+        .expect("a start without it");
+    for key in 0..3000 {
+        assert_eq!(machine.version(key), Some(u32::from(key < 500)), "key {key}");
+    }
+    // With the last one there is nothing left to move to.
+    machine.engine.drain("a").expect("a drain");
+    machine.settle();
+    assert!(machine.engine.drain("c").is_err());
+    all_there_from(&mut machine, 500, 3000);
+}
+
+fn all_there_from(machine: &mut Machine, first: u32, keys: u32) {
+    (first..keys).for_each(|key| assert_eq!(machine.version(key), Some(0), "key {key}"));
+}
+
+#[test]
+fn a_drained_device_that_is_still_given_is_not_used_and_one_that_was_left_behind_is_refused() {
+    let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+    filled(&mut machine, 500);
+    let old = Arc::new(machine.devices[1].1.image());
+    machine.engine.drain("b").expect("a drain");
+    machine.settle();
+    let mut machine = machine.restart(Some(1), |_, _| {}).expect("a start");
+    assert_eq!(machine.engine.lanes().len(), 1);
+    all_there(&mut machine, 500);
+    assert!(machine.set(3, 1));
+    // What is on the old copy is out of date.
+    let refused = machine.restart(Some(2), |devices, _| devices[1].1 = old);
+    assert!(matches!(
+        refused.map(drop),
+        Err(OpenError::Store(StoreError::LeftBehind { name })) if name == "b"
+    ));
+}
+
+#[test]
+fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
+    let mut machine = Machine::start(names(&["a", "b", "c"]), Durability::Sync);
+    filled(&mut machine, 3000);
+    let had: Vec<bool> = {
+        let lane = |key: u32| machine.engine.lane_of(format!("key{key}").as_bytes());
+        (0..3000).map(|key| lane(key) == Some(1)).collect()
+    };
+    let devices = machine.devices.clone();
+    let refused = machine.restart(Some(1), |devices, _| drop(devices.remove(1)));
+    assert!(matches!(
+        refused.map(drop),
+        Err(OpenError::Store(StoreError::Missing { lanes })) if lanes == [1]
+    ));
+    let mut machine = Machine::start(devices, Durability::Sync);
+    assert!(machine.set(1, 0));
+    let mut machine = machine
+        .restart(Some(2), |devices, options| {
+            devices.remove(1);
+            options.store.as_mut().expect("a store").forget = vec![1];
+        })
+        .expect("a start without it");
+    for (key, had) in had.iter().enumerate() {
+        let expected = if *had { None } else { Some(0) };
+        assert_eq!(machine.version(key as u32), expected, "key {key}");
+    }
+    filled(&mut machine, 3000);
+    // It need not be said again, and says nothing of a lane that is there.
+    let mut machine = machine
+        .restart(Some(3), |_, options| options.store.as_mut().expect("a store").forget = vec![1])
+        .expect("a start");
+    all_there(&mut machine, 3000);
+    let refused = machine
+        .restart(Some(4), |_, options| options.store.as_mut().expect("a store").forget = vec![2]);
+    assert!(matches!(refused.map(drop), Err(OpenError::Store(StoreError::NotMissing { lane: 2 }))));
+}
+
+/// At every point of a motion the power may go, or a device vanish for good: what is lost is lost, and
+/// nothing comes back.
+#[test]
+fn a_crash_at_any_moment_of_a_motion_loses_nothing() {
+    let start = || {
+        let mut machine = Machine::start(names(&["a"]), Durability::Sync);
+        filled(&mut machine, 60);
+        machine.restart(Some(1), |devices, _| devices.extend(names(&["b"]))).expect("a start")
+    };
+    let (mut nth, mut ended) = (0, false);
+    while !ended {
+        nth += 1 + nth / 40;
+        let mut machine = start();
+        let at = machine.devices.iter().map(|(_, device)| device.counts().changes()).collect();
+        let stopped: Vec<u64> = at;
+        // Both devices belong to one machine: when one stops, the other does.
+        let which = nth as usize % 2;
+        machine.devices[which].1.stop_at(stopped[which] + nth);
+        let mut versions = vec![0; 60];
+        let mut unknown = None;
+        for turn in 0..4000 {
+            machine.turn();
+            if machine.devices.iter().any(|(_, device)| device.is_stopped()) {
+                break;
+            }
+            let key = turn % 60;
+            if turn % 3 == 0 {
+                unknown = Some(key);
+                if machine.set(key, versions[key as usize] + 1) {
+                    versions[key as usize] += 1;
+                    unknown = None;
+                }
+                versions[key as usize] %= 15;
+            }
+            if !machine.engine.move_partitions() && turn > 10 {
+                ended = true;
+                break;
+            }
+        }
+        machine.devices.iter().for_each(|(_, device)| device.stop());
+        let mut machine = machine.restart(Some(nth), |_, _| {}).expect("a start");
+        let half = nth % 2 == 0;
+        for round in 0..2 {
+            for key in 0..60 {
+                let found = machine.version(key);
+                let known = versions[key as usize];
+                let good = found == Some(known) || unknown == Some(key) && found == Some(known + 1);
+                assert!(good, "crash {nth}, round {round}, key {key}: {found:?}, not {known}");
+            }
+            if half {
+                machine.settle();
+            }
+        }
+    }
+    assert!(nth > 100, "{nth}");
+}
+
+#[test]
+fn a_lane_whose_device_fails_leaves_the_others_alone() {
+    let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+    filled(&mut machine, 200);
+    let fails = |operation| Fault { operation, at: 1, times: u64::MAX, failure: Failure::Io };
+    for operation in [Operation::Write, Operation::Sync] {
+        machine.devices[1].1.plan(fails(operation));
+    }
+    let in_b = |machine: &Machine, key: u32| {
+        machine.engine.lane_of(format!("key{key}").as_bytes()) == Some(1)
+    };
+    for key in 0..200 {
+        assert_eq!(machine.set(key, 1), !in_b(&machine, key), "key {key}");
+    }
+    let Health::Failing { reason } = machine.engine.health() else { panic!("it fails") };
+    assert!(reason.starts_with("b: "), "{reason}");
+    for key in 0..200 {
+        let expected = u32::from(!in_b(&machine, key));
+        assert_eq!(machine.version(key), Some(expected), "key {key}");
+    }
+    machine.devices[1].1.mend();
+    machine.turn();
+    assert_eq!(machine.engine.health(), Health::Good);
+    assert!((0..200).all(|key| machine.set(key, 2)));
+}
+
+/// The device that keys move to fails on the way: they stay where they are.
+#[test]
+fn a_motion_to_a_device_that_fails_is_given_up_and_done_later() {
+    for operation in [Operation::Write, Operation::Sync] {
+        for nth in 1..40 {
+            let mut machine = Machine::start(names(&["a"]), Durability::Sync);
+            filled(&mut machine, 100);
+            let mut machine = machine
+                .restart(Some(1), |devices, _| devices.extend(names(&["b"])))
+                .expect("a start");
+            let counts = machine.devices[1].1.counts();
+            let done = if operation == Operation::Write { counts.writes } else { counts.syncs };
+            let fault = Fault { operation, at: done + nth, times: 6, failure: Failure::Io };
+            machine.devices[1].1.plan(fault);
+            for turn in 0..300 {
+                machine.turn();
+                let key = turn % 100;
+                assert_eq!(machine.version(key), Some(0), "{operation:?} {nth}: key {key}");
+            }
+            machine.settle();
+            all_there(&mut machine, 100);
+            let mut machine = machine.restart(Some(nth), |_, _| {}).expect("a start");
+            all_there(&mut machine, 100);
+        }
+    }
+}
+
+#[test]
+fn flushes_empty_all_lanes_while_keys_move() {
+    let mut machine = Machine::start(names(&["a"]), Durability::Sync);
+    filled(&mut machine, 500);
+    let mut machine =
+        machine.restart(Some(1), |devices, _| devices.extend(names(&["b"]))).expect("a start");
+    for _ in 0..37 {
+        machine.turn();
+    }
+    assert_eq!(machine.call(|s| s.flush_all(None)), Some(()));
+    assert!((0..500).all(|key| machine.version(key).is_none()));
+    filled(&mut machine, 300);
+    assert_eq!(machine.call(|s| s.flush_all(Some(1002))), Some(()));
+    for _ in 0..20 {
+        machine.turn();
+    }
+    all_there(&mut machine, 300);
+    for _ in 0..1000 {
+        machine.turn();
+        machine.session.tick(1003);
+    }
+    assert!((0..300).all(|key| machine.version(key).is_none()));
+    machine.settle();
+    assert!((0..500).all(|key| machine.version(key).is_none()));
+    let mut machine = machine.restart(Some(2), |_, _| {}).expect("a start");
+    assert!((0..500).all(|key| machine.version(key).is_none()));
+}
+
+#[test]
+fn what_is_larger_than_memory_moves_too() {
+    let mut machine = Machine::start(names(&["a"]), Durability::Async);
+    machine.options.when_full = WhenFull::Refuse;
+    let big = vec![b'v'; 3000];
+    let keys: Vec<String> = (0..3500).map(|n| format!("big{n}")).collect();
+    let store = |machine: &mut Machine, key: &str, value: &[u8]| {
+        let stored =
+            machine.call(|s| s.store(&s.key(key.as_bytes()), Store::set(value, 0, Expiry::NEVER)));
+        assert!(matches!(stored, Some(Stored::Stored { .. })));
+    };
+    for key in &keys {
+        store(&mut machine, key, &big);
+    }
+    // Large values have mappings of their own.
+    let larger = vec![b'l'; 700 << 10];
+    store(&mut machine, "large", &larger);
+    machine.options.memory = 16 << 20;
+    assert!(machine.engine.commit());
+    let mut machine = machine
+        .restart(None, |devices, options| {
+            devices.extend(names(&["b"]));
+            options.when_full = WhenFull::Refuse;
+        })
+        .expect("a start");
+    machine.settle();
+    let lanes = machine.engine.lanes();
+    assert!(lanes.iter().all(|lane| lane.items > 1000), "{lanes:?}");
+    for key in &keys {
+        let found = machine.call(|s| {
+            s.get(&s.key(key.as_bytes())).map(|item| item.map(|item| item.value().to_vec()))
+        });
+        assert_eq!(found.flatten().as_deref(), Some(&big[..]));
+    }
+    let found = machine
+        .call(|s| s.get(&s.key(b"large")).map(|item| item.map(|item| item.value().to_vec())));
+    assert!(found.flatten().as_deref() == Some(&larger[..]));
+}
