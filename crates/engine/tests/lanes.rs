@@ -220,7 +220,7 @@ fn a_device_that_is_added_gets_its_share_while_clients_are_served() {
     let after: Vec<_> = (0..3000).map(|key| machine.get(key)).collect();
     assert!(before == after);
     // No cas id is handed out twice.
-    for key in (0..3000).filter(|&key| key != 7) {
+    for key in (0..4000).filter(|&key| key != 7) {
         let (.., cas) = machine.get(key).flatten().expect("it is there");
         assert!(machine.set(key, 1));
         let (.., next) = machine.get(key).flatten().expect("it is there");
