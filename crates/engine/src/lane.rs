@@ -287,6 +287,7 @@ impl Lane {
                 * self.log.segment_size() as u64,
             buffer_bytes: self.budget.buffers(),
             segment_size: self.log.segment_size() as u64,
+            device_written_bytes: self.log.store().map_or(0, |store| store.written()),
             unsynced_bytes: self.log.unsynced_bytes(),
             ..Stats::default()
         };

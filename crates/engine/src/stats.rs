@@ -91,6 +91,8 @@ counters! {
     store_too_large,
     /// Items moved by the cleaner to keep them.
     moved_items,
+    /// Bytes of records that calls wrote, tombstones included.
+    written_bytes,
 }
 
 /// Adds to a counter whose only writer is this thread.
@@ -132,6 +134,9 @@ pub struct Stats {
     pub segments: u64,
     /// Jumbo segments.
     pub jumbos: u64,
+    /// Bytes written to the devices since the start. Divided by what
+    /// [calls wrote](Totals::written_bytes) that is the write amplification.
+    pub device_written_bytes: u64,
     /// Bytes that a crash would take back.
     pub unsynced_bytes: u64,
     /// How long ago the oldest of them may have been written, in milliseconds.
@@ -167,6 +172,7 @@ impl Stats {
         self.segment_size = self.segment_size.max(other.segment_size);
         self.segments += other.segments;
         self.jumbos += other.jumbos;
+        self.device_written_bytes += other.device_written_bytes;
         self.unsynced_bytes += other.unsynced_bytes;
         self.unsynced_ms = self.unsynced_ms.max(other.unsynced_ms);
         self.commits += other.commits;

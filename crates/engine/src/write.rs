@@ -9,6 +9,7 @@ use crate::index::{Guard, Place};
 use crate::key::Key;
 use crate::lane::session::LaneSession;
 use crate::large::LargeValue;
+use crate::stats::bump;
 use larder_log::record::{HEADER, Kind, write_head, write_head_as};
 use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
@@ -152,6 +153,7 @@ impl LaneSession {
             body => self.write_jumbo(guard, key, fields, &layout, body, value_hash)?,
         };
         log.segment(address.segment()).note_expiry(fields.expiry);
+        bump(&self.counters.written_bytes, size as u64);
         self.changed(address, size, existing);
         Ok(self.publish(guard, key, existing, place, address))
     }
@@ -179,6 +181,7 @@ impl LaneSession {
             log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
         }
         let address = reserved.address;
+        bump(&self.counters.written_bytes, layout.size() as u64);
         self.changed(address, layout.size(), existing);
         let bury = || {
             let segment = log.segment(address.segment());

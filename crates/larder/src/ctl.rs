@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use larder_client::{Address, Client, Error, Options};
 
 /// The command line.
@@ -34,6 +34,33 @@ pub(crate) fn command() -> Command {
             Arg::new("group").value_name("GROUP").help("settings, items, slabs, conns, reset"),
         ))
         .subcommand(Command::new("flush").about("Forget every item (flush_all)"))
+        .subcommand(
+            Command::new("drain")
+                .about("Empty a device of the store, so that the next start does not need it")
+                .long_about(
+                    "Moves the keys of a device to the others while clients are served, and waits until \
+                     that has ended. Interrupting it interrupts the waiting only. When a device is \
+                     drained, take it out of --store.",
+                )
+                .arg(
+                    Arg::new("device")
+                        .value_name("PATH")
+                        .required(true)
+                        .help("The device as it is given to --store, without its size"),
+                )
+                .arg(
+                    Arg::new("cancel")
+                        .long("cancel")
+                        .action(ArgAction::SetTrue)
+                        .help("Let it have its share of the keys again"),
+                )
+                .arg(
+                    Arg::new("no-wait")
+                        .long("no-wait")
+                        .action(ArgAction::SetTrue)
+                        .help("Do not wait for the end; see larder_lane_… in larder ctl stats"),
+                ),
+        )
 }
 
 /// Runs it.
@@ -60,12 +87,69 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
                 println!("{name:<32} {value}");
             }
         }
+        "drain" => drain(&mut client, matches)?,
         _ => {
             client.flush_all(None)?;
             println!("flushed");
         }
     }
     Ok(())
+}
+
+/// How often a drain is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
+    let device = text_of(matches, "device").unwrap_or_default();
+    let cancel = matches.get_flag("cancel");
+    let verb = if cancel { "keep" } else { "drain" };
+    client.send_raw(format!("store {verb} {device}\r\n").as_bytes())?;
+    match client.read_line()? {
+        b"OK" => {}
+        line => {
+            let line = String::from_utf8_lossy(line);
+            return Err(Error::Server(line.trim_start_matches("SERVER_ERROR ").to_owned()));
+        }
+    }
+    if cancel || matches.get_flag("no-wait") {
+        println!("{device} {}", if cancel { "is kept" } else { "is being drained" });
+        return Ok(());
+    }
+    let mut last = String::new();
+    loop {
+        let Some((state, partitions)) = lane_of(client, device)? else {
+            return Err(Error::Server(format!("{device} is no device of the store")));
+        };
+        if state == "drained" {
+            println!("{device} is drained: take it out of --store");
+            return Ok(());
+        }
+        if state == "ok" {
+            return Err(Error::Server(format!("{device} is not being drained any more")));
+        }
+        let progress = format!("{state}, {partitions} of 4096 shares of the keys are left");
+        if progress != last {
+            println!("{progress}");
+            last = progress;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// State and partitions of a device's lane.
+fn lane_of(client: &mut Client, device: &str) -> Result<Option<(String, String)>, Error> {
+    let stats = client.stats(None)?;
+    let is_it = |(name, value): &&(String, String)| {
+        name.starts_with("larder_lane_") && name.ends_with("_device") && value == device
+    };
+    let Some((name, _)) = stats.iter().find(is_it) else { return Ok(None) };
+    let lane = name.trim_end_matches("_device");
+    let value = |what: &str| {
+        let name = format!("{lane}_{what}");
+        let row = stats.iter().find(|(row, _)| *row == name);
+        row.map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    Ok(Some((value("state"), value("partitions"))))
 }
 
 /// The value of an argument that only one operation has.

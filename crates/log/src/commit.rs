@@ -268,7 +268,7 @@ impl Log {
                 let which = committer.tails[stream as usize];
                 if written.tails[stream as usize] == which {
                     let place = store.geometry.tail_place(stream as usize, 1 - which);
-                    store.device.write_at(place, &[0; BLOCK])?;
+                    store.write(place, &[0; BLOCK])?;
                 }
             }
         }
@@ -298,7 +298,7 @@ impl Log {
             // SAFETY: everything below the part's end is complete and never changes; behind the end
             // of a sealed segment nothing is written any more.
             let blocks = unsafe { std::slice::from_raw_parts(frame.add(first), whole - first) };
-            store.device.write_at(place + first as u64, blocks)?;
+            store.write(place + first as u64, blocks)?;
         }
         if part.sealed {
             written.summaries.extend(self.summarize(store, part));
@@ -316,7 +316,7 @@ impl Log {
             };
             tail.encode(data, &store.identity, &mut committer.buffer);
             let place = store.geometry.tail_place(part.stream as usize, which);
-            store.device.write_at(place, &committer.buffer[..])?;
+            store.write(place, &committer.buffer[..])?;
             written.tails[part.stream as usize] = which;
         }
         Ok(())
@@ -357,7 +357,7 @@ impl Log {
             std::slice::from_raw_parts(base, RECORD_AT + size + TRAILER_BYTES)
         };
         for (piece, place) in image.chunks(self.segment_size()).zip(store.places(number)) {
-            store.device.write_at(store.geometry.segment(place), piece)?;
+            store.write(store.geometry.segment(place), piece)?;
         }
         for (index, &part) in parts.iter().enumerate() {
             let usage = Use::Part {
@@ -391,7 +391,7 @@ impl Log {
         }
         meta.encode(number, map, &store.identity, &mut bytes);
         written.metas.push((number, version));
-        store.device.write_at(store.geometry.meta(number, meta.copy()), &bytes)
+        store.write(store.geometry.meta(number, meta.copy()), &bytes)
     }
 
     /// The commit was written and synced: its marks move.

@@ -107,7 +107,7 @@ impl Log {
             let kept = unsafe { std::slice::from_raw_parts(frame.add(first), len) };
             block[..len].copy_from_slice(kept);
             let place = store.geometry.segment(cut.segment) + first as u64;
-            store.device.write_at(place, &block)?;
+            store.write(place, &block)?;
         }
         Ok(())
     }

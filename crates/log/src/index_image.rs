@@ -55,7 +55,7 @@ impl<'a> ImageWriter<'a> {
         self.buffer[..PART_HEADER_BYTES].copy_from_slice(&header);
         self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK), 0);
         let place = self.store.geometry.segment(self.current);
-        self.store.device.write_at(place, &self.buffer)?;
+        self.store.write(place, &self.buffer)?;
         self.bytes += u64::from(length);
         self.buffer.truncate(PART_HEADER_BYTES);
         self.current = next;

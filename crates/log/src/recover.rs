@@ -411,7 +411,7 @@ impl Log {
             let mut block = [0; BLOCK];
             store.device.read_at(place, &mut block)?;
             survey.lay_tails_over(store, found, tail.offset as usize, &mut block);
-            store.device.write_at(place, &block)?;
+            store.write(place, &block)?;
         }
         Ok(())
     }
@@ -433,7 +433,7 @@ impl Log {
             store.device.read_at(place, &mut block)?;
             survey.lay_tails_over(store, found, first, &mut block);
             block[len..].fill(0);
-            store.device.write_at(place, &block)?;
+            store.write(place, &block)?;
         }
         let cover = store.entry(found.number).cover.load(Ordering::Relaxed);
         let dead = (!found.dead.is_empty()).then_some(&found.dead[..]);

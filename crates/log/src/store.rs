@@ -73,6 +73,7 @@ impl Changing {
 #[derive(Debug)]
 pub struct Store {
     pub(crate) device: Arc<dyn Device>,
+    written: AtomicU64,
     pub(crate) geometry: Geometry,
     pub(crate) changing: Mutex<Changing>,
     pub(crate) identity: Identity,
@@ -114,6 +115,7 @@ impl Store {
         let next = superblock.next_commit.max(1);
         Store {
             device,
+            written: AtomicU64::new(0),
             geometry,
             identity: superblock.identity(),
             changing: Mutex::new(Changing { superblock, changes: 0, durable: 0 }),
@@ -133,6 +135,17 @@ impl Store {
             cover_wanted: AtomicU64::new(0),
             summary_room: Default::default(),
         }
+    }
+
+    /// Writes to the device. All writes go through here.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.device.write_at(offset, bytes)
+    }
+
+    /// Bytes that were written to the device since the store was opened, of whatever kind.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     /// Segments of the store.
@@ -308,7 +321,7 @@ impl Store {
         let superblock = Superblock { counter, ..changing.superblock };
         let mut block = [0; BLOCK];
         superblock.encode(&mut block);
-        self.device.write_at(SUPERBLOCKS[superblock.copy()], &block)
+        self.write(SUPERBLOCKS[superblock.copy()], &block)
     }
 
     /// Writes the superblock to the older of its copies if it has changed; the answer is for

@@ -85,7 +85,7 @@ impl Log {
             let in_use = matches!(segment.state(), State::Sealed | State::Cleaning);
             if in_use && segment.generation() == staged.generation {
                 let end = store.geometry.segment(staged.segment) + self.segment_size() as u64;
-                let _ = store.device.write_at(end - staged.bytes.len() as u64, &staged.bytes);
+                let _ = store.write(end - staged.bytes.len() as u64, &staged.bytes);
             }
         }
     }

@@ -262,7 +262,7 @@ impl Server {
             let thread = server.spawn_worker(worker, &context)?;
             server.workers.push(thread);
         }
-        if server.source.settings().store.is_some() {
+        if server.source.settings().has_store() {
             let watch = store::Watch::start(Arc::clone(server.engine()));
             server.watch = Some(watch.map_err(system("start the store's watch"))?);
         }
@@ -279,7 +279,7 @@ impl Server {
     ) -> Result<JoinHandle<()>, StartError> {
         let source = Arc::clone(&self.source);
         let mut session = source.engine.session(worker.waker());
-        if source.settings().store.is_some() {
+        if source.settings().has_store() {
             let _ =
                 source.flash_io.set(store::flash_io(&mut session, &worker, source.net.backend()));
         }

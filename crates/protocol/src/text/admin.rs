@@ -34,6 +34,8 @@ pub enum Admin<'a> {
     Shutdown(Shutdown),
     /// lru_crawler metadump, lru_crawler mgdump.
     Dump(Dump<'a>),
+    /// store drain, store keep: Larder's own.
+    Device(Device<'a>),
     /// Tuning that has no meaning here.
     Accepted {
         /// No reply is wanted.
@@ -50,6 +52,15 @@ pub enum Shutdown {
     Graceful,
     /// In a way that does not exist.
     Unknown,
+}
+
+/// What becomes of a device of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device<'a> {
+    /// What it is called: the rest of the line.
+    pub name: &'a [u8],
+    /// It is to be emptied, or not any more.
+    pub drain: bool,
 }
 
 /// A dump of all items.
@@ -124,6 +135,10 @@ pub(super) fn parse<'a>(frame: Frame<'a>) -> Parsed<'a> {
             };
             admin(frame, Admin::Shutdown(mode))
         }
+        b"store" => match device(frame.line) {
+            Some(device) => admin(frame, Admin::Device(device)),
+            None => refused(reply::ERROR),
+        },
         b"slabs" => checked(slabs(&arguments)),
         b"lru" => checked(lru(&arguments)),
         b"extstore" => checked(extstore(&arguments)),
@@ -161,6 +176,16 @@ fn dump<'a>(arguments: &Arguments<'a>) -> Option<Dump<'a>> {
         _ => return None,
     };
     Some(Dump { format, classes: arguments.get(1) })
+}
+
+/// The name of a device may have spaces in it.
+fn device(line: &[u8]) -> Option<Device<'_>> {
+    let rest = line.strip_prefix(b"store ")?;
+    let (name, drain) = match rest.strip_prefix(b"drain ") {
+        Some(name) => (name, true),
+        None => (rest.strip_prefix(b"keep ")?, false),
+    };
+    (!name.is_empty()).then_some(Device { name, drain })
 }
 
 /// `Ok` or the error, for a condition.

@@ -4,6 +4,8 @@
 
 use std::fmt::{Display, Write};
 
+use larder_engine::{Health, LaneState};
+
 use crate::process;
 use crate::server::store;
 use crate::settings::{MEMCACHED_VERSION, durability_name};
@@ -143,7 +145,7 @@ fn store_metrics(source: &Source, engine: &larder_engine::Stats, page: &mut Page
     let settings = source.settings();
     page.head("store_info", "gauge", "What an acknowledged write survives.");
     let labels = format!("{{durability=\"{}\"}}", durability_name(settings.durability()));
-    page.sample("store_info", &labels, u8::from(settings.store.is_some()));
+    page.sample("store_info", &labels, u8::from(settings.has_store()));
     let healthy = store::failure(&source.engine).is_none();
     page.one("store_healthy", "gauge", "Whether the store takes writes.", u8::from(healthy));
     let gauges = [
@@ -162,11 +164,41 @@ fn store_metrics(source: &Source, engine: &larder_engine::Stats, page: &mut Page
     );
     page.one("recovery_seconds", "gauge", "How long recovery took.", seconds(engine.recovery_ms));
     page.one("commits_total", "counter", "Commits to the store.", engine.commits);
+    let counters = [
+        ("record_bytes_total", "Bytes of records that clients wrote.", engine.totals.written_bytes),
+        ("device_written_bytes_total", "Bytes written to devices.", engine.device_written_bytes),
+    ];
+    for (name, help, value) in counters {
+        page.one(name, "counter", help, value);
+    }
+    lane_metrics(source, page);
     page.head("commit_seconds", "gauge", "How long the latest commits took.");
     for (quantile, us) in [("0.5", engine.commit_us_p50), ("0.99", engine.commit_us_p99)] {
         let labels = format!("{{quantile=\"{quantile}\"}}");
         page.sample("commit_seconds", &labels, us as f64 / 1e6);
     }
+}
+
+fn lane_metrics(source: &Source, page: &mut Page) {
+    let lanes = source.engine.lanes();
+    if !source.settings().has_store() {
+        return;
+    }
+    let mut each = |name, help, value: &dyn Fn(&LaneState) -> u64| {
+        page.head(name, "gauge", help);
+        for lane in &lanes {
+            let labels = format!("{{lane=\"{}\",device={:?}}}", lane.number, lane.name);
+            page.sample(name, &labels, value(lane));
+        }
+    };
+    each("lane_healthy", "Whether the device takes writes.", &|lane| {
+        u64::from(lane.health == Health::Good)
+    });
+    each("lane_draining", "Whether the device is being emptied.", &|lane| lane.draining.into());
+    each("lane_partitions", "Shares of the keys, of 4096.", &|lane| lane.partitions as u64);
+    each("lane_items", "Items of the device's keys.", &|lane| lane.items);
+    each("lane_bytes", "Bytes of their records.", &|lane| lane.item_bytes);
+    each("lane_capacity_bytes", "Size of the device.", &|lane| lane.capacity);
 }
 
 fn connection_metrics(source: &Source, page: &mut Page) {

@@ -61,7 +61,7 @@ fn a_start_shows_how_far_it_is() {
     // An address of its own: a client of another test could be given the port meanwhile.
     let address = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let mut settings = Settings { admin: Some(address), ..settings() };
-    settings.store = Some(StorePath { path: folder.clone(), size: Some(64 << 20) });
+    settings.store = vec![StorePath { path: folder.clone(), size: Some(64 << 20), tier: None }];
     std::fs::create_dir_all(&folder).unwrap();
     let (heard, answers) = std::sync::mpsc::channel();
     let starting = Box::new(move |status: &str| {

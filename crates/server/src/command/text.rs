@@ -11,7 +11,7 @@ use larder_protocol::StoreMode;
 use larder_protocol::meta::Verb;
 use larder_protocol::reply;
 use larder_protocol::text::{
-    Admin, Arithmetic, Delete as DeleteRequest, Get, Request, Shutdown, Store, Touch,
+    Admin, Arithmetic, Delete as DeleteRequest, Device, Get, Request, Shutdown, Store, Touch,
 };
 
 /// How many keys of a retrieval are prefetched at once.
@@ -337,6 +337,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
                 dump.includes(super::dump::SHOWN_CLASS),
             )))
         }
+        Admin::Device(device) => drain(x, device),
         Admin::Accepted { noreply } => x.say_unless(noreply, reply::OK),
     })
 }
@@ -352,6 +353,16 @@ fn set_memory_limit(x: &Execution<'_, '_>, megabytes: u32) -> &'static str {
             }
         }
         _ => reply::MEMLIMIT_NOT_MEGABYTES,
+    }
+}
+
+fn drain(x: &mut Execution<'_, '_>, device: Device<'_>) -> Executed {
+    let name = String::from_utf8_lossy(device.name);
+    let engine = x.context.engine();
+    let done = if device.drain { engine.drain(&name) } else { engine.keep(&name) };
+    match done {
+        Ok(()) => x.say(reply::OK),
+        Err(error) => x.say(&format!("SERVER_ERROR {error}\r\n")),
     }
 }
 

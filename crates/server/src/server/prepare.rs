@@ -105,7 +105,7 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
         let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
         // Who waits for the path to appear connects at once: without a recovery there is no reason to
         // let that fail.
-        let bind = if settings.store.is_some() { Listener::reserve } else { Listener::bind };
+        let bind = if settings.has_store() { Listener::reserve } else { Listener::bind };
         listeners.push(take(&endpoint, bind).map_err(StartError::Bind)?);
     }
     Ok(listeners)

@@ -17,24 +17,32 @@ use super::StartError;
 use crate::admin::Subject;
 use crate::clock::{Clock, random_seed};
 use crate::net;
-use crate::settings::Settings;
+use crate::settings::{Settings, StorePath};
 
 /// How often the log hears of a long recovery, and how soon of a store that fails.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Opens what `--store` names, for this process alone.
 pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOptions>, StartError> {
-    let Some(store) = &settings.store else { return Ok(None) };
-    let device = FileDevice::open_checked(&store.path, store.size, is_store);
-    let device = device.map_err(StartError::Store)?;
+    if !settings.has_store() {
+        return Ok(None);
+    }
+    let open = |store: &StorePath| {
+        let device = FileDevice::open_checked(&store.path, store.size, is_store);
+        device.map_err(StartError::Store).map(Arc::new)
+    };
+    let mut devices = Vec::new();
+    for lane in settings.lanes() {
+        devices.push(StoreDevice {
+            name: lane.first.path.display().to_string(),
+            device: open(lane.first)?,
+            seeds: [random_seed(), random_seed(), random_seed()],
+        });
+    }
     let start = Instant::now();
     Ok(Some(StoreOptions {
-        devices: vec![StoreDevice {
-            name: "store".to_owned(),
-            device: Arc::new(device),
-            seeds: [random_seed(), random_seed(), random_seed()],
-        }],
-        forget: Vec::new(),
+        devices,
+        forget: settings.forget.clone(),
         durability: settings.durability(),
         sync_interval: settings.sync_interval,
         accept_damage: settings.accept_damage,
@@ -45,11 +53,11 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
 
 /// Names the store in what is wrong with it.
 pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
-    match (error, &settings.store) {
-        (OpenError::Store(error), Some(store)) => {
-            StartError::Recovery { store: store.to_string(), error }
+    match error {
+        OpenError::Store(error) if settings.has_store() => {
+            StartError::Recovery { store: settings.show_store(), error }
         }
-        (error, _) => StartError::Engine(error),
+        error => StartError::Engine(error),
     }
 }
 
@@ -96,7 +104,7 @@ impl<'a> Teller<'a> {
 
 /// Says what was found.
 pub(super) fn report(engine: &Engine, settings: &Settings) {
-    let (Some(recovered), Some(store)) = (engine.recovered(), &settings.store) else { return };
+    let Some(recovered) = engine.recovered() else { return };
     if recovered.discarded {
         warn!(
             event = "store_emptied",
@@ -111,9 +119,20 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
             advice = "restore what must not be missing; the rest is served",
         );
     }
+    let lanes = engine.lanes();
+    for lane in settings.lanes() {
+        let name = lane.first.path.display().to_string();
+        if !lanes.iter().any(|lane| lane.name == name) {
+            warn!(
+                event = "device_not_used",
+                device = name,
+                reason = "it was drained: take it out of --store, or erase it to use it again",
+            );
+        }
+    }
     info!(
         event = "recovered",
-        store = %store,
+        store = settings.show_store(),
         items = recovered.items,
         segments = recovered.segments,
         torn_bytes = recovered.dropped_bytes,

@@ -43,7 +43,7 @@ pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     if settings.ext_path {
         // A weaker source's.
         settings.ext_path = false;
-        settings.store = None;
+        settings.store.clear();
     }
     for option in text.split(',').map(str::trim).filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));

@@ -16,8 +16,8 @@ pub use error::{Origin, SettingsError};
 pub use help::{MEMCACHED_VERSION, memcached_help};
 pub use listen::ListenAddress;
 pub use load::{Environment, check_refused, command, from_matches, memcached_command};
-pub use store::StorePath;
 pub(crate) use store::durability_name;
+pub use store::{LanePaths, StorePath};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -136,7 +136,9 @@ pub struct Settings {
     /// What happens to a write when there is no room.
     pub when_full: WhenFull,
     /// Where items are kept beyond memory and beyond the process.
-    pub store: Option<StorePath>,
+    pub store: Vec<StorePath>,
+    /// Lanes of the store whose devices are gone for good.
+    pub forget: Vec<usize>,
     /// What an acknowledged write survives, if anybody said; see [`Settings::durability`].
     pub durability: Option<Durability>,
     /// With [`Durability::Async`]: how old an acknowledged write may become before it is durable.
@@ -213,7 +215,8 @@ impl Default for Settings {
             memory: 64 << 20,
             max_item_size: 1 << 20,
             when_full: WhenFull::Evict,
-            store: None,
+            store: Vec::new(),
+            forget: Vec::new(),
             durability: None,
             sync_interval: Duration::from_secs(1),
             accept_damage: false,
@@ -273,11 +276,27 @@ impl Settings {
 
     /// What an acknowledged write survives.
     pub fn durability(&self) -> Durability {
-        match (self.durability, &self.store) {
-            (Some(durability), _) => durability,
-            (None, Some(_)) if !self.ext_path => Durability::Async,
-            (None, _) => Durability::None,
+        match self.durability {
+            Some(durability) => durability,
+            None if self.has_store() && !self.ext_path => Durability::Async,
+            None => Durability::None,
         }
+    }
+
+    /// Whether items are kept beyond memory.
+    pub fn has_store(&self) -> bool {
+        !self.store.is_empty()
+    }
+
+    /// The lanes of the store.
+    pub fn lanes(&self) -> Vec<LanePaths<'_>> {
+        // Whether the devices go together was checked when they were set.
+        store::lanes(&self.store).unwrap_or_default()
+    }
+
+    /// The devices of the store, as `--store` takes them.
+    pub fn show_store(&self) -> String {
+        store::show_store(self)
     }
 
     /// What commands may do.
@@ -359,16 +378,22 @@ impl Settings {
                 units::show_size(self.memory),
             ));
         }
-        if let (Some(asked @ (Durability::Async | Durability::Sync)), None) =
-            (self.durability, &self.store)
+        if let Some(asked @ (Durability::Async | Durability::Sync)) = self.durability
+            && !self.has_store()
         {
             return together(format!(
                 "--durability {} needs something that lasts: give --store PATH, or leave it out",
                 durability_name(asked),
             ));
         }
-        if self.accept_damage && self.store.is_none() {
+        if self.accept_damage && !self.has_store() {
             return together("--accept-damage is about a store: give --store PATH".to_owned());
+        }
+        if !self.forget.is_empty() && !self.has_store() {
+            return together("--forget is about a store: give --store PATH".to_owned());
+        }
+        if let Err(reason) = store::lanes(&self.store) {
+            return together(format!("--store {}: {reason}", self.show_store()));
         }
         if self.listen_addresses().is_empty() && self.socket.is_none() {
             return together(

@@ -98,7 +98,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
     for setting in table::all().filter(|s| s.group != table::Group::Refused) {
         let value = value(setting);
         // It goes with another one only.
-        if setting.key == "accept-damage" {
+        if matches!(setting.key, "accept-damage" | "forget") {
             continue;
         }
         let from_env = load(Flavor::Larder, &[], &[(&setting.environment(), value)]);
@@ -163,15 +163,19 @@ fn bad_values_say_where_and_what_to_do() {
         (&["-Y", "/etc/users"], "--auth-file: there is no authentication"),
         (&["-Z"], "--enable-ssl: there is no TLS"),
         (&["-e", "/mnt/file"], "--memory-file: memory is not kept in a file: give --store PATH"),
-        (&["--store", "/a", "--store", "/b"], "--store: one store is all there can be yet"),
-        (&["--store", "/a@hot"], "--store: \"/a@hot\": a store has no tiers yet"),
+        (&["--store", "/a@hot"], "--store /a@hot: @hot is the only tier"),
+        (
+            &["--store", "/a@hot", "--store", "/b"],
+            "--store /a@hot,/b: either all devices have a tier",
+        ),
+        (&["--forget", "x", "--store", "/a"], "--forget: \"x\" is not the number of a lane"),
+        (&["--forget", "1"], "--forget is about a store: give --store"),
         (&["--store", "/a:big"], "--store: \"/a:big\": \"big\" is not a size"),
         (&["--durability", "sync"], "--durability sync needs something that lasts: give --store"),
         (&["--durability", "always"], "\"always\" is not one of none, async, sync"),
         (&["--sync-interval", "0"], "--sync-interval: \"0\" is no time: write for example 1s"),
         (&["--accept-damage"], "--accept-damage is about a store: give --store PATH"),
         (&["-o", "ext_path=/f"], "--extended: ext_path: \"/f\" has no size: write for example /f:"),
-        (&["-o", "ext_path=/f:1G,ext_path=/g:1G"], "ext_path: one store is all there can be yet"),
         (&["--store", "/a", "-o", "ext_path=/f:1G"], "ext_path: --store names a store already"),
         (&["--when-full", "panic"], "\"panic\" is not one of evict, refuse"),
         (&["--io", "kqueue"], "\"kqueue\" is not one of auto, uring, epoll"),
@@ -202,7 +206,6 @@ fn files_are_checked() {
         ("value", "memory = '1 elephant'", "larder.toml: memory: \"1 elephant\" is not a size"),
         ("table", "[memory]\nlimit = 1", "it must be a string, a number, true, false or a list"),
         ("syntax", "memory = ", "larder.toml: TOML parse error at line 1"),
-        ("two", "store = ['/a', '/b']", "larder.toml: store: one store is all there can be yet"),
         ("refused", "enable-ssl = true", "larder.toml: enable-ssl: there is no TLS"),
     ];
     for (name, text, expected) in cases {
@@ -264,19 +267,19 @@ fn a_store_is_durable_unless_memcached_would_forget_it() {
     assert_eq!(durability(larder(&["--store", "/s", "--durability", "sync"])), Durability::Sync);
     assert_eq!(durability(larder(&["--store", "/s", "--durability", "none"])), Durability::None);
     let settings = memcached("-m 64 -o ext_path=/mnt/nvme:64G,ext_threads=2").unwrap();
-    assert_eq!(settings.store.as_ref().unwrap().to_string(), "/mnt/nvme:64GB");
+    assert_eq!(settings.show_store(), "/mnt/nvme:64GB");
     assert_eq!(settings.notes.len(), 1, "{:?}", settings.notes);
     assert_eq!(durability(Ok(settings)), Durability::None);
     let asked = "-o ext_path=/mnt/nvme:64G --durability sync";
     assert_eq!(durability(memcached(asked)), Durability::Sync);
     let env = [("LARDER_EXTENDED", "ext_path=/a:1G")];
     let settings = load(Flavor::Memcached, &["-o", "ext_path=/b:2G"], &env).unwrap();
-    assert_eq!(settings.store.unwrap().to_string(), "/b:2GB");
+    assert_eq!(settings.show_store(), "/b:2GB");
     let flags = ["--store", "/s:1TB", "--sync-interval", "250ms", "--accept-damage"];
     let settings = larder(&flags).unwrap();
     assert!(settings.accept_damage);
     assert_eq!(settings.sync_interval, Duration::from_millis(250));
-    assert_eq!(settings.store, Some(StorePath { path: "/s".into(), size: Some(1 << 40) }));
+    assert_eq!(settings.store, [StorePath { path: "/s".into(), size: Some(1 << 40), tier: None }]);
 }
 
 #[test]

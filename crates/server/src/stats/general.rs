@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use larder_engine::{Health, LaneState};
+
 use super::{Row, Source, put};
 use crate::process;
 use crate::settings::{MEMCACHED_VERSION, durability_name};
@@ -156,20 +158,42 @@ fn item_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
 /// Without a store these say so, with 0 and `none`.
 fn store_rows(source: &Source, engine: &larder_engine::Stats, row: &mut Row<'_>) {
     let settings = source.settings();
-    match &settings.store {
-        Some(store) => put(row, "larder_store", store),
-        None => put(row, "larder_store", "none"),
+    match settings.has_store() {
+        true => put(row, "larder_store", settings.show_store()),
+        false => put(row, "larder_store", "none"),
     }
     put(row, "larder_durability", durability_name(settings.durability()));
     put(row, "larder_flash_io", source.flash_io.get().copied().unwrap_or("none"));
     put(row, "larder_flash_reads", engine.totals.flash_reads);
     put(row, "larder_unsynced_bytes", engine.unsynced_bytes);
     put(row, "larder_unsynced_ms", engine.unsynced_ms);
+    put(row, "larder_written_bytes", engine.totals.written_bytes);
+    put(row, "larder_device_written_bytes", engine.device_written_bytes);
     put(row, "larder_commits", engine.commits);
     put(row, "larder_commit_us_p50", engine.commit_us_p50);
     put(row, "larder_commit_us_p99", engine.commit_us_p99);
     put(row, "larder_recovered_items", engine.recovered_items);
     put(row, "larder_recovery_ms", engine.recovery_ms);
+    if settings.has_store() {
+        source.engine.lanes().iter().for_each(|lane| lane_rows(lane, row));
+    }
+}
+
+fn lane_rows(lane: &LaneState, row: &mut Row<'_>) {
+    let mut put_of = |what: &str, value: &dyn std::fmt::Display| {
+        put(row, &format!("larder_lane_{}_{what}", lane.number), value);
+    };
+    put_of("device", &lane.name);
+    match &lane.health {
+        Health::Failing { reason } => put_of("state", &format_args!("failing: {reason}")),
+        Health::Good if lane.drained => put_of("state", &"drained"),
+        Health::Good if lane.draining => put_of("state", &"draining"),
+        Health::Good => put_of("state", &"ok"),
+    }
+    put_of("partitions", &lane.partitions);
+    put_of("items", &lane.items);
+    put_of("bytes", &lane.item_bytes);
+    put_of("capacity", &lane.capacity);
 }
 
 /// What memcached has no row for.

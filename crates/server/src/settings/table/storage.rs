@@ -2,7 +2,10 @@
 
 use larder_engine::WhenFull;
 
-use super::super::store::{DURABILITIES, durability_name, set_store, set_sync_interval};
+use super::super::store::{
+    DURABILITIES, durability_name, set_forget, set_store, set_sync_interval, show_forget,
+    show_store,
+};
 use super::super::units::show_size;
 use super::super::values::{
     WHEN_FULL, name_of, one_of, parse_switch, set_max_item_size, set_memory, show_duration,
@@ -65,10 +68,19 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting(
         "store",
         None,
-        List("PATH[:SIZE]"),
+        List("PATH[:SIZE][@TIER]"),
         Store,
-        "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB",
-        (set_store, |s| s.store.as_ref().map(ToString::to_string).unwrap_or_default()),
+        "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB; each \
+         of several devices takes a share of the keys",
+        (set_store, show_store),
+    ),
+    setting(
+        "forget",
+        None,
+        List("LANE"),
+        Store,
+        "Start without this lane of the store, whose device is gone for good, and without what was on it",
+        (set_forget, show_forget),
     ),
     setting(
         "durability",
