@@ -10,6 +10,7 @@
 mod checker;
 mod client;
 mod clock;
+mod devices;
 mod disk;
 mod history;
 mod journal;
@@ -36,7 +37,7 @@ use crate::disk::Disk;
 use crate::rounds::{Done, Limits, Stopped};
 use crate::scenarios::{Scenario, Setup};
 use crate::server::{Durability, ServerPlan};
-use crate::world::{Failure, World};
+use crate::world::{Failure, Machine, World};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -60,6 +61,9 @@ struct Arguments {
     /// Only rounds with `kill -9` on the file system of `--directory`.
     #[arg(long, conflicts_with = "power_loss")]
     kill_only: bool,
+    /// Only rounds with `kill -9` on several devices that come and go.
+    #[arg(long, conflicts_with_all = ["power_loss", "kill_only"])]
+    devices_only: bool,
     /// No rounds, only these scenarios.
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
@@ -154,6 +158,7 @@ impl Run {
             binary: self.binary.clone(),
             store: PathBuf::new(),
             store_mib: self.arguments.store_mib,
+            devices: Vec::new(),
             memory_mib: 64,
             durability,
             sync_interval: Duration::from_millis(300),
@@ -185,20 +190,25 @@ impl Run {
     }
 
     fn rounds(&mut self, promises: &[Durability]) -> io::Result<()> {
-        let kinds: &[bool] = match (self.arguments.power_loss, self.arguments.kill_only) {
-            (true, _) => &[true],
-            (_, true) => &[false],
-            _ => &[false, true],
+        let kinds: &[Machine] = match &self.arguments {
+            Arguments { power_loss: true, .. } => &[Machine::Power],
+            Arguments { kill_only: true, .. } => &[Machine::Plain],
+            Arguments { devices_only: true, .. } => &[Machine::Devices],
+            _ => &[Machine::Plain, Machine::Devices, Machine::Power],
         };
         let begun = Instant::now();
         let series = (promises.len() * kinds.len()) as u32;
         let mut number = 0;
         for &durability in promises {
-            for &power_loss in kinds {
+            for &machine in kinds {
                 number += 1;
-                let end = if power_loss { "power loss" } else { "kill -9" };
+                let end = match machine {
+                    Machine::Plain => "kill -9",
+                    Machine::Devices => "kill -9, several devices",
+                    Machine::Power => "power loss",
+                };
                 let name = format!("{durability:?}, {end}").to_lowercase();
-                if power_loss && self.skips(&name) {
+                if machine == Machine::Power && self.skips(&name) {
                     continue;
                 }
                 // Each series gets its share of the time.
@@ -207,7 +217,7 @@ impl Run {
                 let directory = self.directory.join(format!("rounds-{number}"));
                 let seed = self.arguments.seed;
                 let plan = self.plan(durability);
-                let mut world = World::new(&directory, plan, power_loss, seed)?;
+                let mut world = World::new(&directory, plan, machine, seed)?;
                 let Arguments { rounds, verbose, memory_mib, largest, .. } = self.arguments;
                 let limits = Limits { rounds, until, memory_mib, largest, verbose };
                 let began = Instant::now();
@@ -231,7 +241,7 @@ impl Run {
 
     fn passed(&mut self, name: &str, done: &Done, time: Duration) {
         self.passed += 1;
-        let Done { rounds, totals, slowest_start, cuts } = done;
+        let Done { rounds, totals, slowest_start, cuts, devices } = done;
         println!(
             "{name}: ok: {rounds} rounds in {:.1} s; {} requests answered ({} with an error), {} in \
              flight, {} read by others; {} keys checked; {} changes taken back, {} of them acknowledged \
@@ -246,6 +256,9 @@ impl Run {
             totals.taken_told,
             slowest_start.as_millis(),
         );
+        if devices.0 > 0 {
+            println!("    {} devices added, {} drained", devices.0, devices.1);
+        }
         if cuts.0 > 0 {
             println!("    {} power failures with {} KiB not synced", cuts.0, cuts.1 >> 10);
         }

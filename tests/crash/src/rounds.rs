@@ -31,6 +31,8 @@ pub(crate) struct Done {
     pub(crate) slowest_start: Duration,
     /// Power failures with something to lose, and the bytes.
     pub(crate) cuts: (u64, u64),
+    /// Devices that were added and drained.
+    pub(crate) devices: (u32, u32),
 }
 
 /// Where and why rounds ended early.
@@ -80,6 +82,9 @@ pub(crate) fn run(world: &mut World, seed: u64, limits: &Limits) -> Result<Done,
     finish(world).map_err(last)?;
     done.totals = world.totals();
     done.slowest_start = world.slowest_start;
+    if let Some(devices) = &world.devices {
+        done.devices = (devices.added, devices.drained);
+    }
     if let Some(disk) = &world.disk {
         let counts = disk.counts();
         done.cuts = (counts.cuts, counts.at_stake);
@@ -109,6 +114,8 @@ struct Round {
     stillborn: Option<Duration>,
     /// The server after that meets this at once: what it had shown of the recovered must be durable.
     again: Option<Cut>,
+    /// What becomes of the devices.
+    devices: Random,
 }
 
 impl Round {
@@ -162,11 +169,17 @@ impl Round {
             end,
             stillborn: random.chance(20).then(|| Duration::from_millis(random.below(60))),
             again,
+            devices: Random::part(random.next(), &[]),
         }
     }
 
     fn run(&self, world: &mut World) -> Result<(), Failure> {
         world.plan.memory_mib = self.memory_mib;
+        let mut random = self.devices.clone();
+        if let Some(devices) = &mut world.devices {
+            devices.erase()?;
+            devices.before_start(&mut random, &mut world.plan)?;
+        }
         let server = world.start()?;
         if let Some(disk) = &world.disk {
             disk.set_faults(Faults { sync_delay: self.sync_delay, ..Faults::default() });
@@ -193,7 +206,12 @@ impl Round {
         load: &Load,
     ) -> Result<(), Failure> {
         let clients = world.clients(&server, load)?;
-        thread::sleep(self.time);
+        if let Some(devices) = &mut world.devices {
+            devices.shake(&mut self.devices.clone(), &server, self.time)?;
+            devices.leave(&server, &mut world.plan)?;
+        } else {
+            thread::sleep(self.time);
+        }
         if let (Some(disk), true) = (&world.disk, self.aimed) {
             // Between a write and the sync that covers it, if one comes soon.
             let aiming = Instant::now();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk::Cut;
 use crate::server::{Durability, ServerPlan};
-use crate::world::{End, Failure, World};
+use crate::world::{End, Failure, Machine, World};
 
 /// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -79,7 +79,8 @@ pub(crate) struct Setup {
 
 impl Setup {
     fn world(&self) -> io::Result<World> {
-        World::new(&self.directory, self.plan.clone(), self.has_disk, self.seed)
+        let machine = if self.has_disk { Machine::Power } else { Machine::Plain };
+        World::new(&self.directory, self.plan.clone(), machine, self.seed)
     }
 
     /// The hardest end that can be tested here: nothing is kept that was not synced.

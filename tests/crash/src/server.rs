@@ -34,6 +34,8 @@ pub(crate) struct ServerPlan {
     /// The directory of the store and its size in MiB.
     pub(crate) store: PathBuf,
     pub(crate) store_mib: u64,
+    /// Directories of several devices, each of that size, instead of the one.
+    pub(crate) devices: Vec<PathBuf>,
     pub(crate) memory_mib: u64,
     pub(crate) durability: Durability,
     pub(crate) sync_interval: Duration,
@@ -52,7 +54,10 @@ impl ServerPlan {
         let mut command = Command::new(&self.binary);
         command.args(["serve", "--listen", "127.0.0.1", "--admin", "off", "--when-full", "refuse"]);
         command.args(["--port", &port.to_string(), "--memory", &format!("{}MB", self.memory_mib)]);
-        command.arg("--store").arg(format!("{}:{}MB", self.store.display(), self.store_mib));
+        let one = std::slice::from_ref(&self.store);
+        for store in if self.devices.is_empty() { one } else { &self.devices } {
+            command.arg("--store").arg(format!("{}:{}MB", store.display(), self.store_mib));
+        }
         command.args(["--durability", durability, "--sync-interval"]);
         command.arg(format!("{}ms", self.sync_interval.as_millis()));
         command.args(&self.arguments);
@@ -181,20 +186,25 @@ impl Server {
         Ok(found)
     }
 
-    /// A row of `stats`.
-    pub(crate) fn stat(&self, name: &str) -> io::Result<String> {
+    /// The rows of `stats`.
+    pub(crate) fn stats(&self) -> io::Result<Vec<(String, String)>> {
         let mut talk = self.connect()?;
         talk.raw(b"stats\r\n")?;
-        let mut found = None;
+        let mut rows = Vec::new();
         loop {
             let line = talk.read_line()?;
             match line.strip_prefix("STAT ").and_then(|row| row.split_once(' ')) {
-                Some((row, value)) if row == name => found = Some(value.to_owned()),
-                Some(_) => {}
-                None => break,
+                Some((row, value)) => rows.push((row.to_owned(), value.to_owned())),
+                None => return Ok(rows),
             }
         }
-        found.ok_or_else(|| io::Error::other(format!("no row {name} in stats")))
+    }
+
+    /// A row of `stats`.
+    pub(crate) fn stat(&self, name: &str) -> io::Result<String> {
+        let row = self.stats()?.into_iter().find(|(row, _)| row == name);
+        row.map(|(_, value)| value)
+            .ok_or_else(|| io::Error::other(format!("no row {name} in stats")))
     }
 }
 

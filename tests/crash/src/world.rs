@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::checker::{Checker, Totals};
 use crate::client::ClientPlan;
 use crate::clock;
+use crate::devices::Devices;
 use crate::disk::{Cut, Disk};
 use crate::history::Violation;
 use crate::journal::{self, Event};
@@ -59,6 +60,17 @@ pub(crate) enum End {
     Terminate,
 }
 
+/// What a server runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    /// A file system that is there.
+    Plain,
+    /// The same, with several devices that come and go.
+    Devices,
+    /// A disk of the test's own, whose power can fail.
+    Power,
+}
+
 /// The load of one life.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -72,6 +84,8 @@ pub(crate) struct Load {
 pub(crate) struct World {
     pub(crate) plan: ServerPlan,
     pub(crate) disk: Option<Disk>,
+    /// If there are several.
+    pub(crate) devices: Option<Devices>,
     checker: Checker,
     directory: PathBuf,
     /// When the last server ended, in microseconds, and whether it was asked to.
@@ -83,26 +97,28 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A new store in `directory`, on a disk of the test's own where `power_loss` is to be tested.
+    /// A new store in `directory`.
     pub(crate) fn new(
         directory: &Path,
         mut plan: ServerPlan,
-        power_loss: bool,
+        machine: Machine,
         seed: u64,
     ) -> io::Result<World> {
         std::fs::create_dir_all(directory.join("journals"))?;
         plan.store = directory.join("store");
         plan.log = directory.join("server.log");
-        let disk = match power_loss {
-            true => Some(Disk::mount(&plan.store, seed)?),
-            false => None,
+        let disk = match machine {
+            Machine::Power => Some(Disk::mount(&plan.store, seed)?),
+            Machine::Plain | Machine::Devices => None,
         };
         if disk.is_none() {
             std::fs::create_dir_all(&plan.store)?;
         }
+        let devices = (machine == Machine::Devices).then(|| Devices::new(plan.store.clone()));
         Ok(World {
             plan,
             disk,
+            devices,
             checker: Checker::new(),
             directory: directory.to_owned(),
             ended: None,

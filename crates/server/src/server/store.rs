@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use larder_disk::FileDevice;
 use larder_engine::{
-    Engine, Health, MonotonicClock, OpenError, Progress, Session, StoreDevice, StoreOptions,
-    is_store,
+    Engine, Health, LaneState, MonotonicClock, OpenError, Progress, Session, StoreDevice,
+    StoreOptions, is_store,
 };
 use tracing::{error, info, warn};
 
@@ -175,7 +175,8 @@ pub(crate) fn failure(engine: &Engine) -> Option<String> {
     }
 }
 
-/// Puts into the log when a store begins to fail and when it has healed.
+/// Puts into the log when a store begins to fail and when it has healed, and how keys move between its
+/// devices.
 #[derive(Debug)]
 pub(super) struct Watch {
     end: Sender<()>,
@@ -188,6 +189,7 @@ impl Watch {
         let (end, ended) = mpsc::channel();
         let watch = move || {
             let mut failing: Option<Instant> = None;
+            let mut moves = Moves::default();
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 match (failure(&engine), failing) {
                     (Some(reason), None) => {
@@ -200,6 +202,7 @@ impl Watch {
                     }
                     _ => {}
                 }
+                moves.look_at(engine.lanes());
             }
         };
         let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(watch)?;
@@ -210,5 +213,36 @@ impl Watch {
         // If nobody hears it the thread has ended already.
         let _ = self.end.send(());
         let _ = self.thread.join();
+    }
+}
+
+/// What the log was told of keys that move between devices.
+#[derive(Debug, Default)]
+struct Moves {
+    lanes: Vec<LaneState>,
+    moving: bool,
+}
+
+impl Moves {
+    fn look_at(&mut self, lanes: Vec<LaneState>) {
+        let before = std::mem::replace(&mut self.lanes, lanes);
+        let shares = |lanes: &[LaneState]| lanes.iter().map(|l| l.partitions).collect::<Vec<_>>();
+        let moving = !before.is_empty() && shares(&before) != shares(&self.lanes);
+        if moving || self.moving {
+            let shares: Vec<String> =
+                self.lanes.iter().map(|l| format!("{}:{}", l.name, l.partitions)).collect();
+            let event = if moving { "keys_moving" } else { "keys_moved" };
+            info!(event, shares_of_4096 = shares.join(" "));
+        }
+        self.moving = moving;
+        for lane in self.lanes.iter().filter(|lane| lane.drained) {
+            if before.iter().any(|other| other.number == lane.number && !other.drained) {
+                info!(
+                    event = "device_drained",
+                    device = lane.name,
+                    advice = "take it out of --store"
+                );
+            }
+        }
     }
 }
