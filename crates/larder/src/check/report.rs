@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use larder_log::format::{MAX_LANES, Superblock};
 use serde::Serialize;
 
 /// The store in one word.
@@ -61,6 +62,55 @@ pub(super) struct Segments {
     pub(super) jumbo_parts: u32,
 }
 
+/// Which part of a store of several devices this one is, as it says itself; another device may know
+/// better.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Lane {
+    pub(super) number: u8,
+    /// The numbers of all lanes of the store.
+    pub(super) of: Vec<usize>,
+    /// Its shares of the keys, of 4096.
+    pub(super) partitions: usize,
+    pub(super) draining: bool,
+    /// It is a part of the store no more.
+    pub(super) left: bool,
+    /// Shares of the keys that are on their way from one lane to another.
+    pub(super) moving: u16,
+}
+
+impl Lane {
+    pub(super) fn of(superblock: &Superblock) -> Option<Lane> {
+        let lanes = &superblock.lanes;
+        let number = usize::from(lanes.here);
+        (!lanes.is_alone()).then(|| Lane {
+            number: lanes.here,
+            of: (0..MAX_LANES).filter(|&lane| lanes.is_member(lane)).collect(),
+            partitions: lanes.owned(number),
+            draining: lanes.is_draining(number),
+            left: lanes.members[number] != superblock.store_id as u64,
+            moving: lanes.motion.map_or(0, |motion| motion.count),
+        })
+    }
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.left {
+            return write!(f, "{}, drained: no part of the store any more", self.number);
+        }
+        let numbers: Vec<String> = self.of.iter().map(usize::to_string).collect();
+        write!(f, "{} of {}, {} of 4096", self.number, numbers.join(" "), self.partitions)?;
+        write!(f, " shares of the keys")?;
+        if self.draining {
+            write!(f, ", draining")?;
+        }
+        match self.moving {
+            0 => Ok(()),
+            moving => write!(f, ", {moving} on their way between two lanes"),
+        }
+    }
+}
+
 /// All that was found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Report {
@@ -76,6 +126,8 @@ pub(super) struct Report {
     pub(super) stopped_cleanly: bool,
     /// A server without durability has or had it open.
     pub(super) volatile: bool,
+    /// In a store of several devices.
+    pub(super) lane: Option<Lane>,
     /// The greatest commit number that was seen.
     pub(super) last_commit: u64,
     pub(super) segments: Segments,
@@ -147,6 +199,9 @@ impl fmt::Display for Report {
             (false, true) => "not stopped cleanly, without durability",
         };
         row("state", format_args!("{state}, last commit {}", self.last_commit))?;
+        if let Some(lane) = &self.lane {
+            row("lane", format_args!("{lane}"))?;
+        }
         let s = &self.segments;
         row(
             "segments",

@@ -22,7 +22,7 @@ use larder_log::{Record, SegmentNumber};
 use super::keys::Keys;
 pub(super) use super::look::Unusable;
 use super::look::{JumboState, Marks, Store};
-use super::report::{Damaged, Report, Segments, Torn};
+use super::report::{Damaged, Lane, Report, Segments, Torn};
 
 /// How many segments are named one by one in notes.
 const NAMED_MAX: usize = 20;
@@ -118,6 +118,7 @@ impl<'a> Survey<'a> {
         report.segments = Segments { all: geometry.segment_count(), ..Segments::default() };
         report.stopped_cleanly = superblock.clean;
         report.volatile = superblock.volatile;
+        report.lane = Lane::of(superblock);
         for (copy, state) in self.store.copies.iter().enumerate() {
             use larder_log::format::superblock::Copy;
             if matches!(state, Copy::Damaged | Copy::Foreign) {
