@@ -134,6 +134,8 @@ pub struct Engine {
     memory: AtomicU64,
     /// What the superblocks of all lanes say about lanes.
     pub(crate) table: Mutex<Lanes>,
+    /// Held while the table is changed on the devices: who only looks at it does not wait for them.
+    pub(crate) table_writer: Mutex<()>,
     /// Held by whoever flushes all lanes.
     flushing: Mutex<()>,
     /// Partitions are on their way: an item may be in two lanes, or in none that is looked at.
@@ -240,6 +242,7 @@ impl Engine {
             lanes,
             partitions,
             table: Mutex::new(table),
+            table_writer: Mutex::default(),
             flushing: Mutex::default(),
             mover: Mutex::new(mover),
             recovered,

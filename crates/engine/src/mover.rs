@@ -168,16 +168,19 @@ impl Engine {
         needed: &[usize],
         change: impl FnOnce(&mut Lanes),
     ) -> io::Result<()> {
-        let mut table = lock(&self.table);
-        // A version that could not be written is not used again.
-        table.version += 1;
-        let mut next = *table;
+        let _writer = lock(&self.table_writer);
+        let mut next = {
+            let mut table = lock(&self.table);
+            // A version that could not be written is not used again.
+            table.version += 1;
+            *table
+        };
         change(&mut next);
         needed.iter().try_for_each(|&position| self.lanes[position].keep_table(&next))?;
         for position in (0..self.lanes.len()).filter(|position| !needed.contains(position)) {
             self.lanes[position].keep_table_sometime(&next);
         }
-        *table = next;
+        *lock(&self.table) = next;
         Ok(())
     }
 

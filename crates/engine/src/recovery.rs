@@ -181,6 +181,10 @@ impl Lane {
         let superblock = store.superblock();
         self.index.raise_seq(seq_limit.max(superblock.fence));
         self.flush_at.store(superblock.pending_flush, Ordering::Relaxed);
+        if superblock.counter == 0 {
+            // Both copies of a new store are written: one alone is the mark of a start that was cut off.
+            store.change_superblock_now(|_| {})?;
+        }
         store.change_superblock_now(|superblock| {
             superblock.clean = false;
             superblock.volatile = options.durability == Durability::None;

@@ -326,6 +326,65 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     assert!(matches!(refused.map(drop), Err(OpenError::Store(StoreError::NotMissing { lane: 2 }))));
 }
 
+/// Starts, and erases new devices whose very first block was torn: they may be anything, so whoever
+/// gave them has to say that they may be overwritten.
+fn start_erasing_torn(mut devices: Vec<(String, Arc<SimDevice>)>, new: &[&str]) -> Machine {
+    loop {
+        match Machine::with(devices.clone(), options(&devices, Durability::Sync)) {
+            Ok(machine) => return machine,
+            Err(OpenError::Store(StoreError::Lane { name, error })) => {
+                assert!(matches!(*error, StoreError::Superblock(_)), "{name}: {error}");
+                assert!(new.contains(&name.as_str()), "{name}: {error}");
+                let torn = devices.iter_mut().find(|(other, _)| *other == name);
+                *torn.expect("one of them") = device(&name);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The power goes while a store is made, or while devices join it: the next start makes it, or goes on.
+#[test]
+fn a_start_with_new_devices_may_be_interrupted() {
+    for existing in [0, 1, 2] {
+        for which in 0..3 {
+            for nth in 1.. {
+                let all = ["a", "b", "c"];
+                let mut devices = names(&all[..existing]);
+                if existing > 0 {
+                    let mut machine = Machine::start(devices, Durability::Sync);
+                    filled(&mut machine, 30);
+                    devices = machine.devices.clone();
+                    for (_, device) in &mut devices {
+                        *device = Arc::new(device.crash(nth));
+                    }
+                }
+                devices.extend(names(&all[existing..]));
+                devices[which].1.stop_at(nth);
+                let opened = Engine::open_without_threads(options(&devices, Durability::Sync));
+                let was_stopped = opened.is_err();
+                drop(opened);
+                for (_, device) in &mut devices {
+                    *device = Arc::new(device.crash(nth));
+                }
+                let mut machine = start_erasing_torn(devices, &all[existing..]);
+                assert_eq!(machine.engine.lanes().len(), 3);
+                if existing > 0 {
+                    all_there(&mut machine, 30);
+                }
+                filled(&mut machine, 60);
+                machine.settle();
+                let mut machine = machine.restart(Some(nth), |_, _| {}).expect("a start");
+                all_there(&mut machine, 60);
+                if !was_stopped {
+                    assert!(nth > 1, "a start changes every device");
+                    break;
+                }
+            }
+        }
+    }
+}
+
 /// At every point of a motion the power may go, or a device vanish for good: what is lost is lost, and
 /// nothing comes back.
 #[test]

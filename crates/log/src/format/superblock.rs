@@ -66,7 +66,7 @@ pub struct Superblock {
 /// Why a superblock cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperblockError {
-    /// Both copies are all zero: a new device.
+    /// No copy was ever written whole, and one was not written at all: a new device.
     Empty,
     /// Something else is on the device.
     NotAStore,
@@ -127,6 +127,10 @@ pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), Supe
     match newest {
         Some(which) => Superblock::judge(copies[which]).map(|superblock| (superblock, states)),
         None if states == [Copy::Empty; 2] => Err(SuperblockError::Empty),
+        // Both are written before a store is used, so the first write was cut off.
+        None if matches!(states, [Copy::Empty, Copy::Damaged] | [Copy::Damaged, Copy::Empty]) => {
+            Err(SuperblockError::Empty)
+        }
         None if states.contains(&Copy::Damaged) => Err(SuperblockError::Damaged),
         None => Err(SuperblockError::NotAStore),
     }

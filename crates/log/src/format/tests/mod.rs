@@ -67,6 +67,7 @@ fn the_newest_whole_superblock_counts() {
         bytes
     };
     assert_eq!(superblock::choose([&torn, &torn_too]), Err(SuperblockError::Damaged));
+    assert_eq!(superblock::choose([&[0; BLOCK], &torn_too]), Err(SuperblockError::Empty));
 }
 
 #[test]
