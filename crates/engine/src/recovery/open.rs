@@ -102,6 +102,7 @@ fn create(
         generation_floor: 0,
         image_bytes: 0,
         lanes: options.lanes,
+        fast_segments: 0,
     })
 }
 
