@@ -252,8 +252,8 @@ impl Lane {
     /// # Errors
     /// There is no store, or no such way here: the engine's readers do it.
     pub(crate) fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
-        let store = self.options.store.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        store.device.device.read_queue(event)
+        let store = self.log.store().ok_or(io::ErrorKind::Unsupported)?;
+        store.device().read_queue(event)
     }
 
     pub(crate) fn new_counters(&self) -> Arc<Counters> {
@@ -366,9 +366,9 @@ impl Lane {
         }
     }
 
-    /// The size of its device, in bytes.
+    /// The size of its devices, in bytes.
     pub(crate) fn capacity(&self) -> u64 {
-        self.options.store.as_ref().map_or(0, |store| store.device.device.size())
+        self.options.store.as_ref().map_or(0, |store| store.device.capacity())
     }
 
     /// The stripes of the index that hold these partitions; others may be there, too.

@@ -32,6 +32,7 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
         devices: vec![StoreDevice {
             name: "store".to_owned(),
             device: Arc::new(device),
+            lower: None,
             seeds: [random_seed(), random_seed(), random_seed()],
         }],
         forget: Vec::new(),
