@@ -19,7 +19,7 @@ use larder_log::cover::DeadMap;
 use larder_log::format::{Lanes, PARTITIONS};
 use larder_log::store::SEQ_LEASE;
 use larder_log::{
-    Address, Budget, Buffers, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State,
+    Address, Budget, Buffers, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State, Tier,
 };
 use std::collections::HashMap;
 use std::io;
@@ -290,6 +290,8 @@ impl Lane {
             unsynced_bytes: self.log.unsynced_bytes(),
             ..Stats::default()
         };
+        (stats.fast_bytes, stats.fast_used) = self.tier_bytes(Tier::Fast);
+        (stats.lower_bytes, stats.lower_used) = self.tier_bytes(Tier::Lower);
         if let Some(durable) = &self.durable {
             (stats.commits, stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
             if stats.unsynced_bytes > 0 {
@@ -319,6 +321,13 @@ impl Lane {
             }
         }
         stats
+    }
+
+    /// Bytes of the places of a tier, and of those that are not free.
+    fn tier_bytes(&self, tier: Tier) -> (u64, u64) {
+        let (places, free) = (self.log.places(tier), self.log.free_places(tier));
+        let bytes = |places: usize| places as u64 * self.log.segment_size() as u64;
+        (bytes(places), bytes(places.saturating_sub(free)))
     }
 
     /// Look-ups that found an item, of all sessions since the start.

@@ -43,7 +43,7 @@ pub enum Claim {
 
 impl Claim {
     /// Segments of a store that this claim must leave to the more urgent ones.
-    fn spared(self) -> usize {
+    pub fn spared(self) -> usize {
         match self {
             Claim::Write => CLEANER_SEGMENTS + SMALL_SEGMENTS,
             Claim::Small => CLEANER_SEGMENTS,
