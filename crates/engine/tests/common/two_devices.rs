@@ -112,12 +112,17 @@ impl World {
         self.engine.clean(&mut self.cleaner)
     }
 
+    /// One turn of the cleaner; whether it wants another.
+    pub(crate) fn turn_and_commit(&mut self) -> bool {
+        let more = self.turn();
+        assert!(self.engine.commit(), "{:?}", self.engine.health());
+        more
+    }
+
     /// Lets the cleaner do all that it wants to.
     pub(crate) fn settle(&mut self) {
         for _ in 0..PATIENCE {
-            let more = self.turn();
-            assert!(self.engine.commit(), "{:?}", self.engine.health());
-            if !more {
+            if !self.turn_and_commit() {
                 return;
             }
         }
