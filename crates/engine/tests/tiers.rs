@@ -281,6 +281,44 @@ fn a_store_that_is_discarded_keeps_its_lower_device() {
     world.check_all(0..10, &values);
 }
 
+/// Two lanes with a lower device each: these are told from each other, and a store that is discarded is
+/// still one of both lanes.
+#[test]
+fn each_lane_has_its_own_lower_device() {
+    let values = Values { bytes: 4000 };
+    let (fast, lower) = devices(4 * MIB, 16 * MIB);
+    let (other_fast, other_lower) = devices(4 * MIB, 16 * MIB);
+    let both = |seed, durability, lower, other_lower| {
+        let with = |fast, lower, seed| {
+            given(fast, Some(lower)).with(durability, WhenFull::Refuse).seeded(seed)
+        };
+        with(&fast, lower, seed).beside(with(&other_fast, other_lower, seed + 1))
+    };
+    for seed in [1, 11, 21] {
+        let mut world = World::open(both(seed, Durability::None, &lower, &other_lower));
+        assert_eq!(world.engine.lane_count(), 2);
+        assert_eq!(world.engine.recovered().unwrap().discarded, seed > 1);
+        world.set_all(0..2000, &values);
+        world.settle();
+    }
+    let mut world = World::open(both(31, Durability::Sync, &lower, &other_lower));
+    assert!(world.engine.recovered().unwrap().discarded);
+    world.set_all(0..2500, &values);
+    world.settle();
+    assert!(world.engine.stats().lower_used > 2 * MIB);
+    drop(world);
+    match error(both(41, Durability::Sync, &other_lower, &lower)) {
+        StoreError::Lane { error, .. } => {
+            let is_foreign =
+                |error| matches!(error, StoreError::Lower { error: LabelError::OfAnother, .. });
+            assert!(is_foreign(*error));
+        }
+        other => panic!("{other}"),
+    }
+    let mut world = World::open(both(51, Durability::Sync, &lower, &other_lower));
+    world.check_all(0..2500, &values);
+}
+
 #[test]
 fn what_lies_on_the_fast_device_is_served_while_the_lower_one_fails() {
     let values = Values { bytes: 4000 };

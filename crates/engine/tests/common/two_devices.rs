@@ -25,6 +25,7 @@ pub(crate) struct Given {
     durability: Durability,
     when_full: WhenFull,
     seed: u64,
+    beside: Option<Box<Given>>,
 }
 
 pub(crate) fn given(fast: &Arc<SimDevice>, lower: Option<&Arc<SimDevice>>) -> Given {
@@ -34,6 +35,7 @@ pub(crate) fn given(fast: &Arc<SimDevice>, lower: Option<&Arc<SimDevice>>) -> Gi
         durability: Durability::Sync,
         when_full: WhenFull::Refuse,
         seed: 1,
+        beside: None,
     }
 }
 
@@ -47,15 +49,25 @@ impl Given {
         Given { seed, ..self }
     }
 
-    pub(crate) fn options(&self) -> Options {
+    /// With another lane.
+    pub(crate) fn beside(self, other: Given) -> Given {
+        Given { beside: Some(Box::new(other)), ..self }
+    }
+
+    fn device(&self) -> StoreDevice {
         let lower = self.lower.clone();
+        StoreDevice {
+            name: "fast".to_owned(),
+            device: Arc::clone(&self.fast),
+            lower: lower.map(|device| LowerDevice { name: "lower".to_owned(), device }),
+            seeds: [self.seed, self.seed + 100, self.seed + 200],
+        }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        let devices = [self].into_iter().chain(self.beside.as_deref()).map(Given::device);
         let store = StoreOptions {
-            devices: vec![StoreDevice {
-                name: "fast".to_owned(),
-                device: Arc::clone(&self.fast),
-                lower: lower.map(|device| LowerDevice { name: "lower".to_owned(), device }),
-                seeds: [self.seed, self.seed + 100, self.seed + 200],
-            }],
+            devices: devices.collect(),
             forget: Vec::new(),
             durability: self.durability,
             sync_interval: Duration::from_secs(1),
@@ -63,7 +75,8 @@ impl Given {
             clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
             created: 1,
         };
-        let (memory, max_item_size, when_full) = (8 << 20, 1 << 20, self.when_full);
+        let memory = if self.beside.is_some() { 24 << 20 } else { 8 << 20 };
+        let (max_item_size, when_full) = (1 << 20, self.when_full);
         Options { memory, max_item_size, when_full, store: Some(store), ..Options::default() }
     }
 }
