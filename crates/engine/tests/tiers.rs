@@ -281,6 +281,31 @@ fn a_store_that_is_discarded_keeps_its_lower_device() {
     world.check_all(0..10, &values);
 }
 
+/// What is acknowledged after a discard stays: no older copy of a superblock, with the index image of a store
+/// that is gone, counts any more. With a lower device, and for a store that never had one.
+#[test]
+fn what_was_discarded_does_not_come_back() {
+    for lower in [None, Some(Arc::new(SimDevice::new(16 * MIB, 2)))] {
+        let fast = Arc::new(SimDevice::new(4 * MIB, 1));
+        let with = |seed, durability| {
+            given(&fast, lower.as_ref()).with(durability, WhenFull::Refuse).seeded(seed)
+        };
+        let (old, new) = (Values { bytes: 1000 }, Values { bytes: 2000 });
+        let mut world = World::open(with(1, Durability::None));
+        world.set_all(0..500, &old);
+        world.close();
+        drop(World::open(with(2, Durability::None)));
+        let mut world = World::open(with(3, Durability::Sync));
+        assert!(world.engine.recovered().unwrap().discarded);
+        world.set_all(0..10, &new);
+        world.settle();
+        let mut world = reopen(world, with(4, Durability::Sync));
+        let recovered = world.engine.recovered().unwrap();
+        assert!(!recovered.discarded && recovered.items == 10, "{recovered:?}");
+        world.check_all(0..10, &new);
+    }
+}
+
 /// Two lanes with a lower device each: these are told from each other, and a store that is discarded is
 /// still one of both lanes.
 #[test]
