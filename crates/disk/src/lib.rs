@@ -31,11 +31,13 @@
 mod device;
 mod error;
 mod file;
+mod joined;
 mod reads;
 mod sim;
 
 pub use device::Device;
 pub use error::OpenError;
 pub use file::{FILE_NAME, FileDevice, MAX_DEFAULT_SIZE};
+pub use joined::Joined;
 pub use reads::{ReadBuffer, ReadQueue};
 pub use sim::{Counts, Failure, Fault, Operation, SimDevice, Stopped};

@@ -12,6 +12,7 @@
 //! implementation of a log-structured file system", 1992.
 
 mod frames;
+mod tiers;
 mod walk;
 
 use crate::durability::{Changes, Durable};
@@ -78,6 +79,8 @@ enum Fate {
     Keep,
     /// S3-FIFO decides.
     Evict,
+    /// All move on, to the lower device but for a few that were read lately.
+    Cool,
     /// Only expired ones go; the segment stays.
     Sweep,
 }
@@ -102,6 +105,8 @@ pub(crate) struct Cleaner {
     pub(crate) mapped: HashMap<SegmentNumber, u64>,
     /// Segments with records that cannot be read and may not be lost, and which use of them: they stay.
     pub(crate) kept: HashMap<SegmentNumber, u32>,
+    /// Bytes of the segment that is being moved to the lower device that may stay on the fast one.
+    may_stay: usize,
     /// The segment that was swept last, and the second of the last sweep.
     sweep_at: SegmentNumber,
     swept: UnixSeconds,
@@ -152,6 +157,7 @@ impl Cleaner {
             changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
             mapped: HashMap::new(),
             kept: HashMap::new(),
+            may_stay: 0,
             sweep_at: 0,
             swept: 0,
             idle_polls: 0,
@@ -185,6 +191,7 @@ impl Cleaner {
         if lane.log.take_copy_want() && !self.must_free(lane) {
             self.free_frame_for_copies(lane);
         }
+        let cooled = !overdrawn(lane) && !must_free_frames(lane) && self.cool(lane);
         let short = self.must_free(lane);
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
@@ -192,7 +199,7 @@ impl Cleaner {
         lane.full.store(full, Ordering::Relaxed);
         lane.frames_full.store(full && must_free_frames(lane), Ordering::Relaxed);
         lane.log.shrink();
-        let pending = coming || last == Step::Later;
+        let pending = coming || cooled || last == Step::Later;
         let room = lane.log.available_frames() > 0
             && lane.log.available_numbers() > 0
             && lane.budget.excess() == 0;
@@ -202,7 +209,7 @@ impl Cleaner {
             lane.wake_waiting();
         }
         if coming
-            && lane.log.available_numbers() < wanted_places(lane)
+            && (lane.log.available_numbers() < wanted_places(lane) || tiers::is_fast_short(lane, 0))
             && let Some(durable) = &lane.durable
         {
             // They are free when that is durable: before a writer has to wait for it.
@@ -316,7 +323,11 @@ impl Cleaner {
         let hot = hot.map(|sealed| (Stream::Hot, sealed));
         let survivors = survivors.map(|sealed| (Stream::Survivors, sealed));
         let probation = new * PROBATION_SHARE > new + old;
-        let (stream, sealed) = if probation { hot.or(survivors) } else { survivors.or(hot) }?;
+        let (stream, sealed) = match probation {
+            _ if lane.log.has_lower() => tiers::older(lane, hot, survivors),
+            true => hot.or(survivors),
+            false => survivors.or(hot),
+        }?;
         Some(self.clean(lane, stream, sealed.segment, Fate::Evict))
     }
 

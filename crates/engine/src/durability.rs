@@ -71,8 +71,27 @@ pub struct StoreDevice {
     pub name: String,
     /// Where the bytes go.
     pub device: Arc<dyn Device>,
+    /// Where the lane goes on behind them: slower and larger. What has cooled is moved there. A store
+    /// may get one at a later start, and needs it from then on.
+    pub lower: Option<LowerDevice>,
     /// Random numbers for a store that is created there: its identity, and the secret of its checksums.
     pub seeds: [u64; 3],
+}
+
+/// The lower device of a lane.
+#[derive(Clone, Debug)]
+pub struct LowerDevice {
+    /// What people call it.
+    pub name: String,
+    /// Where the bytes go.
+    pub device: Arc<dyn Device>,
+}
+
+impl StoreDevice {
+    /// The bytes of all its devices.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.device.size() + self.lower.as_ref().map_or(0, |lower| lower.device.size())
+    }
 }
 
 /// How the store is.

@@ -92,6 +92,23 @@ pub struct LaneState {
     pub items: u64,
     /// Bytes of their records.
     pub item_bytes: u64,
+    /// If it has a lower device.
+    pub tiers: Option<Tiers>,
+}
+
+/// How a lane's two devices are used: bytes of places for segments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tiers {
+    /// What the lower device is called.
+    pub lower: String,
+    /// On the fast device.
+    pub fast_bytes: u64,
+    /// Of these, those that hold something.
+    pub fast_used: u64,
+    /// On the lower device.
+    pub lower_bytes: u64,
+    /// Of these, those that hold something.
+    pub lower_used: u64,
 }
 
 /// Why a device cannot be drained.
@@ -374,6 +391,13 @@ impl Engine {
                 capacity: lane.capacity(),
                 items: stats.items,
                 item_bytes: stats.item_bytes,
+                tiers: lane.lower_name().map(|lower| Tiers {
+                    lower: lower.to_owned(),
+                    fast_bytes: stats.fast_bytes,
+                    fast_used: stats.fast_used,
+                    lower_bytes: stats.lower_bytes,
+                    lower_used: stats.lower_used,
+                }),
             }
         };
         self.lanes.iter().map(state).collect()

@@ -19,7 +19,7 @@ use larder_log::cover::DeadMap;
 use larder_log::format::{Lanes, PARTITIONS};
 use larder_log::store::SEQ_LEASE;
 use larder_log::{
-    Address, Budget, Buffers, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State,
+    Address, Budget, Buffers, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State, Tier,
 };
 use std::collections::HashMap;
 use std::io;
@@ -252,8 +252,8 @@ impl Lane {
     /// # Errors
     /// There is no store, or no such way here: the engine's readers do it.
     pub(crate) fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
-        let store = self.options.store.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        store.device.device.read_queue(event)
+        let store = self.log.store().ok_or(io::ErrorKind::Unsupported)?;
+        store.device().read_queue(event)
     }
 
     pub(crate) fn new_counters(&self) -> Arc<Counters> {
@@ -291,6 +291,8 @@ impl Lane {
             unsynced_bytes: self.log.unsynced_bytes(),
             ..Stats::default()
         };
+        (stats.fast_bytes, stats.fast_used) = self.tier_bytes(Tier::Fast);
+        (stats.lower_bytes, stats.lower_used) = self.tier_bytes(Tier::Lower);
         if let Some(durable) = &self.durable {
             (stats.commits, stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
             if stats.unsynced_bytes > 0 {
@@ -322,6 +324,13 @@ impl Lane {
         stats
     }
 
+    /// Bytes of the places of a tier, and of those that are not free.
+    fn tier_bytes(&self, tier: Tier) -> (u64, u64) {
+        let (places, free) = (self.log.places(tier), self.log.free_places(tier));
+        let bytes = |places: usize| places as u64 * self.log.segment_size() as u64;
+        (bytes(places), bytes(places.saturating_sub(free)))
+    }
+
     /// Look-ups that found an item, of all sessions since the start.
     pub(crate) fn get_hits(&self) -> u64 {
         lock(&self.counters).sum().get_hits
@@ -341,6 +350,12 @@ impl Lane {
     /// What its device is called.
     pub(crate) fn name(&self) -> &str {
         self.options.store.as_ref().map_or("", |store| &store.device.name)
+    }
+
+    /// What its lower device is called, if it has one.
+    pub(crate) fn lower_name(&self) -> Option<&str> {
+        let lower = self.options.store.as_ref()?.device.lower.as_ref()?;
+        Some(&lower.name)
     }
 
     /// The table of lanes as its own superblock has it.
@@ -367,9 +382,9 @@ impl Lane {
         }
     }
 
-    /// The size of its device, in bytes.
+    /// The size of its devices, in bytes.
     pub(crate) fn capacity(&self) -> u64 {
-        self.options.store.as_ref().map_or(0, |store| store.device.device.size())
+        self.options.store.as_ref().map_or(0, |store| store.device.capacity())
     }
 
     /// The stripes of the index that hold these partitions; others may be there, too.

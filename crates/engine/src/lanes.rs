@@ -47,7 +47,7 @@ pub(crate) fn assemble(
             Err(error) => return Err(named(options, device, StoreError::Superblock(error))),
         }
     }
-    let size = |device: usize| options.devices[device].device.size();
+    let size = |device: usize| options.devices[device].capacity();
     let id = |device: usize| options.devices[device].seeds[1];
     let mut lanes = Vec::new();
     let (mut table, hash_seed) = match newest(options, &stores)? {

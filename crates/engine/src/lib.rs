@@ -31,12 +31,13 @@ mod verbs;
 mod wins;
 mod write;
 
-pub use durability::{Durability, Health, MonotonicClock, StoreDevice, StoreOptions};
-pub use engine::{DrainError, Engine, LaneState, ManualCleaner, OpenError};
+pub use durability::{Durability, Health, LowerDevice, MonotonicClock, StoreDevice, StoreOptions};
+pub use engine::{DrainError, Engine, LaneState, ManualCleaner, OpenError, Tiers};
 pub use expiry::{Expiry, UnixSeconds};
 pub use item::{Item, ItemHandle};
 pub use key::Key;
 pub use lane::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
+pub use larder_log::format::tier::is_lower;
 #[cfg(feature = "breakable")]
 pub use larder_log::rule;
 pub use large::LargeValue;

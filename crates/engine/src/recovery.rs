@@ -12,6 +12,7 @@ mod newest;
 mod open;
 mod report;
 mod segments;
+mod tiers;
 
 pub use open::is_store;
 pub(crate) use open::{Recovery, open_store};

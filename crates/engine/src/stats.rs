@@ -130,6 +130,14 @@ pub struct Stats {
     pub buffer_bytes: u64,
     /// Size of a segment, in bytes.
     pub segment_size: u64,
+    /// Bytes of the places for segments in the store, without those on lower devices.
+    pub fast_bytes: u64,
+    /// Of these, those that are not free.
+    pub fast_used: u64,
+    /// Bytes of the places for segments on lower devices.
+    pub lower_bytes: u64,
+    /// Of these, those that are not free.
+    pub lower_used: u64,
     /// Segments that hold items, jumbo ones included.
     pub segments: u64,
     /// Jumbo segments.
@@ -170,6 +178,10 @@ impl Stats {
         // All lanes share them.
         self.buffer_bytes = other.buffer_bytes;
         self.segment_size = self.segment_size.max(other.segment_size);
+        self.fast_bytes += other.fast_bytes;
+        self.fast_used += other.fast_used;
+        self.lower_bytes += other.lower_bytes;
+        self.lower_used += other.lower_used;
         self.segments += other.segments;
         self.jumbos += other.jumbos;
         self.device_written_bytes += other.device_written_bytes;

@@ -29,6 +29,7 @@ fn options(durability: Durability) -> Options {
         devices: vec![StoreDevice {
             name: "store".to_owned(),
             device: Arc::new(SimDevice::new(64 << 20, 1)),
+            lower: None,
             seeds: [1, 2, 3],
         }],
         forget: Vec::new(),

@@ -23,6 +23,7 @@ fn options(device: &Arc<SimDevice>) -> Options {
         devices: vec![StoreDevice {
             name: "store".to_owned(),
             device: Arc::clone(device) as Arc<dyn Device>,
+            lower: None,
             seeds: [1, 2, 3],
         }],
         forget: Vec::new(),

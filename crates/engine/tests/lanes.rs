@@ -32,7 +32,7 @@ fn options(devices: &[(String, Arc<SimDevice>)], durability: Durability) -> Opti
     let device = |(name, device): &(String, Arc<SimDevice>)| {
         let seed: u64 = name.bytes().fold(7, |seed, byte| seed * 131 + u64::from(byte));
         let device = Arc::<SimDevice>::clone(device);
-        StoreDevice { name: name.clone(), device, seeds: [seed, seed + 1, seed + 2] }
+        StoreDevice { name: name.clone(), device, lower: None, seeds: [seed, seed + 1, seed + 2] }
     };
     let store = StoreOptions {
         devices: devices.iter().map(device).collect(),

@@ -18,6 +18,7 @@ fn open() -> (Arc<Engine>, Session) {
         devices: vec![StoreDevice {
             name: "store".to_owned(),
             device: Arc::new(SimDevice::new(64 << 20, 1)) as Arc<dyn Device>,
+            lower: None,
             seeds: [1, 2, 3],
         }],
         forget: Vec::new(),

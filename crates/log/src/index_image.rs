@@ -143,7 +143,7 @@ impl Log {
     /// Begins an index image; `None` if no segment is free.
     pub fn write_image(&self) -> Option<ImageWriter<'_>> {
         let store = self.durable_log();
-        let mut free = lock(&self.numbers).clone();
+        let mut free: Vec<_> = lock(&self.numbers).iter().collect();
         let first = free.pop()?;
         let buffer = vec![0; PART_HEADER_BYTES];
         Some(ImageWriter { store, free, first, current: first, buffer, bytes: 0 })
@@ -301,7 +301,7 @@ impl Log {
             }
         }
         let free = self.numbers().zip(&rows).filter(|(_, row)| row.usage == Usage::Free);
-        *lock(&self.numbers) = free.map(|(number, _)| number).rev().collect();
+        lock(&self.numbers).extend(free.map(|(number, _)| number).rev());
         resident.sort_unstable();
         Ok(resident.into_iter().map(|(_, number)| number).collect())
     }

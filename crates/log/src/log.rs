@@ -7,6 +7,7 @@ use crate::copies::Copies;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
+use crate::places::{Places, Tier};
 use crate::reclaim::Quarantined;
 use crate::record::Record;
 use crate::residency::Dropped;
@@ -42,7 +43,7 @@ pub enum Claim {
 
 impl Claim {
     /// Segments of a store that this claim must leave to the more urgent ones.
-    fn spared(self) -> usize {
+    pub fn spared(self) -> usize {
         match self {
             Claim::Write => CLEANER_SEGMENTS + SMALL_SEGMENTS,
             Claim::Small => CLEANER_SEGMENTS,
@@ -117,7 +118,7 @@ pub struct Log {
     pub(crate) epochs: Arc<Epochs>,
     segments: Box<[Segment]>,
     pub(crate) frames: Frames,
-    pub(crate) numbers: Mutex<Vec<SegmentNumber>>,
+    pub(crate) numbers: Mutex<Places>,
     pub(crate) streams: [Open; 2],
     pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
     pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
@@ -162,10 +163,10 @@ impl Log {
         };
         let segments: Box<[Segment]> = (0..=count).map(|_| Segment::default()).collect();
         budget.charge((segments.len() * size_of::<Segment>()) as u64);
-        let numbers = match &store {
-            Some(_) => Vec::new(),
-            None => (1..=count as SegmentNumber).rev().collect(),
-        };
+        let mut numbers = Places::new(store.as_ref().map_or(0, Store::fast_segments));
+        if store.is_none() {
+            numbers.extend((1..=count as SegmentNumber).rev());
+        }
         Ok(Log {
             segment_size: config.segment_size,
             budget,
@@ -300,14 +301,15 @@ impl Log {
         self.streams[stream as usize].segment.load(Ordering::Acquire)
     }
 
-    /// Takes a free number, unless it is among those reserved for more urgent claims.
-    fn take_number(&self, claim: Claim) -> Option<SegmentNumber> {
+    /// Takes a free number for a segment of a stream, unless it is among those reserved for more urgent
+    /// claims.
+    fn take_number(&self, stream: Stream, claim: Claim) -> Option<SegmentNumber> {
         let mut numbers = lock(&self.numbers);
         let spared = if self.store.is_some() { claim.spared() } else { 0 };
         if numbers.len() <= spared {
             return None;
         }
-        numbers.pop()
+        numbers.take(Tier::of(stream))
     }
 
     /// Segments of the store that values could take; without a store, `usize::MAX`.
@@ -327,7 +329,7 @@ impl Log {
             return Some(());
         }
         let frame = self.frames.take(&self.budget, claim == Claim::Clean)?;
-        let Some(number) = self.take_number(claim) else {
+        let Some(number) = self.take_number(stream, claim) else {
             // SAFETY: the frame was just taken and nobody has seen it.
             unsafe { self.frames.put(frame, &self.budget) };
             return None;
@@ -418,7 +420,7 @@ impl Log {
     /// freed first.
     pub fn claim_jumbo(&self, size: usize) -> Option<JumboClaim> {
         let Some(store) = &self.store else {
-            let number = self.take_number(Claim::Write)?;
+            let number = self.take_number(Stream::Hot, Claim::Write)?;
             return Some(JumboClaim { number, parts: Vec::new(), size });
         };
         let parts = store.jumbo_places(size);
@@ -428,13 +430,11 @@ impl Log {
             return None;
         }
         self.wanted_numbers.store(0, Ordering::Relaxed);
-        let from = numbers.len() - parts;
-        let mut taken = numbers.split_off(from);
-        for &part in &taken[1..] {
-            self.segment(part).begin_part();
-        }
-        let first = taken.remove(0);
-        Some(JumboClaim { number: first, parts: taken, size })
+        let mut take = || numbers.take(Tier::of(Stream::Hot));
+        let number = take()?;
+        let parts: Vec<_> = (1..parts).filter_map(|_| take()).collect();
+        parts.iter().for_each(|&part| self.segment(part).begin_part());
+        Some(JumboClaim { number, parts, size })
     }
 }
 

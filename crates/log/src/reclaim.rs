@@ -225,6 +225,6 @@ impl Log {
             numbers.extend(store.take_parts(number));
             store.forget_segment(number);
         }
-        numbers.push(number);
+        numbers.put(number);
     }
 }

@@ -98,7 +98,7 @@ impl Log {
         }
         survey.segments.sort_by_key(|found| std::cmp::Reverse((found.opened, found.number)));
         self.settle_parts(store, &mut survey, &mut free);
-        *lock(&self.numbers) = free;
+        lock(&self.numbers).extend(free);
         Ok(survey)
     }
 
@@ -356,7 +356,7 @@ impl Log {
             // What is torn now would look damaged when later commits have followed it.
             for place in store.take_parts(number).into_iter().chain([number]) {
                 self.write_meta(store, &mut written, place, Use::Free, 0, None)?;
-                lock(&self.numbers).push(place);
+                lock(&self.numbers).put(place);
             }
         }
         for &(number, _) in &survey.damaged {
@@ -396,7 +396,7 @@ impl Log {
         let known = greatest.unwrap_or(0).max(store.superblock().generation_floor);
         let floor = known + 2;
         store.change_superblock(|superblock| superblock.generation_floor = floor);
-        for &number in &*lock(&self.numbers) {
+        for number in lock(&self.numbers).iter() {
             self.segment(number).set_generation(floor - 1);
         }
     }

@@ -75,6 +75,7 @@ pub struct Store {
     pub(crate) device: Arc<dyn Device>,
     written: AtomicU64,
     pub(crate) geometry: Geometry,
+    fast_segments: u32,
     pub(crate) changing: Mutex<Changing>,
     pub(crate) identity: Identity,
     entries: Box<[Entry]>,
@@ -117,6 +118,7 @@ impl Store {
             device,
             written: AtomicU64::new(0),
             geometry,
+            fast_segments: superblock.fast_segments,
             identity: superblock.identity(),
             changing: Mutex::new(Changing { superblock, changes: 0, durable: 0 }),
             entries: (0..=count).map(|_| Entry::default()).collect(),
@@ -151,6 +153,11 @@ impl Store {
     /// Segments of the store.
     pub fn segment_count(&self) -> usize {
         self.geometry.segment_count() as usize
+    }
+
+    /// How many segments, the first ones, lie on the fast device; 0: there is no lower one.
+    pub fn fast_segments(&self) -> u32 {
+        self.fast_segments
     }
 
     /// Bytes of a segment.

@@ -82,6 +82,7 @@ impl DurableWorld {
             devices: vec![StoreDevice {
                 name: "store".to_owned(),
                 device: Arc::<SimDevice>::clone(&device),
+                lower: None,
                 seeds: [random.bits(), random.bits(), random.bits()],
             }],
             forget: Vec::new(),

@@ -59,6 +59,12 @@ impl Cleaner {
         let [hot, survivors] = resident.droppable;
         let [small, main] = lane.log.copy_frames();
         let copies = ((small + main) * lane.log.segment_size()) as u64;
+        if lane.log.has_lower()
+            && let Some(survivors) = survivors
+        {
+            // It was moved because it has cooled; what is read often goes on as copies.
+            return self.drop_frame(lane, Stream::Survivors, survivors.segment);
+        }
         let [new, old] = resident.live;
         if new * PROBATION > new + old + copies
             && let Some(hot) = hot

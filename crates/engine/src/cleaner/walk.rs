@@ -10,7 +10,7 @@ use crate::lane::Lane;
 use crate::stats::bump;
 use larder_log::log::Appended;
 use larder_log::record::Kind;
-use larder_log::{Address, Claim, Record, SegmentNumber, Stream};
+use larder_log::{Address, Claim, Record, SegmentNumber, Stream, Tier};
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -90,7 +90,7 @@ impl Cleaner {
 
     /// Decides about one record. False: it should have moved, and there was no space.
     fn decide(
-        &self,
+        &mut self,
         lane: &Lane,
         Task { stream, fate, whole }: Task,
         address: Address,
@@ -117,7 +117,21 @@ impl Cleaner {
         }
         let (to, frequency) = match fate {
             Fate::Sweep => return true,
+            // What lies on the lower device goes on there.
+            Fate::Keep if lane.log.tier(address.segment()) == Tier::Lower => {
+                (Stream::Survivors, slot.frequency())
+            }
             Fate::Keep => (stream, slot.frequency()),
+            Fate::Cool if stream == Stream::Hot && keeps(slot, stream) => {
+                match self.may_stay.checked_sub(record.size()) {
+                    Some(left) => {
+                        self.may_stay = left;
+                        (stream, slot.frequency() - 1)
+                    }
+                    None => (Stream::Survivors, slot.frequency()),
+                }
+            }
+            Fate::Cool => (Stream::Survivors, slot.frequency()),
             // Of a large value that is not in memory there is nothing to copy.
             Fate::Evict if keeps(slot, stream) && whole => {
                 (Stream::Survivors, frequency_after(slot, stream))

@@ -1,13 +1,12 @@
 //! From a device to a store: its superblock is read, or one is made.
 
 use super::report::{Recovered, StoreError};
+use super::tiers::join;
 use crate::lane::LaneStore;
-use larder_disk::Device;
 use larder_log::Store;
 use larder_log::format::superblock::SuperblockError;
 use larder_log::format::{self, Geometry, Superblock};
 use larder_log::recover::read_superblock;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Whether a device that begins with `head` holds a store, of whatever version and in whatever state,
@@ -48,11 +47,11 @@ pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, 
     let superblock = match read_superblock(&**device)? {
         Ok(superblock) if superblock.volatile => {
             report.discarded = true;
-            create(options, superblock.geometry.segment_size() as usize, hash_seed)?
+            discarded(options, superblock)
         }
         Ok(superblock) => {
             report.clean = superblock.clean;
-            Superblock { lanes: options.lanes, ..grown(superblock, &**device)? }
+            superblock
         }
         Err(SuperblockError::Empty) => {
             report.created = true;
@@ -60,7 +59,8 @@ pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, 
         }
         Err(error) => return Err(StoreError::Superblock(error)),
     };
-    let store = Store::new(Arc::clone(device), superblock);
+    let (device, superblock) = join(&options.device, superblock)?;
+    let store = Store::new(device, Superblock { lanes: options.lanes, ..superblock });
     Ok(Opened { store, recovery: Recovery { report, began } })
 }
 
@@ -102,16 +102,36 @@ fn create(
         generation_floor: 0,
         image_bytes: 0,
         lanes: options.lanes,
+        fast_segments: 0,
     })
 }
 
-/// The superblock of a store whose device may have become larger.
-fn grown(superblock: Superblock, device: &dyn Device) -> Result<Superblock, StoreError> {
+/// The superblock of a store whose contents are discarded. It is the same store to its other devices, and
+/// with another secret nothing of what lies there passes for its own.
+fn discarded(options: &LaneStore, superblock: Superblock) -> Superblock {
+    Superblock {
+        checksum_seed: options.device.seeds[2],
+        created: options.common.created,
+        clean: false,
+        volatile: false,
+        seq_limit: 0,
+        fence: 0,
+        pending_flush: 0,
+        next_commit: 1,
+        image_segment: 0,
+        generation_floor: 0,
+        image_bytes: 0,
+        ..superblock
+    }
+}
+
+/// The superblock of a store which has so many bytes now.
+pub(super) fn grown(superblock: Superblock, bytes: u64) -> Result<Superblock, StoreError> {
     let geometry = superblock.geometry;
-    if device.size() < geometry.total_bytes() {
+    if bytes < geometry.total_bytes() {
         return Err(StoreError::Shrunk { needed: geometry.total_bytes() });
     }
-    let fit = Geometry::fit(device.size(), geometry.segment_size()).unwrap_or(geometry);
+    let fit = Geometry::fit(bytes, geometry.segment_size()).unwrap_or(geometry);
     let more = fit.segment_count() > geometry.segment_count();
     Ok(Superblock { geometry: if more { fit } else { geometry }, ..superblock })
 }

@@ -1,8 +1,8 @@
 //! What a recovery tells: how far it has come, what it found, why it could not begin.
 
 use crate::OpenError;
-use larder_log::format::MAX_LANES;
 use larder_log::format::superblock::SuperblockError;
+use larder_log::format::{LabelError, MAX_LANES};
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -115,6 +115,15 @@ pub enum StoreError {
         /// Its number.
         lane: usize,
     },
+    /// The store has a lower device, and none was given.
+    LowerMissing,
+    /// A lower device is not the one that the store has, or cannot become it.
+    Lower {
+        /// What it is called.
+        name: String,
+        /// What is wrong.
+        error: LabelError,
+    },
     /// There are more devices than a store can have.
     TooManyLanes,
     /// No device is left: all were drained, or are to be forgotten.
@@ -158,6 +167,13 @@ impl fmt::Display for StoreError {
             }
             StoreError::NotMissing { lane } => {
                 write!(f, "lane {lane} is not missing: forget only what is gone for good")
+            }
+            StoreError::LowerMissing => f.write_str(
+                "the store has a lower device, and a part of what it holds is there: give that \
+                 device with --store, too",
+            ),
+            StoreError::Lower { name, error } => {
+                write!(f, "{name} cannot be the lower device here: {error}")
             }
             StoreError::TooManyLanes => {
                 write!(f, "a store has at most {MAX_LANES} devices")

@@ -51,6 +51,7 @@ impl Image {
             generation_floor: 0,
             image_bytes: 0,
             lanes: Lanes::alone(0x1234_5678_9abc_def0_0fed_cba9_8765_4321),
+            fast_segments: 0,
         };
         let image = Image { device: SimDevice::new(geometry.total_bytes(), 1), superblock };
         image.write_superblock();

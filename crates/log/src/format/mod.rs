@@ -19,6 +19,7 @@ pub mod superblock;
 pub mod tail;
 #[cfg(all(test, not(loom)))]
 mod tests;
+pub mod tier;
 
 pub use checksum::{
     Identity, SegmentSeed, ValueHasher, key_hash, record_checksum, record_is_intact, seal_record,
@@ -32,6 +33,7 @@ pub use segment::{DurableEnd, Header, NoSegment, Trailer};
 pub use summary::{KeyHash, Summary};
 pub use superblock::{Superblock, SuperblockError};
 pub use tail::Tail;
+pub use tier::{Label, LabelError};
 
 /// Bytes that a device is written in: tails, metas and superblocks are whole blocks.
 pub const BLOCK: usize = 4096;

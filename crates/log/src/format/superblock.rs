@@ -20,9 +20,12 @@ const CLEAN: u32 = 1;
 const VOLATILE: u32 = 2;
 /// Feature bits of each kind that this program knows.
 const KNOWN_READ_ONLY: u64 = 0;
-const KNOWN_INCOMPATIBLE: u64 = LANES;
+const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS;
 /// The incompatible feature of a store that has, or had, several lanes.
 const LANES: u64 = 1;
+/// The incompatible feature of a lane that has a lower device.
+const TIERS: u64 = 2;
+const FAST_SEGMENTS: usize = 3008;
 
 /// A store's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,8 @@ pub struct Superblock {
     pub image_bytes: u64,
     /// Which lanes there are, and which share of the keys belongs to each.
     pub lanes: Lanes,
+    /// How many segments, the first ones, lie on the fast device; 0: there is no lower one.
+    pub fast_segments: u32,
 }
 
 /// Why a superblock cannot be used.
@@ -142,6 +147,11 @@ impl Superblock {
         (self.counter % 2) as usize
     }
 
+    /// Whether segments lie on a lower device, too.
+    pub fn has_lower(&self) -> bool {
+        self.fast_segments != 0
+    }
+
     /// What the store's structures have in common.
     pub fn identity(&self) -> Identity {
         Identity { store: self.store_id as u64, checksum_seed: self.checksum_seed }
@@ -155,7 +165,8 @@ impl Superblock {
         put(into, 8, VERSION.to_le_bytes());
         put(into, COUNTER, self.counter.to_le_bytes());
         put(into, 24, self.compatible.to_le_bytes());
-        let incompatible = if self.lanes.is_alone() { 0 } else { LANES };
+        let lanes = if self.lanes.is_alone() { 0 } else { LANES };
+        let incompatible = lanes | if self.has_lower() { TIERS } else { 0 };
         put(into, 40, incompatible.to_le_bytes());
         put(into, 48, self.store_id.to_le_bytes());
         put(into, 64, self.hash_seed.to_le_bytes());
@@ -172,6 +183,7 @@ impl Superblock {
         put(into, 132, self.generation_floor.to_le_bytes());
         put(into, 136, self.image_bytes.to_le_bytes());
         self.lanes.encode(into);
+        put(into, FAST_SEGMENTS, self.fast_segments.to_le_bytes());
         let checksum = checksum64(&into[..CHECKSUM], 0);
         put(into, CHECKSUM, checksum.to_le_bytes());
     }
@@ -202,6 +214,7 @@ impl Superblock {
             Geometry::new(u32_at(copy, 80), u32_at(copy, 84)).ok_or(SuperblockError::Damaged)?;
         let flags = u32_at(copy, 96);
         let store_id = u128::from_le_bytes(get(copy, 48));
+        let has_lower = u64_at(copy, 40) & TIERS != 0;
         let superblock = Superblock {
             counter: u64_at(copy, COUNTER),
             compatible: u64_at(copy, 24),
@@ -220,10 +233,13 @@ impl Superblock {
             generation_floor: u32_at(copy, 132),
             image_bytes: u64_at(copy, 136),
             lanes: Lanes::decode(copy, store_id).ok_or(SuperblockError::Damaged)?,
+            fast_segments: if has_lower { u32_at(copy, FAST_SEGMENTS) } else { 0 },
         };
         let possible = superblock.seq_limit <= MAX_SEQ
             && superblock.fence <= MAX_SEQ + 1
-            && superblock.image_segment <= geometry.segment_count();
+            && superblock.image_segment <= geometry.segment_count()
+            && superblock.fast_segments <= geometry.segment_count()
+            && superblock.has_lower() == has_lower;
         if possible { Ok(superblock) } else { Err(SuperblockError::Damaged) }
     }
 }

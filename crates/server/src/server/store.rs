@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use larder_disk::FileDevice;
 use larder_engine::{
-    Engine, Health, LaneState, MonotonicClock, OpenError, Progress, Session, StoreDevice,
-    StoreOptions, is_store,
+    Engine, Health, LaneState, LowerDevice, MonotonicClock, OpenError, Progress, Session,
+    StoreDevice, StoreOptions, is_lower, is_store,
 };
 use tracing::{error, info, warn};
 
@@ -27,15 +27,22 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     if !settings.has_store() {
         return Ok(None);
     }
-    let open = |store: &StorePath| {
-        let device = FileDevice::open_checked(&store.path, store.size, is_store);
+    let open = |store: &StorePath, is_ours: fn(&[u8]) -> bool| {
+        let device = FileDevice::open_checked(&store.path, store.size, is_ours);
         device.map_err(StartError::Store).map(Arc::new)
     };
+    let name = |store: &StorePath| store.path.display().to_string();
     let mut devices = Vec::new();
     for lane in settings.lanes() {
         devices.push(StoreDevice {
-            name: lane.first.path.display().to_string(),
-            device: open(lane.first)?,
+            name: name(lane.first),
+            device: open(lane.first, is_store)?,
+            lower: match lane.lower {
+                Some(lower) => {
+                    Some(LowerDevice { name: name(lower), device: open(lower, is_lower)? })
+                }
+                None => None,
+            },
             seeds: [random_seed(), random_seed(), random_seed()],
         });
     }

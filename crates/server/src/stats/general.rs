@@ -194,6 +194,13 @@ fn lane_rows(lane: &LaneState, row: &mut Row<'_>) {
     put_of("items", &lane.items);
     put_of("bytes", &lane.item_bytes);
     put_of("capacity", &lane.capacity);
+    if let Some(tiers) = &lane.tiers {
+        put_of("lower_device", &tiers.lower);
+        put_of("fast_used", &tiers.fast_used);
+        put_of("fast_capacity", &tiers.fast_bytes);
+        put_of("lower_used", &tiers.lower_used);
+        put_of("lower_capacity", &tiers.lower_bytes);
+    }
 }
 
 /// What memcached has no row for.

@@ -33,6 +33,7 @@ fn a_superblock() -> Superblock {
         generation_floor: 0,
         image_bytes: 17,
         lanes: Lanes::alone(0x1111_2222_3333_4444_5555_6666_7777_8888),
+        fast_segments: 0,
     }
 }
 
@@ -68,6 +69,20 @@ fn the_newest_whole_superblock_counts() {
     };
     assert_eq!(superblock::choose([&torn, &torn_too]), Err(SuperblockError::Damaged));
     assert_eq!(superblock::choose([&[0; BLOCK], &torn_too]), Err(SuperblockError::Empty));
+}
+
+#[test]
+fn only_a_store_with_a_lower_device_says_so() {
+    let plain = encoded(&a_superblock());
+    assert_eq!((plain[40], &plain[3008..4088]), (0, &[0; 1080][..]));
+    let tiered = Superblock { fast_segments: 20, ..a_superblock() };
+    let bytes = encoded(&tiered);
+    assert_eq!((bytes[40], &bytes[3008..3012]), (2, &[20, 0, 0, 0][..]));
+    assert_eq!(Superblock::decode(&bytes), Ok(tiered));
+    for impossible in [0, 65] {
+        let changed = with_field(bytes, 3008, impossible);
+        assert_eq!(Superblock::decode(&changed), Err(SuperblockError::Damaged));
+    }
 }
 
 #[test]
@@ -322,6 +337,7 @@ proptest! {
     fn superblocks_read_back(
         ids in any::<(u64, u64, u128, u64, u64)>(),
         shape in (13u32..24, 1u32..1 << 24),
+        fast in any::<u32>(),
         numbers in (0..1u64 << 48, 0..=1u64 << 48, any::<u32>(), any::<u64>(), any::<u64>()),
         flags in any::<(bool, bool)>(),
     ) {
@@ -344,6 +360,7 @@ proptest! {
             generation_floor: 0,
             image_bytes: numbers.3,
             lanes: Lanes::alone(ids.2),
+            fast_segments: fast % (shape.1 + 1),
         };
         prop_assert_eq!(Superblock::decode(&encoded(&superblock)), Ok(superblock));
     }

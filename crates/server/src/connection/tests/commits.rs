@@ -19,6 +19,7 @@ pub(super) fn store_options(device: &Arc<SimDevice>) -> Options {
         devices: vec![StoreDevice {
             name: "store".to_owned(),
             device: Arc::<SimDevice>::clone(device),
+            lower: None,
             seeds: [1, 2, 3],
         }],
         forget: Vec::new(),

@@ -1,0 +1,174 @@
+//! Two devices as one: the first bytes lie on one, the others on the other.
+//!
+//! It keeps the promises of [`Device`] and costs no more syncs than there are parts that were written
+//! to: a part is left out of a sync only while nothing was written to it since one of its syncs that
+//! succeeded *began*. A part of which that is not known counts as written to: one that was just
+//! opened, whatever a killed process left there, and one whose last sync failed.
+
+use crate::device::check_range;
+use crate::{Device, ReadBuffer, ReadQueue};
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Two devices that are one.
+#[derive(Debug)]
+pub struct Joined {
+    parts: [Part; 2],
+    /// Where the second part begins.
+    border: u64,
+}
+
+/// A device, of which a range is used.
+#[derive(Debug)]
+struct Part {
+    device: Arc<dyn Device>,
+    /// Where that range begins on the device.
+    start: u64,
+    /// Counts writes that have ended, and syncs that failed.
+    changes: AtomicU64,
+    /// How many of them a sync that succeeded has covered.
+    covered: AtomicU64,
+}
+
+impl Part {
+    fn new(device: Arc<dyn Device>, start: u64) -> Self {
+        Part { device, start, changes: AtomicU64::new(1), covered: AtomicU64::new(0) }
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let written = self.device.write_at(offset, bytes);
+        // Counted before it returns, and also if it failed: a part of it may be there.
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        written
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // What is counted now has ended, so the device's sync covers it. What ends later may be covered
+        // too, but is not known to be.
+        let changes = self.changes.load(Ordering::Acquire);
+        if self.covered.load(Ordering::Acquire) >= changes {
+            return Ok(());
+        }
+        match self.device.sync() {
+            Ok(()) => {
+                self.covered.fetch_max(changes, Ordering::AcqRel);
+                Ok(())
+            }
+            Err(error) => {
+                self.changes.fetch_add(1, Ordering::AcqRel);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A piece of a range that lies on one part.
+#[derive(Debug)]
+struct Piece {
+    part: usize,
+    /// Where it begins on the part's device.
+    offset: u64,
+    /// Which bytes of the range it has.
+    bytes: Range<usize>,
+}
+
+impl Joined {
+    /// The first `border` bytes of `first`, followed by all of `second` from `start` on.
+    ///
+    /// # Panics
+    /// If `first` has no `border` bytes, or `second` begins behind its end.
+    pub fn new(first: Arc<dyn Device>, border: u64, second: Arc<dyn Device>, start: u64) -> Joined {
+        assert!(border <= first.size() && start <= second.size(), "parts are inside of devices");
+        Joined { parts: [Part::new(first, 0), Part::new(second, start)], border }
+    }
+
+    /// Where the parts of a range lie: on one device, or on both.
+    fn pieces(&self, offset: u64, length: usize) -> io::Result<impl Iterator<Item = Piece>> {
+        check_range(self.size(), offset, length)?;
+        let first = self.border.saturating_sub(offset).min(length as u64) as usize;
+        let behind = self.parts[1].start + (offset + first as u64).saturating_sub(self.border);
+        let pieces = [
+            Piece { part: 0, offset, bytes: 0..first },
+            Piece { part: 1, offset: behind, bytes: first..length },
+        ];
+        Ok(pieces.into_iter().filter(|piece| !piece.bytes.is_empty()))
+    }
+}
+
+impl Device for Joined {
+    fn size(&self) -> u64 {
+        self.border + self.parts[1].device.size() - self.parts[1].start
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut pieces = self.pieces(offset, buffer.len())?;
+        pieces.try_for_each(|Piece { part, offset, bytes }| {
+            self.parts[part].device.read_at(offset, &mut buffer[bytes])
+        })
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut pieces = self.pieces(offset, bytes.len())?;
+        pieces.try_for_each(|piece| {
+            self.parts[piece.part].write_at(piece.offset, &bytes[piece.bytes])
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.parts.iter().try_for_each(Part::sync)
+    }
+
+    fn forget_lost(&self) {
+        self.parts.iter().for_each(|part| part.device.forget_lost());
+    }
+
+    /// Reads of its queue must lie on one of the devices.
+    fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
+        let [first, second] = &self.parts;
+        let queues = [first.device.read_queue(event)?, second.device.read_queue(event)?];
+        let (border, start, size) = (self.border, second.start, self.size());
+        Ok(Box::new(JoinedReads { queues, border, start, size }))
+    }
+}
+
+/// The queues of both parts.
+#[derive(Debug)]
+struct JoinedReads {
+    queues: [Box<dyn ReadQueue>; 2],
+    border: u64,
+    /// Where the second part begins on its device.
+    start: u64,
+    size: u64,
+}
+
+impl ReadQueue for JoinedReads {
+    fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()> {
+        check_range(self.size, offset, len)?;
+        match offset.checked_sub(self.border) {
+            Some(behind) => self.queues[1].push(token, self.start + behind, len),
+            None if offset + len as u64 <= self.border => self.queues[0].push(token, offset, len),
+            None => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{len} bytes at {offset} lie on two devices"),
+            )),
+        }
+    }
+
+    fn submit(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.submit());
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.queues.iter_mut().any(|queue| queue.has_ended())
+    }
+
+    fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>)) {
+        self.queues.iter_mut().for_each(|queue| queue.ended(each));
+    }
+}
+
+#[cfg(test)]
+mod tests;

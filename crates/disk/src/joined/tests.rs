@@ -1,0 +1,256 @@
+//! Two joined devices are told from one by nobody, except by how often they are synced.
+
+use super::*;
+use crate::{Failure, Fault, Operation, SimDevice};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+const BORDER: u64 = 5 * 512;
+const START: u64 = 3 * 512;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct World {
+    first: Arc<SimDevice>,
+    second: Arc<SimDevice>,
+    joined: Joined,
+}
+
+fn joined(first: SimDevice, second: SimDevice) -> World {
+    let (first, second) = (Arc::new(first), Arc::new(second));
+    let joined = Joined::new(Arc::clone(&first) as _, BORDER, Arc::clone(&second) as _, START);
+    World { first, second, joined }
+}
+
+fn world() -> World {
+    joined(SimDevice::new(4096, 1), SimDevice::new(4096, 2))
+}
+
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % below
+}
+
+fn all(device: &dyn Device) -> Vec<u8> {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read_at(0, &mut bytes).expect("read");
+    bytes
+}
+
+/// Whatever is done, it reads as one device does; and what was synced is there after a power loss,
+/// whatever syncs failed in between.
+#[test]
+fn it_is_like_one_device() {
+    for seed in 0..300 {
+        let mut state = seed;
+        let mut world = world();
+        let size = world.joined.size();
+        assert_eq!(size, BORDER + 4096 - START);
+        let mut plain = vec![0; size as usize];
+        // What is durable, byte by byte, as far as that is known.
+        let mut durable: Vec<Option<u8>> = vec![Some(0); size as usize];
+        for step in 0..60 {
+            let offset = random(&mut state, size);
+            let length = random(&mut state, size - offset + 1) as usize;
+            let range = offset as usize..offset as usize + length;
+            match random(&mut state, 8) {
+                0..4 => {
+                    let bytes = vec![step as u8 + 1; length];
+                    world.joined.write_at(offset, &bytes).expect("write");
+                    plain[range.clone()].copy_from_slice(&bytes);
+                    durable[range].fill(None);
+                }
+                4 => {
+                    let mut bytes = vec![0; length];
+                    world.joined.read_at(offset, &mut bytes).expect("read");
+                    assert_eq!(bytes, plain[range], "seed {seed}, step {step}");
+                }
+                5..7 => {
+                    world.joined.sync().expect("sync");
+                    durable = plain.iter().copied().map(Some).collect();
+                }
+                _ => {
+                    let crash = |device: &SimDevice| device.crash(seed + step);
+                    world = joined(crash(&world.first), crash(&world.second));
+                    plain = all(&world.joined);
+                    for (at, (found, kept)) in plain.iter().zip(&durable).enumerate() {
+                        assert!(kept.is_none_or(|kept| kept == *found), "seed {seed}: {at}");
+                    }
+                    durable = plain.iter().copied().map(Some).collect();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_label_of_the_second_device_and_the_rest_of_the_first_are_not_touched() {
+    let world = world();
+    world.joined.write_at(0, &vec![7; world.joined.size() as usize]).expect("write");
+    let (first, second) = (all(&*world.first), all(&*world.second));
+    assert!(first[..BORDER as usize].iter().all(|&byte| byte == 7));
+    assert!(first[BORDER as usize..].iter().all(|&byte| byte == 0));
+    assert!(second[..START as usize].iter().all(|&byte| byte == 0));
+    assert!(second[START as usize..].iter().all(|&byte| byte == 7));
+    let outside = world.joined.write_at(world.joined.size() - 1, &[1, 1]).expect_err("outside");
+    assert_eq!(outside.kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(all(&world.joined), vec![7; world.joined.size() as usize]);
+}
+
+impl World {
+    fn syncs(&self) -> [u64; 2] {
+        [self.first.counts().syncs, self.second.counts().syncs]
+    }
+}
+
+#[test]
+fn only_what_was_written_to_is_synced() {
+    let world = world();
+    world.joined.sync().expect("sync");
+    assert_eq!(world.syncs(), [1, 1], "nobody knows what was done to it before");
+    world.joined.sync().expect("sync");
+    assert_eq!(world.syncs(), [1, 1]);
+    world.joined.write_at(0, b"first").expect("write");
+    world.joined.sync().expect("sync");
+    assert_eq!(world.syncs(), [2, 1]);
+    world.joined.write_at(BORDER, b"second").expect("write");
+    world.joined.sync().expect("sync");
+    assert_eq!(world.syncs(), [2, 2]);
+    world.joined.write_at(BORDER - 1, b"both").expect("write");
+    world.joined.sync().expect("sync");
+    assert_eq!(world.syncs(), [3, 3]);
+}
+
+#[test]
+fn a_part_whose_sync_or_write_failed_is_synced_again() {
+    for broken in [0, 1] {
+        let world = world();
+        world.joined.sync().expect("sync");
+        let device = [&world.first, &world.second][broken];
+        device.plan(Fault::once(Operation::Sync, 2, Failure::Io));
+        world.joined.write_at(BORDER - 1, b"both").expect("write");
+        assert!(world.joined.sync().is_err());
+        world.joined.sync().expect("sync");
+        world.joined.sync().expect("sync");
+        assert_eq!(device.counts().syncs, 3);
+        device.plan(Fault::once(Operation::Write, 2, Failure::Io));
+        assert!(world.joined.write_at(BORDER - 1, b"both").is_err());
+        world.joined.sync().expect("sync");
+        assert_eq!(device.counts().syncs, 4, "a part of the write may be there");
+    }
+}
+
+/// A write that returns while a sync is on its way is not covered by it: the next one must not be left
+/// out.
+#[test]
+fn what_is_written_during_a_sync_is_covered_by_the_next() {
+    let world = world();
+    world.joined.write_at(0, b"before").expect("write");
+    world.first.hold(Operation::Sync);
+    thread::scope(|scope| {
+        let sync = scope.spawn(|| world.joined.sync());
+        assert!(world.first.wait_until_held(PATIENCE));
+        world.joined.write_at(0, b"during").expect("write");
+        world.first.release();
+        sync.join().expect("thread").expect("sync");
+    });
+    world.joined.sync().expect("sync");
+    for seed in 0..50 {
+        let mut found = [0; 6];
+        world.first.crash(seed).read_at(0, &mut found).expect("read");
+        assert_eq!(&found, b"during");
+    }
+}
+
+/// A device with a queue, whose reads end when they are submitted.
+#[derive(Debug)]
+struct Queued(Arc<SimDevice>);
+
+#[derive(Debug)]
+struct Reads {
+    device: Arc<SimDevice>,
+    noted: VecDeque<(u64, u64, usize)>,
+    ended: VecDeque<(u64, ReadBuffer)>,
+}
+
+impl Device for Queued {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn forget_lost(&self) {}
+
+    fn read_queue(&self, _event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
+        let device = Arc::clone(&self.0);
+        Ok(Box::new(Reads { device, noted: VecDeque::new(), ended: VecDeque::new() }))
+    }
+}
+
+impl ReadQueue for Reads {
+    fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()> {
+        check_range(self.device.size(), offset, len)?;
+        self.noted.push_back((token, offset, len));
+        Ok(())
+    }
+
+    fn submit(&mut self) {
+        for (token, offset, len) in self.noted.drain(..) {
+            let mut buffer = ReadBuffer::new(offset, len, 512);
+            self.device.read_at(offset, buffer.bytes_mut()).expect("read");
+            self.ended.push_back((token, buffer));
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>)) {
+        self.ended.drain(..).for_each(|(token, buffer)| each(token, Ok(buffer)));
+    }
+}
+
+#[test]
+fn reads_of_a_queue_go_to_the_device_that_they_are_of() {
+    let world = world();
+    let bytes: Vec<u8> = (0..world.joined.size()).map(|at| (at % 251) as u8).collect();
+    world.joined.write_at(0, &bytes).expect("write");
+    let queued = |device: &Arc<SimDevice>| Arc::new(Queued(Arc::clone(device))) as Arc<dyn Device>;
+    let joined = Joined::new(queued(&world.first), BORDER, queued(&world.second), START);
+    let event = io::stderr();
+    let mut queue = joined.read_queue(event.as_fd()).expect("queue");
+    let reads = [(0, 100), (BORDER - 10, 10), (BORDER, 20), (joined.size() - 5, 5)];
+    for (token, (offset, len)) in (0..).zip(reads) {
+        queue.push(token, offset, len).expect("push");
+    }
+    for (offset, len) in [(BORDER - 1, 2), (joined.size() - 1, 2), (u64::MAX, 1)] {
+        let error = queue.push(9, offset, len).expect_err("on two devices, or none");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+    assert!(!queue.has_ended());
+    queue.submit();
+    assert!(queue.has_ended());
+    let mut found = Vec::new();
+    queue.ended(&mut |token, buffer| found.push((token, buffer.expect("read").to_vec())));
+    found.sort_unstable();
+    for ((token, found), (offset, len)) in found.into_iter().zip(reads) {
+        let at = offset as usize;
+        assert_eq!(found, bytes[at..at + len], "read {token}");
+    }
+    assert!(!queue.has_ended());
+    // Devices without queues have none together.
+    assert!(world.joined.read_queue(event.as_fd()).is_err());
+}

@@ -1,0 +1,79 @@
+//! With a lower device: what has cooled moves there, so that new writes find places on the fast one.
+//!
+//! A segment's live records go to the survivors, whose new segments lie on the lower device. Every
+//! segment that is moved gives back a place and takes less than half of one on the fast device, and none
+//! is moved while the lower one is full: so it ends. Large values stay where they are; they leave as
+//! all do when the store is full, by their age.
+
+use super::{Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step};
+use crate::lane::Lane;
+use larder_log::{Claim, Sealed, Stream, Tier};
+use std::sync::atomic::Ordering;
+
+/// Of a segment that is moved, one in so many bytes may stay on the fast device because it was read lately.
+const STAYING_SHARE: usize = 4;
+
+/// Whether new writes find too few places on the fast device, whatever is on its way.
+pub(super) fn is_fast_short(lane: &Lane, coming: usize) -> bool {
+    let ready = (lane.log.places(Tier::Fast) / PLACES_SHARE).clamp(READY_FRAMES, MAX_READY_PLACES);
+    lane.log.has_lower() && lane.log.free_places(Tier::Fast) + coming < ready
+}
+
+impl Cleaner {
+    /// Moves what has cooled off the fast device, a segment at a time, if that is short of places and the
+    /// lower one is not. The answer is whether something was moved.
+    pub(super) fn cool(&mut self, lane: &Lane) -> bool {
+        if !is_fast_short(lane, lane.log.coming_places(Tier::Fast))
+            || lane.log.free_places(Tier::Lower) <= Claim::Write.spared()
+        {
+            return false;
+        }
+        let (now, settled) = (lane.now.load(Ordering::Relaxed), lane.log.settled());
+        let undoings = lane.undoings();
+        let mut best: Option<(f64, Stream, Sealed)> = None;
+        let mut oldest: Option<(Stream, Sealed)> = None;
+        for stream in [Stream::Hot, Stream::Survivors] {
+            for sealed in lane.log.sealed(stream) {
+                let number = sealed.segment;
+                if lane.log.tier(number) == Tier::Lower
+                    || sealed.sealed > settled
+                    || !lane.log.is_settled(number)
+                {
+                    continue;
+                }
+                let alive = lane.log.live(number);
+                if alive == 0 {
+                    return self.free_dead(lane, stream, number, undoings) == Step::Freed;
+                }
+                if self.stays(lane, number) || lane.log.segment(number).is_jumbo() {
+                    continue;
+                }
+                let born = |sealed: Sealed| lane.log.segment(sealed.segment).born();
+                if oldest.is_none_or(|(_, other)| born(sealed) < born(other)) {
+                    oldest = Some((stream, sealed));
+                }
+                if let Some(benefit) = self.benefit(lane, number, alive, now, true)
+                    && best.is_none_or(|(most, ..)| benefit > most)
+                {
+                    best = Some((benefit, stream, sealed));
+                }
+            }
+        }
+        let chosen = best.map(|(_, stream, sealed)| (stream, sealed)).or(oldest);
+        chosen.is_some_and(|(stream, Sealed { segment, .. })| {
+            self.may_stay = lane.log.segment(segment).filled() as usize / STAYING_SHARE;
+            self.clean(lane, stream, segment, Fate::Cool) == Step::Freed
+        })
+    }
+}
+
+/// The segment that is evicted from next: each item that was moved has gone through a queue already, so
+/// there is no probation, and the oldest segment goes first wherever it lies.
+pub(super) fn older(
+    lane: &Lane,
+    hot: Option<(Stream, Sealed)>,
+    survivors: Option<(Stream, Sealed)>,
+) -> Option<(Stream, Sealed)> {
+    let born = |(_, sealed): &(Stream, Sealed)| lane.log.segment(sealed.segment).born();
+    survivors.into_iter().chain(hot).min_by_key(born)
+}

@@ -1,0 +1,3 @@
+//! What several tests use.
+
+pub(crate) mod two_devices;

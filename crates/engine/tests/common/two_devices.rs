@@ -1,0 +1,382 @@
+//! An engine whose lane lies on two simulated devices, and a machine that both stop with.
+
+use larder_disk::{Device, SimDevice};
+use larder_engine::{
+    CommitPoint, CommitState, Durability, Engine, Expiry, LowerDevice, ManualCleaner,
+    MonotonicClock, OpenError, Options, Outcome, Session, Store, StoreDevice, StoreOptions, Stored,
+    WhenFull,
+};
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+/// Turns after which a call that still waits waits for ever.
+const PATIENCE: usize = 300;
+
+/// What an engine is opened with.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    fast: Arc<dyn Device>,
+    lower: Option<Arc<dyn Device>>,
+    durability: Durability,
+    when_full: WhenFull,
+    seed: u64,
+    beside: Option<Box<Given>>,
+}
+
+pub(crate) fn given(fast: &Arc<SimDevice>, lower: Option<&Arc<SimDevice>>) -> Given {
+    Given {
+        fast: Arc::<SimDevice>::clone(fast),
+        lower: lower.map(|lower| Arc::<SimDevice>::clone(lower) as Arc<dyn Device>),
+        durability: Durability::Sync,
+        when_full: WhenFull::Refuse,
+        seed: 1,
+        beside: None,
+    }
+}
+
+impl Given {
+    pub(crate) fn with(self, durability: Durability, when_full: WhenFull) -> Given {
+        Given { durability, when_full, ..self }
+    }
+
+    /// Another process has other random numbers.
+    pub(crate) fn seeded(self, seed: u64) -> Given {
+        Given { seed, ..self }
+    }
+
+    /// With another lane.
+    pub(crate) fn beside(self, other: Given) -> Given {
+        Given { beside: Some(Box::new(other)), ..self }
+    }
+
+    fn device(&self) -> StoreDevice {
+        let lower = self.lower.clone();
+        StoreDevice {
+            name: "fast".to_owned(),
+            device: Arc::clone(&self.fast),
+            lower: lower.map(|device| LowerDevice { name: "lower".to_owned(), device }),
+            seeds: [self.seed, self.seed + 100, self.seed + 200],
+        }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        let devices = [self].into_iter().chain(self.beside.as_deref()).map(Given::device);
+        let store = StoreOptions {
+            devices: devices.collect(),
+            forget: Vec::new(),
+            durability: self.durability,
+            sync_interval: Duration::from_secs(1),
+            accept_damage: false,
+            clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
+            created: 1,
+        };
+        let memory = if self.beside.is_some() { 24 << 20 } else { 8 << 20 };
+        let (max_item_size, when_full) = (1 << 20, self.when_full);
+        Options { memory, max_item_size, when_full, store: Some(store), ..Options::default() }
+    }
+}
+
+/// Values that say which key they are of.
+pub(crate) struct Values {
+    pub(crate) bytes: usize,
+}
+
+impl Values {
+    pub(crate) fn of(&self, n: u32) -> String {
+        let mut value = format!("<{n}:{}>", self.bytes);
+        value.push_str(&"v".repeat(self.bytes - value.len()));
+        value
+    }
+}
+
+/// An engine without threads and its only session.
+pub(crate) struct World {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) now: u32,
+    session: Session,
+    cleaner: ManualCleaner,
+}
+
+/// The engine that finds what this one has left behind; it dies unless it was closed.
+pub(crate) fn reopen(world: World, given: Given) -> World {
+    drop(world);
+    World::open(given)
+}
+
+impl World {
+    pub(crate) fn open(given: Given) -> World {
+        World::try_open(given).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub(crate) fn try_open(given: Given) -> Result<World, OpenError> {
+        let engine = Engine::open_without_threads(given.options())?;
+        let mut session = engine.session(Waker::noop().clone());
+        session.tick(1);
+        Ok(World { engine, now: 1, session, cleaner: ManualCleaner::default() })
+    }
+
+    fn turn(&mut self) -> bool {
+        self.session.tick(self.now);
+        self.engine.clean(&mut self.cleaner)
+    }
+
+    /// One turn of the cleaner; whether it wants another.
+    pub(crate) fn turn_and_commit(&mut self) -> bool {
+        let more = self.turn();
+        assert!(self.engine.commit(), "{:?}", self.engine.health());
+        more
+    }
+
+    /// Lets the cleaner do all that it wants to.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..PATIENCE {
+            if !self.turn_and_commit() {
+                return;
+            }
+        }
+        panic!("the cleaner does not come to an end: {:?}", self.engine.stats());
+    }
+
+    /// Repeats a call until it is done; `None` if it is refused.
+    fn done<T>(
+        &mut self,
+        call: impl for<'a> Fn(&'a Session) -> Outcome<T>,
+    ) -> Option<(T, Option<CommitPoint>)> {
+        for _ in 0..PATIENCE {
+            match call(&self.session) {
+                Outcome::Ready(answer) => return Some((answer, None)),
+                Outcome::AfterCommit(answer, point) => return Some((answer, Some(point))),
+                Outcome::NeedsRead => {
+                    self.engine.serve_reads();
+                    self.session.tick(self.now);
+                }
+                Outcome::NeedsSpace => {
+                    self.turn();
+                    if !self.engine.commit() {
+                        return None;
+                    }
+                }
+                Outcome::Refused(_) => return None,
+            }
+        }
+        panic!("a call waits for ever: {:?}", self.engine.stats());
+    }
+
+    /// Whether it was stored; it is durable when the answer's commit is.
+    fn set(&mut self, n: u32, value: &str) -> Option<Option<CommitPoint>> {
+        let name = format!("key{n}");
+        let set = |session: &Session| {
+            let store = Store::set(value.as_bytes(), 0, Expiry::NEVER);
+            session.store(&session.key(name.as_bytes()), store).map(|stored| {
+                assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+            })
+        };
+        self.done(set).map(|((), point)| point)
+    }
+
+    pub(crate) fn set_all(&mut self, keys: Range<u32>, values: &Values) {
+        for n in keys {
+            assert!(self.set(n, &values.of(n)).is_some(), "{n} was refused");
+            if n % 16 == 0 {
+                self.turn();
+                assert!(self.engine.commit());
+            }
+        }
+    }
+
+    fn start_delete(&mut self, n: u32) -> Option<Option<CommitPoint>> {
+        let name = format!("key{n}");
+        let delete = |session: &Session| {
+            session.delete(&session.key(name.as_bytes()), &Default::default()).map(|_| ())
+        };
+        self.done(delete).map(|((), point)| point)
+    }
+
+    pub(crate) fn delete(&mut self, n: u32) {
+        assert!(self.start_delete(n).is_some(), "{n} was not deleted");
+    }
+
+    /// What is found; `None` if that is an error.
+    pub(crate) fn try_get(&mut self, n: u32) -> Option<Option<String>> {
+        let name = format!("key{n}");
+        let get = |session: &Session| {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let found = session.get(&session.key(name.as_bytes()));
+            found.map(|item| item.map(|item| text(item.value())))
+        };
+        self.done(get).map(|(found, _)| found)
+    }
+
+    pub(crate) fn get(&mut self, n: u32) -> Option<String> {
+        self.try_get(n).unwrap_or_else(|| panic!("{n} cannot be read"))
+    }
+
+    pub(crate) fn check_all(&mut self, keys: Range<u32>, values: &Values) {
+        for n in keys {
+            assert!(self.get(n).as_deref() == Some(&values.of(n)), "{n} is not there");
+            if n % 16 == 0 {
+                self.turn();
+            }
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.engine.close().expect("close");
+    }
+}
+
+/// Two devices that lose power together, at the change of a number that counts those of both.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    devices: [Arc<SimDevice>; 2],
+    stop: u64,
+    changes: AtomicU64,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Wired {
+    machine: Arc<Machine>,
+    own: usize,
+}
+
+impl Machine {
+    pub(crate) fn new(fast: &Arc<SimDevice>, lower: &Arc<SimDevice>, stop: u64) -> Arc<Machine> {
+        let devices = [Arc::clone(fast), Arc::clone(lower)];
+        Arc::new(Machine { devices, stop, changes: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn given(self: &Arc<Self>, seed: u64) -> Given {
+        let wired = |own| Arc::new(Wired { machine: Arc::clone(self), own }) as Arc<dyn Device>;
+        let [fast, lower] = &self.devices;
+        let given = given(fast, Some(lower)).seeded(seed);
+        Given { fast: wired(0), lower: Some(wired(1)), ..given }
+    }
+
+    /// What both are after the power loss.
+    pub(crate) fn crash(&self, seed: u64) -> (Arc<SimDevice>, Arc<SimDevice>) {
+        let [fast, lower] = &self.devices;
+        (Arc::new(fast.crash(seed)), Arc::new(lower.crash(seed ^ 0x5EED)))
+    }
+}
+
+impl Wired {
+    fn device(&self) -> &SimDevice {
+        &self.machine.devices[self.own]
+    }
+
+    /// Counts a change. The one in the middle of which the power goes is the last of both.
+    fn change(&self) -> &SimDevice {
+        let change = self.machine.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        if change == self.machine.stop {
+            self.machine.devices[1 - self.own].stop();
+            self.device().stop_at(self.device().counts().changes() + 1);
+        }
+        self.device()
+    }
+}
+
+impl Device for Wired {
+    fn size(&self) -> u64 {
+        self.device().size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.device().read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.change().write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.change().sync()
+    }
+
+    fn forget_lost(&self) {
+        self.device().forget_lost();
+    }
+}
+
+/// What was done to each key, and how much of it was acknowledged.
+#[derive(Default)]
+pub(crate) struct History {
+    /// Per key: its states, the first that of a key that never was.
+    states: HashMap<u32, Vec<Option<String>>>,
+    /// Per key: the last state that must survive.
+    acknowledged: HashMap<u32, usize>,
+}
+
+impl History {
+    const KEYS: u64 = 700;
+    const ROUNDS: u32 = 350;
+
+    /// Writes, overwrites and deletes until the machine stops; true if it did not.
+    pub(crate) fn run(&mut self, given: Given, seed: u64) -> bool {
+        let Ok(mut world) = World::try_open(given) else { return false };
+        let mut random = seed;
+        for _ in 0..Self::ROUNDS {
+            let mut waiting = Vec::new();
+            for _ in 0..8 {
+                let n = draw(&mut random, Self::KEYS) as u32;
+                let states = self.states.entry(n).or_insert_with(|| vec![None]);
+                let values = Values { bytes: 500 + draw(&mut random, 8000) as usize };
+                let number = states.len();
+                let deletes = draw(&mut random, 8) == 0;
+                let state = (!deletes).then(|| format!("{number} {}", values.of(n)));
+                states.push(state.clone());
+                let done = match &state {
+                    Some(value) => world.set(n, value),
+                    None => world.start_delete(n),
+                };
+                match done {
+                    Some(point) => waiting.push((n, number, point)),
+                    // Whether it happened is not known.
+                    None => return false,
+                }
+            }
+            world.turn();
+            let committed = world.engine.commit();
+            for (n, number, point) in waiting {
+                let state = |point| world.session.commit_state(point);
+                if point.is_none_or(|point| state(point) == CommitState::Durable) {
+                    let acknowledged = self.acknowledged.entry(n).or_default();
+                    *acknowledged = number.max(*acknowledged);
+                }
+            }
+            if !committed {
+                return false;
+            }
+        }
+        true
+    }
+
+    pub(crate) fn is_nothing_acknowledged(&self) -> bool {
+        self.acknowledged.is_empty()
+    }
+
+    /// Every key is as it was when it was acknowledged last, or as something later would have it.
+    pub(crate) fn check(&self, world: &mut World, stop: u64) {
+        for (&n, states) in &self.states {
+            let acknowledged = self.acknowledged.get(&n).copied().unwrap_or(0);
+            let found = world.get(n);
+            let allowed = &states[acknowledged..];
+            assert!(
+                allowed.contains(&found),
+                "stopped at {stop}: key {n} is {:?}, of {} states {acknowledged} was acknowledged",
+                found.map(|found| found[..40].to_owned()),
+                states.len(),
+            );
+        }
+    }
+}
+
+fn draw(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % below
+}

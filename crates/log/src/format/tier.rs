@@ -1,0 +1,235 @@
+//! The label of a lower device: which lane it belongs to, and where that lane's segments go on there.
+//!
+//! It is written once, before the lane's superblock knows of the device, and never again. Until then
+//! a crash may leave any part of it, so what could be such a part does not stand in its way.
+
+use super::BLOCK;
+use super::bytes::{all_zero, get, put, u32_at, u64_at};
+use super::checksum::checksum64;
+use super::geometry::Geometry;
+
+const MAGIC: [u8; 8] = *b"LARTIER\x01";
+/// The version of labels that this program writes.
+const VERSION: u32 = 1;
+/// Where the fields end; from here to the checksum all is zero.
+const FIELDS: usize = 48;
+const CHECKSUM: usize = BLOCK - 8;
+
+/// Bytes that the two copies of a label take.
+pub const LABEL_BYTES: usize = 2 * BLOCK;
+/// Where the lane's bytes begin on a lower device: segments keep to multiples of this on a fast one.
+pub const LABEL_AREA: u64 = 128 << 10;
+
+/// A lower device's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The store id of its lane.
+    pub store_id: u128,
+    /// The segments that lie on the fast device, of the lane's size.
+    fast: Geometry,
+}
+
+/// Why a device is not the lower one that it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelError {
+    /// Nothing is on it.
+    Empty,
+    /// Something is on it that is not a store's.
+    NotALabel,
+    /// It has a label of another version.
+    UnknownVersion(u32),
+    /// Both copies of its label are damaged.
+    Damaged,
+    /// It belongs to another store, or to another device of this one.
+    OfAnother,
+}
+
+impl std::fmt::Display for LabelError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Empty => f.write_str("it is empty, and the store has data on its lower device"),
+            Self::NotALabel => f.write_str("there is something on it that is not a store"),
+            Self::UnknownVersion(version) => {
+                write!(f, "its label has version {version}, this program knows {VERSION}")
+            }
+            Self::Damaged => f.write_str("both copies of its label are damaged"),
+            Self::OfAnother => f.write_str("it belongs to another store or fast device"),
+        }
+    }
+}
+
+impl std::error::Error for LabelError {}
+
+impl Label {
+    /// The label of the lower device of a store, of which the segments of `fast` lie on the fast one.
+    pub fn new(store_id: u128, fast: Geometry) -> Self {
+        Label { store_id, fast }
+    }
+
+    /// Both copies.
+    pub fn encode(&self) -> [u8; LABEL_BYTES] {
+        let mut copies = [0; LABEL_BYTES];
+        for into in copies.chunks_exact_mut(BLOCK) {
+            put(into, 0, MAGIC);
+            put(into, 8, VERSION.to_le_bytes());
+            put(into, 16, self.store_id.to_le_bytes());
+            put(into, 32, self.fast.segment_size().to_le_bytes());
+            put(into, 36, self.fast.segment_count().to_le_bytes());
+            put(into, 40, self.fast.total_bytes().to_le_bytes());
+            let checksum = checksum64(&into[..CHECKSUM], 0);
+            put(into, CHECKSUM, checksum.to_le_bytes());
+        }
+        copies
+    }
+
+    /// The label that a device begins with.
+    ///
+    /// # Errors
+    /// It begins with none that is whole.
+    pub fn decode(head: &[u8; LABEL_BYTES]) -> Result<Self, LabelError> {
+        let copies = || head.chunks_exact(BLOCK);
+        let sum_is_right = |copy: &&[u8]| {
+            copy[..8] == MAGIC && checksum64(&copy[..CHECKSUM], 0) == u64_at(copy, CHECKSUM)
+        };
+        match copies().find(sum_is_right) {
+            Some(copy) => Self::judge(copy),
+            None if all_zero(head) => Err(LabelError::Empty),
+            None if copies().any(|copy| copy[..8] == MAGIC) => Err(LabelError::Damaged),
+            None => Err(LabelError::NotALabel),
+        }
+    }
+
+    /// What a whole copy says.
+    fn judge(copy: &[u8]) -> Result<Self, LabelError> {
+        let version = u32_at(copy, 8);
+        if version != VERSION {
+            return Err(LabelError::UnknownVersion(version));
+        }
+        let fast = Geometry::new(u32_at(copy, 32), u32_at(copy, 36));
+        let fast = fast.filter(|fast| fast.total_bytes() == u64_at(copy, 40));
+        let store_id = u128::from_le_bytes(get(copy, 16));
+        fast.map(|fast| Label { store_id, fast }).ok_or(LabelError::Damaged)
+    }
+
+    /// Whether a device that begins with `head` has this label.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn check(&self, head: &[u8; LABEL_BYTES]) -> Result<(), LabelError> {
+        if Self::decode(head)? == *self { Ok(()) } else { Err(LabelError::OfAnother) }
+    }
+
+    /// Whether a device that begins with `head` may be given this label: it is empty, has a label of the
+    /// same store, or a part of this one.
+    ///
+    /// # Errors
+    /// There is something else on it.
+    pub fn may_replace(&self, head: &[u8; LABEL_BYTES]) -> Result<(), LabelError> {
+        match Self::decode(head) {
+            Ok(other) if other.store_id == self.store_id => Ok(()),
+            Ok(_) => Err(LabelError::OfAnother),
+            Err(error) => {
+                let mut bytes = head.iter().zip(self.encode());
+                let is_part = bytes.all(|(&found, own)| found == 0 || found == own);
+                if is_part { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+}
+
+/// Whether a device that begins with `head` is a lower one, in whatever state, or empty: so that
+/// nothing else is ever taken for one and overwritten. Needs the first 8192 bytes, or all if there are
+/// fewer.
+pub fn is_lower(head: &[u8]) -> bool {
+    let mut copies = [0; LABEL_BYTES];
+    let length = head.len().min(LABEL_BYTES);
+    copies[..length].copy_from_slice(&head[..length]);
+    // What a label that was not finished can look like.
+    let torn = |copy: &[u8]| {
+        let mut magic = copy.iter().zip(MAGIC);
+        magic.all(|(&found, own)| found == 0 || found == own) && all_zero(&copy[FIELDS..CHECKSUM])
+    };
+    Label::decode(&copies) != Err(LabelError::NotALabel) || copies.chunks_exact(BLOCK).all(torn)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn label() -> Label {
+        Label::new(7 << 70 | 9, Geometry::new(64 << 10, 37).expect("geometry"))
+    }
+
+    #[test]
+    fn a_label_is_read_as_it_was_written_and_survives_in_either_copy() {
+        let bytes = label().encode();
+        assert_eq!(Label::decode(&bytes), Ok(label()));
+        for copy in 0..2 {
+            let mut damaged = bytes;
+            damaged[copy * BLOCK + 20] ^= 1;
+            assert_eq!(label().check(&damaged), Ok(()));
+            damaged[(1 - copy) * BLOCK + 4090] ^= 1;
+            assert_eq!(Label::decode(&damaged), Err(LabelError::Damaged));
+            assert!(is_lower(&damaged));
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_document() {
+        let bytes = label().encode();
+        assert_eq!(bytes[..BLOCK], bytes[BLOCK..]);
+        assert_eq!(&bytes[..12], b"LARTIER\x01\x01\0\0\0");
+        assert_eq!(u128::from_le_bytes(get(&bytes, 16)), label().store_id);
+        assert_eq!((u32_at(&bytes, 32), u32_at(&bytes, 36)), (64 << 10, 37));
+        assert_eq!(u64_at(&bytes, 40), label().fast.total_bytes());
+        assert!(all_zero(&bytes[FIELDS..CHECKSUM]));
+    }
+
+    #[test]
+    fn nothing_else_passes() {
+        let empty = [0; LABEL_BYTES];
+        assert_eq!(Label::decode(&empty), Err(LabelError::Empty));
+        assert_eq!(Label::decode(&[3; LABEL_BYTES]), Err(LabelError::NotALabel));
+        assert!(is_lower(&empty) && is_lower(&[]) && !is_lower(&[3; LABEL_BYTES]));
+        let mut filesystem = empty;
+        filesystem[1024] = 1;
+        assert!(!is_lower(&filesystem));
+        let others = [
+            Label { store_id: 8, ..label() },
+            Label::new(label().store_id, Geometry::new(64 << 10, 38).expect("geometry")),
+            Label::new(label().store_id, Geometry::new(32 << 10, 37).expect("geometry")),
+        ];
+        for other in others {
+            assert_eq!(label().check(&other.encode()), Err(LabelError::OfAnother));
+        }
+        let mut newer = label().encode();
+        for copy in newer.chunks_exact_mut(BLOCK) {
+            copy[8] = 2;
+            let checksum = checksum64(&copy[..CHECKSUM], 0);
+            put(copy, CHECKSUM, checksum.to_le_bytes());
+        }
+        assert_eq!(Label::decode(&newer), Err(LabelError::UnknownVersion(2)));
+        assert_eq!(label().may_replace(&newer), Err(LabelError::UnknownVersion(2)));
+    }
+
+    #[test]
+    fn a_label_that_was_not_finished_is_written_again() {
+        let whole = label().encode();
+        for first in (0..LABEL_BYTES).step_by(8) {
+            let mut torn = whole;
+            torn[..first].fill(0);
+            assert_eq!(label().may_replace(&torn), Ok(()), "without the first {first}");
+            assert!(is_lower(&torn));
+            let mut torn = whole;
+            torn[first..].fill(0);
+            assert_eq!(label().may_replace(&torn), Ok(()), "the first {first}");
+            assert!(is_lower(&torn));
+        }
+        let other = Label { store_id: 8, ..label() };
+        assert_eq!(label().may_replace(&other.encode()), Err(LabelError::OfAnother));
+        assert_eq!(label().may_replace(&[3; LABEL_BYTES]), Err(LabelError::NotALabel));
+        let other_border =
+            Label::new(label().store_id, Geometry::new(8 << 10, 1).expect("geometry"));
+        assert_eq!(label().may_replace(&other_border.encode()), Ok(()));
+    }
+}

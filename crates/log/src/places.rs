@@ -1,0 +1,153 @@
+//! Places of segments that are free: those on the fast device, and those on the lower one, if the
+//! store has one.
+
+use crate::address::SegmentNumber;
+use crate::log::{Log, Stream, lock};
+use crate::store::Store;
+
+/// What a place lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Tier {
+    /// The fast device, or the only one.
+    Fast = 0,
+    /// The lower device.
+    Lower = 1,
+}
+
+impl Tier {
+    /// Where a new segment of a stream should lie: what is written now is soon read or overwritten,
+    /// what has survived lasts longer.
+    pub(crate) fn of(stream: Stream) -> Tier {
+        match stream {
+            Stream::Hot => Tier::Fast,
+            Stream::Survivors => Tier::Lower,
+        }
+    }
+
+    fn other(self) -> Tier {
+        match self {
+            Tier::Fast => Tier::Lower,
+            Tier::Lower => Tier::Fast,
+        }
+    }
+}
+
+/// Free numbers of each tier; those that were freed last are taken first.
+#[derive(Debug)]
+pub(crate) struct Places {
+    free: [Vec<SegmentNumber>; 2],
+    /// The last number on the fast device.
+    last_fast: SegmentNumber,
+}
+
+impl Places {
+    /// No place is free. The first `fast` numbers lie on the fast device; 0: all.
+    pub(crate) fn new(fast: u32) -> Self {
+        let last_fast = if fast == 0 { SegmentNumber::MAX } else { fast };
+        Places { free: Default::default(), last_fast }
+    }
+
+    fn tier(&self, number: SegmentNumber) -> Tier {
+        if number <= self.last_fast { Tier::Fast } else { Tier::Lower }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.free.iter().map(Vec::len).sum()
+    }
+
+    pub(crate) fn len_on(&self, tier: Tier) -> usize {
+        self.free[tier as usize].len()
+    }
+
+    /// Takes a place on `tier`, or on the other if that has none.
+    pub(crate) fn take(&mut self, tier: Tier) -> Option<SegmentNumber> {
+        let [wanted, other] = [tier, tier.other()];
+        self.free[wanted as usize].pop().or_else(|| self.free[other as usize].pop())
+    }
+
+    /// Gives a place back.
+    pub(crate) fn put(&mut self, number: SegmentNumber) {
+        self.free[self.tier(number) as usize].push(number);
+    }
+
+    /// All of them; those that new writes would take first come last.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentNumber> {
+        self.free.iter().rev().flatten().copied()
+    }
+}
+
+impl Extend<SegmentNumber> for Places {
+    fn extend<T: IntoIterator<Item = SegmentNumber>>(&mut self, numbers: T) {
+        numbers.into_iter().for_each(|number| self.put(number));
+    }
+}
+
+impl Log {
+    /// Whether the store has a lower device.
+    pub fn has_lower(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.fast_segments() != 0)
+    }
+
+    /// What a segment lies on.
+    #[inline]
+    pub fn tier(&self, number: SegmentNumber) -> Tier {
+        let fast = self.store.as_ref().map_or(0, Store::fast_segments);
+        if fast != 0 && number > fast { Tier::Lower } else { Tier::Fast }
+    }
+
+    /// Places of a tier.
+    pub fn places(&self, tier: Tier) -> usize {
+        let Some(store) = &self.store else { return 0 };
+        let fast = match store.fast_segments() {
+            0 => store.segment_count(),
+            fast => fast as usize,
+        };
+        match tier {
+            Tier::Fast => fast,
+            Tier::Lower => store.segment_count() - fast,
+        }
+    }
+
+    /// Places of a tier that are free, reserved ones included.
+    pub fn free_places(&self, tier: Tier) -> usize {
+        lock(&self.numbers).len_on(tier)
+    }
+
+    /// Places of a tier that will be free when that their segments were emptied is durable.
+    pub fn coming_places(&self, tier: Tier) -> usize {
+        let quarantine = lock(&self.quarantine);
+        quarantine.iter().filter(|emptied| self.tier(emptied.number) == tier).count()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_that_has_none_is_helped_out_by_the_other() {
+        let mut places = Places::new(2);
+        places.extend([4, 3, 2, 1]);
+        assert_eq!(
+            (places.len(), places.len_on(Tier::Fast), places.len_on(Tier::Lower)),
+            (4, 2, 2)
+        );
+        let taken: Vec<_> = (0..5).map(|_| places.take(Tier::of(Stream::Hot))).collect();
+        assert_eq!(taken, [Some(1), Some(2), Some(3), Some(4), None]);
+        places.extend([1, 2, 3, 4]);
+        let taken: Vec<_> = (0..5).map(|_| places.take(Tier::of(Stream::Survivors))).collect();
+        assert_eq!(taken, [Some(4), Some(3), Some(2), Some(1), None]);
+    }
+
+    #[test]
+    fn without_a_lower_device_all_are_alike() {
+        let mut places = Places::new(0);
+        places.extend([3, 1]);
+        assert_eq!(places.len_on(Tier::Lower), 0);
+        assert_eq!(places.take(Tier::Lower), Some(1));
+        places.put(2);
+        assert_eq!(places.iter().collect::<Vec<_>>(), [3, 2]);
+        assert_eq!((places.take(Tier::Fast), places.take(Tier::Lower)), (Some(2), Some(3)));
+    }
+}
