@@ -13,11 +13,14 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use larder_disk::{Device, FILE_NAME, FileDevice};
-use larder_log::format::SuperblockError;
+use larder_disk::{Device, FILE_NAME, FileDevice, Joined};
+use larder_log::format::tier::{LABEL_AREA, LABEL_BYTES};
+use larder_log::format::{Geometry, Label, LabelError, SuperblockError};
+use larder_log::recover::read_superblock;
 
 /// There is no store, or it cannot be read.
 const UNREADABLE: u8 = 3;
@@ -34,6 +37,13 @@ pub(crate) fn command() -> Command {
                 .required(true)
                 .value_parser(clap::value_parser!(PathBuf))
                 .help("The directory, file or block device that --store names"),
+        )
+        .arg(
+            Arg::new("lower")
+                .long("lower")
+                .value_name("PATH")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("Its big device, if it has one of another tier"),
         )
         .arg(
             Arg::new("json")
@@ -56,6 +66,8 @@ enum CheckError {
     Missing(PathBuf),
     Open(larder_disk::OpenError),
     Superblock(PathBuf, SuperblockError),
+    LowerMissing(PathBuf),
+    Lower(PathBuf, LabelError),
     Read(PathBuf, io::Error),
 }
 
@@ -65,6 +77,12 @@ impl fmt::Display for CheckError {
             CheckError::Missing(path) => write!(f, "{}: there is no store", path.display()),
             CheckError::Open(error) => error.fmt(f),
             CheckError::Superblock(path, error) => write!(f, "{}: {error}", path.display()),
+            CheckError::LowerMissing(path) => write!(
+                f,
+                "{}: the store goes on on a device of another tier: name it with --lower PATH",
+                path.display()
+            ),
+            CheckError::Lower(path, error) => write!(f, "{}: {error}", path.display()),
             CheckError::Read(path, error) => {
                 write!(f, "{}: cannot be read: {error}", path.display())
             }
@@ -77,7 +95,7 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     let Some(path) = matches.get_one::<PathBuf>("store") else {
         return ExitCode::from(UNREADABLE);
     };
-    match check(path) {
+    match check(path, matches.get_one::<PathBuf>("lower").map(PathBuf::as_path)) {
         Ok(report) => {
             let text = match matches.get_flag("json") {
                 // Numbers and strings only: this cannot fail.
@@ -95,7 +113,8 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-fn check(path: &Path) -> Result<report::Report, CheckError> {
+/// The file or device of a store; nothing is created.
+fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
     // Opening would create it.
     let length = match file.metadata() {
@@ -110,9 +129,46 @@ fn check(path: &Path) -> Result<report::Report, CheckError> {
         return Err(CheckError::Superblock(file, SuperblockError::Empty));
     }
     let device = FileDevice::open(&file, None).map_err(CheckError::Open)?;
+    Ok((file, Arc::new(device)))
+}
+
+/// The whole of a store whose segments go on on a lower device.
+fn join(
+    file: &Path,
+    device: Arc<dyn Device>,
+    lower: Option<&Path>,
+) -> Result<Arc<dyn Device>, CheckError> {
+    let read = |error| CheckError::Read(file.to_owned(), error);
+    let superblock = match read_superblock(&*device).map_err(read)? {
+        Ok(superblock) if superblock.has_lower() => superblock,
+        // What is wrong with it is found later.
+        Ok(_) | Err(_) => return Ok(device),
+    };
+    let Some(path) = lower else { return Err(CheckError::LowerMissing(file.to_owned())) };
+    let (path, lower) = open(path)?;
+    let mut head = [0; LABEL_BYTES];
+    lower.read_at(0, &mut head).map_err(|error| CheckError::Read(path.clone(), error))?;
+    let size = superblock.geometry.segment_size();
+    let checked = match Geometry::new(size, superblock.fast_segments) {
+        Some(fast) => {
+            Label::new(superblock.store_id, fast).check(&head).map(|()| fast.total_bytes())
+        }
+        None => Err(LabelError::Damaged),
+    };
+    let border = checked.map_err(|error| CheckError::Lower(path, error))?;
+    if border > device.size() || lower.size() < LABEL_AREA {
+        let error = io::Error::other("it is smaller than the store on it");
+        return Err(CheckError::Read(file.to_owned(), error));
+    }
+    Ok(Arc::new(Joined::new(device, border, lower, LABEL_AREA)))
+}
+
+fn check(path: &Path, lower: Option<&Path>) -> Result<report::Report, CheckError> {
+    let (file, device) = open(path)?;
+    let device = join(&file, device, lower)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut teller = Teller::new();
-    let result = survey::survey(&device, now, &mut |done, of| teller.hear(done, of));
+    let result = survey::survey(&*device, now, &mut |done, of| teller.hear(done, of));
     teller.end();
     let mut report = result.map_err(|unusable| match unusable {
         survey::Unusable::Superblock(error) => CheckError::Superblock(file.clone(), error),
