@@ -155,11 +155,11 @@ impl Table {
         let all = || self.buckets(hash).into_iter().flatten();
         let value = |place: &AtomicU64| Slot(place.load(Ordering::Relaxed));
         if let Some(place) = all().find(|place| value(place).is_empty()) {
-            place.store(slot.0, Ordering::Release);
+            sync::publish(place, slot.0);
             return true;
         }
         if let Some(place) = all().min_by_key(|place| value(place).frequency()) {
-            place.store(slot.0, Ordering::Release);
+            sync::publish(place, slot.0);
         }
         false
     }

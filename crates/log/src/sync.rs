@@ -29,6 +29,16 @@ pub fn spin(turn: &mut u32) {
     *turn = turn.saturating_add(1);
 }
 
+/// Publishes a slot that readers may exchange for one that counts their read. A store; in a model an
+/// exchange, because loom lets a store come between the two halves of another thread's exchange.
+#[inline(always)]
+pub fn publish(place: &atomic::AtomicU64, slot: u64) {
+    #[cfg(loom)]
+    place.swap(slot, atomic::Ordering::Release);
+    #[cfg(not(loom))]
+    place.store(slot, atomic::Ordering::Release);
+}
+
 /// The calling thread reads what begins at `at`, which another thread may have written: in a model,
 /// that write must have happened before. Otherwise nothing.
 #[cfg(not(loom))]

@@ -15,7 +15,7 @@ use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
 use larder_log::memory::PAGE;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use larder_log::sync::{Mutex, MutexGuard};
+use larder_log::sync::{self, Mutex, MutexGuard};
 use larder_log::{Address, Budget, Epochs, SegmentNumber};
 use slot::Slot;
 use std::collections::VecDeque;
@@ -505,7 +505,7 @@ impl<'a> Guard<'a> {
     #[inline]
     pub(crate) fn replace(&self, place: Place<'_>, slot: Slot, items: i32) {
         let displaced = place.slot().is_displaced();
-        place.place.store(slot.with_displaced(displaced).0, Ordering::Release);
+        sync::publish(place.place, slot.with_displaced(displaced).0);
         if items != 0 {
             self.count(items);
         }
@@ -514,13 +514,13 @@ impl<'a> Guard<'a> {
     /// Publishes a slot in a place that [`Guard::vacate`] gave; `items` as in [`Guard::replace`].
     #[inline]
     pub(crate) fn fill(&self, place: Place<'_>, slot: Slot, items: i32) {
-        place.place.store(slot.with_displaced(place.displaced).0, Ordering::Release);
+        sync::publish(place.place, slot.with_displaced(place.displaced).0);
         self.count(items);
     }
 
     /// Empties a place that led to an item, or to a tombstone.
     pub(crate) fn remove(&self, place: Place<'_>, was_item: bool) {
-        place.place.store(Slot::EMPTY.0, Ordering::Release);
+        sync::publish(place.place, Slot::EMPTY.0);
         if was_item {
             self.count(-1);
         }
