@@ -58,9 +58,10 @@ impl Appender {
 
     #[inline]
     fn count(&self, number: SegmentNumber, more: u32) {
-        // Only this thread writes here.
+        // Only this thread writes here. Whoever reads the count sees what was done to the index before:
+        // a segment in which all is dead is freed without a look at it.
         let count = &self.dead[number as usize];
-        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
     }
 }
 

@@ -108,3 +108,53 @@ fn loom_an_item_that_moves_is_deleted_once() {
 fn loom_an_item_that_moves_is_deleted_and_set_again() {
     clean_and_write(Write::DeleteAndSet, 1);
 }
+
+/// A segment of which nothing is alive is freed without a look at the index: the last of its records was
+/// superseded by a writer whose lock the cleaner does not take.
+#[test]
+fn loom_a_dead_segment_is_freed_behind_its_last_slot() {
+    let outcomes = Arc::new(Outcomes::default());
+    let noted = Arc::clone(&outcomes);
+    check(2, move || {
+        let lane = model::lane(model::SMALL);
+        let (mut writer, mut reader) = (session(&lane), session(&lane));
+        writer.tick(1);
+        set(&writer, KEY, OLD);
+        writer.sleep();
+        lane.log.seal_all();
+        let number = lane.log.sealed(Stream::Hot)[0].segment;
+        let mut cleaner = Cleaner::new(&lane);
+        loom::explore();
+        let writing = spawn(move || {
+            writer.tick(1);
+            set(&writer, KEY, NEW);
+            writer.sleep();
+            writer
+        });
+        let reading = spawn(move || {
+            reader.tick(1);
+            let seen = get(&reader, KEY).expect("it was there all the time");
+            assert!(seen == OLD || seen == NEW, "{seen:?}");
+            let new = seen == NEW;
+            reader.sleep();
+            (reader, new)
+        });
+        let dead = lane.log.live(number) == 0;
+        if dead {
+            assert_eq!(cleaner.free_dead(&lane, Stream::Hot, number, 0), Step::Freed);
+        }
+        lane.log.reap();
+        let reused = dead && lane.log.quarantined() == 0;
+        fill_a_frame(&lane, [SIZE, SIZE]);
+        let writer = writing.join().unwrap();
+        let (reader, new) = reading.join().unwrap();
+        noted.note((dead, reused, new));
+        check_books(&lane);
+        drop((writer, reader));
+        check_books(&lane);
+    });
+    let freed =
+        [(true, false, false), (true, false, true), (true, true, false), (true, true, true)];
+    let all = [&[(false, false, false), (false, false, true)][..], &freed].concat();
+    assert_eq!(outcomes.all(), all, "whether it was freed, used again, and the new value seen");
+}
