@@ -547,3 +547,6 @@ fn overdrawn(lane: &Lane) -> bool {
     let allowed = (CLEANING_OVERDRAFT * lane.log.segment_size()) as u64;
     lane.log.quarantined() > 0 && lane.budget.used() > lane.budget.limit() + allowed
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -1,6 +1,8 @@
 //! A lane: a log with its index, its device, its committer and its cleaner, for a share of the keys;
 //! everything that its sessions have in common.
 
+#[cfg(all(test, loom))]
+pub(crate) mod model;
 pub(crate) mod session;
 
 use crate::durability::{Committer, Durable};

@@ -7,9 +7,10 @@ use crate::address::{Address, SegmentNumber};
 use crate::log::{Claim, Log, Reservation, Stream, lock};
 use crate::record::{HEADER, write_filler};
 use crate::segment::Segment;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use std::cell::Cell;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A chunk of 8 KiB in a segment of 2 MiB: one in so many bytes of a segment.
 const CHUNKS: usize = 256;
@@ -57,9 +58,10 @@ impl Appender {
 
     #[inline]
     fn count(&self, number: SegmentNumber, more: u32) {
-        // Only this thread writes here.
+        // Only this thread writes here. Whoever reads the count sees what was done to the index before:
+        // a segment in which all is dead is freed without a look at it.
         let count = &self.dead[number as usize];
-        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
     }
 }
 

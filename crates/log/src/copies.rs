@@ -20,10 +20,11 @@ use crate::frames::Frames;
 use crate::log::Log;
 use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use crate::sync::{self, Mutex, MutexGuard};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
 
 /// Where a copy waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub enum Kept {
 /// Slots of a bucket: a cache line.
 const BUCKET: usize = 8;
 /// Buckets of the first table.
-const FIRST_BUCKETS: usize = 1 << 9;
+const FIRST_BUCKETS: usize = if cfg!(loom) { 1 } else { 1 << 9 };
 /// In front of each copied record: its address, its generation, its size.
 const HEAD: usize = 16;
 /// A record may take one in so many bytes of a frame.
@@ -71,6 +72,7 @@ pub(crate) struct Memory<'a> {
 /// # Safety
 /// A copy lies there, written before the caller was led to it.
 unsafe fn read_head(copy: *const u8) -> (Address, u32, usize) {
+    sync::reads(copy);
     let head = copy.cast::<u64>();
     // SAFETY: a head is two words.
     let (address, rest) = unsafe { (head.read(), head.add(1).read()) };
@@ -153,11 +155,11 @@ impl Table {
         let all = || self.buckets(hash).into_iter().flatten();
         let value = |place: &AtomicU64| Slot(place.load(Ordering::Relaxed));
         if let Some(place) = all().find(|place| value(place).is_empty()) {
-            place.store(slot.0, Ordering::Release);
+            sync::publish(place, slot.0);
             return true;
         }
         if let Some(place) = all().min_by_key(|place| value(place).frequency()) {
-            place.store(slot.0, Ordering::Release);
+            sync::publish(place, slot.0);
         }
         false
     }
@@ -216,8 +218,10 @@ impl Copies {
     /// # Safety
     /// As for [`Copies::find`].
     unsafe fn table(&self) -> Option<&Table> {
+        let table = self.table.load(Ordering::Acquire);
+        sync::reads(table.cast());
         // SAFETY: a table is dropped when the quiescent period after its replacement has passed.
-        unsafe { self.table.load(Ordering::Acquire).as_ref() }
+        unsafe { table.as_ref() }
     }
 
     /// The memory of the copy that a slot leads to.
@@ -290,6 +294,8 @@ impl Copies {
         let slot = Slot::new(hash, frequency, *number, *filled);
         let memory = self.memory(slot);
         let size_and_use = (record.size() as u64) << 32 | u64::from(generation);
+        sync::writes(memory);
+        sync::writes(memory.wrapping_add(HEAD));
         // SAFETY: from `filled` on the frame is written by the holder of `state` alone, and no slot
         // leads there; it has room for the head and the record.
         unsafe {
@@ -330,7 +336,9 @@ impl Copies {
             let (address, ..) = unsafe { read_head(self.memory(slot)) };
             state.slots += usize::from(table.add(hash(address), slot));
         }
-        let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
+        let table = Box::into_raw(Box::new(table));
+        sync::writes(table.cast());
+        let old = self.table.swap(table, Ordering::AcqRel);
         if !old.is_null() {
             // SAFETY: it came out of a box, and is not in use any more when the epoch has passed.
             state.old_tables.push((epochs.advance(), unsafe { Box::from_raw(old) }));
@@ -436,6 +444,7 @@ impl Copies {
         state.old_tables.retain(|(epoch, table)| {
             let passed = epochs.passed(*epoch);
             if passed {
+                sync::discarded((&raw const **table).cast(), size_of::<Table>());
                 budget.release((table.slots.len() * size_of::<Slot>()) as u64);
             }
             !passed

@@ -1,9 +1,10 @@
 //! The frames: equal pieces of one reserved region. A frame is charged to the budget from the
 //! moment it is first taken until it is given back to the operating system.
 
+use crate::sync::{Mutex, MutexGuard};
 use crate::{Budget, Region};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 #[derive(Debug)]
 pub(crate) struct Frames {

@@ -14,10 +14,11 @@ use crate::residency::Dropped;
 use crate::segment::{Segment, State};
 use crate::store::Store;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// A stream: what kind of records are appended together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Memory from the operating system: a large reserved region for frames and index pages, and
 //! mappings of their own for jumbo segments.
 
+use crate::sync;
 use std::io;
 use std::ptr::NonNull;
 
@@ -107,6 +108,7 @@ impl Region {
     /// Nobody may use the contents of the range.
     pub unsafe fn discard(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
+        sync::discarded(self.at(offset), bytes);
         // SAFETY: inside of the region; the caller says that the contents are unused.
         unsafe { libc::madvise(self.base.add(offset).as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
     }

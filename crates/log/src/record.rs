@@ -12,6 +12,7 @@
 //!
 //! A record is written once, before its address is published, and never changes afterwards.
 
+use crate::sync;
 use std::marker::PhantomData;
 
 /// Bytes of the fixed part of the header.
@@ -113,6 +114,7 @@ pub unsafe fn write_head(at: *mut u8, layout: &Layout, fields: &Fields, key: &[u
 #[inline]
 pub unsafe fn write_head_as(kind: Kind, at: *mut u8, layout: &Layout, fields: &Fields, key: &[u8]) {
     debug_assert!(fields.seq <= MAX_SEQ && key.len() == layout.key);
+    sync::writes(at);
     let mut meta = kind as u8;
     if fields.stale {
         meta |= STALE;
@@ -258,6 +260,7 @@ impl<'a> Record<'a> {
     /// `'a`.
     #[inline]
     pub unsafe fn at(at: *const u8, jumbo_len: impl FnOnce() -> usize) -> Self {
+        sync::reads(at);
         // SAFETY: the caller gives a whole record, so both words of the header are readable.
         let (word0, word1) = unsafe {
             (at.cast::<u64>().read_unaligned(), at.add(8).cast::<u64>().read_unaligned())
@@ -346,6 +349,7 @@ impl<'a> Record<'a> {
     /// The key.
     #[inline]
     pub fn key(&self) -> &'a [u8] {
+        sync::reads(self.at);
         let layout = self.layout();
         // SAFETY: the key lies inside of the record, which is readable and unchanged for `'a`.
         unsafe { std::slice::from_raw_parts(self.at.add(layout.header), layout.key) }
@@ -354,6 +358,7 @@ impl<'a> Record<'a> {
     /// The value.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
+        sync::reads(self.at);
         let layout = self.layout();
         // SAFETY: the value lies inside of the record, which is readable and unchanged for `'a`.
         unsafe { std::slice::from_raw_parts(self.at.add(layout.value_offset()), layout.value) }
@@ -414,7 +419,7 @@ impl<'a> Record<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

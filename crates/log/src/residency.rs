@@ -284,3 +284,6 @@ impl Log {
 }
 
 const _: () = assert!(HEADER_BYTES.is_multiple_of(size_of::<u64>()));
+
+#[cfg(all(test, loom))]
+mod loom_tests;

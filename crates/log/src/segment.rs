@@ -277,16 +277,16 @@ impl Segment {
     /// Bytes of its records that are dead, but for those that threads count for themselves: see
     /// [`Log::dead`](crate::Log::dead).
     pub(crate) fn dead(&self) -> u32 {
-        self.dead.load(Ordering::Relaxed)
+        self.dead.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_dead(&self, bytes: u32) {
         self.dead.store(bytes, Ordering::Relaxed);
     }
 
-    /// A record of `bytes` was superseded or removed.
+    /// A record of `bytes` was superseded or removed. Whoever reads the count sees that in the index.
     pub fn kill(&self, bytes: usize) {
-        self.dead.fetch_add(bytes as u32, Ordering::Relaxed);
+        self.dead.fetch_add(bytes as u32, Ordering::Release);
     }
 
     /// A record of `bytes` that was superseded is current again.

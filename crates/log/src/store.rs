@@ -12,12 +12,12 @@ use crate::format::{
 };
 use crate::log::{Stream, lock};
 use crate::segment::Segment;
-use crate::sync::spin;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, spin};
 use larder_disk::Device;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A version number that is leased ahead lasts for so many versions of one stripe: long enough that
 /// no stripe uses it up between two commits, short enough for a million restarts.

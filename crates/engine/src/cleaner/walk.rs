@@ -230,6 +230,7 @@ fn copy(lane: &Lane, record: Record<'_>, to: Stream) -> Option<Address> {
     }
     let now = lane.now.load(Ordering::Relaxed);
     let reserved = lane.log.reserve(to, size, now, Claim::Clean)?;
+    larder_log::sync::writes(reserved.memory);
     // SAFETY: the reservation is `size` bytes of this thread's own, and the record is that long.
     unsafe { reserved.memory.copy_from_nonoverlapping(record.pointer(), size) };
     if let Some(store) = lane.log.store() {

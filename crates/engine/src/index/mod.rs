@@ -15,18 +15,19 @@ use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
 use larder_log::memory::PAGE;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use larder_log::sync::{self, Mutex, MutexGuard};
 use larder_log::{Address, Budget, Epochs, SegmentNumber};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use table::{Pages, Table};
 
 /// Memory per stripe: small enough that growing one is short, large enough that a table is many
 /// pages when memory is full of small items.
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
-const MIN_STRIPES: u64 = 64;
+const MIN_STRIPES: u64 = if cfg!(loom) { 2 } else { 64 };
 const MAX_STRIPES: u64 = 1 << 18;
 /// A table grows by one in so many.
 const GROWTH: u32 = 8;
@@ -282,7 +283,7 @@ impl Index {
         self.wants_lease.swap(false, Ordering::Relaxed)
     }
 
-    fn lock_retired(&self) -> std::sync::MutexGuard<'_, VecDeque<(u64, Table)>> {
+    fn lock_retired(&self) -> MutexGuard<'_, VecDeque<(u64, Table)>> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -504,7 +505,7 @@ impl<'a> Guard<'a> {
     #[inline]
     pub(crate) fn replace(&self, place: Place<'_>, slot: Slot, items: i32) {
         let displaced = place.slot().is_displaced();
-        place.place.store(slot.with_displaced(displaced).0, Ordering::Release);
+        sync::publish(place.place, slot.with_displaced(displaced).0);
         if items != 0 {
             self.count(items);
         }
@@ -513,13 +514,13 @@ impl<'a> Guard<'a> {
     /// Publishes a slot in a place that [`Guard::vacate`] gave; `items` as in [`Guard::replace`].
     #[inline]
     pub(crate) fn fill(&self, place: Place<'_>, slot: Slot, items: i32) {
-        place.place.store(slot.with_displaced(place.displaced).0, Ordering::Release);
+        sync::publish(place.place, slot.with_displaced(place.displaced).0);
         self.count(items);
     }
 
     /// Empties a place that led to an item, or to a tombstone.
     pub(crate) fn remove(&self, place: Place<'_>, was_item: bool) {
-        place.place.store(Slot::EMPTY.0, Ordering::Release);
+        sync::publish(place.place, Slot::EMPTY.0);
         if was_item {
             self.count(-1);
         }

@@ -6,13 +6,14 @@
 
 use super::bucket::Bucket;
 use larder_log::memory::PAGE;
+use larder_log::sync::{self, Mutex, MutexGuard};
 use larder_log::{Budget, Region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-/// Buckets in a page.
-pub(crate) const BUCKETS_PER_PAGE: usize = PAGE / size_of::<Bucket>();
+/// Buckets in a page. In a model a few, because loom remembers a history of each slot.
+pub(crate) const BUCKETS_PER_PAGE: usize = if cfg!(loom) { 2 } else { PAGE / size_of::<Bucket>() };
 /// The most pages of one table: the count shares a word with the table's address.
 pub(crate) const MAX_PAGES: usize = PAGE - 1;
 
@@ -46,6 +47,17 @@ impl Table {
         (self.0 as usize - self.pages()) as *mut u8
     }
 
+    /// Before the first use of the pages. They are zero, which is a table without slots; in a model it is
+    /// not, for atomics are loom's there.
+    fn begin(self) {
+        sync::writes(self.at());
+        #[cfg(loom)]
+        for bucket in 0..self.pages() * BUCKETS_PER_PAGE {
+            // SAFETY: the pages are this table's, have room for its buckets, and nobody uses them yet.
+            unsafe { self.at().cast::<Bucket>().add(bucket).write(Bucket::default()) };
+        }
+    }
+
     /// The buckets; none without a table.
     ///
     /// # Safety
@@ -56,7 +68,9 @@ impl Table {
         if pages == 0 {
             return &[];
         }
-        // SAFETY: a table is a run of pages that hold only atomics, zero being a valid state.
+        sync::reads(self.at());
+        // SAFETY: a table is a run of pages that hold only atomics, zero being a valid state; to loom
+        // it is none, and `begin` made them.
         unsafe { std::slice::from_raw_parts(self.at().cast(), pages * BUCKETS_PER_PAGE) }
     }
 }
@@ -150,7 +164,7 @@ impl Pages {
         (self.lock().used * PAGE) as u64
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,7 +189,9 @@ impl Pages {
         if !strict {
             self.budget.charge(bytes);
         }
-        Some(Table::new(self.region.at(run * PAGE), pages))
+        let table = Table::new(self.region.at(run * PAGE), pages);
+        table.begin();
+        Some(table)
     }
 
     /// Takes a table back.

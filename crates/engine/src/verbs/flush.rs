@@ -90,3 +90,6 @@ impl Lane {
         Ok(())
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -1,0 +1,263 @@
+//! Models of what leaves memory under a reader: a frame that is dropped because its segment is durable,
+//! and a copy that is evicted. The reader sees the record whole, or that it is not in memory.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
+
+use super::*;
+use crate::commit::Committer;
+use crate::format::{Geometry, Lanes, Superblock};
+use crate::log::{Claim, Config, Stream};
+use crate::record::{Fields, write_head};
+use crate::sync::model::{Outcomes, check, spawn};
+use crate::{Budget, Epochs, Kept, Participant, Queue, Store};
+use larder_disk::SimDevice;
+use std::sync::Arc;
+
+const SEGMENT: u32 = 8 << 10;
+const SEGMENTS: u32 = 16;
+const VALUE: usize = 200;
+
+/// A log over a device, in which one segment with one record is durable.
+struct World {
+    log: Arc<Log>,
+    epochs: Arc<Epochs>,
+    /// The record in the durable segment, and the use of that segment.
+    place: (Address, u32),
+}
+
+impl World {
+    fn new() -> World {
+        let geometry = Geometry::new(SEGMENT, SEGMENTS).unwrap();
+        let device = Arc::new(SimDevice::new(geometry.total_bytes(), 1));
+        let store = Store::new(device, superblock(geometry));
+        let budget = Arc::new(Budget::new(1 << 20));
+        let epochs = Arc::new(Epochs::default());
+        let frames = u64::from(SEGMENT) * 8;
+        let config = Config { segment_size: SEGMENT as usize, max_frame_bytes: frames };
+        let log = Log::new(config, Some(store), budget, Arc::clone(&epochs)).unwrap();
+        *lock(&log.numbers) = (1..=SEGMENTS).rev().collect();
+        let address = append(&log, Stream::Hot, b'a');
+        log.seal_all();
+        let mut committer = Committer::default();
+        let closed = log.close_commit(&mut committer);
+        let written = log.write_commit(&mut committer, &closed).unwrap();
+        log.settle_commit(&mut committer, &closed, written);
+        let place = (address, log.segment(address.segment()).generation());
+        World { log: Arc::new(log), epochs, place }
+    }
+
+    /// A reader of the record, in memory or copied: it must be whole, and stay so until the reader's
+    /// next quiescent point. The answer is whether there was one.
+    fn read(log: &Log, (address, generation): (Address, u32), reader: &mut Participant) -> bool {
+        reader.tick();
+        // SAFETY: the reader is awake; the address was published before it, and it does not use the
+        // record after its next quiescent point.
+        let found = unsafe { log.record(address).or_else(|| log.copy(address, generation)) };
+        if let Some(record) = &found {
+            assert_eq!(record.key(), b"a");
+            assert_eq!(record.value(), [b'a'; VALUE]);
+        }
+        reader.sleep();
+        found.is_some()
+    }
+}
+
+fn superblock(geometry: Geometry) -> Superblock {
+    Superblock {
+        counter: 0,
+        compatible: 0,
+        store_id: 1,
+        hash_seed: 2,
+        checksum_seed: 3,
+        geometry,
+        created: 0,
+        clean: false,
+        volatile: false,
+        seq_limit: 1 << 20,
+        fence: 0,
+        pending_flush: 0,
+        next_commit: 1,
+        image_segment: 0,
+        generation_floor: 0,
+        image_bytes: 0,
+        lanes: Lanes::alone(1),
+    }
+}
+
+/// Appends a record whose key and value are made of `byte`.
+fn append(log: &Log, stream: Stream, byte: u8) -> Address {
+    let fields = Fields { seq: u64::from(byte), ..Fields::default() };
+    let layout = Layout::of(&fields, 1, VALUE);
+    let reserved = log.reserve(stream, layout.size(), 1, Claim::Clean).expect("there is room");
+    // SAFETY: the reservation is this thread's own and as long as the layout says.
+    unsafe {
+        write_head(reserved.memory, &layout, &fields, &[byte]);
+        reserved.memory.add(layout.value_offset()).write_bytes(byte, VALUE);
+        log.seal_record(reserved.address, reserved.memory, &layout, 0);
+    }
+    reserved.address
+}
+
+/// The same as bytes that lie elsewhere.
+fn bytes_of_record(byte: u8) -> Vec<u64> {
+    let fields = Fields { seq: u64::from(byte), ..Fields::default() };
+    let layout = Layout::of(&fields, 1, VALUE);
+    let mut words = vec![0u64; layout.size() / size_of::<u64>()];
+    let at = words.as_mut_ptr().cast::<u8>();
+    // SAFETY: the words are as long as the record.
+    unsafe {
+        write_head(at, &layout, &fields, &[byte]);
+        at.add(layout.value_offset()).write_bytes(byte, VALUE);
+    }
+    words
+}
+
+fn keep(log: &Log, place: (Address, u32), byte: u8) -> Kept {
+    let words = bytes_of_record(byte);
+    // SAFETY: the words are a whole record.
+    let record = unsafe { Record::at(words.as_ptr().cast(), || 0) };
+    log.keep_copy(place.0, place.1, &record, Queue::Small, 0)
+}
+
+/// The segment's frame is dropped, and as soon as that is allowed it is another segment's, whose first
+/// record lies where the reader's did.
+fn drop_and_read(starts_asleep: bool) {
+    let outcomes = Arc::new(Outcomes::default());
+    let noted = Arc::clone(&outcomes);
+    check(3, move || {
+        let World { log, epochs, place } = World::new();
+        let mut reader = epochs.join();
+        if !starts_asleep {
+            reader.tick();
+        }
+        loom::explore();
+        let thread = {
+            let log = Arc::clone(&log);
+            spawn(move || {
+                let first = World::read(&log, place, &mut reader);
+                let second = World::read(&log, place, &mut reader);
+                assert!(first || !second, "it came back");
+                (reader, first)
+            })
+        };
+        assert!(log.drop_frame(place.0.segment()));
+        log.reap_frames();
+        let reused = log.dropped_frames() == 0;
+        let other = append(&log, Stream::Survivors, b'b');
+        let (mut reader, found) = thread.join().unwrap();
+        noted.note((found, reused));
+        assert!(!World::read(&log, place, &mut reader), "its frame is gone");
+        // SAFETY: nobody drops frames any more.
+        let record = unsafe { log.record(other) }.expect("it was just written");
+        assert_eq!(record.value(), [b'b'; VALUE]);
+    });
+    let all = [(false, false), (false, true), (true, false), (true, true)];
+    assert_eq!(outcomes.all(), all, "whether the record was found, and its frame used again");
+}
+
+#[test]
+fn loom_a_dropped_frame_waits_for_an_awake_reader() {
+    drop_and_read(false);
+}
+
+#[test]
+fn loom_a_dropped_frame_waits_for_a_waking_reader() {
+    drop_and_read(true);
+}
+
+/// Drops the record's frame and makes the first copy, which finds no table.
+fn copy_first(log: &Log, place: (Address, u32)) {
+    assert!(log.drop_frame(place.0.segment()));
+    log.reap_frames();
+    assert_eq!(keep(log, place, b'a'), Kept::NeedsFrame);
+    assert!(log.take_copy_want());
+    assert_eq!(keep(log, place, b'a'), Kept::Yes);
+}
+
+/// A copy is evicted, and as soon as that is allowed another record's copy lies in its frame. With
+/// `is_wanted` the copy that the reader counts as read moves to another frame instead.
+fn evict_and_read(is_wanted: bool) {
+    let outcomes = Arc::new(Outcomes::default());
+    let noted = Arc::clone(&outcomes);
+    check(3, move || {
+        let World { log, epochs, place } = World::new();
+        copy_first(&log, place);
+        let mut reader = epochs.join();
+        loom::explore();
+        let thread = {
+            let log = Arc::clone(&log);
+            spawn(move || {
+                reader.tick();
+                // SAFETY: the reader is awake.
+                let counted = unsafe { log.count_copy_read(place.0, place.1) };
+                let found = World::read(&log, place, &mut reader);
+                assert!(is_wanted || counted || !found, "it came back");
+                (reader, found)
+            })
+        };
+        assert!(log.evict_copies(Queue::Small, |_, _| is_wanted, |_, _| ()));
+        log.reap_copies();
+        let reused = log.retired_copy_frames() == 0;
+        let other = (Address::new(place.0.segment() + 1, place.0.offset()), 1);
+        assert_eq!(keep(&log, other, b'b'), Kept::Yes);
+        let (mut reader, found) = thread.join().unwrap();
+        let kept = World::read(&log, place, &mut reader);
+        assert!(is_wanted || !kept);
+        noted.note((found, kept, reused));
+        assert_eq!(log.copies(), 1 + usize::from(kept));
+        reader.tick();
+        // SAFETY: the participant is awake.
+        let copied = unsafe { log.copy(other.0, other.1) }.expect("it was just copied");
+        assert_eq!(copied.value(), [b'b'; VALUE]);
+    });
+    // A copy that moves is nowhere for a moment: then its reader goes to the device.
+    let all = [(false, false), (false, true), (true, false), (true, true)];
+    let all =
+        all.into_iter().filter(|&(found, kept)| if is_wanted { !found || kept } else { !kept });
+    let all: Vec<_> =
+        all.flat_map(|(found, kept)| [(found, kept, false), (found, kept, true)]).collect();
+    assert_eq!(
+        outcomes.all(),
+        all,
+        "whether it was found then and later, and its frame used again"
+    );
+}
+
+#[test]
+fn loom_a_copy_that_goes_is_whole_or_not_there() {
+    evict_and_read(false);
+}
+
+#[test]
+fn loom_a_copy_that_moves_is_whole_or_not_there() {
+    evict_and_read(true);
+}
+
+/// The table that leads to copies is replaced by a larger one: the reader finds its copy in either.
+#[test]
+fn loom_a_larger_table_of_copies_hides_none() {
+    let outcomes = Arc::new(Outcomes::default());
+    let noted = Arc::clone(&outcomes);
+    check(3, move || {
+        let World { log, epochs, place } = World::new();
+        copy_first(&log, place);
+        let other = |n| (Address::new(place.0.segment() + n, place.0.offset()), 1);
+        let crowded = (1..).find(|&n| keep(&log, other(n), b'b') != Kept::Yes);
+        assert!(crowded.is_some());
+        let mut reader = epochs.join();
+        loom::explore();
+        let thread = {
+            let log = Arc::clone(&log);
+            spawn(move || {
+                assert!(World::read(&log, place, &mut reader));
+                assert!(World::read(&log, place, &mut reader));
+            })
+        };
+        assert!(log.take_copy_want());
+        let before = log.budget.used();
+        log.reap_copies();
+        noted.note(log.budget.used() < before);
+        thread.join().unwrap();
+    });
+    assert_eq!(outcomes.all(), [false, true], "whether the old table was given back at once");
+}

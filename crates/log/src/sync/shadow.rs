@@ -1,0 +1,64 @@
+//! A model's view of plain memory: for each place that was written through [`writes`], a cell of
+//! loom's, which fails the model if two accesses, one of them a write, are not ordered by what the
+//! code synchronizes with. So a model finds a missing `Release` or a frame that is used again too
+//! early although the threads of a model never really run at once.
+//!
+//! A place stands for all of a record (or table) that begins there. Places in memory of other kinds,
+//! such as a buffer that a record was read into, are never written through here, and pass.
+
+use loom::cell::UnsafeCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The cells of one run of a model.
+#[derive(Default)]
+struct Cells(Mutex<BTreeMap<usize, Arc<Cell>>>);
+
+struct Cell(UnsafeCell<()>);
+
+// SAFETY: there is nothing in the cell; what loom keeps for it is used by one thread at a time, as
+// threads of a model run one at a time.
+unsafe impl Send for Cell {}
+// SAFETY: as above.
+unsafe impl Sync for Cell {}
+
+loom::lazy_static! {
+    static ref CELLS: Cells = Cells::default();
+}
+
+impl Cells {
+    fn range(&self, from: usize, to: usize) -> Vec<Arc<Cell>> {
+        let cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cells.range(from..to).map(|(_, cell)| Arc::clone(cell)).collect()
+    }
+}
+
+impl Cell {
+    fn write(&self) {
+        self.0.with_mut(|_| ());
+    }
+}
+
+/// See the documentation of the same functions without loom.
+pub fn reads(at: *const u8) {
+    for cell in CELLS.range(at as usize, at as usize + 1) {
+        cell.0.with(|_| ());
+    }
+}
+
+/// As above.
+pub fn writes(at: *const u8) {
+    let cell = {
+        let mut cells = CELLS.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Cell(UnsafeCell::new(())));
+        Arc::clone(cells.entry(at as usize).or_insert_with(new))
+    };
+    cell.write();
+}
+
+/// As above.
+pub fn discarded(at: *const u8, bytes: usize) {
+    for cell in CELLS.range(at as usize, at as usize + bytes) {
+        cell.write();
+    }
+}
