@@ -58,16 +58,16 @@ pub(crate) fn assemble(
     for (device, superblock) in &stores {
         let (number, name) = (usize::from(superblock.lanes.here), &options.devices[*device].name);
         let is_member = table.members[number] == superblock.store_id as u64;
-        let knows = superblock.lanes.version == table.version;
+        let was_drained = !superblock.lanes.is_member(number);
         if is_member && !lanes.iter().any(|lane: &Member| lane.number == number) {
             let segment_size = superblock.geometry.segment_size() as usize;
             lanes.push(Member { number, device: *device, segment_size, exists: true });
         } else if is_member {
             return Err(StoreError::Foreign { name: name.clone() });
-        } else if !knows {
+        } else if !was_drained {
             return Err(StoreError::LeftBehind { name: name.clone() });
         }
-        // One that knows that it is none was drained, and is not used.
+        // One that knows that it is none was drained, and is not used, whatever became of the others.
     }
     let there = |lanes: &[Member], number| lanes.iter().any(|lane| lane.number == number);
     if let Some(&lane) = options.forget.iter().find(|&&lane| there(&lanes, lane)) {

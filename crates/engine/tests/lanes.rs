@@ -275,6 +275,12 @@ fn a_drained_device_that_is_still_given_is_not_used_and_one_that_was_left_behind
     assert_eq!(machine.engine.lanes().len(), 1);
     all_there(&mut machine, 500);
     assert!(machine.set(3, 1));
+    // Nor later, when the store has changed without it.
+    let mut machine =
+        machine.restart(Some(3), |devices, _| devices.extend(names(&["c"]))).expect("a start");
+    machine.settle();
+    let mut machine = machine.restart(Some(4), |_, _| {}).expect("a start");
+    assert_eq!((machine.engine.lanes().len(), machine.version(3)), (2, Some(1)));
     // What is on the old copy is out of date.
     let refused = machine.restart(Some(2), |devices, _| devices[1].1 = old);
     assert!(matches!(
