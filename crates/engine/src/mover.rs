@@ -150,6 +150,26 @@ impl Engine {
         lock(&self.mover).step(self).is_some()
     }
 
+    /// The positions of the lanes with each of which a key may be lost: the one that it belongs to, and
+    /// while it moves the other one. For simulations.
+    pub fn lost_with(&self, key: &[u8]) -> Vec<usize> {
+        let key = Key::new(key, self.lanes[0].options.hash_seed);
+        match &lock(&self.mover).job {
+            Some(job) if job.partitions.contains(&partition(key.lo)) => vec![job.from, job.to],
+            _ => vec![self.partitions.lane_of(&key)],
+        }
+    }
+
+    /// Whether the next step of the mover may write to the device of a lane by itself, and not leave it
+    /// to a commit. For simulations of slow devices.
+    pub fn move_writes_to(&self, lane: usize) -> bool {
+        match &lock(&self.mover).job {
+            Some(Job { phase: Phase::Clear(_), to, .. }) => *to == lane,
+            Some(job) => matches!(job.phase, Phase::HandOver | Phase::End),
+            None => true,
+        }
+    }
+
     /// Has the mover look whether there is something to do.
     pub(crate) fn kick_mover(&self) {
         if let Some(thread) = &lock(&self.mover).thread {
