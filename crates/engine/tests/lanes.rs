@@ -326,6 +326,30 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     assert!(matches!(refused.map(drop), Err(OpenError::Store(StoreError::NotMissing { lane: 2 }))));
 }
 
+#[test]
+fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
+    let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+    filled(&mut machine, 500);
+    // Nobody but the first knows of this.
+    let fault = Fault { operation: Operation::Sync, at: 1, times: u64::MAX, failure: Failure::Io };
+    machine.devices[1].1.plan(fault);
+    for _ in 0..3 {
+        assert!(machine.engine.drain("a").is_err());
+    }
+    let first = machine.devices[0].clone();
+    let machine = machine
+        .restart(Some(1), |devices, options| {
+            devices.remove(0);
+            options.store.as_mut().expect("a store").forget = vec![0];
+        })
+        .expect("a start without it");
+    let refused = machine.restart(Some(2), |devices, _| devices.push(first));
+    assert!(matches!(
+        refused.map(drop),
+        Err(OpenError::Store(StoreError::LeftBehind { name })) if name == "a"
+    ));
+}
+
 /// At every point of a motion the power may go, or a device vanish for good: what is lost is lost, and
 /// nothing comes back.
 #[test]
