@@ -300,13 +300,16 @@ impl Mover {
     /// Nothing can be moved now. A lane that is empty as it should be is let go.
     fn idle(&self, engine: &Engine) -> Option<Duration> {
         let table = *lock(&engine.table);
-        let emptied = |lane: &&Arc<Lane>| {
+        let emptied = |lane: &Arc<Lane>| {
             let number = lane.number();
             table.is_member(number) && table.is_draining(number) && table.owned(number) == 0
         };
-        if let Some(lane) = engine.lanes.iter().find(emptied) {
-            let number = lane.number();
-            let left = engine.change_table(|table| {
+        if let Some(position) = engine.lanes.iter().position(emptied) {
+            let number = engine.lanes[position].number();
+            // It must know first: one that does not, when the others do, counts as out of date.
+            let mut order: Vec<usize> = (0..engine.lanes.len()).collect();
+            order.swap(0, position);
+            let left = engine.change_table_in(&order, |table| {
                 table.members[number] = 0;
                 table.draining &= !(1 << number);
             });

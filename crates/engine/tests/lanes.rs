@@ -326,6 +326,30 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     assert!(matches!(refused.map(drop), Err(OpenError::Store(StoreError::NotMissing { lane: 2 }))));
 }
 
+/// A device may be let go at any moment: it is either needed, or knows that it is not.
+#[test]
+fn a_power_loss_while_a_device_is_let_go_leaves_a_store_that_starts() {
+    let mut drained = 0;
+    for nth in 1..40 {
+        let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+        filled(&mut machine, 40);
+        machine.engine.drain("b").expect("a drain");
+        while machine.partitions()["b"] > 0 {
+            machine.turn();
+        }
+        let device = Arc::clone(&machine.devices[1].1);
+        device.stop_at(device.counts().changes() + nth);
+        for _ in 0..30 {
+            machine.turn();
+        }
+        machine.devices.iter().for_each(|(_, device)| device.stop());
+        drained += usize::from(machine.engine.lanes()[1].drained);
+        let mut machine = machine.restart(Some(nth), |_, _| {}).expect("a start with both");
+        all_there(&mut machine, 40);
+    }
+    assert!(drained > 0, "some were let go");
+}
+
 #[test]
 fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
