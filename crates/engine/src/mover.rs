@@ -52,6 +52,9 @@ struct Job {
     /// Nobody gets at them.
     closed: bool,
     phase: Phase,
+    /// How often the lane that is written to had undone something when that began, if it has. What was
+    /// written is in several commits: if one of them fails, it is to be done again.
+    undoings: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -235,6 +238,7 @@ impl Mover {
             to,
             closed: motion.closed,
             phase: Phase::Empty(Walk::default()),
+            undoings: None,
         };
         Mover { job: Some(job), ..Mover::default() }
     }
@@ -344,7 +348,8 @@ fn begin(engine: &Engine) -> io::Result<Option<Job>> {
     engine.begin_transit();
     engine.partitions.close(partitions.clone());
     let epochs = engine.lanes.iter().map(|lane| lane.epochs.advance()).collect();
-    Ok(Some(Job { partitions, from, to, closed: true, phase: Phase::Close(epochs) }))
+    let phase = Phase::Close(epochs);
+    Ok(Some(Job { partitions, from, to, closed: true, phase, undoings: None }))
 }
 
 impl Job {
@@ -367,6 +372,7 @@ impl Job {
                 Phase::Clear(Walk::default())
             }
             Phase::Clear(walk) => {
+                self.undoings.get_or_insert_with(|| target.undoings());
                 match walk.empty(to, target.stripes(self.partitions.clone()), &self.partitions) {
                     Stepped::Done => {}
                     Stepped::Failed => return self.give_up(engine, sessions),
@@ -397,7 +403,7 @@ impl Job {
                             Stepped::Waiting
                         };
                     }
-                    if target.commit_state(*commit) == crate::CommitState::Failed {
+                    if self.undoings != Some(target.undoings()) {
                         return self.give_up(engine, sessions);
                     }
                 }
@@ -421,9 +427,11 @@ impl Job {
                 }
                 self.open(engine, self.to);
                 let _ = engine.share_memory(engine.memory());
+                self.undoings = None;
                 Phase::Empty(Walk::default())
             }
             Phase::Empty(walk) => {
+                self.undoings.get_or_insert_with(|| source.undoings());
                 match walk.empty(from, source.stripes(self.partitions.clone()), &self.partitions) {
                     Stepped::Done => Phase::AwaitEmpty(source.open_commit()),
                     other => return other,
@@ -434,13 +442,12 @@ impl Job {
                     if from.is_pending(*commit) {
                         return Stepped::Waiting;
                     }
-                    match source.commit_state(*commit) {
-                        crate::CommitState::Failed => Phase::Empty(Walk::default()),
-                        _ => Phase::End,
+                    if self.undoings.take() != Some(source.undoings()) {
+                        self.phase = Phase::Empty(Walk::default());
+                        return Stepped::On;
                     }
-                } else {
-                    Phase::End
                 }
+                Phase::End
             }
             Phase::End => {
                 if engine.change_table(|table| table.motion = None).is_err() {
@@ -473,6 +480,7 @@ impl Job {
         self.forget_reads(sessions);
         self.open(engine, self.from);
         std::mem::swap(&mut self.from, &mut self.to);
+        self.undoings = None;
         self.phase = Phase::Empty(Walk::default());
         Stepped::Failed
     }
