@@ -46,6 +46,8 @@ pub struct DurableWorld {
     several: bool,
     /// A device that was lost. It may turn up again.
     gone: Option<Part>,
+    /// One is lost with the next restart.
+    loses: bool,
     /// What was lost with it.
     lost: HashMap<Vec<u8>, Lost>,
     engine: Arc<Engine>,
@@ -135,6 +137,7 @@ impl DurableWorld {
             machine,
             several,
             gone: None,
+            loses: false,
             lost: HashMap::new(),
             engine,
             cleaner: ManualCleaner::default(),

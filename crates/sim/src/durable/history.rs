@@ -93,7 +93,7 @@ pub(super) struct Histories {
     /// A flush was refused because the device failed: it may have reached it all the same.
     maybe_flushed: bool,
     greatest_cas: HashMap<Vec<u8>, u64>,
-    /// What had expired before a restart: nobody sees it, but it may still be there.
+    /// What had expired: nobody sees it, but it may still be there.
     expired: HashSet<Vec<u8>>,
     /// Digests of all items that ever were.
     written: HashMap<Vec<u8>, HashSet<u64>>,
@@ -140,13 +140,15 @@ impl Histories {
         }
         let history = self.of.entry(key.to_vec()).or_insert_with(|| vec![State::gone(None)]);
         history.push(State { item, evicted: None, commit });
-        self.expired.remove(key);
     }
 
     /// Somebody was told that there is no item, or will be with `commit`; `None`: now. What was
     /// evicted must not come back any more.
     pub(super) fn said_gone(&mut self, key: &[u8], commit: Commit) {
         let history = self.of.entry(key.to_vec()).or_default();
+        if history.last().is_some_and(|past| past.item.is_some()) {
+            self.expired.insert(key.to_vec());
+        }
         if commit.is_none() {
             history.clear();
         }
@@ -174,6 +176,7 @@ impl Histories {
     pub(super) fn flushed(&mut self, done: bool) {
         self.maybe_flushed = !done;
         if done {
+            self.expired.clear();
             self.of.values_mut().for_each(|history| *history = vec![State::gone(None)]);
         }
     }
@@ -243,7 +246,7 @@ impl Histories {
         }
         // What did not fit into memory any more may come back with another restart.
         let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
-        if last.as_ref().is_some_and(|item| !item.is_live(now)) {
+        if history.iter().any(|past| past.item.is_some() && past.live(now).is_none()) {
             self.expired.insert(key.to_vec());
         }
         let evicts = evicts && lost != Lost::Yes;

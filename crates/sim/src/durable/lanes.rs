@@ -4,7 +4,7 @@
 use super::history::Lost;
 use super::machine::{Machine, Part};
 use super::{Check, DurableWorld, PATIENCE};
-use larder_disk::SimDevice;
+use larder_disk::{Failure as DeviceFailure, Fault, Operation, SimDevice};
 use larder_engine::{
     CommitPoint, Engine, Health, LaneState, OpenError, Outcome, ScanCursor, StoreError,
 };
@@ -63,8 +63,12 @@ impl DurableWorld {
             177..=179 => self.drain(false),
             180 => self.settle_down(),
             181..=184 => self.check_lanes(),
-            185 if !self.anomaly.is_armed() => self.crash(),
-            186 if !self.anomaly.is_armed() => self.kill(),
+            _ if self.anomaly.is_armed() => Ok(()),
+            185 => self.crash(),
+            186 => self.kill(),
+            187..=188 => self.fail_in_motion(),
+            189..=190 => self.stop_in_motion(),
+            191 => self.flush(),
             _ => Ok(()),
         }
     }
@@ -99,6 +103,10 @@ impl DurableWorld {
     /// Commits one lane, whatever the others do.
     fn commit_a_lane(&mut self) -> Check {
         let lane = self.some_lane();
+        self.commit_lane(lane)
+    }
+
+    fn commit_lane(&mut self, lane: usize) -> Check {
         if self.flight.as_ref().is_some_and(|flight| flight.lane == lane) {
             self.land()?;
         }
@@ -108,6 +116,79 @@ impl DurableWorld {
         }
         self.tick_all();
         Ok(())
+    }
+
+    /// The lanes that keys are moving between, from the first to the second, if any of those that are known.
+    fn moving(&self) -> Option<(usize, usize)> {
+        self.model.keys().iter().find_map(|key| match self.engine.lost_with(key)[..] {
+            [from, to] => Some((from, to)),
+            _ => None,
+        })
+    }
+
+    /// The next call of this kind fails.
+    fn fail_next(&self, lane: usize, operation: Operation) -> Check {
+        let device = self.device_of(lane)?;
+        let counts = device.counts();
+        let done = if operation == Operation::Sync { counts.syncs } else { counts.writes };
+        device.plan(Fault::once(operation, done + 1, DeviceFailure::Io));
+        Ok(())
+    }
+
+    /// Keys begin to move when much was written that no commit covers, and then the commit of the lane that
+    /// they leave fails, or one of those of the lane that they go to.
+    fn fail_in_motion(&mut self) -> Check {
+        for _ in 0..40 {
+            self.set()?;
+        }
+        self.move_step()?;
+        let Some((from, to)) = self.moving() else { return Ok(()) };
+        let leaving = self.random.one_in(2);
+        if leaving {
+            self.fail_next(from, Operation::Sync)?;
+            self.take_off_in(from)?;
+        }
+        let fails = self.random.below(12);
+        for turn in 0..30 {
+            self.move_step()?;
+            if turn == fails && !leaving {
+                self.fail_next(to, Operation::Sync)?;
+            }
+            for lane in (0..self.engine.lanes().len()).filter(|&lane| lane != from || !leaving) {
+                self.commit_lane(lane)?;
+            }
+            self.engine.serve_reads();
+        }
+        self.land()
+    }
+
+    /// A motion is about to be handed over, or has just been; a device that takes part may fail then. A
+    /// little later the machine stops, and one of the two devices may never be seen again.
+    fn stop_in_motion(&mut self) -> Check {
+        for _ in 0..self.random.below(200) {
+            if self.machine.is_stopped() || !self.move_step()? {
+                break;
+            }
+            self.engine.serve_reads();
+            self.commit()?;
+            if self.engine.move_writes_to(0) && self.random.one_in(2) {
+                break;
+            }
+        }
+        let Some((from, to)) = self.moving() else { return Ok(()) };
+        if self.random.one_in(2) {
+            let lane = if self.random.one_in(2) { from } else { to };
+            let sync = self.random.one_in(2);
+            self.fail_next(lane, if sync { Operation::Sync } else { Operation::Write })?;
+        }
+        for _ in 0..self.random.below(4) {
+            self.move_step()?;
+        }
+        for _ in 0..self.random.below(40) {
+            self.set()?;
+        }
+        self.loses = self.random.one_in(2);
+        if self.random.one_in(2) { self.kill() } else { self.crash() }
     }
 
     /// Lanes that the store needs.
@@ -228,7 +309,8 @@ impl DurableWorld {
             if self.machine.is_stopped() {
                 return Ok(());
             }
-            if let Some((None, _)) = self.get(&key)? {
+            let gone = matches!(self.get(&key)?, Some((None, _)));
+            if gone && self.model.current(&key, self.now).is_some() {
                 self.model.said_gone(&key, None);
             }
         }
@@ -245,7 +327,8 @@ impl DurableWorld {
                 machine.parts().iter().filter(idle).map(|p| p.name.clone()).collect();
             idle.iter().for_each(|name| drop(machine.remove(name)));
         }
-        if lanes.len() > 1 && self.random.one_in(30) && !self.anomaly.is_armed() {
+        let loses = std::mem::take(&mut self.loses) || self.random.one_in(30);
+        if lanes.len() > 1 && loses && !self.anomaly.is_armed() {
             self.lose_a_device(machine, &lanes)?;
             same = false;
         }
@@ -261,8 +344,12 @@ impl DurableWorld {
 
     /// A device is lost for good: nobody starts without it before it is said that it is to be forgotten.
     fn lose_a_device(&mut self, machine: &mut Machine, lanes: &[LaneState]) -> Check {
-        let LaneState { number, name, .. } = &lanes[self.pick(lanes.len())];
         let all = self.engine.lanes();
+        let moving = self.moving().filter(|_| self.random.one_in(2));
+        let LaneState { number, name, .. } = match moving {
+            Some((from, to)) => &all[if self.random.one_in(2) { from } else { to }],
+            None => &lanes[self.pick(lanes.len())],
+        };
         let position = all.iter().position(|lane| lane.name == *name);
         for key in self.model.keys() {
             let lost = match &self.engine.lost_with(&key)[..] {

@@ -47,8 +47,12 @@ impl DurableWorld {
     /// Begins a commit of a lane that waits inside of its device, before its first write or in its sync,
     /// while everything else goes on.
     pub(super) fn take_off(&mut self) -> Check {
-        self.land()?;
         let lane = self.some_lane();
+        self.take_off_in(lane)
+    }
+
+    pub(super) fn take_off_in(&mut self, lane: usize) -> Check {
+        self.land()?;
         let device = self.device_of(lane)?;
         let writes = self.random.one_in(3);
         device.hold(if writes { Operation::Write } else { Operation::Sync });
