@@ -395,7 +395,7 @@ impl Job {
             }
             Phase::Await(commit) => {
                 if target.store_options().is_some_and(promises) {
-                    if to.is_pending(*commit) {
+                    if to.is_undurable(*commit) {
                         let fails = target.health() != Health::Good;
                         return if fails {
                             self.give_up(engine, sessions)
@@ -439,7 +439,7 @@ impl Job {
             }
             Phase::AwaitEmpty(commit) => {
                 if source.store_options().is_some_and(promises) {
-                    if from.is_pending(*commit) {
+                    if from.is_undurable(*commit) {
                         return Stepped::Waiting;
                     }
                     if self.undoings.take() != Some(source.undoings()) {
