@@ -527,9 +527,9 @@ impl Engine {
         self.lanes.iter().any(|lane| lane.superblock_is_behind())
     }
 
-    /// Requests for memory so far, where one is to be refused.
+    /// Requests for memory so far of the lane with the most, where each refuses one.
     pub fn memory_requests(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.memory_requests()).sum()
+        self.lanes.iter().map(|lane| lane.memory_requests()).max().unwrap_or(0)
     }
 
     /// One turn of every lane's cleaner. The answer is whether one wants another turn soon.

@@ -7,6 +7,10 @@ use larder_log::format::{Lanes, MAX_LANES, PARTITIONS, Superblock};
 use larder_log::recover::read_superblock;
 use std::ops::Range;
 
+/// More versions of the table than a lane that is lost can be ahead of those that are left: it may have
+/// been told of changes that failed in the others, and must be known as out of date if it turns up again.
+const AHEAD: u64 = 1 << 32;
+
 /// A lane that is to be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -67,7 +71,7 @@ pub(crate) fn assemble(
         } else if own == superblock.store_id as u64 {
             return Err(StoreError::LeftBehind { name: name.clone() });
         }
-        // One that knows that it is none was drained, and is not used.
+        // One that knows that it is none was drained, and is not used, whatever became of the others.
     }
     let there = |lanes: &[Member], number| lanes.iter().any(|lane| lane.number == number);
     if let Some(&lane) = options.forget.iter().find(|&&lane| there(&lanes, lane)) {
@@ -117,7 +121,7 @@ pub(crate) fn assemble(
         if table.set == 0 {
             table.set = table.members[lanes[0].number];
         }
-        table.version = known.version + 1;
+        table.version = known.version + if lost.is_empty() { 1 } else { AHEAD };
     }
     Ok(Assembled { lanes, table, hash_seed })
 }

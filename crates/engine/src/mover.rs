@@ -52,6 +52,9 @@ struct Job {
     /// Nobody gets at them.
     closed: bool,
     phase: Phase,
+    /// How often the lane that is written to had undone something when that began, if it has. What was
+    /// written is in several commits: if one of them fails, it is to be done again.
+    undoings: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -150,6 +153,26 @@ impl Engine {
         lock(&self.mover).step(self).is_some()
     }
 
+    /// The positions of the lanes with each of which a key may be lost: the one that it belongs to, and
+    /// while it moves the other one. For simulations.
+    pub fn lost_with(&self, key: &[u8]) -> Vec<usize> {
+        let key = Key::new(key, self.lanes[0].options.hash_seed);
+        match &lock(&self.mover).job {
+            Some(job) if job.partitions.contains(&partition(key.lo)) => vec![job.from, job.to],
+            _ => vec![self.partitions.lane_of(&key)],
+        }
+    }
+
+    /// Whether the next step of the mover may write to the device of a lane by itself, and not leave it
+    /// to a commit. For simulations of slow devices.
+    pub fn move_writes_to(&self, lane: usize) -> bool {
+        match &lock(&self.mover).job {
+            Some(Job { phase: Phase::Clear(_), to, .. }) => *to == lane,
+            Some(job) => matches!(job.phase, Phase::HandOver | Phase::End),
+            None => true,
+        }
+    }
+
     /// Has the mover look whether there is something to do.
     pub(crate) fn kick_mover(&self) {
         if let Some(thread) = &lock(&self.mover).thread {
@@ -218,6 +241,7 @@ impl Mover {
             to,
             closed: motion.closed,
             phase: Phase::Empty(Walk::default()),
+            undoings: None,
         };
         Mover { job: Some(job), ..Mover::default() }
     }
@@ -283,13 +307,16 @@ impl Mover {
     /// Nothing can be moved now. A lane that is empty as it should be is let go.
     fn idle(&self, engine: &Engine) -> Option<Duration> {
         let table = *lock(&engine.table);
-        let emptied = |lane: &&Arc<Lane>| {
+        let emptied = |lane: &Arc<Lane>| {
             let number = lane.number();
             table.is_member(number) && table.is_draining(number) && table.owned(number) == 0
         };
-        if let Some(lane) = engine.lanes.iter().find(emptied) {
-            let number = lane.number();
-            let left = engine.change_table(|table| {
+        if let Some(position) = engine.lanes.iter().position(emptied) {
+            let number = engine.lanes[position].number();
+            // It must know first: one that does not, when the others do, counts as out of date.
+            let mut order: Vec<usize> = (0..engine.lanes.len()).collect();
+            order.swap(0, position);
+            let left = engine.change_table_in(&order, |table| {
                 table.members[number] = 0;
                 table.draining &= !(1 << number);
             });
@@ -324,7 +351,8 @@ fn begin(engine: &Engine) -> io::Result<Option<Job>> {
     engine.begin_transit();
     engine.partitions.close(partitions.clone());
     let epochs = engine.lanes.iter().map(|lane| lane.epochs.advance()).collect();
-    Ok(Some(Job { partitions, from, to, closed: true, phase: Phase::Close(epochs) }))
+    let phase = Phase::Close(epochs);
+    Ok(Some(Job { partitions, from, to, closed: true, phase, undoings: None }))
 }
 
 impl Job {
@@ -347,6 +375,7 @@ impl Job {
                 Phase::Clear(Walk::default())
             }
             Phase::Clear(walk) => {
+                self.undoings.get_or_insert_with(|| target.undoings());
                 match walk.empty(to, target.stripes(self.partitions.clone()), &self.partitions) {
                     Stepped::Done => {}
                     Stepped::Failed => return self.give_up(engine, sessions),
@@ -369,7 +398,7 @@ impl Job {
             }
             Phase::Await(commit) => {
                 if target.store_options().is_some_and(promises) {
-                    if to.is_pending(*commit) {
+                    if to.is_undurable(*commit) {
                         let fails = target.health() != Health::Good;
                         return if fails {
                             self.give_up(engine, sessions)
@@ -377,7 +406,7 @@ impl Job {
                             Stepped::Waiting
                         };
                     }
-                    if target.commit_state(*commit) == crate::CommitState::Failed {
+                    if self.undoings != Some(target.undoings()) {
                         return self.give_up(engine, sessions);
                     }
                 }
@@ -401,9 +430,11 @@ impl Job {
                 }
                 self.open(engine, self.to);
                 let _ = engine.share_memory(engine.memory());
+                self.undoings = None;
                 Phase::Empty(Walk::default())
             }
             Phase::Empty(walk) => {
+                self.undoings.get_or_insert_with(|| source.undoings());
                 match walk.empty(from, source.stripes(self.partitions.clone()), &self.partitions) {
                     Stepped::Done => Phase::AwaitEmpty(source.open_commit()),
                     other => return other,
@@ -411,16 +442,15 @@ impl Job {
             }
             Phase::AwaitEmpty(commit) => {
                 if source.store_options().is_some_and(promises) {
-                    if from.is_pending(*commit) {
+                    if from.is_undurable(*commit) {
                         return Stepped::Waiting;
                     }
-                    match source.commit_state(*commit) {
-                        crate::CommitState::Failed => Phase::Empty(Walk::default()),
-                        _ => Phase::End,
+                    if self.undoings.take() != Some(source.undoings()) {
+                        self.phase = Phase::Empty(Walk::default());
+                        return Stepped::On;
                     }
-                } else {
-                    Phase::End
                 }
+                Phase::End
             }
             Phase::End => {
                 if engine.change_table(|table| table.motion = None).is_err() {
@@ -453,6 +483,7 @@ impl Job {
         self.forget_reads(sessions);
         self.open(engine, self.from);
         std::mem::swap(&mut self.from, &mut self.to);
+        self.undoings = None;
         self.phase = Phase::Empty(Walk::default());
         Stepped::Failed
     }

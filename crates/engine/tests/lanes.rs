@@ -275,12 +275,12 @@ fn a_drained_device_that_is_still_given_is_not_used_and_one_that_was_left_behind
     assert_eq!(machine.engine.lanes().len(), 1);
     all_there(&mut machine, 500);
     assert!(machine.set(3, 1));
-    // The store goes on, and what it knows of its lanes does, too.
-    let added = |devices: &mut Vec<_>, _: &mut _| devices.extend(names(&["c"]));
-    let mut machine = machine.restart(Some(1), added).expect("a start");
+    // Nor later, when the store has changed without it.
+    let mut machine =
+        machine.restart(Some(3), |devices, _| devices.extend(names(&["c"]))).expect("a start");
     machine.settle();
-    let machine = machine.restart(Some(1), |_, _| {}).expect("a start");
-    assert_eq!(machine.engine.lanes().len(), 2);
+    let mut machine = machine.restart(Some(4), |_, _| {}).expect("a start");
+    assert_eq!((machine.engine.lanes().len(), machine.version(3)), (2, Some(1)));
     // What is on the old copy is out of date.
     let refused = machine.restart(Some(2), |devices, _| devices[1].1 = old);
     assert!(matches!(
@@ -383,6 +383,54 @@ fn a_start_with_new_devices_may_be_interrupted() {
             }
         }
     }
+}
+
+/// A device may be let go at any moment: it is either needed, or knows that it is not.
+#[test]
+fn a_power_loss_while_a_device_is_let_go_leaves_a_store_that_starts() {
+    let mut drained = 0;
+    for nth in 1..40 {
+        let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+        filled(&mut machine, 40);
+        machine.engine.drain("b").expect("a drain");
+        while machine.partitions()["b"] > 0 {
+            machine.turn();
+        }
+        let device = Arc::clone(&machine.devices[1].1);
+        device.stop_at(device.counts().changes() + nth);
+        for _ in 0..30 {
+            machine.turn();
+        }
+        machine.devices.iter().for_each(|(_, device)| device.stop());
+        drained += usize::from(machine.engine.lanes()[1].drained);
+        let mut machine = machine.restart(Some(nth), |_, _| {}).expect("a start with both");
+        all_there(&mut machine, 40);
+    }
+    assert!(drained > 0, "some were let go");
+}
+
+#[test]
+fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
+    let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
+    filled(&mut machine, 500);
+    // Nobody but the first knows of this.
+    let fault = Fault { operation: Operation::Sync, at: 1, times: u64::MAX, failure: Failure::Io };
+    machine.devices[1].1.plan(fault);
+    for _ in 0..3 {
+        assert!(machine.engine.drain("a").is_err());
+    }
+    let first = machine.devices[0].clone();
+    let machine = machine
+        .restart(Some(1), |devices, options| {
+            devices.remove(0);
+            options.store.as_mut().expect("a store").forget = vec![0];
+        })
+        .expect("a start without it");
+    let refused = machine.restart(Some(2), |devices, _| devices.push(first));
+    assert!(matches!(
+        refused.map(drop),
+        Err(OpenError::Store(StoreError::LeftBehind { name })) if name == "a"
+    ));
 }
 
 /// At every point of a motion the power may go, or a device vanish for good: what is lost is lost, and

@@ -7,6 +7,8 @@
 
 mod anomaly;
 mod history;
+mod lanes;
+mod machine;
 mod power;
 mod verbs;
 
@@ -14,12 +16,15 @@ pub use anomaly::Anomaly;
 
 use crate::Random;
 use crate::world::{Failure, Plan};
-use history::Histories;
+use history::{Commit, Histories, Lost};
+use lanes::MOST_DEVICES;
 use larder_disk::SimDevice;
 use larder_engine::{
     CommitPoint, Durability, Engine, Health, ManualCleaner, MonotonicClock, Options, Outcome,
-    Session, StoreDevice, StoreOptions, WhenFull,
+    Session, StoreOptions, WhenFull,
 };
+use machine::{Machine, Part, random_size};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -29,10 +34,22 @@ use std::time::Duration;
 /// Turns after which a call that still waits waits for ever.
 const PATIENCE: usize = 2000;
 
-/// An engine on a simulated device.
+/// Decides which worlds may have several devices; such that the seeds that tests name have one, as before
+/// there were others.
+const SEVERAL: u64 = 0x1ae40;
+
+/// An engine on simulated devices.
 pub struct DurableWorld {
     random: Random,
-    device: Arc<SimDevice>,
+    machine: Machine,
+    /// Devices may come and go, and keys move between them.
+    several: bool,
+    /// A device that was lost. It may turn up again.
+    gone: Option<Part>,
+    /// One is lost with the next restart.
+    loses: bool,
+    /// What was lost with it.
+    lost: HashMap<Vec<u8>, Lost>,
     engine: Arc<Engine>,
     cleaner: ManualCleaner,
     sessions: Vec<Session>,
@@ -43,8 +60,8 @@ pub struct DurableWorld {
     keys: u64,
     value_max: u64,
     restarts: u64,
-    /// A commit whose thread waits inside of the device.
-    flight: Option<JoinHandle<bool>>,
+    /// A commit whose thread waits.
+    flight: Option<Flight>,
     /// Somebody reads slowly: memory may not come back before they have done.
     reading: bool,
     /// What was found after a restart is being compared: the model's commits are those of the life before.
@@ -52,6 +69,13 @@ pub struct DurableWorld {
     /// Calls do not wait for room.
     hurry: bool,
     anomaly: anomaly::Armed,
+}
+
+/// A commit whose thread waits inside of a device.
+struct Flight {
+    lane: usize,
+    device: Arc<SimDevice>,
+    committer: JoinHandle<bool>,
 }
 
 type Check = Result<(), String>;
@@ -72,19 +96,21 @@ impl DurableWorld {
 
     fn new(seed: u64, anomaly: Option<Anomaly>) -> Result<Self, String> {
         let mut random = Random::new(seed ^ 0xD0_0DAB1E);
-        let size = (6 + random.below(20)) << 20;
-        let device = Arc::new(SimDevice::new(size, random.bits()));
+        let size = random_size(&mut random);
+        let device = SimDevice::new(size, random.bits());
         let clock = Arc::new(AtomicU64::new(1));
         let durability = if random.one_in(3) { Durability::Async } else { Durability::Sync };
         let when_full = if random.one_in(2) { WhenFull::Evict } else { WhenFull::Refuse };
         let reading = Arc::clone(&clock);
+        let mut machine = Machine::new(device, [random.bits(), random.bits(), random.bits()]);
+        // From numbers of its own, so that worlds with one device know nothing of it.
+        let mut others = Random::new(seed ^ SEVERAL);
+        let several = others.one_in(2);
+        for _ in 0..if several { others.below(MOST_DEVICES as u64) } else { 0 } {
+            machine.add(&mut others);
+        }
         let store = StoreOptions {
-            devices: vec![StoreDevice {
-                name: "store".to_owned(),
-                device: Arc::<SimDevice>::clone(&device),
-                lower: None,
-                seeds: [random.bits(), random.bits(), random.bits()],
-            }],
+            devices: machine.devices(),
             forget: Vec::new(),
             durability,
             sync_interval: Duration::from_secs(1),
@@ -95,19 +121,24 @@ impl DurableWorld {
             created: 1_000_000,
         };
         let options = Options {
-            memory: 8 << 20,
+            memory: (8 * machine.parts().len() as u64) << 20,
             max_item_size: 1 << 20,
             when_full,
             hash_seed: random.bits(),
             store: Some(store),
         };
-        let mut anomaly = anomaly::Armed::new(anomaly);
-        let (device, engine) = anomaly.open(device, options.clone(), random.bits())?;
+        let victim = others.below(machine.parts().len() as u64) as usize;
+        let mut anomaly = anomaly::Armed::new(anomaly, victim);
+        let (machine, engine) = anomaly.open(machine, options.clone(), random.bits())?;
         let mut world = DurableWorld {
             keys: 1 << (3 + random.below(10)),
             value_max: 1 << (4 + random.below(15)),
             random,
-            device,
+            machine,
+            several,
+            gone: None,
+            loses: false,
+            lost: HashMap::new(),
             engine,
             cleaner: ManualCleaner::default(),
             sessions: Vec::new(),
@@ -151,7 +182,7 @@ impl DurableWorld {
         }
         let done = self.act();
         // Without sessions a restart has just failed.
-        if self.device.is_stopped() && !self.sessions.is_empty() {
+        if self.machine.is_stopped() && !self.sessions.is_empty() {
             // Nobody hears what a machine without power answers.
             return self.crash();
         }
@@ -159,6 +190,9 @@ impl DurableWorld {
     }
 
     fn act(&mut self) -> Check {
+        if self.several && self.random.one_in(6) {
+            return self.rearrange();
+        }
         match self.random.below(1000) {
             0..=1 => self.crash(),
             2..=3 => self.kill(),
@@ -242,28 +276,26 @@ impl DurableWorld {
 
     /// Brings the model up to date with what became of every commit.
     fn settle(&mut self) {
-        if self.engine.health() == Health::Good {
-            self.model.healthy();
-        }
+        let fails = self.failing_lanes();
+        self.model.healthy(|lane| fails.contains(&lane));
         if !self.engine.superblock_is_behind() {
             self.model.not_flushed();
         }
         let session = &self.sessions[0];
-        let state = |position| session.commit_state(CommitPoint { lane: 0, position });
         let undone = self.is_sync();
-        self.model.settle(state, undone);
+        self.model.settle(|point: CommitPoint| session.commit_state(point), undone);
     }
 
     /// Repeats a call until it does not wait any more; `None` if it was refused.
     fn finish<T>(
         &mut self,
         mut call: impl FnMut(&Session) -> Outcome<T>,
-    ) -> Result<Option<(T, u64)>, String> {
+    ) -> Result<Option<(T, Commit)>, String> {
         let at = self.random.below(self.sessions.len() as u64) as usize;
         for turn in 0..PATIENCE {
             match call(&self.sessions[at]) {
-                Outcome::Ready(answer) => return Ok(Some((answer, 0))),
-                Outcome::AfterCommit(answer, point) => return Ok(Some((answer, point.position))),
+                Outcome::Ready(answer) => return Ok(Some((answer, None))),
+                Outcome::AfterCommit(answer, point) => return Ok(Some((answer, Some(point)))),
                 Outcome::Refused(_) => return Ok(None),
                 Outcome::NeedsRead => {
                     self.engine.serve_reads();
@@ -272,24 +304,32 @@ impl DurableWorld {
                 Outcome::NeedsSpace => {
                     self.engine.clean(&mut self.cleaner);
                     self.commit()?;
+                    if self.several {
+                        self.engine.serve_reads();
+                        self.move_step()?;
+                    }
                 }
             }
-            if self.device.is_stopped() {
+            if self.machine.is_stopped() {
                 return Err("the machine has stopped".into());
             }
             self.tick_all();
         }
-        Err(format!("a call waits for ever: {:?}", self.engine.stats()))
+        let (lanes, stats) = (self.engine.lanes(), self.engine.stats());
+        Err(format!("a call waits for ever: {lanes:?}, {stats:?}"))
     }
 
-    /// A call was refused: right only if the device fails, or nothing may be evicted.
-    fn refused(&self, what: &str) -> Check {
+    /// A call was refused: right only if a device fails, or nothing may be evicted.
+    fn refused(&mut self, what: &str, key: &[u8]) -> Check {
         let waits = !self.reading && !self.hurry;
         if self.engine.health() != Health::Good || !self.evicts() || !waits {
             return Ok(());
         }
-        if self.anomaly.was_reached(&self.device, &self.engine) {
+        if self.anomaly.was_reached(&self.machine, &self.engine) {
             return Ok(());
+        }
+        if self.engine.lane_of(key).is_none() {
+            return self.arrives(key);
         }
         Err(format!("{what} was refused: {:?}", self.engine.stats()))
     }

@@ -7,6 +7,8 @@ use sim::{Anomaly, DurableWorld, Plan};
 
 /// Worlds with a sync and an async store, evicting and refusing, with and without large values.
 const SEEDS: [u64; 4] = [0, 1, 2, 4];
+/// Worlds with several devices, one of which something happens to.
+const SEVERAL: [u64; 4] = [3, 7, 8, 9];
 /// One with few segments: a recovery looks at every one.
 const SMALL: [u64; 1] = [5];
 const STEPS: u64 = 60;
@@ -30,11 +32,13 @@ fn at_every_place(seeds: &[u64], anomaly: impl Fn(u64) -> Anomaly) {
 #[test]
 fn any_write_may_fail() {
     at_every_place(&SEEDS, |nth| Anomaly::Call(Operation::Write, nth));
+    at_every_place(&SEVERAL, |nth| Anomaly::Call(Operation::Write, nth));
 }
 
 #[test]
 fn any_sync_may_fail() {
     at_every_place(&SEEDS, |nth| Anomaly::Call(Operation::Sync, nth));
+    at_every_place(&SEVERAL, |nth| Anomaly::Call(Operation::Sync, nth));
 }
 
 #[test]
@@ -45,9 +49,11 @@ fn any_read_may_fail() {
 #[test]
 fn any_memory_may_be_refused() {
     at_every_place(&SEEDS, Anomaly::Memory);
+    at_every_place(&SEVERAL, Anomaly::Memory);
 }
 
 #[test]
 fn the_power_may_go_at_any_change() {
     at_every_place(&SEEDS, Anomaly::PowerLoss);
+    at_every_place(&SEVERAL, Anomaly::PowerLoss);
 }

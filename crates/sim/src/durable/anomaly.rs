@@ -2,9 +2,10 @@
 //! 2, 3 … until the world ends before it has happened, no place is left where it could go wrong
 //! unseen.
 
+use super::machine::Machine;
 use super::{Check, DurableWorld};
 use crate::world::{Failure, Plan};
-use larder_disk::{Counts, Device, Failure as DeviceFailure, Fault, Operation, SimDevice};
+use larder_disk::{Counts, Failure as DeviceFailure, Fault, Operation, SimDevice};
 use larder_engine::{Engine, Options};
 use std::sync::Arc;
 
@@ -20,10 +21,12 @@ pub enum Anomaly {
     Memory(u64),
 }
 
-/// An anomaly over the lives of a store, each of which has its own device and engine.
+/// An anomaly over the lives of a store, each of which has its own machine and engine.
 pub(super) struct Armed {
     anomaly: Option<Anomaly>,
-    /// Calls of the devices of earlier lives, and requests for memory.
+    /// Which of the machine's devices fails, or stops the machine.
+    victim: usize,
+    /// Calls of that device in earlier lives, and requests for memory.
     calls: Counts,
     requests: u64,
     /// There has been a store.
@@ -31,8 +34,8 @@ pub(super) struct Armed {
 }
 
 impl Armed {
-    pub(super) fn new(anomaly: Option<Anomaly>) -> Self {
-        Armed { anomaly, calls: Counts::default(), requests: 0, created: false }
+    pub(super) fn new(anomaly: Option<Anomaly>, victim: usize) -> Self {
+        Armed { anomaly, victim, calls: Counts::default(), requests: 0, created: false }
     }
 
     pub(super) fn is_armed(&self) -> bool {
@@ -40,31 +43,37 @@ impl Armed {
     }
 
     /// A life ends.
-    pub(super) fn leave(&mut self, device: &SimDevice, engine: &Engine) {
+    pub(super) fn leave(&mut self, machine: &Machine, engine: &Engine) {
         self.requests += engine.memory_requests();
-        self.leave_device(device);
+        self.leave_machine(machine);
     }
 
-    fn leave_device(&mut self, device: &SimDevice) {
-        let counts = device.counts();
+    fn counts(&self, machine: &Machine) -> Counts {
+        machine.parts().get(self.victim).map_or_else(Counts::default, |part| part.device.counts())
+    }
+
+    fn leave_machine(&mut self, machine: &Machine) {
+        let counts = self.counts(machine);
         self.calls.reads += counts.reads;
         self.calls.writes += counts.writes;
         self.calls.syncs += counts.syncs;
     }
 
     /// Begins a life. What fails once is tried again, as an operator would; in place of a store that
-    /// could not be created, on an empty device.
+    /// could not be created, on empty devices.
     pub(super) fn open(
         &mut self,
-        mut device: Arc<SimDevice>,
+        mut machine: Machine,
         mut options: Options,
         seed: u64,
-    ) -> Result<(Arc<SimDevice>, Arc<Engine>), String> {
+    ) -> Result<(Machine, Arc<Engine>), String> {
         let armed = self.is_armed();
         loop {
-            self.arm(&device);
+            if let Some(part) = machine.parts().get(self.victim) {
+                self.arm(&part.device);
+            }
             if let Some(store) = &mut options.store {
-                store.devices[0].device = Arc::<SimDevice>::clone(&device);
+                store.devices = machine.devices();
             }
             let refused = match self.anomaly {
                 Some(Anomaly::Memory(nth)) => nth.saturating_sub(self.requests),
@@ -73,21 +82,20 @@ impl Armed {
             match Engine::open_refusing_memory(options.clone(), refused) {
                 Ok(engine) => {
                     self.created = true;
-                    return Ok((device, engine));
+                    return Ok((machine, engine));
                 }
                 Err(error) if !armed => return Err(error.to_string()),
                 Err(_) if refused > 0 => self.requests += refused,
                 Err(error) => {
                     let before = self.calls;
-                    self.leave_device(&device);
+                    self.leave_machine(&machine);
                     if !self.reached(self.calls) || self.reached(before) {
                         return Err(error.to_string());
                     }
-                    let again = match self.created {
-                        true => device.crash(seed),
-                        false => SimDevice::new(device.size(), seed),
+                    machine = match self.created {
+                        true => machine.crash(|| seed),
+                        false => machine.emptied(seed),
                     };
-                    device = Arc::new(again);
                 }
             }
         }
@@ -117,8 +125,8 @@ impl Armed {
     }
 
     /// Whether it has happened.
-    pub(super) fn was_reached(&self, device: &SimDevice, engine: &Engine) -> bool {
-        let now = device.counts();
+    pub(super) fn was_reached(&self, machine: &Machine, engine: &Engine) -> bool {
+        let now = self.counts(machine);
         let calls = Counts {
             reads: self.calls.reads + now.reads,
             writes: self.calls.writes + now.writes,
@@ -158,13 +166,14 @@ impl DurableWorld {
             world.survive(end).map_err(|what| fail((life + 1) * plan.steps, what))?;
         }
         world.check_all().map_err(|what| fail(3 * plan.steps, what))?;
-        Ok(world.anomaly.was_reached(&world.device, &world.engine))
+        Ok(world.anomaly.was_reached(&world.machine, &world.engine))
     }
 
     fn quiet_step(&mut self) -> Check {
         self.survive(|world| match world.random.below(40) {
             0 => world.take_off(),
             1..=4 => world.land(),
+            5..=12 if world.several => world.rearrange(),
             _ => world.work(),
         })
     }
@@ -172,6 +181,6 @@ impl DurableWorld {
     /// Acts; if the power goes meanwhile, nobody hears the answer.
     fn survive(&mut self, act: impl FnOnce(&mut Self) -> Check) -> Check {
         let done = act(self);
-        if self.device.is_stopped() { self.crash() } else { done }
+        if self.machine.is_stopped() { self.crash() } else { done }
     }
 }

@@ -3,7 +3,7 @@
 //! Some prefix of a history is known to be durable, because a writer was answered or a reader was.
 //! After a crash a key is in its last known state or in a later one; after a commit in the last.
 
-use larder_engine::{CommitState, Item as Found};
+use larder_engine::{CommitPoint, CommitState, Item as Found};
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -47,6 +47,19 @@ impl fmt::Debug for Item {
     }
 }
 
+/// The commit that makes something durable; `None` when it is known to be.
+pub(super) type Commit = Option<CommitPoint>;
+
+/// Whether a key was lost with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    No,
+    /// It was on its way from the device that is lost, or to it.
+    Perhaps,
+    /// It was there: what comes back now would be an older version.
+    Yes,
+}
+
 /// A state of a key.
 #[derive(Clone, Debug)]
 struct State {
@@ -54,12 +67,11 @@ struct State {
     item: Option<Item>,
     /// It was evicted, which is durable only later: a crash may bring it back.
     evicted: Option<Item>,
-    /// The commit that makes it durable; 0 when it is known to be.
-    commit: u64,
+    commit: Commit,
 }
 
 impl State {
-    fn gone(commit: u64) -> Self {
+    fn gone(commit: Commit) -> Self {
         State { item: None, evicted: None, commit }
     }
 
@@ -81,6 +93,8 @@ pub(super) struct Histories {
     /// A flush was refused because the device failed: it may have reached it all the same.
     maybe_flushed: bool,
     greatest_cas: HashMap<Vec<u8>, u64>,
+    /// What had expired: nobody sees it, but it may still be there.
+    expired: HashSet<Vec<u8>>,
     /// Digests of all items that ever were.
     written: HashMap<Vec<u8>, HashSet<u64>>,
 }
@@ -91,6 +105,15 @@ impl Histories {
         let mut keys: Vec<_> = self.of.keys().cloned().collect();
         keys.sort();
         keys
+    }
+
+    /// The keys of all items that may be there, expired or not.
+    pub(super) fn items(&self) -> impl Iterator<Item = &[u8]> {
+        let there = |past: &State| past.item.is_some() || past.evicted.is_some();
+        let all = self.of.iter().filter(move |(key, history)| {
+            history.last().is_some_and(there) || self.expired.contains(*key)
+        });
+        all.map(|(key, _)| &key[..])
     }
 
     /// The live item.
@@ -109,21 +132,24 @@ impl Histories {
     }
 
     /// The key's next state, durable with `commit`.
-    pub(super) fn push(&mut self, key: &[u8], item: Option<Item>, commit: u64) {
+    pub(super) fn push(&mut self, key: &[u8], item: Option<Item>, commit: Commit) {
         if let Some(item) = &item {
             let greatest = self.greatest_cas.entry(key.to_vec()).or_default();
             *greatest = (*greatest).max(item.cas);
             self.written.entry(key.to_vec()).or_default().insert(item.digest());
         }
-        let history = self.of.entry(key.to_vec()).or_insert_with(|| vec![State::gone(0)]);
+        let history = self.of.entry(key.to_vec()).or_insert_with(|| vec![State::gone(None)]);
         history.push(State { item, evicted: None, commit });
     }
 
-    /// Somebody was told that there is no item, or will be with `commit`; 0: now. What was evicted
-    /// must not come back any more.
-    pub(super) fn said_gone(&mut self, key: &[u8], commit: u64) {
+    /// Somebody was told that there is no item, or will be with `commit`; `None`: now. What was
+    /// evicted must not come back any more.
+    pub(super) fn said_gone(&mut self, key: &[u8], commit: Commit) {
         let history = self.of.entry(key.to_vec()).or_default();
-        if commit == 0 {
+        if history.last().is_some_and(|past| past.item.is_some()) {
+            self.expired.insert(key.to_vec());
+        }
+        if commit.is_none() {
             history.clear();
         }
         history.push(State::gone(commit));
@@ -138,19 +164,20 @@ impl Histories {
 
     /// Whether a reader who was answered `found` at once was told what is not durable: the commit
     /// it should have waited for.
-    pub(super) fn undurable(&self, key: &[u8], found: Option<&Item>, now: u32) -> Option<u64> {
+    pub(super) fn undurable(&self, key: &[u8], found: Option<&Item>, now: u32) -> Commit {
         let history = self.of.get(key)?;
         let last = history.last()?;
         let expired = found.is_none() && last.item.is_some();
         let same = history.iter().all(|past| past.live(now) == found);
-        (last.commit != 0 && !expired && !same).then_some(last.commit)
+        last.commit.filter(|_| !expired && !same)
     }
 
     /// Everything is gone, durably; or the device failed, and it may be.
     pub(super) fn flushed(&mut self, done: bool) {
         self.maybe_flushed = !done;
         if done {
-            self.of.values_mut().for_each(|history| *history = vec![State::gone(0)]);
+            self.expired.clear();
+            self.of.values_mut().for_each(|history| *history = vec![State::gone(None)]);
         }
     }
 
@@ -158,13 +185,17 @@ impl Histories {
     pub(super) fn all_durable(&mut self) {
         for history in self.of.values_mut() {
             history.drain(..history.len().saturating_sub(1));
-            history.iter_mut().for_each(|state| state.commit = 0);
+            history.iter_mut().for_each(|state| state.commit = None);
         }
     }
 
-    /// The device works: what it failed to take is not on it.
-    pub(super) fn healthy(&mut self) {
-        self.failed.clear();
+    /// The devices of all lanes work but of those that `fails` names: what the others failed to take is not
+    /// on them.
+    pub(super) fn healthy(&mut self, fails: impl Fn(usize) -> bool) {
+        for failed in self.failed.values_mut() {
+            failed.retain(|past| past.commit.is_some_and(|point| fails(point.lane as usize)));
+        }
+        self.failed.retain(|_, failed| !failed.is_empty());
     }
 
     /// The superblock is what it was before a flush that was refused.
@@ -174,8 +205,8 @@ impl Histories {
 
     /// Brings the histories up to date with the states of commits. `undone`: failed ones took their
     /// changes back; else they are written again, and durable with a later one.
-    pub(super) fn settle(&mut self, state: impl Fn(u64) -> CommitState, undone: bool) {
-        let is = |past: &State, wanted| past.commit != 0 && state(past.commit) == wanted;
+    pub(super) fn settle(&mut self, state: impl Fn(CommitPoint) -> CommitState, undone: bool) {
+        let is = |past: &State, wanted| past.commit.is_some_and(|point| state(point) == wanted);
         for (key, history) in &mut self.of {
             if undone && history.iter().any(|past| is(past, CommitState::Failed)) {
                 // Until the device is well again a crash may show what it was told last.
@@ -183,13 +214,13 @@ impl Histories {
                 self.failed.entry(key.clone()).or_default().extend(shown);
                 history.retain(|past| !is(past, CommitState::Failed));
                 if history.is_empty() {
-                    history.push(State::gone(0));
+                    history.push(State::gone(None));
                 }
             }
-            let durable = |past: &State| past.commit == 0 || is(past, CommitState::Durable);
+            let durable = |past: &State| past.commit.is_none() || is(past, CommitState::Durable);
             if let Some(durable) = history.iter().rposition(durable) {
                 history.drain(..durable);
-                history[0].commit = 0;
+                history[0].commit = None;
             }
         }
     }
@@ -201,6 +232,7 @@ impl Histories {
         found: Option<Item>,
         now: u32,
         evicts: bool,
+        lost: Lost,
     ) -> Result<(), String> {
         let history = self.of.get_mut(key).ok_or("no history")?;
         let failed = self.failed.get(key).into_iter().flatten();
@@ -208,20 +240,28 @@ impl Histories {
             let evicted = found.is_some() && past.live_evicted(now) == found.as_ref();
             evicted || past.live(now) == found.as_ref()
         });
-        let missing = found.is_none() && (self.maybe_flushed || evicts);
+        let missing = found.is_none() && (self.maybe_flushed || evicts || lost != Lost::No);
         if !possible && !missing {
             return Err(format!("after the restart {found:?}, should be in {history:?}"));
         }
         // What did not fit into memory any more may come back with another restart.
         let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
-        let evicted = last.filter(|item| found.is_none() && item.is_live(now));
-        *history = vec![State { item: found, evicted, commit: 0 }];
+        if history.iter().any(|past| past.item.is_some() && past.live(now).is_none()) {
+            self.expired.insert(key.to_vec());
+        }
+        let evicts = evicts && lost != Lost::Yes;
+        let evicted = last.filter(|item| evicts && found.is_none() && item.is_live(now));
+        if found.is_none() && lost != Lost::No {
+            // Nobody is left who knows which cas ids it had.
+            self.greatest_cas.remove(key);
+        }
+        *history = vec![State { item: found, evicted, commit: None }];
         Ok(())
     }
 
     /// All keys were looked at after a restart.
     pub(super) fn all_restarted(&mut self) {
-        self.healthy();
+        self.failed.clear();
         self.not_flushed();
     }
 }

@@ -1,8 +1,9 @@
 //! What happens to the machine of a world: devices that fail, commits that take their time, ends of
 //! the process or of the power, restarts, and bits that flip.
 
-use super::{Check, DurableWorld};
-use larder_disk::{Failure as DeviceFailure, Fault, Operation, SimDevice};
+use super::machine::Machine;
+use super::{Check, DurableWorld, Flight};
+use larder_disk::{Device, Failure as DeviceFailure, Fault, Operation, SimDevice};
 use larder_engine::ManualCleaner;
 use std::sync::Arc;
 use std::thread;
@@ -18,7 +19,8 @@ impl DurableWorld {
             1 => Operation::Read,
             _ => Operation::Sync,
         };
-        let counts = self.device.counts();
+        let device = Arc::clone(self.some_device());
+        let counts = device.counts();
         let done = match operation {
             Operation::Read => counts.reads,
             Operation::Write => counts.writes,
@@ -27,35 +29,47 @@ impl DurableWorld {
         let failure = if self.random.one_in(2) { DeviceFailure::Io } else { DeviceFailure::Full };
         let nth = done + 1 + self.random.below(20);
         let times = 1 + self.random.below(3);
-        self.device.plan(Fault { operation, at: nth, times, failure });
+        device.plan(Fault { operation, at: nth, times, failure });
     }
 
     /// The power goes in the middle of a write or a sync.
     pub(super) fn plan_power_loss(&mut self) {
-        self.device.stop_at(self.device.counts().changes() + 1 + self.random.below(30));
+        let device = Arc::clone(self.some_device());
+        device.stop_at(device.counts().changes() + 1 + self.random.below(30));
     }
 
-    /// Begins a commit that waits inside of the device, before its first write or in its sync, while
-    /// everything else goes on.
+    /// A device of the machine.
+    fn some_device(&mut self) -> &Arc<SimDevice> {
+        let at = self.pick(self.machine.parts().len());
+        &self.machine.parts()[at].device
+    }
+
+    /// Begins a commit of a lane that waits inside of its device, before its first write or in its sync,
+    /// while everything else goes on.
     pub(super) fn take_off(&mut self) -> Check {
+        let lane = self.some_lane();
+        self.take_off_in(lane)
+    }
+
+    pub(super) fn take_off_in(&mut self, lane: usize) -> Check {
         self.land()?;
+        let device = self.device_of(lane)?;
         let writes = self.random.one_in(3);
-        self.device.hold(if writes { Operation::Write } else { Operation::Sync });
+        device.hold(if writes { Operation::Write } else { Operation::Sync });
         let engine = Arc::clone(&self.engine);
-        let committer = thread::spawn(move || engine.commit());
-        while !committer.is_finished() && !self.device.wait_until_held(Duration::from_micros(100)) {
-        }
+        let committer = thread::spawn(move || engine.commit_lane(lane));
+        while !committer.is_finished() && !device.wait_until_held(Duration::from_micros(100)) {}
         let waits = !committer.is_finished();
-        self.flight = Some(committer);
+        self.flight = Some(Flight { lane, device, committer });
         // It had nothing to write, or failed before it came to where it should wait.
         if waits { Ok(()) } else { self.land() }
     }
 
     /// Ends the commit that waits, if one does.
     pub(super) fn land(&mut self) -> Check {
-        if let Some(committer) = self.flight.take() {
-            self.device.release();
-            committer.join().map_err(|_| "the committer has panicked")?;
+        if let Some(flight) = self.flight.take() {
+            flight.device.release();
+            flight.committer.join().map_err(|_| "the committer has panicked")?;
             self.settle();
             self.tick_all();
         }
@@ -64,21 +78,27 @@ impl DurableWorld {
 
     /// Nobody hears any more what becomes of the commit that waits.
     pub(super) fn abandon_flight(&mut self) {
-        if let Some(committer) = self.flight.take() {
-            self.device.release();
-            let _ = committer.join();
+        if let Some(flight) = self.flight.take() {
+            flight.device.release();
+            let _ = flight.committer.join();
         }
+    }
+
+    /// The machine after a power loss now.
+    fn crashed(&mut self) -> Machine {
+        let DurableWorld { machine, random, .. } = self;
+        machine.crash(|| random.bits())
     }
 
     /// Power loss.
     pub(super) fn crash(&mut self) -> Check {
-        let device = self.device.crash(self.random.bits());
-        self.restart(device, false)
+        let machine = self.crashed();
+        self.restart(machine, false)
     }
 
     /// The process dies; everything that it wrote is there.
     pub(super) fn kill(&mut self) -> Check {
-        self.restart(self.device.image(), false)
+        self.restart(self.machine.image(), false)
     }
 
     pub(super) fn clean_stop(&mut self) -> Check {
@@ -88,22 +108,24 @@ impl DurableWorld {
             self.settle();
             self.model.all_durable();
         }
-        let device = self.device.crash(self.random.bits());
-        self.restart(device, closed)
+        let machine = self.crashed();
+        self.restart(machine, closed)
     }
 
-    fn restart(&mut self, device: SimDevice, clean: bool) -> Check {
+    fn restart(&mut self, mut machine: Machine, clean: bool) -> Check {
         self.settle();
         self.abandon_flight();
         self.restarts += 1;
+        let same = !self.several || self.change_hardware(&mut machine)?;
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
-        if self.random.one_in(4) {
-            self.options.memory = (8 + self.random.below(12)) << 20;
+        let least = 8 * machine.parts().len() as u64;
+        if self.random.one_in(4) || self.options.memory < least << 20 {
+            self.options.memory = (least + self.random.below(12)) << 20;
         }
-        self.open(device)?;
+        self.open(machine)?;
         let recovered = self.engine.recovered().cloned().unwrap_or_default();
-        if clean && !recovered.clean && !self.anomaly.is_armed() {
+        if clean && same && !recovered.clean && !self.anomaly.is_armed() {
             return Err(format!("clean should be {clean}: {recovered:?}"));
         }
         if recovered.damaged_records > 0 || recovered.damaged_segments > 0 {
@@ -114,17 +136,19 @@ impl DurableWorld {
         self.restarting = false;
         checked?;
         self.model.all_restarted();
+        self.lost.clear();
         Ok(())
     }
 
-    fn open(&mut self, device: SimDevice) -> Check {
-        self.anomaly.leave(&self.device, &self.engine);
+    fn open(&mut self, machine: Machine) -> Check {
+        self.anomaly.leave(&self.machine, &self.engine);
         let seed = self.random.bits();
-        let opened = self.anomaly.open(Arc::new(device), self.options.clone(), seed);
-        let (device, engine) = opened.map_err(|e| format!("restart {}: {e}", self.restarts))?;
-        (self.device, self.engine) = (device, engine);
+        let opened = self.anomaly.open(machine, self.options.clone(), seed);
+        let (machine, engine) = opened.map_err(|e| format!("restart {}: {e}", self.restarts))?;
+        (self.machine, self.engine) = (machine, engine);
         if let Some(store) = &mut self.options.store {
-            store.devices[0].device = Arc::<SimDevice>::clone(&self.device);
+            store.devices = self.machine.devices();
+            store.forget.clear();
         }
         self.open_sessions();
         Ok(())
@@ -133,19 +157,19 @@ impl DurableWorld {
     /// Bits flip where they lie at rest, which ends a world: every read is answered with the truth,
     /// or as a miss or an error, and after a restart with something that was written once.
     pub(super) fn rot(&mut self) -> Check {
-        let size = self.options.store.as_ref().map_or(0, |store| store.devices[0].device.size());
         for _ in 0..1 << self.random.below(10) {
-            let at = GROUPS + self.random.below(size - GROUPS);
-            self.device.flip_bit(at, self.random.below(8) as u32);
+            let device = Arc::clone(self.some_device());
+            let at = GROUPS + self.random.below(device.size() - GROUPS);
+            device.flip_bit(at, self.random.below(8) as u32);
         }
         self.check_all()?;
         if let Some(store) = &mut self.options.store {
             store.accept_damage = true;
         }
-        let device = self.device.crash(self.random.bits());
+        let machine = self.crashed();
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
-        self.open(device)?;
+        self.open(machine)?;
         self.model.keys().iter().try_for_each(|key| self.check_damaged(key))
     }
 
@@ -172,8 +196,11 @@ impl DurableWorld {
         })));
         let done = self.set();
         rule::at_next_reservation(None);
-        self.flight = begun.lock().expect("nobody panics").take();
-        self.land()?;
+        if let Some(committer) = begun.lock().expect("nobody panics").take() {
+            committer.join().map_err(|_| "the committer has panicked")?;
+            self.settle();
+            self.tick_all();
+        }
         // What was filled beside the commit is acknowledged with the next.
         self.commit()?;
         done

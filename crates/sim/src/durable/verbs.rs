@@ -1,11 +1,9 @@
 //! What clients do to a world with a store, each answer compared with the model's.
 
-use super::history::Item;
+use super::history::{Commit, Item, Lost};
 use super::{Check, DurableWorld};
-use larder_disk::Device;
 use larder_engine::{
-    Arith, CommitPoint, CommitState, Counted, Create, Delete, Deleted, Expiry, Get, Outcome, Store,
-    Stored,
+    Arith, CommitState, Counted, Create, Delete, Deleted, Expiry, Get, Outcome, Store, Stored,
 };
 use std::hint::black_box;
 
@@ -35,18 +33,18 @@ impl DurableWorld {
 
     /// Appends a state. In async mode the answer says nothing about durability: the commit that will
     /// cover it is the open one.
-    fn push(&mut self, key: &[u8], item: Option<Item>, commit: u64) -> Check {
-        if self.is_sync() && commit == 0 {
+    fn push(&mut self, key: &[u8], item: Option<Item>, commit: Commit) -> Check {
+        if self.is_sync() && commit.is_none() {
             let key = short(key);
             return Err(format!("a change of {key} was acknowledged before it was durable"));
         }
-        let commit = if commit == 0 { self.engine.open_commit(0) } else { commit };
-        self.model.push(key, item, commit);
+        let commit = commit.map_or_else(|| self.open_commit(key), Ok)?;
+        self.model.push(key, item, Some(commit));
         Ok(())
     }
 
     /// What the engine has under a key, and the commit that the answer waits for.
-    fn get(&mut self, key: &[u8]) -> Result<Option<(Option<Item>, u64)>, String> {
+    pub(super) fn get(&mut self, key: &[u8]) -> Result<Option<(Option<Item>, Commit)>, String> {
         self.finish(|session| {
             session.get(&session.key(key)).map(|found| found.as_ref().map(Item::of))
         })
@@ -66,14 +64,12 @@ impl DurableWorld {
         }
         let missed = found.is_none() && self.evicts();
         if self.is_sync()
-            && commit == 0
+            && commit.is_none()
             && !missed
-            && let Some(position) = self.model.undurable(key, found.as_ref(), self.now)
+            && let Some(point) = self.model.undurable(key, found.as_ref(), self.now)
+            && self.sessions[0].commit_state(point) == CommitState::Pending
         {
-            let point = CommitPoint { lane: 0, position };
-            if self.sessions[0].commit_state(point) == CommitState::Pending {
-                return Err(format!("{} was read before it was durable", short(key)));
-            }
+            return Err(format!("{} was read before it was durable", short(key)));
         }
         Ok(found)
     }
@@ -92,6 +88,7 @@ impl DurableWorld {
         }
         let (looked_at, before) = (item.value(), item.value().to_vec());
         self.reading = true;
+        let lanes = self.lanes_of_keys();
         let done = match self.random.below(3) {
             0 => self.crowd(),
             _ => (0..self.random.below(60)).try_for_each(|_| match self.random.below(4) {
@@ -100,11 +97,13 @@ impl DurableWorld {
                     self.clean();
                     Ok(())
                 }
+                _ if self.several && self.random.one_in(3) => self.move_some(),
                 _ => self.set(),
             }),
         };
         self.reading = false;
         done?;
+        self.check_not_moved(&lanes)?;
         // The memory may not be what the compiler takes it for, if the engine is wrong.
         if black_box(looked_at) != before {
             return Err(format!("{} changed while somebody read it", short(&key)));
@@ -140,7 +139,7 @@ impl DurableWorld {
                 Ok(true)
             }
             Some((stored, _)) => Err(format!("a set was answered {stored:?}")),
-            None => self.refused("a set").map(|()| false),
+            None => self.refused("a set", key).map(|()| false),
         }
     }
 
@@ -148,7 +147,7 @@ impl DurableWorld {
     /// off, and the cleaner looks for room while it is on its way, or the power goes.
     pub(super) fn crowd(&mut self) -> Check {
         self.hurry = true;
-        let keys = self.device.size() / ROOM;
+        let keys = self.machine.smallest() / ROOM;
         let mut full = Ok(false);
         let first = self.random.below(keys);
         for at in first..first + MEMORYFUL {
@@ -180,7 +179,7 @@ impl DurableWorld {
             create: Some(create),
         };
         let answer = self.finish(|session| session.arith(&session.key(&key), &arith))?;
-        let Some((counted, commit)) = answer else { return self.refused("a count") };
+        let Some((counted, commit)) = answer else { return self.refused("a count", &key) };
         let Counted::Value { value, cas, created, .. } = counted else {
             return Err(format!("a count was answered {counted:?}"));
         };
@@ -213,12 +212,12 @@ impl DurableWorld {
         match answer {
             Some((Deleted::Deleted, commit)) if before => self.push(&key, None, commit),
             Some((Deleted::NotFound, commit)) if !before || self.evicts() => {
-                let waits = commit != 0 || self.is_sync();
-                let commit = if waits { commit } else { self.engine.open_commit(0) };
+                let waits = commit.is_some() || self.is_sync();
+                let commit = if waits { commit } else { Some(self.open_commit(&key)?) };
                 self.model.said_gone(&key, commit);
                 Ok(())
             }
-            None => self.refused("a delete"),
+            None => self.refused("a delete", &key),
             answer => Err(format!("a delete of {before} was answered {answer:?}")),
         }
     }
@@ -255,7 +254,7 @@ impl DurableWorld {
                 Ok(())
             }
             Some((false, _)) => Err(format!("a touch missed {}", short(&key))),
-            None => self.refused("a touch"),
+            None => self.refused("a touch", &key),
         }
     }
 
@@ -263,6 +262,9 @@ impl DurableWorld {
         self.land()?;
         let flushed = self.finish(|session| session.flush_all(None))?.is_some();
         self.model.flushed(flushed);
+        if !flushed && self.several {
+            self.check_partly_flushed()?;
+        }
         if flushed && self.random.one_in(4) { self.crash() } else { Ok(()) }
     }
 
@@ -273,18 +275,19 @@ impl DurableWorld {
     /// After a restart a key is in one of the states that it may be in.
     pub(super) fn check_restarted(&mut self, key: &[u8]) -> Check {
         let mut found = self.get(key)?;
-        if found.is_none() && self.anomaly.was_reached(&self.device, &self.engine) {
+        if found.is_none() && self.anomaly.was_reached(&self.machine, &self.engine) {
             // It is read again in another turn.
             self.tick_all();
             found = self.get(key)?;
         }
         let (found, commit) =
             found.ok_or_else(|| format!("a read was refused: {:?}", self.engine.stats()))?;
-        if commit != 0 {
+        if commit.is_some() {
             return Err(format!("{} is not durable after a restart", short(key)));
         }
         let (now, evicts) = (self.now, self.evicts());
-        let settled = self.model.restarted(key, found, now, evicts);
+        let lost = self.lost.get(key).copied().unwrap_or(Lost::No);
+        let settled = self.model.restarted(key, found, now, evicts, lost);
         settled.map_err(|what| format!("{}: {what}", short(key)))
     }
 

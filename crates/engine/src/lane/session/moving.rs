@@ -46,6 +46,17 @@ impl LaneSession {
         pending
     }
 
+    /// Whether something that a commit covers, and that is not undone, is not durable yet; then a commit is
+    /// asked for. One that failed may be followed by another that covers the same.
+    pub(crate) fn is_undurable(&self, commit: u64) -> bool {
+        let store = self.lane.log.store();
+        let undurable = store.is_some_and(|store| store.durable_commit() < commit);
+        if undurable {
+            self.wake_on_commit();
+        }
+        undurable
+    }
+
     /// Takes an item in as it is in another lane, but for its version: that is a new one of this lane, so
     /// that whatever this lane ever knew of the key is older. Does nothing if the item is here already.
     pub(crate) fn take_in(&self, item: &Item<'_>) -> Outcome<()> {

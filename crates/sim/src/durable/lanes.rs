@@ -1,0 +1,391 @@
+//! What happens only to worlds with several devices: keys move between them, devices come, are drained,
+//! and are lost for good, and what follows from that is checked.
+
+use super::history::Lost;
+use super::machine::{Machine, Part};
+use super::{Check, DurableWorld, PATIENCE};
+use larder_disk::{Failure as DeviceFailure, Fault, Operation, SimDevice};
+use larder_engine::{
+    CommitPoint, Engine, Health, LaneState, OpenError, Outcome, ScanCursor, StoreError,
+};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The most devices that are in use at a time.
+pub(super) const MOST_DEVICES: usize = 4;
+/// Steps of the mover in which keys must have moved to wherever they belong.
+const STEPS: usize = 20_000;
+
+impl DurableWorld {
+    /// A number below `count`, which is not drawn where there is no choice.
+    pub(super) fn pick(&mut self, count: usize) -> usize {
+        if count > 1 { self.random.below(count as u64) as usize } else { 0 }
+    }
+
+    /// The position of a lane.
+    pub(super) fn some_lane(&mut self) -> usize {
+        let count = if self.several { self.engine.lanes().len() } else { 1 };
+        self.pick(count)
+    }
+
+    /// The device of a lane.
+    pub(super) fn device_of(&self, lane: usize) -> Result<Arc<SimDevice>, String> {
+        let parts = self.machine.parts();
+        let part = match parts {
+            [only] => Some(only),
+            _ => self.engine.lanes().get(lane).and_then(|lane| self.machine.part(&lane.name)),
+        };
+        part.map(|part| Arc::clone(&part.device))
+            .ok_or_else(|| format!("lane {lane} has no device"))
+    }
+
+    /// The positions of the lanes whose devices fail.
+    pub(super) fn failing_lanes(&self) -> Vec<usize> {
+        if self.engine.health() == Health::Good {
+            return Vec::new();
+        }
+        let lanes = self.engine.lanes();
+        (0..lanes.len()).filter(|&lane| lanes[lane].health != Health::Good).collect()
+    }
+
+    /// The commit that covers what was just written under a key.
+    pub(super) fn open_commit(&self, key: &[u8]) -> Result<CommitPoint, String> {
+        let lane = self.engine.lane_of(key).ok_or("a call was answered whose key is on its way")?;
+        Ok(CommitPoint { lane: lane as u32, position: self.engine.open_commit(lane) })
+    }
+
+    /// What only a machine with several devices does.
+    pub(super) fn rearrange(&mut self) -> Check {
+        match self.random.below(200) {
+            0..=119 => self.move_some(),
+            120..=169 => self.commit_a_lane(),
+            170..=176 => self.drain(true),
+            177..=179 => self.drain(false),
+            180 => self.settle_down(),
+            181..=184 => self.check_lanes(),
+            _ if self.anomaly.is_armed() => Ok(()),
+            185 => self.crash(),
+            186 => self.kill(),
+            187..=188 => self.fail_in_motion(),
+            189..=190 => self.stop_in_motion(),
+            191 => self.flush(),
+            _ => Ok(()),
+        }
+    }
+
+    /// One step of the mover; it does not wait for the commit that waits. The answer is whether there is
+    /// more to do.
+    pub(super) fn move_step(&mut self) -> Result<bool, String> {
+        if self.flight.as_ref().is_some_and(|flight| self.engine.move_writes_to(flight.lane)) {
+            self.land()?;
+        }
+        Ok(self.engine.move_partitions())
+    }
+
+    /// Some steps of the mover, with what it waits for between them.
+    pub(super) fn move_some(&mut self) -> Check {
+        for _ in 0..1 << self.random.below(7) {
+            if self.machine.is_stopped() || !self.move_step()? {
+                break;
+            }
+            match self.random.below(6) {
+                0 => self.commit_a_lane()?,
+                1 | 2 => {
+                    self.tick_all();
+                    self.engine.serve_reads();
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits one lane, whatever the others do.
+    fn commit_a_lane(&mut self) -> Check {
+        let lane = self.some_lane();
+        self.commit_lane(lane)
+    }
+
+    fn commit_lane(&mut self, lane: usize) -> Check {
+        if self.flight.as_ref().is_some_and(|flight| flight.lane == lane) {
+            self.land()?;
+        }
+        self.engine.commit_lane(lane);
+        if !self.restarting {
+            self.settle();
+        }
+        self.tick_all();
+        Ok(())
+    }
+
+    /// The lanes that keys are moving between, from the first to the second, if any of those that are known.
+    fn moving(&self) -> Option<(usize, usize)> {
+        self.model.keys().iter().find_map(|key| match self.engine.lost_with(key)[..] {
+            [from, to] => Some((from, to)),
+            _ => None,
+        })
+    }
+
+    /// The next call of this kind fails.
+    fn fail_next(&self, lane: usize, operation: Operation) -> Check {
+        let device = self.device_of(lane)?;
+        let counts = device.counts();
+        let done = if operation == Operation::Sync { counts.syncs } else { counts.writes };
+        device.plan(Fault::once(operation, done + 1, DeviceFailure::Io));
+        Ok(())
+    }
+
+    /// Keys begin to move when much was written that no commit covers, and then the commit of the lane that
+    /// they leave fails, or one of those of the lane that they go to.
+    fn fail_in_motion(&mut self) -> Check {
+        for _ in 0..40 {
+            self.set()?;
+        }
+        self.move_step()?;
+        let Some((from, to)) = self.moving() else { return Ok(()) };
+        let leaving = self.random.one_in(2);
+        if leaving {
+            self.fail_next(from, Operation::Sync)?;
+            self.take_off_in(from)?;
+        }
+        let fails = self.random.below(12);
+        for turn in 0..30 {
+            self.move_step()?;
+            if turn == fails && !leaving {
+                self.fail_next(to, Operation::Sync)?;
+            }
+            for lane in (0..self.engine.lanes().len()).filter(|&lane| lane != from || !leaving) {
+                self.commit_lane(lane)?;
+            }
+            self.engine.serve_reads();
+        }
+        self.land()
+    }
+
+    /// A motion is about to be handed over, or has just been; a device that takes part may fail then. A
+    /// little later the machine stops, and one of the two devices may never be seen again.
+    fn stop_in_motion(&mut self) -> Check {
+        for _ in 0..self.random.below(200) {
+            if self.machine.is_stopped() || !self.move_step()? {
+                break;
+            }
+            self.engine.serve_reads();
+            self.commit()?;
+            if self.engine.move_writes_to(0) && self.random.one_in(2) {
+                break;
+            }
+        }
+        let Some((from, to)) = self.moving() else { return Ok(()) };
+        if self.random.one_in(2) {
+            let lane = if self.random.one_in(2) { from } else { to };
+            let sync = self.random.one_in(2);
+            self.fail_next(lane, if sync { Operation::Sync } else { Operation::Write })?;
+        }
+        for _ in 0..self.random.below(4) {
+            self.move_step()?;
+        }
+        for _ in 0..self.random.below(40) {
+            self.set()?;
+        }
+        self.loses = self.random.one_in(2);
+        if self.random.one_in(2) { self.kill() } else { self.crash() }
+    }
+
+    /// Lanes that the store needs.
+    fn needed(&self) -> Vec<LaneState> {
+        self.engine.lanes().into_iter().filter(|lane| !lane.drained).collect()
+    }
+
+    /// Has some device emptied, or not any more.
+    fn drain(&mut self, drain: bool) -> Check {
+        self.land()?;
+        let lanes = self.needed();
+        let LaneState { name, .. } = &lanes[self.pick(lanes.len())];
+        // It may be the last one, or fail.
+        let _ = if drain { self.engine.drain(name) } else { self.engine.keep(name) };
+        Ok(())
+    }
+
+    /// Keys that cannot be reached now can be before long, if their devices work.
+    pub(super) fn arrives(&mut self, key: &[u8]) -> Check {
+        for _ in 0..PATIENCE {
+            if self.engine.lane_of(key).is_some() || self.machine.is_stopped() {
+                return Ok(());
+            }
+            self.engine.serve_reads();
+            self.clean();
+            self.commit()?;
+            self.move_step()?;
+        }
+        Err(format!("partitions are closed for ever: {:?}", self.engine.lanes()))
+    }
+
+    /// Until nothing is to be moved any more; then nothing lies anywhere twice.
+    fn settle_down(&mut self) -> Check {
+        for _ in 0..STEPS {
+            self.engine.serve_reads();
+            self.clean();
+            self.commit()?;
+            if self.machine.is_stopped() {
+                return Ok(());
+            }
+            if !self.move_step()? {
+                self.commit()?;
+                let good = self.engine.health() == Health::Good && !self.machine.is_stopped();
+                return if good { self.check_items() } else { Ok(()) };
+            }
+        }
+        // A lane without room takes nothing in.
+        if self.evicts() && self.engine.health() == Health::Good {
+            return Err(format!("keys move for ever: {:?}", self.engine.lanes()));
+        }
+        Ok(())
+    }
+
+    /// No key is visible twice, and no lane holds what nobody put there.
+    fn check_lanes(&mut self) -> Check {
+        self.tick_all();
+        let (mut seen, mut twice) = (HashSet::new(), None);
+        let session = &self.sessions[0];
+        let mut cursor = ScanCursor::default();
+        loop {
+            let visited = session.scan(&mut cursor, &mut |item| {
+                if !seen.insert(item.key().to_vec()) {
+                    twice = Some(String::from_utf8_lossy(item.key()).into_owned());
+                }
+            });
+            match visited {
+                Outcome::Ready(true) | Outcome::AfterCommit(true, _) => {}
+                _ => break,
+            }
+        }
+        if let Some(key) = twice {
+            return Err(format!("{key} is visible twice"));
+        }
+        Ok(())
+    }
+
+    /// Nothing moves, and no commit is missing: a lane has no more items than were put there.
+    fn check_items(&self) -> Check {
+        let lanes = self.engine.lanes();
+        let mut known = vec![0; lanes.len()];
+        for key in self.model.items() {
+            if let Some(lane) = self.engine.lane_of(key) {
+                known[lane] += 1;
+            }
+        }
+        match lanes.iter().zip(known).find(|(lane, known)| lane.items > *known) {
+            Some((lane, known)) => Err(format!("not more than {known} items belong in {lane:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The lanes of all keys.
+    pub(super) fn lanes_of_keys(&self) -> Vec<(Vec<u8>, usize)> {
+        if !self.several {
+            return Vec::new();
+        }
+        let keys = self.model.keys().into_iter();
+        keys.filter_map(|key| self.engine.lane_of(&key).map(|lane| (key, lane))).collect()
+    }
+
+    /// While somebody may be looking at them keys do not go to another lane.
+    pub(super) fn check_not_moved(&self, lanes: &[(Vec<u8>, usize)]) -> Check {
+        let moved = |(key, lane): &&(Vec<u8>, usize)| {
+            self.engine.lane_of(key).is_some_and(|now| now != *lane)
+        };
+        match lanes.iter().find(moved) {
+            Some((key, _)) => {
+                let key = String::from_utf8_lossy(key);
+                Err(format!("{key} moved while somebody might look at it"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A flush was refused: the lanes before the one that failed are empty all the same, for good.
+    pub(super) fn check_partly_flushed(&mut self) -> Check {
+        for key in self.model.keys() {
+            if self.machine.is_stopped() {
+                return Ok(());
+            }
+            let gone = matches!(self.get(&key)?, Some((None, _)));
+            if gone && self.model.current(&key, self.now).is_some() {
+                self.model.said_gone(&key, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Between two lives of the store devices come and go. The answer is whether the lanes are the same.
+    pub(super) fn change_hardware(&mut self, machine: &mut Machine) -> Result<bool, String> {
+        let lanes = self.needed();
+        let mut same = true;
+        if self.random.one_in(2) && !self.anomaly.is_armed() {
+            let idle = |part: &&Part| !lanes.iter().any(|lane| lane.name == part.name);
+            let idle: Vec<_> =
+                machine.parts().iter().filter(idle).map(|p| p.name.clone()).collect();
+            idle.iter().for_each(|name| drop(machine.remove(name)));
+        }
+        let loses = std::mem::take(&mut self.loses) || self.random.one_in(30);
+        if lanes.len() > 1 && loses && !self.anomaly.is_armed() {
+            self.lose_a_device(machine, &lanes)?;
+            same = false;
+        }
+        if let Some(gone) = self.gone.clone().filter(|_| self.random.one_in(4)) {
+            self.check_turned_up(machine, &gone)?;
+        }
+        if machine.parts().len() < MOST_DEVICES && self.random.one_in(4) {
+            machine.add(&mut self.random);
+            same = false;
+        }
+        Ok(same)
+    }
+
+    /// A device is lost for good: nobody starts without it before it is said that it is to be forgotten.
+    fn lose_a_device(&mut self, machine: &mut Machine, lanes: &[LaneState]) -> Check {
+        let all = self.engine.lanes();
+        let moving = self.moving().filter(|_| self.random.one_in(2));
+        let LaneState { number, name, .. } = match moving {
+            Some((from, to)) => &all[if self.random.one_in(2) { from } else { to }],
+            None => &lanes[self.pick(lanes.len())],
+        };
+        let position = all.iter().position(|lane| lane.name == *name);
+        for key in self.model.keys() {
+            let lost = match &self.engine.lost_with(&key)[..] {
+                [only] if Some(*only) == position => Lost::Yes,
+                several if several.iter().any(|&one| Some(one) == position) => Lost::Perhaps,
+                _ => continue,
+            };
+            self.lost.insert(key, lost);
+        }
+        self.gone = machine.remove(name);
+        match self.try_open(&machine.image()) {
+            Err(OpenError::Store(StoreError::Missing { lanes })) if lanes == [*number] => {}
+            other => return Err(format!("a start without {name}: {other:?}")),
+        }
+        if let Some(store) = &mut self.options.store {
+            store.forget = vec![*number];
+        }
+        Ok(())
+    }
+
+    /// What was forgotten does not come back.
+    fn check_turned_up(&mut self, machine: &Machine, gone: &Part) -> Check {
+        let mut machine = machine.image();
+        machine.put_back(gone.image());
+        match self.try_open(&machine) {
+            Err(OpenError::Store(_)) => Ok(()),
+            other => Err(format!("a start with {}, which was forgotten: {other:?}", gone.name)),
+        }
+    }
+
+    fn try_open(&self, machine: &Machine) -> Result<(), OpenError> {
+        let mut options = self.options.clone();
+        options.memory = options.memory.max((8 * machine.parts().len() as u64) << 20);
+        if let Some(store) = &mut options.store {
+            store.devices = machine.devices();
+        }
+        Engine::open_without_threads(options).map(drop)
+    }
+}
