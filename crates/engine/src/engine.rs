@@ -16,7 +16,7 @@ use larder_log::Buffers;
 use larder_log::format::{Lanes, PARTITIONS};
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::Waker;
 
@@ -153,10 +153,7 @@ pub struct Engine {
     pub(crate) table: Mutex<Lanes>,
     /// Held while the table is changed on the devices: who only looks at it does not wait for them.
     pub(crate) table_writer: Mutex<()>,
-    /// Held by whoever flushes all lanes.
-    flushing: Mutex<()>,
-    /// Partitions are on their way: an item may be in two lanes, or in none that is looked at.
-    pub(crate) in_transit: AtomicBool,
+    /// Locked while it takes a step, and by whoever must not see one half done.
     pub(crate) mover: Mutex<Mover>,
     recovered: Option<Recovered>,
 }
@@ -229,11 +226,12 @@ impl Engine {
         let share = options.memory / store.devices.len().max(1) as u64;
         let assembled = assemble(store, segment_size(share), options.hash_seed)?;
         let lanes = open_lanes(&options, store, &assembled, refuse, progress)?;
-        let table = assembled.table;
-        let engine = Self::of(options, lanes, table);
-        if table.joining != 0 {
-            // From here on they serve.
-            engine.change_table(|table| table.joining = 0).map_err(StoreError::Device)?;
+        join_flushes(&lanes).map_err(StoreError::Device)?;
+        lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane))?;
+        let engine = Self::of(options, lanes, assembled.table);
+        if assembled.table != assembled.opening {
+            // From here on new lanes serve, and others what lost ones did.
+            engine.change_table(|_| {}).map_err(StoreError::Device)?;
         }
         Ok(engine)
     }
@@ -245,7 +243,7 @@ impl Engine {
             numbers.iter().position(|&number| number == owner).unwrap_or(0)
         };
         let partitions = Partitions::new(position, lanes.len() == 1 && table.motion.is_none());
-        let mover = Mover::new(&table, &numbers, &partitions);
+        let mover = Mover::new(&table, &numbers);
         let recovered = lanes
             .iter()
             .filter_map(|lane| lane.recovered())
@@ -253,14 +251,12 @@ impl Engine {
                 Some(all.map_or(lane.clone(), |all| all.and(lane)))
             });
         Arc::new(Engine {
-            in_transit: AtomicBool::new(mover.is_closed()),
             memory: AtomicU64::new(options.memory),
             options,
             lanes,
             partitions,
             table: Mutex::new(table),
             table_writer: Mutex::default(),
-            flushing: Mutex::default(),
             mover: Mutex::new(mover),
             recovered,
         })
@@ -305,6 +301,7 @@ impl Engine {
         if bytes > maximum {
             return Err(OpenError::MemoryTooLarge { maximum });
         }
+        let _still = self.hold_still();
         self.share_memory(bytes)?;
         self.memory.store(bytes, Ordering::Relaxed);
         Ok(())
@@ -373,7 +370,8 @@ impl Engine {
             Health::Failing { reason } => Some(Health::Failing { reason }),
             Health::Good => None,
         };
-        self.lanes.iter().find_map(failing).unwrap_or(Health::Good)
+        let mut used = self.lanes.iter().filter(|lane| self.is_used(lane));
+        used.find_map(failing).unwrap_or(Health::Good)
     }
 
     /// How each lane is; one without a store.
@@ -422,6 +420,8 @@ impl Engine {
     }
 
     fn set_draining(&self, name: &str, draining: bool) -> Result<(), DrainError> {
+        // The mover lets emptied lanes go.
+        let still = self.hold_still();
         let table = *lock(&self.table);
         let is_used = |lane: &&Arc<Lane>| table.is_member(lane.number());
         let mut used = self.lanes.iter().filter(is_used);
@@ -438,6 +438,7 @@ impl Engine {
             table.draining |= u32::from(draining) << number;
         };
         self.change_table(change).map_err(DrainError::Device)?;
+        drop(still);
         self.kick_mover();
         Ok(())
     }
@@ -453,11 +454,10 @@ impl Engine {
         self.lanes.iter().map(|lane| lane.close()).fold(Ok(()), io::Result::and)
     }
 
-    /// Nobody else flushes, and nothing goes from one lane to another, while the answer lives; `None` if
-    /// something is on its way.
-    pub(crate) fn begin_flush(&self) -> Option<MutexGuard<'_, ()>> {
-        let flushing = lock(&self.flushing);
-        (!self.in_transit.load(Ordering::Acquire)).then_some(flushing)
+    /// Nothing moves between lanes, and nobody else flushes, while the answer lives. What is half moved is
+    /// in no lane that a flush leaves out.
+    pub(crate) fn hold_still(&self) -> MutexGuard<'_, Mover> {
+        lock(&self.mover)
     }
 
     /// Flushes if a delayed flush is due; false if it is to be tried again before long.
@@ -465,28 +465,18 @@ impl Engine {
         if !self.lanes.iter().any(|lane| lane.flush_is_due(now)) {
             return true;
         }
-        let flushing = match self.flushing.try_lock() {
+        let _still = match self.mover.try_lock() {
             Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Ok(flushing) => flushing,
+            Ok(still) => still,
         };
-        if self.in_transit.load(Ordering::Acquire) {
-            return false;
-        }
         self.lanes.iter().for_each(|lane| lane.flush_if_due(now));
-        drop(flushing);
         true
     }
 
-    /// Things begin to go from one lane to another: nobody flushes until they have arrived.
-    pub(crate) fn begin_transit(&self) {
-        let _flushing = lock(&self.flushing);
-        self.in_transit.store(true, Ordering::Release);
-    }
-
-    /// The thing has arrived.
-    pub(crate) fn end_transit(&self) {
-        self.in_transit.store(false, Ordering::Release);
+    /// Whether the lane is a part of the store, and not one that was drained.
+    pub(crate) fn is_used(&self, lane: &Lane) -> bool {
+        lane.options.store.is_none() || lock(&self.table).is_member(lane.number())
     }
 }
 
@@ -573,7 +563,7 @@ fn open_lanes(
     refuse: u64,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Box<[Arc<Lane>]>, OpenError> {
-    let table = &assembled.table;
+    let (opening, table) = (&assembled.opening, &assembled.table);
     let needs: Vec<_> = assembled
         .lanes
         .iter()
@@ -595,7 +585,8 @@ fn open_lanes(
                 device,
                 common: store.clone(),
                 segment_size: lane.segment_size,
-                lanes: Lanes { here: lane.number as u8, ..*table },
+                lanes: Lanes { here: lane.number as u8, ..*opening },
+                read_all: assembled.forgets,
             }),
         };
         let mut progress = |Progress::Reading { segments, of }: Progress| {
@@ -630,6 +621,17 @@ fn open_lanes(
     }
     opened.sort_unstable_by_key(|&(at, _)| at);
     Ok(opened.into_iter().map(|(_, lane)| lane).collect())
+}
+
+/// A lane that is new does not know that all are to be flushed some time.
+fn join_flushes(lanes: &[Arc<Lane>]) -> io::Result<()> {
+    let Some(at) = lanes.iter().map(|lane| lane.flush_time()).filter(|&at| at != 0).max() else {
+        return Ok(());
+    };
+    let is_new = |lane: &&Arc<Lane>| {
+        lane.recovered().is_some_and(|recovered| recovered.created || recovered.discarded)
+    };
+    lanes.iter().filter(is_new).try_for_each(|lane| lane.flush_later(at))
 }
 
 /// Whether a lane's durability promises anything.

@@ -70,8 +70,10 @@ pub(crate) struct LaneStore {
     pub(crate) common: StoreOptions,
     /// Bytes of a segment, if there is no store yet.
     pub(crate) segment_size: usize,
-    /// What its superblock is to say.
+    /// What its superblock is to say, and which partitions it has owned so far.
     pub(crate) lanes: Lanes,
+    /// Its log is read although there is an index image: what the image does not show counts.
+    pub(crate) read_all: bool,
 }
 
 /// One lane: a log with its index, shared by all threads.
@@ -101,6 +103,8 @@ pub(crate) struct Lane {
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
     pub(crate) readers: Arc<Readers>,
     recovered: Option<Recovered>,
+    /// Items that recovery found of partitions that the lane does not own.
+    pub(crate) strays: Mutex<Vec<Address>>,
     /// Segments that were in memory before the last stop and have not been read back yet, the newest
     /// last.
     pub(crate) cold: Mutex<Vec<SegmentNumber>>,
@@ -167,7 +171,8 @@ impl Lane {
         };
         let (mut lane, recovery) = Self::construct(options.clone(), budget())?;
         let Some(recovery) = recovery else { return Ok(Arc::new(lane)) };
-        if lane.has_image() {
+        let reads_all = options.store.as_ref().is_some_and(|store| store.read_all);
+        if !reads_all && lane.has_image() {
             if let Some(recovered) = lane.load_image(&recovery)? {
                 lane.recovered = Some(recovered);
                 return Ok(Arc::new(lane));
@@ -224,6 +229,7 @@ impl Lane {
             dead_maps: Mutex::default(),
             readers: Arc::default(),
             recovered: None,
+            strays: Mutex::default(),
             cold: Mutex::default(),
             just_read: Mutex::default(),
             cleaning: Mutex::default(),
@@ -352,6 +358,23 @@ impl Lane {
     /// What its device is called.
     pub(crate) fn name(&self) -> &str {
         self.options.store.as_ref().map_or("", |store| &store.device.name)
+    }
+
+    /// Whether the key of this hash belongs to it, as far as was known when it was opened.
+    pub(crate) fn owns(&self, hash: u64) -> bool {
+        self.options.store.as_ref().is_none_or(|store| {
+            store.lanes.owners[larder_log::format::partition(hash)] == store.lanes.here
+        })
+    }
+
+    /// The time, in microseconds of the clock that measures its commits; 0 without a store.
+    pub(crate) fn clock_us(&self) -> u64 {
+        self.durable.as_ref().map_or(0, Durable::now_us)
+    }
+
+    /// When a delayed flush is due; 0 for none.
+    pub(crate) fn flush_time(&self) -> UnixSeconds {
+        self.flush_at.load(Ordering::Relaxed)
     }
 
     /// What its lower device is called, if it has one.

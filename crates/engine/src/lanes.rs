@@ -29,8 +29,12 @@ pub(crate) struct Member {
 pub(crate) struct Assembled {
     /// In the order of their numbers.
     pub(crate) lanes: Vec<Member>,
-    /// What all superblocks are to say.
+    /// What all superblocks say while the lanes are opened: who has owned what.
+    pub(crate) opening: Lanes,
+    /// What they say from then on.
     pub(crate) table: Lanes,
+    /// Lanes are forgotten.
+    pub(crate) forgets: bool,
     pub(crate) hash_seed: u64,
 }
 
@@ -88,7 +92,7 @@ pub(crate) fn assemble(
     if !missing.is_empty() {
         return Err(StoreError::Missing { lanes: missing });
     }
-    for &number in &gone {
+    for number in gone.iter().copied().filter(|number| !lost.contains(number)) {
         table.members[number] = 0;
         table.draining &= !(1 << number);
         table.joining &= !(1 << number);
@@ -105,25 +109,40 @@ pub(crate) fn assemble(
         // A program that knows of one lane can read it.
         table = Lanes::alone(id(lanes[0].device).into());
     }
-    lanes.sort_unstable_by_key(|lane| lane.number);
-    forget_motion(&mut table);
-    if lanes.iter().all(|lane| table.is_draining(lane.number)) {
-        // Somebody must have the keys.
-        table.draining = 0;
-    }
-    let capacities: Vec<(usize, u64)> =
-        lanes.iter().map(|lane| (lane.number, size(lane.device))).collect();
     if lanes.is_empty() {
         return Err(StoreError::NoLanes);
     }
-    give_away_lost(&mut table, &capacities, stores.is_empty());
+    lanes.sort_unstable_by_key(|lane| lane.number);
+    let capacities: Vec<(usize, u64)> =
+        lanes.iter().map(|lane| (lane.number, size(lane.device))).collect();
+    if stores.is_empty() {
+        give_away_lost(&mut table, &capacities, true);
+    }
     if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
         if table.set == 0 {
             table.set = table.members[lanes[0].number];
         }
-        table.version = known.version + if lost.is_empty() { 1 } else { AHEAD };
+        table.version = known.version + 1;
     }
-    Ok(Assembled { lanes, table, hash_seed })
+    let opening = table;
+    for &number in &lost {
+        table.members[number] = 0;
+        table.draining &= !(1 << number);
+    }
+    if !lost.is_empty() {
+        // What a lane has of partitions that it did not own is deleted before the table changes.
+        table.motion = None;
+        give_away_lost(&mut table, &capacities, false);
+        // The lost lane may know of changes that no other does.
+        table.version += AHEAD;
+    }
+    if lanes.iter().all(|lane| table.is_draining(lane.number)) {
+        // Somebody must have the keys.
+        table.draining = 0;
+    }
+    table.joining = 0;
+    let forgets = !lost.is_empty();
+    Ok(Assembled { lanes, opening, table, forgets, hash_seed })
 }
 
 fn named(options: &StoreOptions, device: usize, error: StoreError) -> StoreError {
@@ -144,23 +163,6 @@ fn newest<'a>(
         return Err(StoreError::Foreign { name: options.devices[device].name.clone() });
     }
     Ok(stores.iter().map(|(_, superblock)| superblock).max_by_key(|s| s.lanes.version))
-}
-
-/// If one of the two lanes of a motion is lost, its partitions belong to the other, which serves them
-/// when it has nothing of them any more: what it has is older than what is lost.
-fn forget_motion(table: &mut Lanes) {
-    let Some(mut motion) = table.motion else { return };
-    if !table.is_member(motion.from.into()) {
-        table.motion = None;
-        return;
-    }
-    for partition in motion.partitions() {
-        if !table.is_member(table.owners[partition].into()) {
-            table.owners[partition] = motion.from;
-            motion.closed = true;
-        }
-    }
-    table.motion = Some(motion);
 }
 
 /// Gives partitions whose lane is not there to those that are. In a `new` store that are all.
@@ -211,13 +213,14 @@ pub(crate) fn wanted(table: &Lanes, capacities: &[(usize, u64)]) -> Vec<(usize, 
 }
 
 /// The next partitions that should move, from which lane to which: of those that lie in one run of
-/// `run`, so many as can move together. `None` if every lane has its share, as nearly as whole runs
+/// `run`, so many as can move together; `allowed` is asked about the first of them. `None` if every lane has its share, as nearly as whole runs
 /// allow.
 pub(crate) fn next_motion(
     table: &Lanes,
     capacities: &[(usize, u64)],
     run: usize,
     usable: impl Fn(usize) -> bool,
+    allowed: impl Fn(usize) -> bool,
 ) -> Option<(Range<usize>, usize, usize)> {
     let wanted = wanted(table, capacities);
     let surplus = |&(lane, wanted): &(usize, usize)| {
@@ -237,10 +240,16 @@ pub(crate) fn next_motion(
         return None;
     }
     let owned = |partition: &usize| usize::from(table.owners[*partition]) == from;
-    let first = (0..PARTITIONS).rev().find(owned)?;
-    let start = first / run * run;
-    let unit = (start..=first).rev().take_while(owned).last()?..first + 1;
-    Some((unit, from, to))
+    let mut end = PARTITIONS;
+    loop {
+        let last = (0..end).rev().find(owned)?;
+        let start = last / run * run;
+        let first = (start..=last).rev().take_while(owned).last()?;
+        if allowed(first) {
+            return Some((first..last + 1, from, to));
+        }
+        end = first;
+    }
 }
 
 #[cfg(test)]
@@ -269,7 +278,9 @@ mod tests {
             let mut table = table(3);
             let capacities = [(0, 100), (1, 50), (2, 50)];
             let mut motions = 0;
-            while let Some((unit, from, to)) = next_motion(&table, &capacities, run, |_| true) {
+            while let Some((unit, from, to)) =
+                next_motion(&table, &capacities, run, |_| true, |_| true)
+            {
                 assert!(
                     from != to && unit.len() <= run && unit.start / run == (unit.end - 1) / run
                 );
@@ -285,7 +296,9 @@ mod tests {
                 );
             }
             table.draining = 1;
-            while let Some((unit, _, to)) = next_motion(&table, &capacities, run, |_| true) {
+            while let Some((unit, _, to)) =
+                next_motion(&table, &capacities, run, |_| true, |_| true)
+            {
                 unit.for_each(|partition| table.owners[partition] = to as u8);
             }
             assert_eq!(table.owned(0), 0);
@@ -296,9 +309,9 @@ mod tests {
     fn a_lane_that_does_not_work_takes_no_part() {
         let table = table(3);
         let capacities = [(0, 100), (1, 100), (2, 100)];
-        let motion = next_motion(&table, &capacities, 1, |lane| lane != 1);
+        let motion = next_motion(&table, &capacities, 1, |lane| lane != 1, |_| true);
         assert_eq!(motion.map(|(_, from, to)| (from, to)), Some((0, 2)));
-        assert_eq!(next_motion(&table, &capacities, 1, |lane| lane != 0), None);
+        assert_eq!(next_motion(&table, &capacities, 1, |lane| lane != 0, |_| true), None);
     }
 
     #[test]
@@ -312,24 +325,5 @@ mod tests {
             (0..PARTITIONS).step_by(3).all(|at| table.owners[at] == 0),
             "what is not lost stays"
         );
-    }
-
-    #[test]
-    fn what_was_on_its_way_is_lost_with_either_lane() {
-        use larder_log::format::Motion;
-        let motion = Motion { first: 5, count: 2, from: 0, closed: false };
-        let mut moved = table(2);
-        (moved.motion, moved.owners[5], moved.owners[6]) = (Some(motion), 1, 1);
-        // The lane that owns them is lost: the other one has older versions.
-        moved.members[1] = 0;
-        let mut left = moved;
-        forget_motion(&mut left);
-        assert_eq!(left.motion, Some(Motion { closed: true, ..motion }));
-        assert_eq!((left.owners[5], left.owners[6]), (0, 0));
-        // The other one is lost: nothing is left to be emptied.
-        let mut left = Lanes { members: table(2).members, ..moved };
-        left.members[0] = 0;
-        forget_motion(&mut left);
-        assert_eq!((left.motion, left.owners[5]), (None, 1));
     }
 }

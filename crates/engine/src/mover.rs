@@ -3,6 +3,7 @@
 //! Partitions move a few at a time, so many as share a stripe. While they are on their way they are
 //! *closed*: whoever wants one of their keys waits until they have arrived. In this order:
 //!
+//! 0. What the other lane had evicted so far is gone for good: it may have owned the keys before.
 //! 1. The table says that they move: from now on what the other lane has of them counts for nothing.
 //! 2. They are closed, and every session has passed a quiescent point: nobody looks at them any more.
 //!    What was written before is durable, or undone.
@@ -11,8 +12,9 @@
 //! 5. What the first lane still has of them is deleted, and when that is durable the table says that the
 //!    motion has ended.
 //!
-//! A start that finds a motion in the table empties the lane that does not own its partitions. A lane
-//! never shows keys of partitions that it does not own, so at every moment each key has one version.
+//! A start that finds a motion in the table empties the lane that does not own its partitions, and one
+//! that reads a log deletes whatever else it finds of partitions that are not the lane's. A lane never
+//! shows keys of partitions that it does not own, so at every moment each key has one version.
 
 use crate::engine::{Engine, promises};
 use crate::fetch::LaneReads;
@@ -20,12 +22,14 @@ use crate::lane::session::LaneSession;
 use crate::lane::{Lane, lock};
 use crate::lanes::next_motion;
 use crate::partitions::Partitions;
+use crate::recovery::StoreError;
 use crate::{Durability, Health, ItemHandle, Key, Outcome};
-use larder_log::Address;
 use larder_log::format::{Lanes, Motion, PARTITIONS, partition};
-use std::collections::HashSet;
+use larder_log::{Address, SegmentNumber};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
@@ -41,6 +45,13 @@ const POLL: Duration = Duration::from_micros(100);
 const REST: Duration = Duration::from_micros(300);
 /// How long it waits before it tries again what a device, or want of space, did not let it do.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often it is looked whether a lane has got rid of what it had evicted.
+const LOOKS: u32 = 20_000;
+/// How long partitions are closed at most for a device that does not answer, in microseconds.
+const PATIENCE_US: u64 = 5_000_000;
+/// Partitions that could not be moved are left alone for so many attempts to find others at most, 2 to
+/// the power of this.
+const MOST_TIRED: u32 = 8;
 
 /// What the mover is at.
 #[derive(Debug)]
@@ -55,10 +66,14 @@ struct Job {
     /// How often the lane that is written to had undone something when that began, if it has. What was
     /// written is in several commits: if one of them fails, it is to be done again.
     undoings: Option<u64>,
+    /// They stay where they were.
+    given_up: bool,
 }
 
 #[derive(Debug)]
 enum Phase {
+    /// What was taken out of these uses of the other lane's segments is to be gone; looked at so often.
+    Ready(Vec<(SegmentNumber, u32)>, u32),
     /// Every session is to pass a quiescent point: the epochs of the lanes that must have passed.
     Close(Vec<u64>),
     /// What was written before is to be durable or undone, up to this commit of the first lane.
@@ -66,8 +81,9 @@ enum Phase {
     /// The other lane is emptied of what an earlier attempt has left.
     Clear(Walk),
     Copy(Walk),
-    /// The copies are to be durable, with this commit of the other lane.
-    Await(u64),
+    /// The copies are to be durable, with this commit of the other lane; since when, in microseconds of its
+    /// clock.
+    Await(u64, u64),
     /// The other lane is to own them.
     HandOver,
     /// The first lane is emptied.
@@ -106,10 +122,19 @@ enum Stepped {
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     job: Option<Job>,
+    /// Partitions that could not be moved, by the first of them.
+    tired: HashMap<usize, Tired>,
     /// One for each lane while there is a job; asleep between steps.
     sessions: Vec<LaneSession>,
     thread: Option<Thread>,
     ended: bool,
+}
+
+/// How often something could not be done, and for how many attempts it is left alone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tired {
+    failures: u32,
+    wait: u32,
 }
 
 /// Wakes the mover's thread.
@@ -227,28 +252,21 @@ impl Engine {
 
 impl Mover {
     /// What a start has to do: partitions that were on their way may have left something behind.
-    pub(crate) fn new(table: &Lanes, numbers: &[usize], partitions: &Partitions) -> Self {
+    pub(crate) fn new(table: &Lanes, numbers: &[usize]) -> Self {
         let Some(motion) = table.motion else { return Mover::default() };
         let at = |number: u8| numbers.iter().position(|&other| other == usize::from(number));
         let owner = table.owners[usize::from(motion.first)];
         let (Some(from), Some(to)) = (at(motion.from), at(owner)) else { return Mover::default() };
-        if motion.closed {
-            partitions.close(motion.partitions());
-        }
         let job = Job {
             partitions: motion.partitions(),
             from,
             to,
-            closed: motion.closed,
+            closed: false,
             phase: Phase::Empty(Walk::default()),
             undoings: None,
+            given_up: false,
         };
         Mover { job: Some(job), ..Mover::default() }
-    }
-
-    /// Whether partitions are closed.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.job.as_ref().is_some_and(|job| job.closed)
     }
 
     /// Nothing is moved any more: whoever waits for something closed is told so.
@@ -258,7 +276,7 @@ impl Mover {
             job.forget_reads(&self.sessions);
         }
         self.sessions.clear();
-        if self.is_closed() {
+        if self.job.as_ref().is_some_and(|job| job.closed) {
             partitions.set_stuck();
         }
     }
@@ -269,14 +287,11 @@ impl Mover {
             return None;
         }
         if self.job.is_none() {
-            match begin(engine) {
-                Ok(Some(job)) => self.job = Some(job),
-                Ok(None) => {
-                    self.sessions.clear();
-                    return self.idle(engine);
-                }
-                Err(_) => return Some(RETRY),
-            }
+            self.job = self.choose(engine);
+        }
+        if self.job.is_none() {
+            self.sessions.clear();
+            return self.idle(engine);
         }
         if self.sessions.is_empty() {
             let waker = match &self.thread {
@@ -288,20 +303,48 @@ impl Mover {
         }
         let Mover { job: Some(job), sessions, .. } = self else { return None };
         for (session, lane) in sessions.iter_mut().zip(&engine.lanes) {
-            session.tick(lane.now.load(std::sync::atomic::Ordering::Relaxed));
+            session.tick(lane.now.load(Ordering::Relaxed));
         }
         let stepped = job.step(engine, sessions);
         sessions.iter_mut().for_each(LaneSession::sleep);
         match stepped {
-            Stepped::Failed => Some(RETRY),
+            Stepped::Failed => {
+                if job.closed {
+                    engine.partitions.set_stuck();
+                }
+                Some(RETRY)
+            }
             Stepped::Waiting => Some(POLL),
             Stepped::On if job.closed => Some(Duration::ZERO),
             Stepped::On => Some(REST),
             Stepped::Done => {
+                let first = job.partitions.start;
+                match job.given_up {
+                    false => drop(self.tired.remove(&first)),
+                    true => {
+                        let tired = self.tired.entry(first).or_default();
+                        tired.failures += 1;
+                        tired.wait = 1 << tired.failures.min(MOST_TIRED);
+                    }
+                }
                 self.job = None;
                 Some(REST)
             }
         }
+    }
+
+    /// The next motion, if keys belong elsewhere.
+    fn choose(&mut self, engine: &Engine) -> Option<Job> {
+        self.tired.values_mut().for_each(|tired| tired.wait = tired.wait.saturating_sub(1));
+        let table = *lock(&engine.table);
+        let works = |number| engine.lanes[engine.position_of(number)].health() == Health::Good;
+        let rested = |first: usize| self.tired.get(&first).is_none_or(|tired| tired.wait == 0);
+        let run = run_length(engine);
+        let next = next_motion(&table, &engine.capacities(), run, works, rested);
+        let (partitions, from, to) = next?;
+        let (from, to) = (engine.position_of(from), engine.position_of(to));
+        let phase = Phase::Ready(engine.lanes[to].log.evicting(), 0);
+        Some(Job { partitions, from, to, closed: false, phase, undoings: None, given_up: false })
     }
 
     /// Nothing can be moved now. A lane that is empty as it should be is let go.
@@ -323,7 +366,7 @@ impl Mover {
             return Some(if left.is_ok() { Duration::ZERO } else { RETRY });
         }
         let run = run_length(engine);
-        next_motion(&table, &engine.capacities(), run, |_| true).map(|_| RETRY)
+        next_motion(&table, &engine.capacities(), run, |_| true, |_| true).map(|_| RETRY)
     }
 }
 
@@ -332,34 +375,27 @@ fn run_length(engine: &Engine) -> usize {
     (PARTITIONS / engine.lanes[0].index.stripe_count()).max(1)
 }
 
-/// Begins the next motion, if keys belong elsewhere.
-fn begin(engine: &Engine) -> io::Result<Option<Job>> {
-    let table = *lock(&engine.table);
-    let works = |number| engine.lanes[engine.position_of(number)].health() == Health::Good;
-    let next = next_motion(&table, &engine.capacities(), run_length(engine), works);
-    let Some((partitions, from, to)) = next else { return Ok(None) };
-    let positions = [engine.position_of(from), engine.position_of(to)];
-    engine.change_table_in(&positions, |table| {
-        table.motion = Some(Motion {
-            first: partitions.start as u16,
-            count: partitions.len() as u16,
-            from: to as u8,
-            closed: false,
-        });
-    })?;
-    let [from, to] = positions;
-    engine.begin_transit();
-    engine.partitions.close(partitions.clone());
-    let epochs = engine.lanes.iter().map(|lane| lane.epochs.advance()).collect();
-    let phase = Phase::Close(epochs);
-    Ok(Some(Job { partitions, from, to, closed: true, phase, undoings: None }))
-}
-
 impl Job {
     fn step(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
         let (from, to) = (&sessions[self.from], &sessions[self.to]);
         let (source, target) = (&engine.lanes[self.from], &engine.lanes[self.to]);
         let next = match &mut self.phase {
+            Phase::Ready(evicting, looks) => {
+                evicting.retain(|&(number, generation)| {
+                    target.log.is_evicting_from(number, generation)
+                });
+                *looks += 1;
+                if !evicting.is_empty() && *looks < LOOKS {
+                    to.want_commit();
+                    return Stepped::Waiting;
+                }
+                if !evicting.is_empty() {
+                    // It keeps something that it cannot read.
+                    self.given_up = true;
+                    return Stepped::Done;
+                }
+                return self.close(engine);
+            }
             Phase::Close(epochs) => {
                 let mut passed = engine.lanes.iter().zip(epochs);
                 if !passed.all(|(lane, epoch)| lane.epochs.passed(*epoch)) {
@@ -376,7 +412,7 @@ impl Job {
             }
             Phase::Clear(walk) => {
                 self.undoings.get_or_insert_with(|| target.undoings());
-                match walk.empty(to, target.stripes(self.partitions.clone()), &self.partitions) {
+                match walk.empty(to, walked(engine, self.to, &self.partitions), &self.partitions) {
                     Stepped::Done => {}
                     Stepped::Failed => return self.give_up(engine, sessions),
                     other => return other,
@@ -391,15 +427,16 @@ impl Job {
             Phase::Copy(walk) => {
                 let stripes = source.stripes(self.partitions.clone());
                 match walk.copy(from, to, stripes, &self.partitions) {
-                    Stepped::Done => Phase::Await(target.open_commit()),
+                    Stepped::Done => Phase::Await(target.open_commit(), target.clock_us()),
                     Stepped::Failed => return self.give_up(engine, sessions),
                     other => return other,
                 }
             }
-            Phase::Await(commit) => {
+            Phase::Await(commit, since) => {
                 if target.store_options().is_some_and(promises) {
                     if to.is_undurable(*commit) {
-                        let fails = target.health() != Health::Good;
+                        let late = target.clock_us().saturating_sub(*since) > PATIENCE_US;
+                        let fails = late || target.health() != Health::Good;
                         return if fails {
                             self.give_up(engine, sessions)
                         } else {
@@ -425,7 +462,6 @@ impl Job {
                 });
                 if changed.is_err() {
                     // Nobody knows what a start would find, so nobody may write before that is known.
-                    engine.partitions.set_stuck();
                     return Stepped::Failed;
                 }
                 self.open(engine, self.to);
@@ -435,7 +471,11 @@ impl Job {
             }
             Phase::Empty(walk) => {
                 self.undoings.get_or_insert_with(|| source.undoings());
-                match walk.empty(from, source.stripes(self.partitions.clone()), &self.partitions) {
+                match walk.empty(
+                    from,
+                    walked(engine, self.from, &self.partitions),
+                    &self.partitions,
+                ) {
                     Stepped::Done => Phase::AwaitEmpty(source.open_commit()),
                     other => return other,
                 }
@@ -453,16 +493,29 @@ impl Job {
                 Phase::End
             }
             Phase::End => {
-                if engine.change_table(|table| table.motion = None).is_err() {
-                    return Stepped::Failed;
-                }
-                if self.closed {
-                    self.open(engine, self.to);
-                }
-                return Stepped::Done;
+                let needed = [self.from, self.to];
+                let ended = engine.change_table_in(&needed, |table| table.motion = None);
+                return if ended.is_ok() { Stepped::Done } else { Stepped::Failed };
             }
         };
         self.phase = next;
+        Stepped::On
+    }
+
+    /// The table says that the partitions move, and nobody begins to look for their keys any more.
+    fn close(&mut self, engine: &Engine) -> Stepped {
+        let (first, count) = (self.partitions.start as u16, self.partitions.len() as u16);
+        let from = engine.lanes[self.to].number() as u8;
+        let motion = Some(Motion { first, count, from });
+        let begun = engine.change_table_in(&[self.from, self.to], |table| table.motion = motion);
+        if begun.is_err() {
+            self.given_up = true;
+            // A start that finds it empties a lane that is empty of them.
+            return Stepped::Done;
+        }
+        self.closed = true;
+        engine.partitions.close(self.partitions.clone());
+        self.phase = Phase::Close(engine.lanes.iter().map(|lane| lane.epochs.advance()).collect());
         Stepped::On
     }
 
@@ -484,13 +537,13 @@ impl Job {
         self.open(engine, self.from);
         std::mem::swap(&mut self.from, &mut self.to);
         self.undoings = None;
+        self.given_up = true;
         self.phase = Phase::Empty(Walk::default());
         Stepped::Failed
     }
 
     fn open(&mut self, engine: &Engine, position: usize) {
         self.closed = false;
-        engine.end_transit();
         engine.partitions.open(self.partitions.clone(), position);
     }
 }
@@ -500,14 +553,21 @@ impl Walk {
     fn empty(
         &mut self,
         lane: &LaneSession,
-        stripes: Range<usize>,
+        Walked { stripes, shared }: Walked,
         partitions: &Range<usize>,
     ) -> Stepped {
         let whole = stripes.clone();
         self.step(lane, stripes, |handle| {
             if lane.is_unreadable(handle) {
-                lane.give_up_unreadable(handle, whole.clone());
-                return Outcome::Ready(0);
+                return match (shared, lane.unreadable()) {
+                    // It may be the lane's own. If it is not, nobody finds it.
+                    (true, _) => Outcome::Ready(0),
+                    (false, Outcome::Ready(_)) => {
+                        lane.give_up_unreadable(handle, whole.clone());
+                        Outcome::Ready(0)
+                    }
+                    (false, refused) => refused,
+                };
             }
             match lane.reopen(handle) {
                 Outcome::Ready(Some(item)) if is_of(lane, item.key(), partitions) => {
@@ -549,7 +609,7 @@ impl Walk {
         &mut self,
         lane: &LaneSession,
         stripes: Range<usize>,
-        mut each: impl FnMut(ItemHandle) -> Outcome<usize>,
+        each: impl FnMut(ItemHandle) -> Outcome<usize>,
     ) -> Stepped {
         if let Some(reads) = &mut self.reads
             && lane.awaits(reads)
@@ -566,6 +626,15 @@ impl Walk {
                 return Stepped::Done;
             }
         }
+        self.chunk(lane, each)
+    }
+
+    /// Has `each` look at a chunk of the handles.
+    fn chunk(
+        &mut self,
+        lane: &LaneSession,
+        mut each: impl FnMut(ItemHandle) -> Outcome<usize>,
+    ) -> Stepped {
         let (mut bytes, mut stepped, mut left) = (0, Stepped::On, Vec::new());
         let chunk = self.handles.split_off(self.handles.len().saturating_sub(CHUNK));
         for handle in chunk {
@@ -591,6 +660,57 @@ impl Walk {
         }
         stepped
     }
+}
+
+/// The stripes of a lane that a walk is over.
+struct Walked {
+    stripes: Range<usize>,
+    /// The lane owns keys in them that the motion is not about.
+    shared: bool,
+}
+
+/// The stripes of a lane in which the partitions are.
+fn walked(engine: &Engine, position: usize, partitions: &Range<usize>) -> Walked {
+    let lane = &engine.lanes[position];
+    let stripes = lane.stripes(partitions.clone());
+    let table = lock(&engine.table);
+    let here = lane.number() as u8;
+    let per_stripe = run_length(engine);
+    let start = partitions.start / per_stripe * per_stripe;
+    let end = partitions.end.next_multiple_of(per_stripe).min(PARTITIONS);
+    let others = (start..end).filter(|at| !partitions.contains(at));
+    let shared = { others }.any(|at| table.owners[at] == here);
+    Walked { stripes, shared }
+}
+
+/// Deletes what recovery found in a lane of partitions that it does not own, durably, before anybody is
+/// served: it may be older than what the partitions' lanes have had, and they may become this lane's.
+pub(crate) fn delete_strays(lane: &Arc<Lane>) -> Result<(), StoreError> {
+    let strays = std::mem::take(&mut *lock(&lane.strays));
+    if strays.is_empty() || !lane.store_options().is_some_and(promises) {
+        return Ok(());
+    }
+    let mut session = lane.session(Waker::noop().clone());
+    let (mut walk, mut cleaner) = (Walk::default(), None);
+    walk.handles = strays.into_iter().map(|address| session.handle(address)).collect();
+    while !walk.handles.is_empty() {
+        session.tick(lane.now.load(Ordering::Relaxed));
+        let stepped = walk.chunk(&session, |handle| match session.reopen(handle) {
+            Outcome::Ready(Some(item)) if !lane.owns(session.key(item.key()).lo) => {
+                session.give_up(&item).map(|()| item.record_size())
+            }
+            other => other.map(|_| 0),
+        });
+        session.sleep();
+        lane.serve_reads();
+        lane.clean(&mut cleaner);
+        if !lane.commit() || stepped == Stepped::Failed {
+            let why = io::Error::other("what is left of keys that moved away cannot be deleted");
+            return Err(StoreError::Device(why));
+        }
+    }
+    walk.reads.into_iter().for_each(|reads| session.release(reads));
+    Ok(())
 }
 
 /// Whether a key is of one of the partitions.

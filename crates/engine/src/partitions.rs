@@ -81,7 +81,11 @@ impl Partitions {
         if self.stuck.load(Ordering::Acquire) {
             return false;
         }
-        lock(&self.waiting).push(waker.clone());
+        let mut waiting = lock(&self.waiting);
+        if !waiting.iter().any(|other| other.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+        drop(waiting);
         // What it waits for may have happened just before.
         let nothing_closed = !self.lanes.iter().any(|lane| lane.load(Ordering::Acquire) == CLOSED);
         if nothing_closed || self.stuck.load(Ordering::Acquire) {

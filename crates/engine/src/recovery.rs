@@ -158,6 +158,9 @@ impl Lane {
         let guard = self.index.lock(key);
         let place = guard.vacate(key, |at| self.position(at)).ok_or(StoreError::IndexTooLarge)?;
         guard.fill(place, Slot::new(key.tag(), 0, address), 1);
+        if !self.owns(key.lo) {
+            lock(&self.strays).push(address);
+        }
         let segment = self.log.segment(address.segment());
         segment.revive(if segment.is_jumbo() { segment.filled() as usize } else { size });
         Ok(())

@@ -139,9 +139,10 @@ impl Session {
     /// Forgets every item written before now, or at `at` every item written before then. A later
     /// call replaces an earlier one that is not due yet.
     pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {
-        let Some(_flushing) = self.engine.begin_flush() else { return self.on_its_way() };
+        let _still = self.engine.hold_still();
         bump(&self.lanes[0].counters.cmd_flush, 1);
-        for lane in &self.lanes {
+        let used = self.engine.lanes.iter().map(|lane| self.engine.is_used(lane));
+        for (lane, _) in self.lanes.iter().zip(used).filter(|(_, used)| *used) {
             match lane.flush_all(at) {
                 Outcome::Ready(()) => {}
                 other => return other,
@@ -226,10 +227,10 @@ impl Session {
     /// `event` is an eventfd that ends the thread's sleep; each read that ends makes it readable.
     ///
     /// # Errors
-    /// There is no store, or no way to do so here; then the engine's threads go on reading for those
-    /// lanes for which there is none.
+    /// There is no store, or no way to do so here for some lane; then the engine's threads go on reading
+    /// for that one.
     pub fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
-        self.lanes.iter_mut().try_for_each(|lane| lane.read_through(event))
+        self.lanes.iter_mut().map(|lane| lane.read_through(event)).fold(Ok(()), io::Result::and)
     }
 
     /// What calls had to wait for since the last time, if anything: one that answered

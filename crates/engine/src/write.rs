@@ -121,8 +121,12 @@ impl LaneSession {
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
-        let size = layout.size();
-        let log = &self.lane.log;
+        let (size, log) = (layout.size(), &self.lane.log);
+        // Another lane may have smaller segments, in which it would have had to be received so.
+        let body = match &body {
+            Body::Large(large) if size <= log.largest_record() => Body::Pieces(large.bytes(), &[]),
+            _ => body,
+        };
         let place = match existing {
             Some(existing) => existing.place,
             None => guard.vacate(key, |at| self.lane.position(at)).ok_or(NotWritten::NoSpace)?,

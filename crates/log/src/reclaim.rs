@@ -175,6 +175,27 @@ impl Log {
         self.evicting.load(Ordering::Acquire) > 0
     }
 
+    /// The segments, and which use of them, that records were removed from without a newer version, and
+    /// that is not durable yet.
+    pub fn evicting(&self) -> Vec<(SegmentNumber, u32)> {
+        if !self.is_evicting() {
+            return Vec::new();
+        }
+        let now = |number| (number, self.segment(number).generation());
+        self.numbers()
+            .map(now)
+            .filter(|&(number, use_)| self.is_evicting_from(number, use_))
+            .collect()
+    }
+
+    /// Whether that is not durable yet for this use of a segment.
+    pub fn is_evicting_from(&self, number: SegmentNumber, generation: u32) -> bool {
+        let segment = self.segment(number);
+        segment.generation() == generation
+            && (matches!(segment.state(), State::Cleaning | State::Quarantine)
+                || self.has_kept_ends(number))
+    }
+
     /// Before records are removed without a newer version. [`Log::begin_cleaning`] does it;
     /// [`Log::quarantine`] or [`Log::abandon_cleaning`] of the segment follows.
     pub fn begin_evicting(&self) {

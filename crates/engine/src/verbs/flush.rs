@@ -14,10 +14,9 @@ impl LaneSession {
     pub(crate) fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {
         match at {
             Some(at) if at > self.now() => {
-                if self.lane.keep_flush_time(at).is_err() {
+                if self.lane.flush_later(at).is_err() {
                     return Outcome::Refused(Refusal::StoreFailed);
                 }
-                self.lane.flush_at.store(at, Ordering::Relaxed);
             }
             _ => {
                 if self.lane.flush().is_err() {
@@ -51,6 +50,12 @@ impl Lane {
     }
 
     /// A delayed flush is due at `at`, after a restart too.
+    pub(crate) fn flush_later(&self, at: UnixSeconds) -> io::Result<()> {
+        self.keep_flush_time(at)?;
+        self.flush_at.store(at, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn keep_flush_time(&self, at: UnixSeconds) -> io::Result<()> {
         let Some(store) = self.log.store() else { return Ok(()) };
         store.change_superblock_now(|superblock| superblock.pending_flush = at)

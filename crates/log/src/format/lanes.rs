@@ -9,6 +9,8 @@ pub const PARTITIONS: usize = 4096;
 /// The most lanes that a store can have.
 pub const MAX_LANES: usize = 32;
 
+/// Far more changes than there can be.
+const MAX_VERSION: u64 = 1 << 62;
 /// Bits of an owner.
 const OWNER_BITS: usize = 5;
 const START: usize = 144;
@@ -34,8 +36,6 @@ pub struct Motion {
     pub count: u16,
     /// The lane that is to be emptied of them.
     pub from: u8,
-    /// They are not to be served before that: the same lane owns them.
-    pub closed: bool,
 }
 
 impl Motion {
@@ -110,9 +110,8 @@ impl Lanes {
         put(into, START, self.version.to_le_bytes());
         put(into, 152, self.set.to_le_bytes());
         into[160] = self.here;
-        if let Some(Motion { first, count, from, closed }) = self.motion {
+        if let Some(Motion { first, count, from }) = self.motion {
             into[161] = from;
-            into[162] = closed.into();
             put(into, 164, first.to_le_bytes());
             put(into, 166, count.to_le_bytes());
         }
@@ -154,14 +153,14 @@ impl Lanes {
         }
         let (first, count) = (u16_at(copy, 164), u16_at(copy, 166));
         if count > 0 {
-            lanes.motion = Some(Motion { first, count, from: copy[161], closed: copy[162] != 0 });
+            lanes.motion = Some(Motion { first, count, from: copy[161] });
         }
         let motion = lanes.motion.is_none_or(|motion| {
             motion.partitions().end <= PARTITIONS && lanes.is_member(motion.from.into())
         });
         let owned = lanes.owners.iter().all(|&owner| lanes.is_member(owner.into()));
-        (lanes.version > 0 && usize::from(lanes.here) < MAX_LANES && motion && owned)
-            .then_some(lanes)
+        let version = (1..=MAX_VERSION).contains(&lanes.version);
+        (version && usize::from(lanes.here) < MAX_LANES && motion && owned).then_some(lanes)
     }
 }
 
@@ -177,7 +176,7 @@ mod tests {
         for (partition, owner) in lanes.owners.iter_mut().enumerate() {
             *owner = (partition * 7 % MAX_LANES) as u8;
         }
-        lanes.motion = Some(Motion { first: 4000, count: 96, from: 31, closed: true });
+        lanes.motion = Some(Motion { first: 4000, count: 96, from: 31 });
         lanes
     }
 
@@ -200,16 +199,11 @@ mod tests {
     #[test]
     fn a_table_that_cannot_be_is_none() {
         let wrong = [
-            Lanes {
-                motion: Some(Motion { first: 4000, count: 97, from: 0, closed: false }),
-                ..table()
-            },
-            Lanes {
-                motion: Some(Motion { first: 0, count: 1, from: 32, closed: false }),
-                ..table()
-            },
+            Lanes { motion: Some(Motion { first: 4000, count: 97, from: 0 }), ..table() },
+            Lanes { motion: Some(Motion { first: 0, count: 1, from: 32 }), ..table() },
             Lanes { members: [0; MAX_LANES], ..table() },
             Lanes { here: 32, ..table() },
+            Lanes { version: u64::MAX, ..table() },
         ];
         for lanes in wrong {
             let mut block = [0; BLOCK];

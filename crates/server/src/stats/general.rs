@@ -185,8 +185,8 @@ fn lane_rows(lane: &LaneState, row: &mut Row<'_>) {
     };
     put_of("device", &lane.name);
     match &lane.health {
+        _ if lane.drained => put_of("state", &"drained"),
         Health::Failing { reason } => put_of("state", &format_args!("failing: {reason}")),
-        Health::Good if lane.drained => put_of("state", &"drained"),
         Health::Good if lane.draining => put_of("state", &"draining"),
         Health::Good => put_of("state", &"ok"),
     }

@@ -5,8 +5,8 @@ use super::LaneSession;
 use crate::key::Key;
 use crate::write::{Body, NotWritten};
 use crate::{CommitState, Item, ItemHandle, Outcome, Refusal};
-use larder_log::Fields;
 use larder_log::record::Kind;
+use larder_log::{Address, Fields};
 use std::ops::Range;
 
 impl LaneSession {
@@ -15,12 +15,21 @@ impl LaneSession {
         let mut handles = Vec::new();
         for stripe in stripes {
             self.lane.index.visit_stripe(stripe, |slot| {
-                let address = slot.address();
-                let generation = self.lane.log.segment(address.segment()).generation();
-                handles.push(ItemHandle { lane: self.lane.options.position, address, generation });
+                handles.push(self.handle(slot.address()));
             });
         }
         handles
+    }
+
+    /// The item at an address.
+    pub(crate) fn handle(&self, address: Address) -> ItemHandle {
+        let generation = self.lane.log.segment(address.segment()).generation();
+        ItemHandle { lane: self.lane.options.position, address, generation }
+    }
+
+    /// What was written so far is committed before long.
+    pub(crate) fn want_commit(&self) {
+        self.wake_on_commit();
     }
 
     /// Whether what `handle` names was found to be unreadable.
