@@ -492,7 +492,7 @@ impl Engine {
     /// Makes everything durable that was written before this call, as far as the devices let it;
     /// false if one does not.
     pub fn commit(&self) -> bool {
-        self.lanes.iter().fold(true, |all, lane| lane.commit() && all)
+        self.lanes.iter().fold(true, |all, lane| lane.commit() & all)
     }
 
     /// As [`Engine::commit`], of one lane.
@@ -531,7 +531,7 @@ impl Engine {
 
     /// Reads what sessions wait for; the answer is whether anybody waited.
     pub fn serve_reads(&self) -> bool {
-        self.lanes.iter().fold(false, |any, lane| lane.serve_reads() || any)
+        self.lanes.iter().fold(false, |any, lane| lane.serve_reads() | any)
     }
 }
 

@@ -211,7 +211,7 @@ impl Session {
     /// commit has set free are still to come.
     #[inline]
     pub fn lingers(&mut self) -> bool {
-        self.lanes.iter_mut().fold(false, |any, lane| lane.lingers() || any)
+        self.lanes.iter_mut().fold(false, |any, lane| lane.lingers() | any)
     }
 
     /// Whether a thread that was told to [sleep](Session::sleep) should look for work again instead of
@@ -220,7 +220,7 @@ impl Session {
     /// a lone client waits for each.
     #[inline]
     pub fn polls(&mut self) -> bool {
-        self.lanes.iter_mut().fold(false, |any, lane| lane.polls() || any)
+        self.lanes.iter_mut().fold(false, |any, lane| lane.polls() | any)
     }
 
     /// Has the session read what is not in memory by itself, and not by the engine's threads.
