@@ -129,16 +129,16 @@ pub(crate) fn assemble(
         table.members[number] = 0;
         table.draining &= !(1 << number);
     }
+    if lanes.iter().all(|lane| table.is_draining(lane.number)) {
+        // Somebody must have the keys.
+        table.draining = 0;
+    }
     if !lost.is_empty() {
         // What a lane has of partitions that it did not own is deleted before the table changes.
         table.motion = None;
         give_away_lost(&mut table, &capacities, false);
         // The lost lane may know of changes that no other does.
         table.version += AHEAD;
-    }
-    if lanes.iter().all(|lane| table.is_draining(lane.number)) {
-        // Somebody must have the keys.
-        table.draining = 0;
     }
     table.joining = 0;
     let forgets = !lost.is_empty();
