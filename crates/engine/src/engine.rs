@@ -227,7 +227,7 @@ impl Engine {
         let assembled = assemble(store, segment_size(share), options.hash_seed)?;
         let lanes = open_lanes(&options, store, &assembled, refuse, progress)?;
         join_flushes(&lanes).map_err(StoreError::Device)?;
-        lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane))?;
+        lanes.iter().try_for_each(crate::mover::delete_strays)?;
         let engine = Self::of(options, lanes, assembled.table);
         if assembled.table != assembled.opening {
             // From here on new lanes serve, and others what lost ones did.

@@ -586,41 +586,6 @@ fn a_delayed_flush_reaches_devices_that_were_added_meanwhile() {
     assert!((0..300).all(|key| machine.version(key).is_none()));
 }
 
-/// Keys that come back to a lane which had evicted them do not come back in an older version.
-#[test]
-fn what_a_lane_evicted_stays_away_when_its_keys_come_back() {
-    for seed in 0..6 {
-        let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
-        // More than fits: the oldest are evicted all the time.
-        let big = vec![b'x'; 8000];
-        for n in 0..4200 {
-            let key = format!("big{n}");
-            let stored = machine
-                .call(|s| s.store(&s.key(key.as_bytes()), Store::set(&big, 0, Expiry::NEVER)));
-            assert!(matches!(stored, Some(Stored::Stored { .. })));
-        }
-        machine.engine.drain("a").expect("a drain");
-        while machine.partitions()["a"] > 1500 - 200 * seed as usize {
-            machine.turn();
-        }
-        // Whatever they were, they are gone.
-        for n in 0..4200 {
-            let key = format!("big{n}");
-            machine.call(|s| s.delete(&s.key(key.as_bytes()), &Delete::default()));
-        }
-        machine.engine.keep("a").expect("a drain that is taken back");
-        for _ in 0..200 + seed * 500 {
-            machine.turn();
-        }
-        let mut machine = machine.restart(Some(seed), |_, _| {}).expect("a start");
-        for n in 0..4200 {
-            let key = format!("big{n}");
-            let found = machine.call(|s| s.get(&s.key(key.as_bytes())).map(|item| item.is_some()));
-            assert_eq!(found, Some(false), "{key} is back, seed {seed}");
-        }
-    }
-}
-
 #[test]
 fn what_is_larger_than_memory_moves_too() {
     let mut machine = Machine::start(names(&["a"]), Durability::Async);
