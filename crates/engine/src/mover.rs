@@ -232,10 +232,15 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::change_table_in`], in all lanes.
+    /// As [`Engine::change_table_in`], in all lanes whose devices work.
     pub(crate) fn change_table(&self, change: impl FnOnce(&mut Lanes)) -> io::Result<()> {
-        let all: Vec<usize> = (0..self.lanes.len()).collect();
-        self.change_table_in(&all, change)
+        self.change_table_in(&self.working(), change)
+    }
+
+    /// The positions of the lanes whose devices work.
+    fn working(&self) -> Vec<usize> {
+        let works = |&position: &usize| self.lanes[position].health() == Health::Good;
+        (0..self.lanes.len()).filter(works).collect()
     }
 
     /// The lanes' numbers and capacities.
@@ -357,8 +362,9 @@ impl Mover {
         if let Some(position) = engine.lanes.iter().position(emptied) {
             let number = engine.lanes[position].number();
             // It must know first: one that does not, when the others do, counts as out of date.
-            let mut order: Vec<usize> = (0..engine.lanes.len()).collect();
-            order.swap(0, position);
+            let mut order = engine.working();
+            order.retain(|&other| other != position);
+            order.insert(0, position);
             let left = engine.change_table_in(&order, |table| {
                 table.members[number] = 0;
                 table.draining &= !(1 << number);
