@@ -227,7 +227,8 @@ impl Engine {
         let assembled = assemble(store, segment_size(share), options.hash_seed)?;
         let lanes = open_lanes(&options, store, &assembled, refuse, progress)?;
         join_flushes(&lanes).map_err(StoreError::Device)?;
-        lanes.iter().try_for_each(crate::mover::delete_strays)?;
+        let all = assembled.forgets;
+        lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, all))?;
         let engine = Self::of(options, lanes, assembled.table);
         if assembled.table != assembled.opening {
             // From here on new lanes serve, and others what lost ones did.
@@ -301,27 +302,27 @@ impl Engine {
         if bytes > maximum {
             return Err(OpenError::MemoryTooLarge { maximum });
         }
-        let _still = self.hold_still();
-        self.share_memory(bytes)?;
+        self.memory_shares(bytes)?;
+        // A motion that ends meanwhile divides the same.
         self.memory.store(bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// What all lanes may have together, in bytes.
-    pub(crate) fn memory(&self) -> u64 {
-        self.memory.load(Ordering::Relaxed)
+        self.share_memory()
     }
 
     /// Divides the memory among the lanes by the keys that belong to them.
-    pub(crate) fn share_memory(&self, bytes: u64) -> Result<(), OpenError> {
-        let table = *lock(&self.table);
-        let needs = |lane: &Arc<Lane>| (lane.min_memory(), table.owned(lane.number()));
-        let needs: Vec<_> = self.lanes.iter().map(needs).collect();
-        let shares = memory_shares(bytes, self.options.max_item_size, &needs)?;
+    pub(crate) fn share_memory(&self) -> Result<(), OpenError> {
+        let shares = self.memory_shares(self.memory.load(Ordering::Relaxed))?;
         for (lane, share) in self.lanes.iter().zip(shares) {
             lane.set_memory(share);
         }
         Ok(())
+    }
+
+    /// What each lane would have of so much memory, in bytes.
+    fn memory_shares(&self, bytes: u64) -> Result<Vec<u64>, OpenError> {
+        let table = *lock(&self.table);
+        let needs = |lane: &Arc<Lane>| (lane.min_memory(), table.owned(lane.number()));
+        let needs: Vec<_> = self.lanes.iter().map(needs).collect();
+        memory_shares(bytes, self.options.max_item_size, &needs)
     }
 
     /// Charges connection buffers against the memory limit; false when they may not grow further.

@@ -115,9 +115,12 @@ pub(crate) fn assemble(
     lanes.sort_unstable_by_key(|lane| lane.number);
     let capacities: Vec<(usize, u64)> =
         lanes.iter().map(|lane| (lane.number, size(lane.device))).collect();
-    if stores.is_empty() {
-        give_away_lost(&mut table, &capacities, true);
+    if lanes.iter().all(|lane| table.is_draining(lane.number)) {
+        // Somebody must have the keys.
+        table.draining = 0;
     }
+    // Those of a new store, or of lanes that were to join and never served.
+    give_away_lost(&mut table, &capacities, stores.is_empty());
     if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
         if table.set == 0 {
             table.set = table.members[lanes[0].number];
@@ -128,10 +131,6 @@ pub(crate) fn assemble(
     for &number in &lost {
         table.members[number] = 0;
         table.draining &= !(1 << number);
-    }
-    if lanes.iter().all(|lane| table.is_draining(lane.number)) {
-        // Somebody must have the keys.
-        table.draining = 0;
     }
     if !lost.is_empty() {
         // What a lane has of partitions that it did not own is deleted before the table changes.
@@ -220,6 +219,7 @@ pub(crate) fn next_motion(
     capacities: &[(usize, u64)],
     run: usize,
     usable: impl Fn(usize) -> bool,
+    receives: impl Fn(usize) -> bool,
     allowed: impl Fn(usize) -> bool,
 ) -> Option<(Range<usize>, usize, usize)> {
     let wanted = wanted(table, capacities);
@@ -234,7 +234,7 @@ pub(crate) fn next_motion(
     };
     let usable = |&&(lane, _): &&(usize, usize)| usable(lane);
     let (_, from) = wanted.iter().filter(usable).filter_map(surplus).max()?;
-    let others = wanted.iter().filter(usable).filter(|&&(lane, _)| lane != from);
+    let others = wanted.iter().filter(usable).filter(|&&(lane, _)| lane != from && receives(lane));
     let (missing, to) = others.filter_map(deficit).max()?;
     if missing == 0 && !table.is_draining(from) {
         return None;
@@ -279,7 +279,7 @@ mod tests {
             let capacities = [(0, 100), (1, 50), (2, 50)];
             let mut motions = 0;
             while let Some((unit, from, to)) =
-                next_motion(&table, &capacities, run, |_| true, |_| true)
+                next_motion(&table, &capacities, run, |_| true, |_| true, |_| true)
             {
                 assert!(
                     from != to && unit.len() <= run && unit.start / run == (unit.end - 1) / run
@@ -297,7 +297,7 @@ mod tests {
             }
             table.draining = 1;
             while let Some((unit, _, to)) =
-                next_motion(&table, &capacities, run, |_| true, |_| true)
+                next_motion(&table, &capacities, run, |_| true, |_| true, |_| true)
             {
                 unit.for_each(|partition| table.owners[partition] = to as u8);
             }
@@ -309,9 +309,9 @@ mod tests {
     fn a_lane_that_does_not_work_takes_no_part() {
         let table = table(3);
         let capacities = [(0, 100), (1, 100), (2, 100)];
-        let motion = next_motion(&table, &capacities, 1, |lane| lane != 1, |_| true);
+        let motion = next_motion(&table, &capacities, 1, |lane| lane != 1, |_| true, |_| true);
         assert_eq!(motion.map(|(_, from, to)| (from, to)), Some((0, 2)));
-        assert_eq!(next_motion(&table, &capacities, 1, |lane| lane != 0, |_| true), None);
+        assert_eq!(next_motion(&table, &capacities, 1, |lane| lane != 0, |_| true, |_| true), None);
     }
 
     #[test]

@@ -47,6 +47,8 @@ const REST: Duration = Duration::from_micros(300);
 const RETRY: Duration = Duration::from_secs(1);
 /// How often it is looked whether a lane has got rid of what it had evicted.
 const LOOKS: u32 = 20_000;
+/// In so many looks it is asked to commit once.
+const COMMIT_LOOKS: u32 = 64;
 /// How long partitions are closed at most for a device that does not answer, in microseconds.
 const PATIENCE_US: u64 = 5_000_000;
 /// Partitions that could not be moved are left alone for so many attempts to find others at most, 2 to
@@ -193,7 +195,7 @@ impl Engine {
     pub fn move_writes_to(&self, lane: usize) -> bool {
         match &lock(&self.mover).job {
             Some(Job { phase: Phase::Clear(_), to, .. }) => *to == lane,
-            Some(job) => matches!(job.phase, Phase::HandOver | Phase::End),
+            Some(job) => matches!(job.phase, Phase::Ready(..) | Phase::HandOver | Phase::End),
             None => true,
         }
     }
@@ -234,7 +236,11 @@ impl Engine {
 
     /// As [`Engine::change_table_in`], in all lanes whose devices work.
     pub(crate) fn change_table(&self, change: impl FnOnce(&mut Lanes)) -> io::Result<()> {
-        self.change_table_in(&self.working(), change)
+        let working = self.working();
+        if working.is_empty() {
+            return Err(io::Error::other("no device of the store works"));
+        }
+        self.change_table_in(&working, change)
     }
 
     /// The positions of the lanes whose devices work.
@@ -344,8 +350,10 @@ impl Mover {
         let table = *lock(&engine.table);
         let works = |number| engine.lanes[engine.position_of(number)].health() == Health::Good;
         let rested = |first: usize| self.tired.get(&first).is_none_or(|tired| tired.wait == 0);
+        // What stays half evicted until its segment is cleaned could come back with its keys.
+        let receives = |number| !engine.lanes[engine.position_of(number)].log.keeps_ends();
         let run = run_length(engine);
-        let next = next_motion(&table, &engine.capacities(), run, works, rested);
+        let next = next_motion(&table, &engine.capacities(), run, works, receives, rested);
         let (partitions, from, to) = next?;
         let (from, to) = (engine.position_of(from), engine.position_of(to));
         let phase = Phase::Ready(engine.lanes[to].log.evicting(), 0);
@@ -363,6 +371,10 @@ impl Mover {
             let number = engine.lanes[position].number();
             // It must know first: one that does not, when the others do, counts as out of date.
             let mut order = engine.working();
+            if order.len() < engine.lanes.iter().filter(|lane| engine.is_used(lane)).count() {
+                // One that does not hear of it would miss it at the next start.
+                return Some(RETRY);
+            }
             order.retain(|&other| other != position);
             order.insert(0, position);
             let left = engine.change_table_in(&order, |table| {
@@ -372,7 +384,7 @@ impl Mover {
             return Some(if left.is_ok() { Duration::ZERO } else { RETRY });
         }
         let run = run_length(engine);
-        next_motion(&table, &engine.capacities(), run, |_| true, |_| true).map(|_| RETRY)
+        next_motion(&table, &engine.capacities(), run, |_| true, |_| true, |_| true).map(|_| RETRY)
     }
 }
 
@@ -392,11 +404,12 @@ impl Job {
                 });
                 *looks += 1;
                 if !evicting.is_empty() && *looks < LOOKS {
-                    to.want_commit();
+                    if *looks % COMMIT_LOOKS == 1 {
+                        to.want_commit();
+                    }
                     return Stepped::Waiting;
                 }
                 if !evicting.is_empty() {
-                    // It keeps something that it cannot read.
                     self.given_up = true;
                     return Stepped::Done;
                 }
@@ -471,7 +484,7 @@ impl Job {
                     return Stepped::Failed;
                 }
                 self.open(engine, self.to);
-                let _ = engine.share_memory(engine.memory());
+                let _ = engine.share_memory();
                 self.undoings = None;
                 Phase::Empty(Walk::default())
             }
@@ -690,10 +703,11 @@ fn walked(engine: &Engine, position: usize, partitions: &Range<usize>) -> Walked
 }
 
 /// Deletes what recovery found in a lane of partitions that it does not own, durably, before anybody is
-/// served: it may be older than what the partitions' lanes have had, and they may become this lane's.
-pub(crate) fn delete_strays(lane: &Arc<Lane>) -> Result<(), StoreError> {
+/// served: it may be older than what the partitions' lanes have had. `all`: they may become this lane's
+/// at once, as those of lanes that are forgotten do.
+pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreError> {
     let strays = std::mem::take(&mut *lock(&lane.strays));
-    if strays.is_empty() || !lane.store_options().is_some_and(promises) {
+    if strays.is_empty() {
         return Ok(());
     }
     let mut session = lane.session(Waker::noop().clone());
@@ -701,16 +715,29 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>) -> Result<(), StoreError> {
     walk.handles = strays.into_iter().map(|address| session.handle(address)).collect();
     while !walk.handles.is_empty() {
         session.tick(lane.now.load(Ordering::Relaxed));
-        let stepped = walk.chunk(&session, |handle| match session.reopen(handle) {
-            Outcome::Ready(Some(item)) if !lane.owns(session.key(item.key()).lo) => {
-                session.give_up(&item).map(|()| item.record_size())
+        let stepped = walk.chunk(&session, |handle| {
+            if session.is_unreadable(handle) {
+                let unreadable = session.unreadable();
+                if matches!(unreadable, Outcome::Ready(_)) {
+                    session.give_up_unreadable(handle, 0..lane.index.stripe_count());
+                }
+                return unreadable;
             }
-            other => other.map(|_| 0),
+            match session.reopen(handle) {
+                Outcome::Ready(Some(item)) if !lane.owns(session.key(item.key()).lo) => {
+                    session.give_up(&item).map(|()| item.record_size())
+                }
+                other => other.map(|_| 0),
+            }
         });
         session.sleep();
         lane.serve_reads();
         lane.clean(&mut cleaner);
         if !lane.commit() || stepped == Stepped::Failed {
+            if !all {
+                // They are deleted before their partitions can come back.
+                break;
+            }
             let why = io::Error::other("what is left of keys that moved away cannot be deleted");
             return Err(StoreError::Device(why));
         }

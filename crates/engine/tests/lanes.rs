@@ -433,6 +433,24 @@ fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     ));
 }
 
+/// A second device that never came to be is not missed, and its share of the keys belongs to the first.
+#[test]
+fn a_store_whose_second_device_never_joined_goes_on_without_it() {
+    let mut devices = names(&["a", "b"]);
+    devices[1].1 = Arc::new(SimDevice::new(64 << 10, 1));
+    let refused = Engine::open_without_threads(options(&devices, Durability::Sync));
+    assert!(refused.is_err());
+    drop(refused);
+    devices.truncate(1);
+    let mut machine = Machine::start(devices, Durability::Sync);
+    filled(&mut machine, 300);
+    for seed in 0..3 {
+        machine = machine.restart(Some(seed), |_, _| {}).expect("a start");
+        assert_eq!(machine.partitions()["a"], 4096);
+        all_there(&mut machine, 300);
+    }
+}
+
 /// At every point of a motion the power may go, or a device vanish for good: what is lost is lost, and
 /// nothing comes back.
 #[test]

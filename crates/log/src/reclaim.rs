@@ -175,7 +175,7 @@ impl Log {
         self.evicting.load(Ordering::Acquire) > 0
     }
 
-    /// The segments, and which use of them, that records were removed from without a newer version, and
+    /// The segments, and which use of them, that records are being removed from without a newer version, and
     /// that is not durable yet.
     pub fn evicting(&self) -> Vec<(SegmentNumber, u32)> {
         if !self.is_evicting() {
@@ -192,8 +192,13 @@ impl Log {
     pub fn is_evicting_from(&self, number: SegmentNumber, generation: u32) -> bool {
         let segment = self.segment(number);
         segment.generation() == generation
-            && (matches!(segment.state(), State::Cleaning | State::Quarantine)
-                || self.has_kept_ends(number))
+            && matches!(segment.state(), State::Cleaning | State::Quarantine)
+    }
+
+    /// Whether some segment stays although records were removed from it without a newer version: until it
+    /// is cleaned, a crash could bring them back.
+    pub fn keeps_ends(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.keeps_ends())
     }
 
     /// Before records are removed without a newer version. [`Log::begin_cleaning`] does it;

@@ -328,6 +328,7 @@ impl Store {
         let superblock = Superblock { counter, ..changing.superblock };
         let mut block = [0; BLOCK];
         superblock.encode(&mut block);
+        debug_assert!(Superblock::decode(&block).is_ok(), "the next start could not read it");
         self.write(SUPERBLOCKS[superblock.copy()], &block)
     }
 
@@ -454,6 +455,11 @@ impl Store {
             kept.sort_unstable();
             kept.dedup();
         }
+    }
+
+    /// Whether any segment has such ends as [`Store::kept_ends`] gives.
+    pub(crate) fn keeps_ends(&self) -> bool {
+        !lock(&self.kept_ends).is_empty()
     }
 
     /// The offsets of such records in a segment.
