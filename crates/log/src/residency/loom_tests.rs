@@ -35,7 +35,7 @@ impl World {
         let frames = u64::from(SEGMENT) * 8;
         let config = Config { segment_size: SEGMENT as usize, max_frame_bytes: frames };
         let log = Log::new(config, Some(store), budget, Arc::clone(&epochs)).unwrap();
-        *lock(&log.numbers) = (1..=SEGMENTS).rev().collect();
+        lock(&log.numbers).extend((1..=SEGMENTS).rev());
         let address = append(&log, Stream::Hot, b'a');
         log.seal_all();
         let mut committer = Committer::default();
@@ -80,6 +80,7 @@ fn superblock(geometry: Geometry) -> Superblock {
         image_segment: 0,
         generation_floor: 0,
         image_bytes: 0,
+        fast_segments: 0,
         lanes: Lanes::alone(1),
     }
 }
