@@ -90,25 +90,8 @@ pub struct LaneState {
     pub capacity: u64,
     /// Items in its index.
     pub items: u64,
-    /// Bytes of their records.
-    pub item_bytes: u64,
-    /// If it has a lower device.
-    pub tiers: Option<Tiers>,
-}
-
-/// How a lane's two devices are used: bytes of places for segments.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tiers {
-    /// What the lower device is called.
-    pub lower: String,
-    /// On the fast device.
-    pub fast_bytes: u64,
-    /// Of these, those that hold something.
-    pub fast_used: u64,
-    /// On the lower device.
-    pub lower_bytes: u64,
-    /// Of these, those that hold something.
-    pub lower_used: u64,
+    /// What its lower device is called, if it has one.
+    pub lower: Option<String>,
 }
 
 /// Why a device cannot be drained.
@@ -281,9 +264,12 @@ impl Engine {
 
     /// A snapshot of what the engine holds and has counted.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        self.lanes.iter().for_each(|lane| stats.add(&lane.stats()));
-        stats
+        Stats::sum(&self.lane_stats())
+    }
+
+    /// The parts of [`Engine::stats`], in the order of [`Engine::lanes`].
+    pub fn lane_stats(&self) -> Vec<Stats> {
+        self.lanes.iter().map(|lane| lane.stats()).collect()
     }
 
     /// Sets the counters to zero (`stats reset`); gauges stay.
@@ -379,24 +365,17 @@ impl Engine {
     pub fn lanes(&self) -> Vec<LaneState> {
         let table = *lock(&self.table);
         let state = |lane: &Arc<Lane>| {
-            let (number, stats) = (lane.number(), lane.stats());
+            let number = lane.number();
             LaneState {
                 number,
                 name: lane.name().to_owned(),
                 partitions: table.owned(number),
                 draining: table.is_draining(number),
-                drained: !table.is_member(number) && lane.options.store.is_some(),
+                drained: !is_used(&table, lane),
                 health: lane.health(),
                 capacity: lane.capacity(),
-                items: stats.items,
-                item_bytes: stats.item_bytes,
-                tiers: lane.lower_name().map(|lower| Tiers {
-                    lower: lower.to_owned(),
-                    fast_bytes: stats.fast_bytes,
-                    fast_used: stats.fast_used,
-                    lower_bytes: stats.lower_bytes,
-                    lower_used: stats.lower_used,
-                }),
+                items: lane.index.items(),
+                lower: lane.lower_name().map(str::to_owned),
             }
         };
         self.lanes.iter().map(state).collect()
@@ -424,8 +403,7 @@ impl Engine {
         // The mover lets emptied lanes go.
         let still = self.hold_still();
         let table = *lock(&self.table);
-        let is_used = |lane: &&Arc<Lane>| table.is_member(lane.number());
-        let mut used = self.lanes.iter().filter(is_used);
+        let mut used = self.lanes.iter().filter(|lane| self.is_used(lane));
         let Some(lane) = used.clone().find(|lane| lane.name() == name) else {
             let names = used.map(|lane| lane.name().to_owned()).collect();
             return Err(DrainError::Unknown { names });
@@ -477,8 +455,12 @@ impl Engine {
 
     /// Whether the lane is a part of the store, and not one that was drained.
     pub(crate) fn is_used(&self, lane: &Lane) -> bool {
-        lane.options.store.is_none() || lock(&self.table).is_member(lane.number())
+        is_used(&lock(&self.table), lane)
     }
+}
+
+fn is_used(table: &Lanes, lane: &Lane) -> bool {
+    lane.options.store.is_none() || table.is_member(lane.number())
 }
 
 impl Drop for Engine {
@@ -585,6 +567,7 @@ fn open_lanes(
             store: Some(LaneStore {
                 device,
                 common: store.clone(),
+                found: lane.found,
                 segment_size: lane.segment_size,
                 lanes: Lanes { here: lane.number as u8, ..*opening },
                 read_all: assembled.forgets,
@@ -606,7 +589,7 @@ fn open_lanes(
     let mut opened = Vec::with_capacity(needs.len());
     for exists in [true, false] {
         let these: Vec<usize> =
-            (0..needs.len()).filter(|&at| assembled.lanes[at].exists == exists).collect();
+            (0..needs.len()).filter(|&at| assembled.lanes[at].found.is_some() == exists).collect();
         let results: Vec<_> = std::thread::scope(|scope| {
             let open = &open;
             let threads: Vec<_> =

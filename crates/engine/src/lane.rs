@@ -18,7 +18,7 @@ use crate::wins::Wins;
 use crate::{OpenError, Options, StoreDevice, StoreOptions, UnixSeconds, WhenFull};
 use larder_disk::ReadQueue;
 use larder_log::cover::DeadMap;
-use larder_log::format::{Lanes, PARTITIONS};
+use larder_log::format::{Lanes, PARTITIONS, Superblock};
 use larder_log::store::SEQ_LEASE;
 use larder_log::{
     Address, Budget, Buffers, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State, Tier,
@@ -68,6 +68,8 @@ pub(crate) struct LaneStore {
     pub(crate) device: StoreDevice,
     /// What all lanes have in common.
     pub(crate) common: StoreOptions,
+    /// The superblock on it, if it has a store already.
+    pub(crate) found: Option<Superblock>,
     /// Bytes of a segment, if there is no store yet.
     pub(crate) segment_size: usize,
     /// What its superblock is to say, and which partitions it has owned so far.

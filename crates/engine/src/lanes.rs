@@ -20,8 +20,8 @@ pub(crate) struct Member {
     pub(crate) device: usize,
     /// Bytes of a segment.
     pub(crate) segment_size: usize,
-    /// There is a store on it already.
-    pub(crate) exists: bool,
+    /// The superblock on it, if it has a store already.
+    pub(crate) found: Option<Superblock>,
 }
 
 /// What the given devices are together.
@@ -69,7 +69,7 @@ pub(crate) fn assemble(
         let own = superblock.lanes.members[number];
         if is_member && !lanes.iter().any(|lane: &Member| lane.number == number) {
             let segment_size = superblock.geometry.segment_size() as usize;
-            lanes.push(Member { number, device: *device, segment_size, exists: true });
+            lanes.push(Member { number, device: *device, segment_size, found: Some(*superblock) });
         } else if is_member {
             return Err(StoreError::Foreign { name: name.clone() });
         } else if own == superblock.store_id as u64 {
@@ -103,7 +103,7 @@ pub(crate) fn assemble(
         };
         table.members[number] = id(device).max(1);
         table.joining |= 1 << number;
-        lanes.push(Member { number, device, segment_size, exists: false });
+        lanes.push(Member { number, device, segment_size, found: None });
     }
     if stores.is_empty() && lanes.len() == 1 {
         // A program that knows of one lane can read it.

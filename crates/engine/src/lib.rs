@@ -32,7 +32,7 @@ mod wins;
 mod write;
 
 pub use durability::{Durability, Health, LowerDevice, MonotonicClock, StoreDevice, StoreOptions};
-pub use engine::{DrainError, Engine, LaneState, ManualCleaner, OpenError, Tiers};
+pub use engine::{DrainError, Engine, LaneState, ManualCleaner, OpenError};
 pub use expiry::{Expiry, UnixSeconds};
 pub use item::{Item, ItemHandle};
 pub use key::Key;

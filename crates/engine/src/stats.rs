@@ -162,8 +162,15 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// What several lanes hold and have counted together.
+    pub fn sum(lanes: &[Stats]) -> Stats {
+        let mut sum = Stats::default();
+        lanes.iter().for_each(|lane| sum.add(lane));
+        sum
+    }
+
     /// Adds what another lane holds and has counted.
-    pub(crate) fn add(&mut self, other: &Stats) {
+    fn add(&mut self, other: &Stats) {
         self.totals.add(&other.totals);
         self.items += other.items;
         self.item_bytes += other.item_bytes;

@@ -6,7 +6,6 @@ use crate::lane::LaneStore;
 use larder_log::Store;
 use larder_log::format::superblock::SuperblockError;
 use larder_log::format::{self, Geometry, Superblock};
-use larder_log::recover::read_superblock;
 use std::time::Duration;
 
 /// Whether a device that begins with `head` holds a store, of whatever version and in whatever state,
@@ -21,7 +20,7 @@ pub fn is_store(head: &[u8]) -> bool {
     !matches!(chosen, Err(SuperblockError::NotAStore))
 }
 
-/// A store whose superblock was read, and what that says about its recovery.
+/// A store that is open, and what that says about its recovery.
 pub(crate) struct Opened {
     pub(crate) store: Store,
     pub(crate) recovery: Recovery,
@@ -37,27 +36,23 @@ pub(crate) struct Recovery {
 /// The fewest segments that a store works with: both open ones, and what is reserved.
 const MIN_SEGMENTS: u32 = 16;
 
-/// Opens the store on a device, or makes one there.
+/// Opens the store whose superblock was found on a device, or makes one there.
 pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, StoreError> {
     let began = (options.common.clock.0)();
-    let device = &options.device.device;
-    // What a killed server wrote and did not sync is not durable merely because it can be read.
-    device.sync()?;
     let mut report = Recovered::default();
-    let superblock = match read_superblock(&**device)? {
-        Ok(superblock) if superblock.volatile => {
+    let superblock = match options.found {
+        Some(superblock) if superblock.volatile => {
             report.discarded = true;
             discarded(options, superblock)
         }
-        Ok(superblock) => {
+        Some(superblock) => {
             report.clean = superblock.clean;
             superblock
         }
-        Err(SuperblockError::Empty) => {
+        None => {
             report.created = true;
             create(options, options.segment_size, hash_seed)?
         }
-        Err(error) => return Err(StoreError::Superblock(error)),
     };
     let (device, superblock) = join(&options.device, superblock)?;
     let store = Store::new(device, Superblock { lanes: options.lanes, ..superblock });
@@ -84,44 +79,20 @@ fn create(
         Some(geometry) if geometry.segment_count() >= MIN_SEGMENTS => geometry,
         _ => return Err(too_small),
     };
-    Ok(Superblock {
-        counter: 0,
-        compatible: 0,
-        store_id: u128::from(id_high) << 64 | u128::from(id_low),
-        hash_seed,
-        checksum_seed,
-        geometry,
-        created: options.common.created,
-        clean: false,
-        volatile: false,
-        seq_limit: 0,
-        fence: 0,
-        pending_flush: 0,
-        next_commit: 1,
-        image_segment: 0,
-        generation_floor: 0,
-        image_bytes: 0,
-        lanes: options.lanes,
-        fast_segments: 0,
-    })
+    let store_id = u128::from(id_high) << 64 | u128::from(id_low);
+    Ok(Superblock::new(store_id, hash_seed, checksum_seed, geometry, options.common.created))
 }
 
 /// The superblock of a store whose contents are discarded. It is the same store to its other devices, and
 /// with another secret nothing of what lies there passes for its own.
 fn discarded(options: &LaneStore, superblock: Superblock) -> Superblock {
+    let Superblock { counter, compatible, store_id, hash_seed, geometry, .. } = superblock;
+    let [.., checksum_seed] = options.device.seeds;
     Superblock {
-        checksum_seed: options.device.seeds[2],
-        created: options.common.created,
-        clean: false,
-        volatile: false,
-        seq_limit: 0,
-        fence: 0,
-        pending_flush: 0,
-        next_commit: 1,
-        image_segment: 0,
-        generation_floor: 0,
-        image_bytes: 0,
-        ..superblock
+        counter,
+        compatible,
+        fast_segments: superblock.fast_segments,
+        ..Superblock::new(store_id, hash_seed, checksum_seed, geometry, options.common.created)
     }
 }
 

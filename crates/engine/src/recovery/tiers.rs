@@ -33,7 +33,7 @@ pub(super) fn join(
         true => known(lower, superblock)?,
         false => joining(lower, fast, superblock)?,
     };
-    let border = fast_part(&superblock).map_or(0, |part| part.total_bytes());
+    let border = superblock.fast_part().map_or(0, |part| part.total_bytes());
     if fast.size() < border {
         return Err(StoreError::Shrunk { needed: border });
     }
@@ -49,7 +49,7 @@ pub(super) fn join(
 
 /// The lower device that the superblock speaks of.
 fn known(lower: &LowerDevice, superblock: Superblock) -> Result<Superblock, StoreError> {
-    let fast = fast_part(&superblock).ok_or_else(|| wrong(lower, LabelError::Damaged))?;
+    let fast = superblock.fast_part().ok_or_else(|| wrong(lower, LabelError::Damaged))?;
     let label = Label::new(superblock.store_id, fast);
     label.check(&head(lower)?).map_err(|error| wrong(lower, error))?;
     Ok(superblock)
@@ -82,11 +82,6 @@ fn joining(
     lower.device.sync()?;
     superblock.fast_segments = geometry.segment_count();
     Ok(superblock)
-}
-
-/// The segments on the fast device.
-fn fast_part(superblock: &Superblock) -> Option<Geometry> {
-    Geometry::new(superblock.geometry.segment_size(), superblock.fast_segments)
 }
 
 fn head(lower: &LowerDevice) -> Result<[u8; LABEL_BYTES], StoreError> {

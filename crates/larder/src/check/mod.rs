@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use larder_disk::{Device, FILE_NAME, FileDevice, Joined};
 use larder_log::format::tier::{LABEL_AREA, LABEL_BYTES};
-use larder_log::format::{Geometry, Label, LabelError, SuperblockError};
+use larder_log::format::{Label, LabelError, SuperblockError};
 use larder_log::recover::read_superblock;
 
 /// There is no store, or it cannot be read.
@@ -148,8 +148,7 @@ fn join(
     let (path, lower) = open(path)?;
     let mut head = [0; LABEL_BYTES];
     lower.read_at(0, &mut head).map_err(|error| CheckError::Read(path.clone(), error))?;
-    let size = superblock.geometry.segment_size();
-    let checked = match Geometry::new(size, superblock.fast_segments) {
+    let checked = match superblock.fast_part() {
         Some(fast) => {
             Label::new(superblock.store_id, fast).check(&head).map(|()| fast.total_bytes())
         }

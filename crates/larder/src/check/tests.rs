@@ -6,8 +6,8 @@ use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use larder_log::format::segment::JumboSize;
 use larder_log::format::summary::{Entry, Place};
 use larder_log::format::{
-    BLOCK, DurableEnd, Expect, Extent, Geometry, Header, Lanes, Meta, SegmentSeed, Summary,
-    Superblock, Tail, Trailer, Use, meta, record_checksum, scan, value_hash,
+    BLOCK, DurableEnd, Expect, Extent, Geometry, Header, Meta, SegmentSeed, Summary, Superblock,
+    Tail, Trailer, Use, meta, record_checksum, scan, value_hash,
 };
 
 use super::report::{Report, Verdict};
@@ -33,25 +33,12 @@ struct Segment {
 impl Image {
     fn new(segments: u32) -> Image {
         let geometry = Geometry::new(SEGMENT, segments).unwrap();
+        let store_id = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
         let superblock = Superblock {
             counter: 1,
-            compatible: 0,
-            store_id: 0x1234_5678_9abc_def0_0fed_cba9_8765_4321,
-            hash_seed: 7,
-            checksum_seed: 0x5eed,
-            geometry,
-            created: NOW - 86_400,
-            clean: false,
-            volatile: false,
             seq_limit: 1000,
-            fence: 0,
-            pending_flush: 0,
             next_commit: 0,
-            image_segment: 0,
-            generation_floor: 0,
-            image_bytes: 0,
-            lanes: Lanes::alone(0x1234_5678_9abc_def0_0fed_cba9_8765_4321),
-            fast_segments: 0,
+            ..Superblock::new(store_id, 7, 0x5eed, geometry, NOW - 86_400)
         };
         let image = Image { device: SimDevice::new(geometry.total_bytes(), 1), superblock };
         image.write_superblock();

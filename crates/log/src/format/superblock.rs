@@ -142,6 +142,42 @@ pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), Supe
 }
 
 impl Superblock {
+    /// The superblock of a store in which nothing has happened yet, alone on one device. The two seeds and
+    /// the id are random.
+    pub fn new(
+        store_id: u128,
+        hash_seed: u64,
+        checksum_seed: u64,
+        geometry: Geometry,
+        created: u64,
+    ) -> Self {
+        Superblock {
+            counter: 0,
+            compatible: 0,
+            store_id,
+            hash_seed,
+            checksum_seed,
+            geometry,
+            created,
+            clean: false,
+            volatile: false,
+            seq_limit: 0,
+            fence: 0,
+            pending_flush: 0,
+            next_commit: 1,
+            image_segment: 0,
+            generation_floor: 0,
+            image_bytes: 0,
+            lanes: Lanes::alone(store_id),
+            fast_segments: 0,
+        }
+    }
+
+    /// The segments that lie on the fast device; `None` without a lower one.
+    pub fn fast_part(&self) -> Option<Geometry> {
+        Geometry::new(self.geometry.segment_size(), self.fast_segments)
+    }
+
     /// Which copy it is to be written to.
     pub fn copy(&self) -> usize {
         (self.counter % 2) as usize

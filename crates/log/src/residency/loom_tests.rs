@@ -63,26 +63,7 @@ impl World {
 }
 
 fn superblock(geometry: Geometry) -> Superblock {
-    Superblock {
-        counter: 0,
-        compatible: 0,
-        store_id: 1,
-        hash_seed: 2,
-        checksum_seed: 3,
-        geometry,
-        created: 0,
-        clean: false,
-        volatile: false,
-        seq_limit: 1 << 20,
-        fence: 0,
-        pending_flush: 0,
-        next_commit: 1,
-        image_segment: 0,
-        generation_floor: 0,
-        image_bytes: 0,
-        fast_segments: 0,
-        lanes: Lanes::alone(1),
-    }
+    Superblock { seq_limit: 1 << 20, ..Superblock::new(1, 2, 3, geometry, 0) }
 }
 
 /// Appends a record whose key and value are made of `byte`.

@@ -4,7 +4,7 @@
 
 use std::fmt::{Display, Write};
 
-use larder_engine::{Health, LaneState};
+use larder_engine::{Health, LaneState, Stats};
 
 use crate::process;
 use crate::server::store;
@@ -35,11 +35,12 @@ impl Page {
 /// Everything there is to measure.
 pub(super) fn text(source: &Source) -> String {
     let mut page = Page(String::with_capacity(8 << 10));
-    let engine = source.engine.stats();
+    let lanes = source.engine.lane_stats();
+    let engine = Stats::sum(&lanes);
     process_metrics(source, &mut page);
     command_metrics(source, &engine.totals, &mut page);
     memory_metrics(&engine, &mut page);
-    store_metrics(source, &engine, &mut page);
+    store_metrics(source, &engine, &lanes, &mut page);
     connection_metrics(source, &mut page);
     page.0
 }
@@ -141,7 +142,7 @@ fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
     }
 }
 
-fn store_metrics(source: &Source, engine: &larder_engine::Stats, page: &mut Page) {
+fn store_metrics(source: &Source, engine: &Stats, lanes: &[Stats], page: &mut Page) {
     let settings = source.settings();
     page.head("store_info", "gauge", "What an acknowledged write survives.");
     let labels = format!("{{durability=\"{}\"}}", durability_name(settings.durability()));
@@ -171,7 +172,7 @@ fn store_metrics(source: &Source, engine: &larder_engine::Stats, page: &mut Page
     for (name, help, value) in counters {
         page.one(name, "counter", help, value);
     }
-    lane_metrics(source, page);
+    lane_metrics(source, lanes, page);
     page.head("commit_seconds", "gauge", "How long the latest commits took.");
     for (quantile, us) in [("0.5", engine.commit_us_p50), ("0.99", engine.commit_us_p99)] {
         let labels = format!("{{quantile=\"{quantile}\"}}");
@@ -179,26 +180,26 @@ fn store_metrics(source: &Source, engine: &larder_engine::Stats, page: &mut Page
     }
 }
 
-fn lane_metrics(source: &Source, page: &mut Page) {
-    let lanes = source.engine.lanes();
+fn lane_metrics(source: &Source, stats: &[Stats], page: &mut Page) {
     if !source.settings().has_store() {
         return;
     }
-    let mut each = |name, help, value: &dyn Fn(&LaneState) -> u64| {
+    let lanes = source.engine.lanes();
+    let mut each = |name, help, value: &dyn Fn(&LaneState, &Stats) -> u64| {
         page.head(name, "gauge", help);
-        for lane in &lanes {
+        for (lane, stats) in lanes.iter().zip(stats) {
             let labels = format!("{{lane=\"{}\",device={:?}}}", lane.number, lane.name);
-            page.sample(name, &labels, value(lane));
+            page.sample(name, &labels, value(lane, stats));
         }
     };
-    each("lane_healthy", "Whether the device takes writes.", &|lane| {
+    each("lane_healthy", "Whether the device takes writes.", &|lane, _| {
         u64::from(lane.health == Health::Good)
     });
-    each("lane_draining", "Whether the device is being emptied.", &|lane| lane.draining.into());
-    each("lane_partitions", "Shares of the keys, of 4096.", &|lane| lane.partitions as u64);
-    each("lane_items", "Items of the device's keys.", &|lane| lane.items);
-    each("lane_bytes", "Bytes of their records.", &|lane| lane.item_bytes);
-    each("lane_capacity_bytes", "Size of the device.", &|lane| lane.capacity);
+    each("lane_draining", "Whether the device is being emptied.", &|lane, _| lane.draining.into());
+    each("lane_partitions", "Shares of the keys, of 4096.", &|lane, _| lane.partitions as u64);
+    each("lane_items", "Items of the device's keys.", &|_, stats| stats.items);
+    each("lane_bytes", "Bytes of their records.", &|_, stats| stats.item_bytes);
+    each("lane_capacity_bytes", "Size of the device.", &|lane, _| lane.capacity);
 }
 
 fn connection_metrics(source: &Source, page: &mut Page) {

@@ -2,14 +2,15 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use larder_engine::{Health, LaneState};
+use larder_engine::{Health, LaneState, Stats};
 
 use super::{Row, Source, put};
 use crate::process;
 use crate::settings::{MEMCACHED_VERSION, durability_name};
 
 pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
-    let engine = source.engine.stats();
+    let lanes = source.engine.lane_stats();
+    let engine = Stats::sum(&lanes);
     let net = source.net_totals();
     process_rows(source, row);
     connection_rows(source, &net, row);
@@ -17,7 +18,7 @@ pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
     transport_rows(source, &engine, &net, row);
     mechanism_rows(&engine, row);
     item_rows(&engine, row);
-    larder_rows(source, &engine, &net, row);
+    larder_rows(source, &engine, &lanes, &net, row);
 }
 
 fn process_rows(source: &Source, row: &mut Row<'_>) {
@@ -156,7 +157,7 @@ fn item_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
 }
 
 /// Without a store these say so, with 0 and `none`.
-fn store_rows(source: &Source, engine: &larder_engine::Stats, row: &mut Row<'_>) {
+fn store_rows(source: &Source, engine: &Stats, lanes: &[Stats], row: &mut Row<'_>) {
     let settings = source.settings();
     match settings.has_store() {
         true => put(row, "larder_store", settings.show_store()),
@@ -175,11 +176,12 @@ fn store_rows(source: &Source, engine: &larder_engine::Stats, row: &mut Row<'_>)
     put(row, "larder_recovered_items", engine.recovered_items);
     put(row, "larder_recovery_ms", engine.recovery_ms);
     if settings.has_store() {
-        source.engine.lanes().iter().for_each(|lane| lane_rows(lane, row));
+        let states = source.engine.lanes();
+        states.iter().zip(lanes).for_each(|(lane, stats)| lane_rows(lane, stats, row));
     }
 }
 
-fn lane_rows(lane: &LaneState, row: &mut Row<'_>) {
+fn lane_rows(lane: &LaneState, stats: &Stats, row: &mut Row<'_>) {
     let mut put_of = |what: &str, value: &dyn std::fmt::Display| {
         put(row, &format!("larder_lane_{}_{what}", lane.number), value);
     };
@@ -191,29 +193,30 @@ fn lane_rows(lane: &LaneState, row: &mut Row<'_>) {
         Health::Good => put_of("state", &"ok"),
     }
     put_of("partitions", &lane.partitions);
-    put_of("items", &lane.items);
-    put_of("bytes", &lane.item_bytes);
+    put_of("items", &stats.items);
+    put_of("bytes", &stats.item_bytes);
     put_of("capacity", &lane.capacity);
-    if let Some(tiers) = &lane.tiers {
-        put_of("lower_device", &tiers.lower);
-        put_of("fast_used", &tiers.fast_used);
-        put_of("fast_capacity", &tiers.fast_bytes);
-        put_of("lower_used", &tiers.lower_used);
-        put_of("lower_capacity", &tiers.lower_bytes);
+    if let Some(lower) = &lane.lower {
+        put_of("lower_device", lower);
+        put_of("fast_used", &stats.fast_used);
+        put_of("fast_capacity", &stats.fast_bytes);
+        put_of("lower_used", &stats.lower_used);
+        put_of("lower_capacity", &stats.lower_bytes);
     }
 }
 
 /// What memcached has no row for.
 fn larder_rows(
     source: &Source,
-    engine: &larder_engine::Stats,
+    engine: &Stats,
+    lanes: &[Stats],
     net: &super::NetTotals,
     row: &mut Row<'_>,
 ) {
     put(row, "larder_version", env!("CARGO_PKG_VERSION"));
     put(row, "larder_health", source.readiness().err().unwrap_or("ok".into()));
     put(row, "larder_io", source.net.backend().kind.name());
-    store_rows(source, engine, row);
+    store_rows(source, engine, lanes, row);
     put(row, "larder_bytes_resident", engine.item_bytes - engine.flash_item_bytes);
     put(row, "larder_bytes_flash", engine.flash_item_bytes);
     put(row, "larder_memory_used", engine.memory_used);
