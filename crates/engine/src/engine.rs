@@ -221,13 +221,10 @@ impl Engine {
     }
 
     fn of(options: Options, lanes: Box<[Arc<Lane>]>, table: Lanes) -> Arc<Engine> {
-        let numbers: Vec<usize> = lanes.iter().map(|lane| lane.number()).collect();
-        let position = |partition: usize| {
-            let owner = usize::from(table.owners[partition]);
-            numbers.iter().position(|&number| number == owner).unwrap_or(0)
-        };
+        let position =
+            |partition: usize| position_of(&lanes, table.owners[partition].into()).unwrap_or(0);
         let partitions = Partitions::new(position, lanes.len() == 1 && table.motion.is_none());
-        let mover = Mover::new(&table, &numbers);
+        let mover = Mover::new(&table, &lanes);
         let recovered = lanes
             .iter()
             .filter_map(|lane| lane.recovered())
@@ -457,6 +454,11 @@ impl Engine {
     pub(crate) fn is_used(&self, lane: &Lane) -> bool {
         is_used(&lock(&self.table), lane)
     }
+}
+
+/// The position of the lane with this number.
+pub(crate) fn position_of(lanes: &[Arc<Lane>], number: usize) -> Option<usize> {
+    lanes.iter().position(|lane| lane.number() == number)
 }
 
 fn is_used(table: &Lanes, lane: &Lane) -> bool {

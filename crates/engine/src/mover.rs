@@ -16,17 +16,19 @@
 //! that reads a log deletes whatever else it finds of partitions that are not the lane's. A lane never
 //! shows keys of partitions that it does not own, so at every moment each key has one version.
 
-use crate::engine::{Engine, promises};
-use crate::fetch::LaneReads;
+mod walk;
+
+pub(crate) use walk::delete_strays;
+
+use crate::engine::{Engine, position_of, promises};
 use crate::lane::session::LaneSession;
 use crate::lane::{Lane, lock};
 use crate::lanes::next_motion;
 use crate::partitions::Partitions;
-use crate::recovery::StoreError;
-use crate::{Durability, Health, ItemHandle, Key, Outcome};
+use crate::{Durability, Health, Key};
+use larder_log::SegmentNumber;
 use larder_log::format::{Lanes, Motion, PARTITIONS, partition};
-use larder_log::{Address, SegmentNumber};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -34,11 +36,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
+use walk::{Stepped, Walk, walked};
 
-/// Items that one step copies or deletes at most.
-const CHUNK: usize = 64;
-/// Bytes of values that one step copies before it ends.
-const CHUNK_BYTES: usize = 1 << 20;
 /// How often what is waited for is looked at, if nobody wakes the mover.
 const POLL: Duration = Duration::from_micros(100);
 /// How long the mover rests between two steps that nobody waits for.
@@ -94,30 +93,6 @@ enum Phase {
     AwaitEmpty(u64),
     /// The motion has ended.
     End,
-}
-
-/// A walk over the items of some stripes of a lane, until none is left that it has not seen. The cleaner
-/// gives items other addresses meanwhile, so it looks again when it has come to the end.
-#[derive(Debug, Default)]
-struct Walk {
-    /// What is to be looked at.
-    handles: Vec<ItemHandle>,
-    seen: HashSet<(Address, u32)>,
-    /// What the chunk at hand waits for.
-    reads: Option<LaneReads>,
-}
-
-/// How a step ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stepped {
-    /// There is more to do.
-    On,
-    /// It waits for somebody else.
-    Waiting,
-    /// The phase has ended.
-    Done,
-    /// It cannot be done now.
-    Failed,
 }
 
 /// The mover's own state.
@@ -251,32 +226,23 @@ impl Engine {
 
     /// The lanes' numbers and capacities.
     fn capacities(&self) -> Vec<(usize, u64)> {
-        let table = lock(&self.table);
-        let member = |lane: &&Arc<Lane>| table.is_member(lane.number());
+        let member = |lane: &&Arc<Lane>| self.is_used(lane);
         self.lanes.iter().filter(member).map(|lane| (lane.number(), lane.capacity())).collect()
     }
 
     fn position_of(&self, number: usize) -> usize {
-        self.lanes.iter().position(|lane| lane.number() == number).unwrap_or(0)
+        position_of(&self.lanes, number).unwrap_or(0)
     }
 }
 
 impl Mover {
     /// What a start has to do: partitions that were on their way may have left something behind.
-    pub(crate) fn new(table: &Lanes, numbers: &[usize]) -> Self {
+    pub(crate) fn new(table: &Lanes, lanes: &[Arc<Lane>]) -> Self {
         let Some(motion) = table.motion else { return Mover::default() };
-        let at = |number: u8| numbers.iter().position(|&other| other == usize::from(number));
+        let at = |number: u8| position_of(lanes, number.into());
         let owner = table.owners[usize::from(motion.first)];
         let (Some(from), Some(to)) = (at(motion.from), at(owner)) else { return Mover::default() };
-        let job = Job {
-            partitions: motion.partitions(),
-            from,
-            to,
-            closed: false,
-            phase: Phase::Empty(Walk::default()),
-            undoings: None,
-            given_up: false,
-        };
+        let job = Job::new(motion.partitions(), from, to, Phase::Empty(Walk::default()));
         Mover { job: Some(job), ..Mover::default() }
     }
 
@@ -357,7 +323,7 @@ impl Mover {
         let (partitions, from, to) = next?;
         let (from, to) = (engine.position_of(from), engine.position_of(to));
         let phase = Phase::Ready(engine.lanes[to].log.evicting(), 0);
-        Some(Job { partitions, from, to, closed: false, phase, undoings: None, given_up: false })
+        Some(Job::new(partitions, from, to, phase))
     }
 
     /// Nothing can be moved now. A lane that is empty as it should be is let go.
@@ -394,6 +360,10 @@ fn run_length(engine: &Engine) -> usize {
 }
 
 impl Job {
+    fn new(partitions: Range<usize>, from: usize, to: usize, phase: Phase) -> Self {
+        Job { partitions, from, to, closed: false, phase, undoings: None, given_up: false }
+    }
+
     fn step(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
         let (from, to) = (&sessions[self.from], &sessions[self.to]);
         let (source, target) = (&engine.lanes[self.from], &engine.lanes[self.to]);
@@ -405,7 +375,7 @@ impl Job {
                 *looks += 1;
                 if !evicting.is_empty() && *looks < LOOKS {
                     if *looks % COMMIT_LOOKS == 1 {
-                        to.want_commit();
+                        to.wake_on_commit();
                     }
                     return Stepped::Waiting;
                 }
@@ -472,8 +442,7 @@ impl Job {
                 let (partitions, number) = (self.partitions.clone(), source.number() as u8);
                 let owner = target.number() as u8;
                 // The first lane must know it first: if it is lost later, what the other one has counts.
-                let needed = [self.from, self.to];
-                let changed = engine.change_table_in(&needed[..1], |table| {
+                let changed = engine.change_table_in(&[self.from], |table| {
                     table.owners[partitions].fill(owner);
                     if let Some(motion) = &mut table.motion {
                         motion.from = number;
@@ -512,8 +481,8 @@ impl Job {
                 Phase::End
             }
             Phase::End => {
-                let needed = [self.from, self.to];
-                let ended = engine.change_table_in(&needed, |table| table.motion = None);
+                let ended =
+                    engine.change_table_in(&[self.from, self.to], |table| table.motion = None);
                 return if ended.is_ok() { Stepped::Done } else { Stepped::Failed };
             }
         };
@@ -545,8 +514,8 @@ impl Job {
             Phase::Copy(walk) | Phase::Empty(walk) => (self.from, walk),
             _ => return,
         };
-        if let (Some(reads), Some(session)) = (walk.reads.take(), sessions.get(lane)) {
-            session.release(reads);
+        if let Some(session) = sessions.get(lane) {
+            walk.forget_reads(session);
         }
     }
 
@@ -565,189 +534,4 @@ impl Job {
         self.closed = false;
         engine.partitions.open(self.partitions.clone(), position);
     }
-}
-
-impl Walk {
-    /// Deletes a chunk of what a lane has of the partitions.
-    fn empty(
-        &mut self,
-        lane: &LaneSession,
-        Walked { stripes, shared }: Walked,
-        partitions: &Range<usize>,
-    ) -> Stepped {
-        let whole = stripes.clone();
-        self.step(lane, stripes, |handle| {
-            if lane.is_unreadable(handle) {
-                return match (shared, lane.unreadable()) {
-                    // It may be the lane's own. If it is not, nobody finds it.
-                    (true, _) => Outcome::Ready(0),
-                    (false, Outcome::Ready(_)) => {
-                        lane.give_up_unreadable(handle, whole.clone());
-                        Outcome::Ready(0)
-                    }
-                    (false, refused) => refused,
-                };
-            }
-            match lane.reopen(handle) {
-                Outcome::Ready(Some(item)) if is_of(lane, item.key(), partitions) => {
-                    lane.give_up(&item).map(|()| item.record_size())
-                }
-                other => other.map(|_| 0),
-            }
-        })
-    }
-
-    /// Copies a chunk of what a lane has of the partitions to another one.
-    fn copy(
-        &mut self,
-        from: &LaneSession,
-        to: &LaneSession,
-        stripes: Range<usize>,
-        partitions: &Range<usize>,
-    ) -> Stepped {
-        self.step(from, stripes, |handle| {
-            if from.is_unreadable(handle) {
-                return from.unreadable();
-            }
-            match from.reopen(handle) {
-                Outcome::Ready(Some(item))
-                    if is_of(from, item.key(), partitions)
-                        && item.is_item()
-                        && !item.expiry().is_past(from.now()) =>
-                {
-                    to.take_in(&item).map(|()| item.record_size())
-                }
-                other => other.map(|_| 0),
-            }
-        })
-    }
-
-    /// Has `each` look at the next few; it answers how many bytes that was. What it has to wait for it is
-    /// asked about again.
-    fn step(
-        &mut self,
-        lane: &LaneSession,
-        stripes: Range<usize>,
-        each: impl FnMut(ItemHandle) -> Outcome<usize>,
-    ) -> Stepped {
-        if let Some(reads) = &mut self.reads
-            && lane.awaits(reads)
-        {
-            return Stepped::Waiting;
-        }
-        if self.handles.is_empty() {
-            let new =
-                |handle: &ItemHandle| !self.seen.contains(&(handle.address, handle.generation));
-            self.handles = lane.handles(stripes);
-            self.handles.retain(new);
-            if self.handles.is_empty() {
-                self.reads.take().into_iter().for_each(|reads| lane.release(reads));
-                return Stepped::Done;
-            }
-        }
-        self.chunk(lane, each)
-    }
-
-    /// Has `each` look at a chunk of the handles.
-    fn chunk(
-        &mut self,
-        lane: &LaneSession,
-        mut each: impl FnMut(ItemHandle) -> Outcome<usize>,
-    ) -> Stepped {
-        let (mut bytes, mut stepped, mut left) = (0, Stepped::On, Vec::new());
-        let chunk = self.handles.split_off(self.handles.len().saturating_sub(CHUNK));
-        for handle in chunk {
-            if bytes > CHUNK_BYTES || stepped == Stepped::Failed {
-                left.push(handle);
-                continue;
-            }
-            match each(handle) {
-                Outcome::Ready(size) | Outcome::AfterCommit(size, _) => {
-                    bytes += size;
-                    self.seen.insert((handle.address, handle.generation));
-                    continue;
-                }
-                Outcome::NeedsRead | Outcome::NeedsSpace => stepped = Stepped::Waiting,
-                Outcome::Refused(_) => stepped = Stepped::Failed,
-            }
-            left.push(handle);
-        }
-        self.handles.append(&mut left);
-        let taken = lane.take_reads();
-        if let Some(before) = std::mem::replace(&mut self.reads, taken) {
-            lane.release(before);
-        }
-        stepped
-    }
-}
-
-/// The stripes of a lane that a walk is over.
-struct Walked {
-    stripes: Range<usize>,
-    /// The lane owns keys in them that the motion is not about.
-    shared: bool,
-}
-
-/// The stripes of a lane in which the partitions are.
-fn walked(engine: &Engine, position: usize, partitions: &Range<usize>) -> Walked {
-    let lane = &engine.lanes[position];
-    let stripes = lane.stripes(partitions.clone());
-    let table = lock(&engine.table);
-    let here = lane.number() as u8;
-    let per_stripe = run_length(engine);
-    let start = partitions.start / per_stripe * per_stripe;
-    let end = partitions.end.next_multiple_of(per_stripe).min(PARTITIONS);
-    let others = (start..end).filter(|at| !partitions.contains(at));
-    let shared = { others }.any(|at| table.owners[at] == here);
-    Walked { stripes, shared }
-}
-
-/// Deletes what recovery found in a lane of partitions that it does not own, durably, before anybody is
-/// served: it may be older than what the partitions' lanes have had. `all`: they may become this lane's
-/// at once, as those of lanes that are forgotten do.
-pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreError> {
-    let strays = std::mem::take(&mut *lock(&lane.strays));
-    if strays.is_empty() {
-        return Ok(());
-    }
-    let mut session = lane.session(Waker::noop().clone());
-    let (mut walk, mut cleaner) = (Walk::default(), None);
-    walk.handles = strays.into_iter().map(|address| session.handle(address)).collect();
-    while !walk.handles.is_empty() {
-        session.tick(lane.now.load(Ordering::Relaxed));
-        let stepped = walk.chunk(&session, |handle| {
-            if session.is_unreadable(handle) {
-                let unreadable = session.unreadable();
-                if matches!(unreadable, Outcome::Ready(_)) {
-                    session.give_up_unreadable(handle, 0..lane.index.stripe_count());
-                }
-                return unreadable;
-            }
-            match session.reopen(handle) {
-                Outcome::Ready(Some(item)) if !lane.owns(session.key(item.key()).lo) => {
-                    session.give_up(&item).map(|()| item.record_size())
-                }
-                other => other.map(|_| 0),
-            }
-        });
-        session.sleep();
-        lane.serve_reads();
-        lane.clean(&mut cleaner);
-        if !lane.commit() || stepped == Stepped::Failed {
-            if !all {
-                // They are deleted before their partitions can come back.
-                break;
-            }
-            let why = io::Error::other("what is left of keys that moved away cannot be deleted");
-            return Err(StoreError::Device(why));
-        }
-    }
-    walk.reads.into_iter().for_each(|reads| session.release(reads));
-    Ok(())
-}
-
-/// Whether a key is of one of the partitions.
-fn is_of(lane: &LaneSession, key: &[u8], partitions: &Range<usize>) -> bool {
-    let key: Key<'_> = lane.key(key);
-    partitions.contains(&partition(key.lo))
 }

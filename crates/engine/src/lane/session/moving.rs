@@ -27,11 +27,6 @@ impl LaneSession {
         ItemHandle { lane: self.lane.options.position, address, generation }
     }
 
-    /// What was written so far is committed before long.
-    pub(crate) fn want_commit(&self) {
-        self.wake_on_commit();
-    }
-
     /// Whether what `handle` names was found to be unreadable.
     pub(crate) fn is_unreadable(&self, handle: ItemHandle) -> bool {
         self.fetched.is_unreadable(handle.address, handle.generation)
@@ -93,8 +88,33 @@ impl LaneSession {
         }
     }
 
+    /// Deletes the item that `handle` names, of one of these stripes, if its key `has_moved`; the answer is
+    /// its bytes. What cannot be read is left behind if the lane has keys of its own in these stripes, for
+    /// it may be one of them: if it is not, nobody finds it.
+    pub(crate) fn give_up_if(
+        &self,
+        handle: ItemHandle,
+        stripes: &Range<usize>,
+        shared: bool,
+        has_moved: impl Fn(&Key<'_>) -> bool,
+    ) -> Outcome<usize> {
+        if self.is_unreadable(handle) {
+            let answer = if shared { Outcome::Ready(0) } else { self.unreadable() };
+            if !shared && matches!(answer, Outcome::Ready(_)) {
+                self.give_up_unreadable(handle, stripes.clone());
+            }
+            return answer;
+        }
+        match self.reopen(handle) {
+            Outcome::Ready(Some(item)) if has_moved(&self.key(item.key())) => {
+                self.give_up(&item).map(|()| item.record_size())
+            }
+            other => other.map(|_| 0),
+        }
+    }
+
     /// Deletes an item that is another lane's, so that no start of this lane shows it again.
-    pub(crate) fn give_up(&self, item: &Item<'_>) -> Outcome<()> {
+    fn give_up(&self, item: &Item<'_>) -> Outcome<()> {
         let key = Key::new(item.key(), self.lane.options.hash_seed);
         let written = {
             let guard = self.lane.index.lock(&key);
@@ -112,7 +132,7 @@ impl LaneSession {
     }
 
     /// Takes what cannot be read out of the index: nobody could have read it.
-    pub(crate) fn give_up_unreadable(&self, handle: ItemHandle, stripes: Range<usize>) {
+    fn give_up_unreadable(&self, handle: ItemHandle, stripes: Range<usize>) {
         let address = handle.address;
         // As if a reader had met it: it may be readable after a restart.
         self.lane.log.begin_evicting();
