@@ -1,15 +1,19 @@
 //! Stores that are larger than memory: reading from them, and writing all over them.
 
+#[path = "common/store.rs"]
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use common::store;
 use larder_disk::SimDevice;
 use larder_engine::{
-    Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Progress, Refusal,
-    Session, Store, StoreDevice, StoreOptions, Stored, WhenFull,
+    Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Progress, Refusal, Session, Store,
+    Stored, WhenFull,
 };
 
 /// How long a test waits for what must happen.
@@ -25,20 +29,7 @@ impl Wake for Wakes {
 }
 
 fn options(durability: Durability) -> Options {
-    let store = StoreOptions {
-        devices: vec![StoreDevice {
-            name: "store".to_owned(),
-            device: Arc::new(SimDevice::new(64 << 20, 1)),
-            lower: None,
-            seeds: [1, 2, 3],
-        }],
-        forget: Vec::new(),
-        durability,
-        sync_interval: Duration::from_secs(1),
-        accept_damage: false,
-        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        created: 1,
-    };
+    let store = store(Arc::new(SimDevice::new(64 << 20, 1)), durability);
     Options { memory: 8 << 20, store: Some(store), ..Options::default() }
 }
 

@@ -1,12 +1,15 @@
 //! Commits that fail beside writers: what was answered with an error has not happened, what was
 //! acknowledged has, and no write gets between a failed commit and its undoing.
 
+#[path = "common/store.rs"]
+mod common;
+
+use common::store;
 use larder_disk::{Device, Failure, Fault, Operation, SimDevice};
 use larder_engine::*;
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
-use std::time::Duration;
 
 /// Each writer's task, and after how many acknowledged changes it is enough.
 const WRITERS: [(Task, u64); 4] =
@@ -19,20 +22,7 @@ const WINDOW: u64 = 4;
 const FAILS: u64 = 4;
 
 fn options(device: &Arc<SimDevice>) -> Options {
-    let store = StoreOptions {
-        devices: vec![StoreDevice {
-            name: "store".to_owned(),
-            device: Arc::clone(device) as Arc<dyn Device>,
-            lower: None,
-            seeds: [1, 2, 3],
-        }],
-        forget: Vec::new(),
-        durability: Durability::Sync,
-        sync_interval: Duration::from_secs(1),
-        accept_damage: false,
-        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        created: 1,
-    };
+    let store = store(Arc::clone(device) as Arc<dyn Device>, Durability::Sync);
     Options { memory: 32 << 20, store: Some(store), ..Options::default() }
 }
 

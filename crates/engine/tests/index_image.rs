@@ -1,35 +1,22 @@
 //! Clean stops: the next start takes the index from its image, reads what was in memory back while it
 //! serves, and reads the log where the image cannot be used.
 
+#[path = "common/store.rs"]
+mod common;
+
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
+use common::store;
 use larder_disk::{Device, SimDevice};
-use larder_engine::{
-    Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Session, Store,
-    StoreDevice, StoreOptions,
-};
+use larder_engine::{Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Session, Store};
 use larder_log::recover::read_superblock;
 
 const ITEMS: usize = 3000;
 const LARGE: usize = 600_000;
 
 fn options(device: &Arc<SimDevice>, memory: u64) -> Options {
-    let store = StoreOptions {
-        devices: vec![StoreDevice {
-            name: "store".to_owned(),
-            device: Arc::clone(device) as Arc<dyn Device>,
-            lower: None,
-            seeds: [1, 2, 3],
-        }],
-        forget: Vec::new(),
-        durability: Durability::Async,
-        sync_interval: Duration::from_secs(1),
-        accept_damage: false,
-        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        created: 1,
-    };
+    let store = store(Arc::clone(device) as Arc<dyn Device>, Durability::Async);
     Options { memory, max_item_size: 1 << 20, store: Some(store), ..Options::default() }
 }
 

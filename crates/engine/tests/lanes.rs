@@ -1,15 +1,18 @@
 //! Stores of several devices: each has a share of the keys, shares move when devices come and go, and
 //! what is lost with a device never comes back in an older version.
 
+#[path = "common/store.rs"]
+mod common;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
+use common::store;
 use larder_disk::{Failure, Fault, Operation, SimDevice};
 use larder_engine::{
-    Delete, Deleted, Durability, Engine, Expiry, Health, ManualCleaner, MonotonicClock, OpenError,
-    Options, Outcome, Session, Store, StoreDevice, StoreError, StoreOptions, Stored, WhenFull,
+    Delete, Deleted, Durability, Engine, Expiry, Health, ManualCleaner, OpenError, Options,
+    Outcome, Session, Store, StoreDevice, StoreError, StoreOptions, Stored, WhenFull,
 };
 
 const DEVICE: u64 = 16 << 20;
@@ -36,12 +39,7 @@ fn options(devices: &[(String, Arc<SimDevice>)], durability: Durability) -> Opti
     };
     let store = StoreOptions {
         devices: devices.iter().map(device).collect(),
-        forget: Vec::new(),
-        durability,
-        sync_interval: Duration::from_secs(1),
-        accept_damage: false,
-        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-        created: 1,
+        ..store(Arc::<SimDevice>::clone(&devices[0].1), durability)
     };
     Options { memory: 32 << 20, store: Some(store), ..Options::default() }
 }

@@ -1,7 +1,11 @@
 //! When a thread that answers wait for has the commit begun, so that many share one and nobody waits
 //! without reason.
 
-use larder_disk::{Device, SimDevice};
+#[path = "common/store.rs"]
+mod common;
+
+use common::store;
+use larder_disk::SimDevice;
 use larder_engine::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,18 +19,8 @@ fn open() -> (Arc<Engine>, Session) {
     let time = AtomicU64::new(0);
     let clock = move || Duration::from_micros(time.fetch_add(TICK_US, Ordering::Relaxed));
     let store = StoreOptions {
-        devices: vec![StoreDevice {
-            name: "store".to_owned(),
-            device: Arc::new(SimDevice::new(64 << 20, 1)) as Arc<dyn Device>,
-            lower: None,
-            seeds: [1, 2, 3],
-        }],
-        forget: Vec::new(),
-        durability: Durability::Sync,
-        sync_interval: Duration::from_secs(1),
-        accept_damage: false,
         clock: MonotonicClock(Arc::new(clock)),
-        created: 1,
+        ..store(Arc::new(SimDevice::new(64 << 20, 1)), Durability::Sync)
     };
     let options = Options { memory: 32 << 20, store: Some(store), ..Options::default() };
     let engine = Engine::open_without_threads(options).unwrap();
@@ -36,7 +30,7 @@ fn open() -> (Arc<Engine>, Session) {
 }
 
 /// Stores under `count` keys for as many clients that wait.
-fn store(session: &mut Session, count: u32) {
+fn set_all(session: &mut Session, count: u32) {
     for number in 0..count {
         let key = number.to_le_bytes();
         let stored = session.store(&session.key(&key), Store::set(b"value", 0, Expiry::NEVER));
@@ -61,7 +55,7 @@ fn a_thread_that_has_nothing_to_commit_sleeps_at_once() {
 fn a_lone_client_waits_for_nobody() {
     let (engine, mut session) = open();
     for _ in 0..3 {
-        store(&mut session, 1);
+        set_all(&mut session, 1);
         assert_eq!(lingers(&mut session), 1);
         session.sleep();
         assert!(engine.commit());
@@ -72,13 +66,13 @@ fn a_lone_client_waits_for_nobody() {
 #[test]
 fn the_first_of_many_waits_for_the_others_but_not_for_long() {
     let (engine, mut session) = open();
-    store(&mut session, 40);
+    set_all(&mut session, 40);
     assert_eq!(lingers(&mut session), 1);
     session.sleep();
     assert!(engine.commit());
     session.tick(1);
 
-    store(&mut session, 1);
+    set_all(&mut session, 1);
     let looked = lingers(&mut session);
     assert!((2..1000).contains(&looked), "{looked}");
     session.tick(1);
@@ -86,11 +80,11 @@ fn the_first_of_many_waits_for_the_others_but_not_for_long() {
     assert_eq!(lingers(&mut session), 0);
     assert!(engine.commit());
 
-    store(&mut session, 40);
+    set_all(&mut session, 40);
     session.sleep();
     assert!(engine.commit());
     session.tick(1);
-    store(&mut session, 20);
+    set_all(&mut session, 20);
     assert_eq!(lingers(&mut session), 1);
 }
 
@@ -104,11 +98,11 @@ fn a_commit_for_a_few_and_the_request_after_it_are_polled_for_but_not_for_long()
     session.sleep();
     assert_eq!(polls(&mut session), 0, "nothing is expected");
     session.tick(1);
-    store(&mut session, 1);
+    set_all(&mut session, 1);
     session.sleep();
     assert!(engine.commit());
     session.tick(1);
-    store(&mut session, 1);
+    set_all(&mut session, 1);
     session.sleep();
     assert!(session.polls(), "the commit");
     assert!(engine.commit());
@@ -120,13 +114,13 @@ fn a_commit_for_a_few_and_the_request_after_it_are_polled_for_but_not_for_long()
     session.sleep();
     assert_eq!(polls(&mut session), 0, "the client has not come back");
 
-    store(&mut session, 1);
+    set_all(&mut session, 1);
     session.sleep();
     let looked = polls(&mut session);
     assert!((1..=100).contains(&looked), "a commit that takes long: {looked}");
     assert!(engine.commit());
     session.tick(1);
-    store(&mut session, 40);
+    set_all(&mut session, 40);
     session.sleep();
     assert_eq!(polls(&mut session), 0, "many clients keep the threads busy anyway");
 }

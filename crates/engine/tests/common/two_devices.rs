@@ -2,9 +2,8 @@
 
 use larder_disk::{Device, SimDevice};
 use larder_engine::{
-    CommitPoint, CommitState, Durability, Engine, Expiry, LowerDevice, ManualCleaner,
-    MonotonicClock, OpenError, Options, Outcome, Session, Store, StoreDevice, StoreOptions, Stored,
-    WhenFull,
+    CommitPoint, CommitState, Durability, Engine, Expiry, LowerDevice, ManualCleaner, OpenError,
+    Options, Outcome, Session, Store, StoreDevice, StoreOptions, Stored, WhenFull,
 };
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +11,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
-use std::time::Duration;
 
 /// Turns after which a call that still waits waits for ever.
 const PATIENCE: usize = 300;
@@ -68,12 +66,7 @@ impl Given {
         let devices = [self].into_iter().chain(self.beside.as_deref()).map(Given::device);
         let store = StoreOptions {
             devices: devices.collect(),
-            forget: Vec::new(),
-            durability: self.durability,
-            sync_interval: Duration::from_secs(1),
-            accept_damage: false,
-            clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
-            created: 1,
+            ..super::store::store(Arc::clone(&self.fast), self.durability)
         };
         let memory = if self.beside.is_some() { 24 << 20 } else { 8 << 20 };
         let (max_item_size, when_full) = (1 << 20, self.when_full);

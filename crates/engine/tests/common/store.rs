@@ -1,0 +1,25 @@
+//! A store for tests: what they do not care about is said here once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_disk::Device;
+use larder_engine::{Durability, MonotonicClock, StoreDevice, StoreOptions};
+
+/// A store on one device, in which no time passes.
+pub(crate) fn store(device: Arc<dyn Device>, durability: Durability) -> StoreOptions {
+    StoreOptions {
+        devices: vec![StoreDevice {
+            name: "store".to_owned(),
+            device,
+            lower: None,
+            seeds: [1, 2, 3],
+        }],
+        forget: Vec::new(),
+        durability,
+        sync_interval: Duration::from_secs(1),
+        accept_damage: false,
+        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
+        created: 1,
+    }
+}
