@@ -234,7 +234,8 @@ impl Cleaner {
         if warming {
             return Some(Duration::ZERO);
         }
-        (pending || lane.index.has_retired()).then_some(IDLE_POLL)
+        let tidying = lane.index.tidy(lane.now.load(Ordering::Relaxed));
+        (pending || tidying || lane.index.has_retired()).then_some(IDLE_POLL)
     }
 
     fn reap(&mut self, lane: &Lane) {

@@ -1,6 +1,7 @@
 //! The frames: equal pieces of one reserved region. A frame is charged to the budget from the
 //! moment it is first taken until it is given back to the operating system.
 
+use crate::memory::HUGE_PAGE;
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Budget, Region};
 use std::io;
@@ -31,7 +32,7 @@ pub(crate) const CLEANER_RESERVE: usize = 2;
 impl Frames {
     pub(crate) fn reserve(bytes: u64, size: usize) -> io::Result<Self> {
         let count = (bytes as usize).div_ceil(size).max(8);
-        let region = Region::reserve(count * size, size.max(2 << 20))?;
+        let region = Region::reserve(count * size, size.max(HUGE_PAGE))?;
         region.advise_huge();
         Ok(Frames { region, size, pool: Mutex::default() })
     }

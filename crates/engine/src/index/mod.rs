@@ -8,9 +8,13 @@
 //! Invariant: at most one slot leads to a record of a given key.
 
 pub(crate) mod bucket;
+mod chunks;
 pub(crate) mod slot;
 pub(crate) mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
+use crate::UnixSeconds;
 use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
 use larder_log::memory::PAGE;
@@ -22,7 +26,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
-use table::{Pages, Table};
+use table::{Pages, Table, Tidy};
 
 /// Memory per stripe: small enough that growing one is short, large enough that a table is many
 /// pages when memory is full of small items.
@@ -305,6 +309,22 @@ impl Index {
         !self.lock_retired().is_empty()
     }
 
+    /// Brings tables closer together, or has a huge page take the place of small ones, if the index has been as it
+    /// is for a while. The answer is whether there may be more to do.
+    pub(crate) fn tidy(&self, now: UnixSeconds) -> bool {
+        match self.pages.tidy(now) {
+            None => false,
+            Some(Tidy::Joined) => true,
+            Some(Tidy::Move(range)) => {
+                let lies_there = |stripe: &&Stripe| stripe.table().reaches(&range);
+                self.stripes.iter().filter(lies_there).all(|stripe| {
+                    stripe.acquire();
+                    Guard { index: self, stripe }.move_table()
+                })
+            }
+        }
+    }
+
     /// Stripes.
     pub(crate) fn stripe_count(&self) -> usize {
         self.stripes.len()
@@ -571,15 +591,34 @@ impl<'a> Guard<'a> {
             }
             let new = self.index.pages.take(pages, self.index.strict.load(Ordering::Relaxed))?;
             if self.copy_to(new, locate) {
-                self.stripe.table.store(new.bits(), Ordering::Release);
-                let epoch = self.index.epochs.advance();
-                if old != Table::NONE {
-                    self.index.lock_retired().push_back((epoch, old));
-                }
+                self.publish(old, new);
                 return Some(());
             }
             // SAFETY: the table was never published.
             unsafe { self.index.pages.give_back(new) };
+        }
+    }
+
+    /// Replaces the table by the same one elsewhere, close to others that were moved. False without memory.
+    fn move_table(&self) -> bool {
+        let old = self.stripe.table();
+        let Some(new) = self.index.pages.take_packed(old.pages()) else { return false };
+        // SAFETY: the table is this thread's own until it is published.
+        let target = unsafe { new.buckets() };
+        let places = |buckets: &'a [Bucket]| buckets.iter().flat_map(|bucket| &bucket.0);
+        for (place, old) in places(target).zip(places(self.buckets())) {
+            place.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.publish(old, new);
+        true
+    }
+
+    /// Has readers use another table.
+    fn publish(&self, old: Table, new: Table) {
+        self.stripe.table.store(new.bits(), Ordering::Release);
+        let epoch = self.index.epochs.advance();
+        if old != Table::NONE {
+            self.index.lock_retired().push_back((epoch, old));
         }
     }
 

@@ -5,15 +5,20 @@
 //! use, and their addresses are used again.
 
 use super::bucket::Bucket;
-use larder_log::memory::PAGE;
+use super::chunks::{self, Chunks, Todo};
+use crate::UnixSeconds;
+use larder_log::memory::{HUGE_PAGE, PAGE};
 use larder_log::sync::{self, Mutex, MutexGuard};
 use larder_log::{Budget, Region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 /// Buckets in a page. In a model a few, because loom remembers a history of each slot.
 pub(crate) const BUCKETS_PER_PAGE: usize = if cfg!(loom) { 2 } else { PAGE / size_of::<Bucket>() };
+/// Pages that are set aside at a time for tables that are moved together.
+const AREA: usize = 8 * chunks::CHUNK;
 /// The most pages of one table: the count shares a word with the table's address.
 pub(crate) const MAX_PAGES: usize = PAGE - 1;
 
@@ -41,6 +46,12 @@ impl Table {
     #[inline]
     pub(crate) fn pages(self) -> usize {
         self.0 as usize % PAGE
+    }
+
+    /// Whether some of it lies in a range of addresses.
+    pub(crate) fn reaches(self, range: &Range<usize>) -> bool {
+        let start = self.at() as usize;
+        start < range.end && start + self.pages() * PAGE > range.start
     }
 
     fn at(self) -> *mut u8 {
@@ -90,6 +101,9 @@ struct State {
     free: Runs,
     /// Pages in use.
     used: usize,
+    chunks: Chunks,
+    /// Set aside for tables that are moved together.
+    area: Range<usize>,
 }
 
 /// Free runs of pages. No two are adjacent: a generation of tables that was replaced becomes one
@@ -128,6 +142,25 @@ impl Runs {
         self.insert(first, length);
     }
 
+    /// Adds a run that may be empty.
+    fn give_any(&mut self, run: Range<usize>) {
+        if !run.is_empty() {
+            self.give(run.start, run.len());
+        }
+    }
+
+    /// Length and first page of the longest one; (0, 0) if there is none.
+    fn longest(&self) -> (usize, usize) {
+        self.by_length.last().copied().unwrap_or_default()
+    }
+
+    /// What of `pages` is free.
+    fn within(&self, pages: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let before = self.by_place.range(..pages.start).next_back();
+        let runs = before.into_iter().chain(self.by_place.range(pages.clone()));
+        runs.map(|(&first, &length)| chunks::common(&(first..first + length), pages))
+    }
+
     fn insert(&mut self, first: usize, length: usize) {
         self.by_place.insert(first, length);
         self.by_length.insert((length, first));
@@ -151,11 +184,52 @@ impl State {
         self.fresh += pages;
         Some(self.fresh - pages)
     }
+
+    /// A run of pages right behind the one that was taken like this before, if there are any.
+    fn packed_run(&mut self, pages: usize, limit: usize) -> Option<usize> {
+        if self.area.len() < pages {
+            let rest = std::mem::take(&mut self.area);
+            self.free.give_any(rest);
+            self.area = self.next_area(pages, limit)?;
+        }
+        self.area.start += pages;
+        Some(self.area.start - pages)
+    }
+
+    /// Whole chunks without tables, at least so many pages: the longest such run that was given back, or fresh ones.
+    fn next_area(&mut self, pages: usize, limit: usize) -> Option<Range<usize>> {
+        let (length, first) = self.free.longest();
+        let start = first.next_multiple_of(chunks::CHUNK);
+        let whole = (first + length).saturating_sub(start) / chunks::CHUNK * chunks::CHUNK;
+        if whole >= pages {
+            let end = start + whole.min(AREA);
+            self.free.remove(first, length);
+            self.free.give_any(first..start);
+            self.free.give_any(end..first + length);
+            return Some(start..end);
+        }
+        let start = self.fresh.next_multiple_of(chunks::CHUNK);
+        if start + AREA > limit {
+            return None;
+        }
+        self.free.give_any(self.fresh..start);
+        self.fresh = start + AREA;
+        Some(start..self.fresh)
+    }
+}
+
+/// What [`Pages::tidy`] has done, or wants done.
+pub(crate) enum Tidy {
+    /// Some pages have become a huge one.
+    Joined,
+    /// These tables should be moved together with others: those that reach into this range of addresses.
+    Move(Range<usize>),
 }
 
 impl Pages {
     pub(crate) fn reserve(bytes: u64, budget: Arc<Budget>) -> io::Result<Self> {
-        let region = Region::reserve(bytes as usize, PAGE)?;
+        let bytes = (bytes as usize).next_multiple_of(HUGE_PAGE);
+        let region = Region::reserve(bytes, HUGE_PAGE)?;
         Ok(Pages { region, budget, state: Mutex::default() })
     }
 
@@ -185,13 +259,33 @@ impl Pages {
             }
             return None;
         };
-        state.used += pages;
         if !strict {
             self.budget.charge(bytes);
         }
-        let table = Table::new(self.region.at(run * PAGE), pages);
+        Some(self.begin(&mut state, run..run + pages))
+    }
+
+    /// An empty table to move another one to, close to those that were moved before. `None`: no memory.
+    pub(crate) fn take_packed(&self, pages: usize) -> Option<Table> {
+        let bytes = (pages * PAGE) as u64;
+        if !self.budget.try_charge(bytes) {
+            return None;
+        }
+        let mut state = self.lock();
+        let Some(run) = state.packed_run(pages, self.region.len() / PAGE) else {
+            self.budget.release(bytes);
+            return None;
+        };
+        Some(self.begin(&mut state, run..run + pages))
+    }
+
+    fn begin(&self, state: &mut State, run: Range<usize>) -> Table {
+        self.part(state, &run);
+        state.used += run.len();
+        state.chunks.take(&run);
+        let table = Table::new(self.region.at(run.start * PAGE), run.len());
         table.begin();
-        Some(table)
+        table
     }
 
     /// Takes a table back.
@@ -199,17 +293,68 @@ impl Pages {
     /// # Safety
     /// Nobody may read it any more.
     pub(crate) unsafe fn give_back(&self, table: Table) {
-        let pages = table.pages();
-        if pages == 0 {
+        if table == Table::NONE {
             return;
         }
-        let offset = table.at() as usize - self.region.at(0) as usize;
-        // SAFETY: the caller says that the table is unused.
-        unsafe { self.region.discard(offset, pages * PAGE) };
-        self.budget.release((pages * PAGE) as u64);
+        let first = (table.at() as usize - self.region.at(0) as usize) / PAGE;
+        let run = first..first + table.pages();
         let mut state = self.lock();
-        state.used -= pages;
-        state.free.give(offset / PAGE, pages);
+        self.part(&mut state, &run);
+        // SAFETY: the caller says that the table is unused.
+        unsafe { self.discard(&run) };
+        self.budget.release((run.len() * PAGE) as u64);
+        state.used -= run.len();
+        state.chunks.give(&run);
+        state.free.give_any(run);
+    }
+
+    /// Before pages of a huge page are taken or given back: it is split, and what no table uses of it is not
+    /// resident any more.
+    fn part(&self, state: &mut State, run: &Range<usize>) {
+        for (chunk, holes) in state.chunks.part(run) {
+            let pages = chunks::pages(chunk);
+            let rest = state.area.clone();
+            for hole in state.free.within(&pages).chain([chunks::common(&rest, &pages)]) {
+                // SAFETY: no table lies there.
+                unsafe { self.discard(&hole) };
+            }
+            self.budget.release((holes * PAGE) as u64);
+        }
+    }
+
+    /// # Safety
+    /// As [`Region::discard`].
+    unsafe fn discard(&self, run: &Range<usize>) {
+        if !run.is_empty() {
+            // SAFETY: handed on to the caller.
+            unsafe { self.region.discard(run.start * PAGE, run.len() * PAGE) };
+        }
+    }
+
+    /// Chunks with tables, and how many of them have a huge page or are filled enough for one.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn chunks(&self) -> (usize, usize) {
+        self.lock().chunks.count()
+    }
+
+    /// Does one of the things that make look-ups cheaper, or says what is to be done; `None` if there is nothing
+    /// to do in this second.
+    pub(crate) fn tidy(&self, now: UnixSeconds) -> Option<Tidy> {
+        let mut state = self.lock();
+        let filling = state.area.start / chunks::CHUNK;
+        match state.chunks.next(now, filling)? {
+            Todo::Join(chunk) => {
+                // Under the lock: what is given back meanwhile would become resident again.
+                let result = self.region.join_pages(chunk * HUGE_PAGE);
+                let holes = state.chunks.joined(chunk, result);
+                self.budget.charge((holes * PAGE) as u64);
+                Some(Tidy::Joined)
+            }
+            Todo::Empty(chunk) => {
+                let start = self.region.at(chunk * HUGE_PAGE) as usize;
+                Some(Tidy::Move(start..start + HUGE_PAGE))
+            }
+        }
     }
 }
 

@@ -1,0 +1,218 @@
+//! Which parts of the tables' region are to become huge pages.
+//!
+//! A look-up touches a bucket or two anywhere in the index. With small pages the processor then has to find out
+//! where each of them lies, which costs as much as the look-up. But a huge page is resident as a whole, and
+//! tables come and go. So only those chunks are joined that tables fill nearly, and have filled for a while; and
+//! the tables of the others are moved together until they do.
+
+use crate::UnixSeconds;
+use larder_log::memory::{HUGE_PAGE, PAGE};
+use std::io;
+use std::ops::Range;
+
+/// Pages of a chunk.
+pub(super) const CHUNK: usize = HUGE_PAGE / PAGE;
+/// The most pages without a table in a chunk that is joined.
+const HOLES: usize = CHUNK / 16;
+/// How long a chunk must have been as it is: while the index grows its tables are replaced all the time.
+const SETTLED: UnixSeconds = 2;
+/// When to try again where the system had no memory.
+const RETRY: UnixSeconds = 60;
+/// The most that is done in a second.
+const MOST: usize = 16;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Since it was last looked.
+    #[default]
+    Changed,
+    /// Stays as it is; something may be done from this second on.
+    Settled(UnixSeconds),
+    Joined,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Chunk {
+    used: usize,
+    state: State,
+}
+
+/// What would make look-ups in a chunk cheaper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Todo {
+    /// A huge page.
+    Join(usize),
+    /// Its tables should move to others.
+    Empty(usize),
+}
+
+/// The chunks of the region, and how far the present look at them has come.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    chunks: Vec<Chunk>,
+    looked: UnixSeconds,
+    at: usize,
+    done: usize,
+    /// The system has no huge pages.
+    hopeless: bool,
+}
+
+/// The chunks that a run of pages lies in.
+fn numbers(pages: &Range<usize>) -> Range<usize> {
+    pages.start / CHUNK..pages.end.div_ceil(CHUNK)
+}
+
+/// The pages of a chunk.
+pub(super) fn pages(number: usize) -> Range<usize> {
+    number * CHUNK..(number + 1) * CHUNK
+}
+
+/// What two runs have in common.
+pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let start = one.start.max(other.start);
+    start..one.end.min(other.end).max(start)
+}
+
+impl Chunks {
+    /// The huge pages that `run` lies in; they are none any more. With the number of their pages that have no
+    /// table.
+    pub(super) fn part(&mut self, run: &Range<usize>) -> Vec<(usize, usize)> {
+        let mut parted = Vec::new();
+        for number in numbers(run) {
+            if let Some(chunk) = self.chunks.get_mut(number).filter(|c| c.state == State::Joined) {
+                chunk.state = State::Changed;
+                parted.push((number, CHUNK - chunk.used));
+            }
+        }
+        parted
+    }
+
+    /// A table has taken these pages.
+    pub(super) fn take(&mut self, run: &Range<usize>) {
+        self.each(run, |chunk, count| chunk.used += count);
+    }
+
+    /// And has given them back.
+    pub(super) fn give(&mut self, run: &Range<usize>) {
+        self.each(run, |chunk, count| chunk.used -= count);
+    }
+
+    fn each(&mut self, run: &Range<usize>, change: impl Fn(&mut Chunk, usize)) {
+        let numbers = numbers(run);
+        if self.chunks.len() < numbers.end {
+            self.chunks.resize(numbers.end, Chunk::default());
+        }
+        for number in numbers {
+            let chunk = &mut self.chunks[number];
+            debug_assert_ne!(chunk.state, State::Joined, "parted before");
+            change(chunk, common(run, &pages(number)).len());
+            chunk.state = State::Changed;
+        }
+    }
+
+    /// Chunks with tables, and how many of them are filled enough.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn count(&self) -> (usize, usize) {
+        let used = self.chunks.iter().map(|chunk| chunk.used).filter(|&used| used > 0);
+        (used.clone().count(), used.filter(|&used| used >= CHUNK - HOLES).count())
+    }
+
+    /// What is to be done next, a little in every second. Tables are moved to the chunk `filling`.
+    pub(super) fn next(&mut self, now: UnixSeconds, filling: usize) -> Option<Todo> {
+        if now != self.looked {
+            (self.looked, self.at, self.done) = (now, 0, 0);
+        }
+        if self.hopeless || self.done == MOST {
+            return None;
+        }
+        while let Some(chunk) = self.chunks.get_mut(self.at) {
+            let number = self.at;
+            self.at += 1;
+            let todo = match chunk.state {
+                State::Changed => {
+                    chunk.state = State::Settled(now + SETTLED);
+                    continue;
+                }
+                State::Settled(at) if at > now || chunk.used == 0 => continue,
+                State::Settled(_) if chunk.used >= CHUNK - HOLES => Todo::Join(number),
+                State::Settled(_) if number != filling => Todo::Empty(number),
+                State::Settled(_) | State::Joined => continue,
+            };
+            chunk.state = State::Settled(now + RETRY);
+            self.done += 1;
+            return Some(todo);
+        }
+        None
+    }
+
+    /// A chunk was to be joined; the answer is how many pages have become resident thereby.
+    pub(super) fn joined(&mut self, number: usize, result: io::Result<()>) -> usize {
+        match result {
+            Ok(()) => {
+                self.chunks[number].state = State::Joined;
+                CHUNK - self.chunks[number].used
+            }
+            Err(error) => {
+                self.hopeless |= error.raw_os_error() == Some(libc::EINVAL);
+                0
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(pages: Range<usize>) -> Chunks {
+        let mut chunks = Chunks::default();
+        chunks.take(&pages);
+        assert_eq!(chunks.next(100, 99), None, "it has just changed");
+        chunks
+    }
+
+    #[test]
+    fn what_is_nearly_full_is_joined_and_what_is_not_is_emptied() {
+        let mut chunks = filled(0..CHUNK * 2 - HOLES);
+        chunks.take(&(CHUNK * 3..CHUNK * 4 - HOLES - 1));
+        assert_eq!(chunks.next(101, 99), None);
+        assert_eq!(chunks.next(102, 99), Some(Todo::Join(0)));
+        assert_eq!(chunks.joined(0, Ok(())), 0);
+        assert_eq!(chunks.next(102, 99), Some(Todo::Join(1)));
+        assert_eq!(chunks.joined(1, Ok(())), HOLES);
+        assert_eq!(chunks.next(103, 3), None, "tables are moved to the last one");
+        assert_eq!(chunks.next(104, 99), Some(Todo::Empty(3)));
+        assert_eq!(chunks.next(105, 99), None);
+        assert_eq!(chunks.part(&(CHUNK - 1..CHUNK + 1)), [(0, 0), (1, HOLES)]);
+        assert_eq!(chunks.part(&(0..CHUNK * 4)), []);
+    }
+
+    #[test]
+    fn a_chunk_that_has_changed_waits_anew() {
+        let mut chunks = filled(0..CHUNK);
+        chunks.give(&(3..4));
+        assert_eq!(chunks.next(102, 99), None);
+        chunks.take(&(3..4));
+        assert_eq!((chunks.next(103, 99), chunks.next(104, 99)), (None, None));
+        assert_eq!(chunks.next(105, 99), Some(Todo::Join(0)));
+    }
+
+    #[test]
+    fn without_memory_it_is_tried_later_and_without_support_never() {
+        let mut chunks = filled(0..CHUNK);
+        let error = |number| Err(io::Error::from_raw_os_error(number));
+        assert_eq!(chunks.next(102, 99), Some(Todo::Join(0)));
+        chunks.joined(0, error(libc::ENOMEM));
+        assert_eq!((chunks.next(161, 99), chunks.next(162, 99)), (None, Some(Todo::Join(0))));
+        chunks.joined(0, error(libc::EINVAL));
+        assert_eq!(chunks.next(300, 99), None);
+    }
+
+    #[test]
+    fn a_second_has_an_end() {
+        let mut chunks = filled(0..CHUNK * 2 * MOST);
+        let in_second =
+            |chunks: &mut Chunks, now| std::iter::from_fn(|| chunks.next(now, 99)).count();
+        assert_eq!([102, 103, 104].map(|now| in_second(&mut chunks, now)), [MOST, MOST, 0]);
+    }
+}

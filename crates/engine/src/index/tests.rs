@@ -1,0 +1,99 @@
+use super::*;
+use larder_log::format::KeyHash;
+use larder_log::memory::HUGE_PAGE;
+use std::sync::atomic::{AtomicBool as Flag, Ordering as Order};
+use std::thread;
+
+fn key(number: u64) -> Key<'static> {
+    let lo = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    Key::of_hash(KeyHash { lo: lo ^ lo >> 29, hi: 0 })
+}
+
+fn address(number: u64) -> Address {
+    Address::new(1 + (number >> 14) as SegmentNumber, (number as usize & 0x3FFF) << 6)
+}
+
+fn number(address: Address) -> u64 {
+    (u64::from(address.segment()) - 1) << 14 | (address.offset() as u64) >> 6
+}
+
+/// Every key's slot leads to an address of its own.
+fn insert(index: &Index, numbers: Range<u64>) {
+    for n in numbers {
+        let key = key(n);
+        let guard = index.lock(&key);
+        let locate = |address| key_of(address).position();
+        let place = guard.vacate(&key, locate).unwrap();
+        guard.fill(place, Slot::new(key.tag(), 0, address(n)), 1);
+    }
+}
+
+fn key_of(address: Address) -> Key<'static> {
+    key(number(address))
+}
+
+fn finds(index: &Index, n: u64) -> bool {
+    let wanted = |slot: Slot| (slot.address() == address(n)).then_some(());
+    // SAFETY: the test's thread is awake.
+    unsafe { index.find(&key(n), wanted) }.is_some()
+}
+
+/// Tidies until there is nothing more to do, a second at a time.
+fn tidy(index: &Index, participant: &mut larder_log::Participant, seconds: Range<u32>) {
+    for now in seconds {
+        while index.tidy(now) {}
+        participant.tick();
+        index.reap();
+    }
+}
+
+#[test]
+fn tables_come_to_lie_close_together_and_are_found_all_the_time() {
+    const KEYS: u64 = 500_000;
+    let epochs = Arc::new(Epochs::default());
+    let budget = Arc::new(Budget::new(256 << 20));
+    let index = Index::new(64 << 20, 64 << 20, false, &budget, &epochs).unwrap();
+    let empty = budget.used();
+    let mut participant = epochs.join();
+    participant.tick();
+    insert(&index, 0..KEYS);
+    participant.tick();
+    index.reap();
+    let used = budget.used();
+
+    let done = Flag::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut participant = epochs.join();
+            let mut looked = 0;
+            while !done.load(Order::Relaxed) {
+                participant.tick();
+                for _ in 0..100 {
+                    assert!(finds(&index, looked % KEYS), "{}", looked % KEYS);
+                    looked += 1;
+                }
+            }
+            participant.sleep();
+            looked
+        });
+        tidy(&index, &mut participant, 1000..1012);
+        done.store(true, Order::Relaxed);
+        assert!(reader.join().unwrap() > 0);
+    });
+    tidy(&index, &mut participant, 1012..1040);
+    assert!((0..KEYS).all(|n| finds(&index, n)));
+    let (chunks, full) = index.pages.chunks();
+    assert!(full + 1 >= chunks, "{full} of {chunks} chunks");
+    let holes = budget.used() - used;
+    assert!(holes <= (full * HUGE_PAGE / 16) as u64, "{holes} bytes resident for nothing");
+
+    // What grows, moves or goes gives back what its huge pages had taken beyond it.
+    insert(&index, KEYS..KEYS * 2);
+    assert!((0..KEYS * 2).all(|n| finds(&index, n)));
+    tidy(&index, &mut participant, 1040..1060);
+    assert!((0..KEYS * 2).all(|n| finds(&index, n)));
+    index.clear(|_| Ok::<(), ()>(())).unwrap();
+    participant.tick();
+    index.reap();
+    assert_eq!(budget.used(), empty);
+}
