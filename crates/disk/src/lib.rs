@@ -34,6 +34,7 @@ mod file;
 mod joined;
 mod reads;
 mod sim;
+mod spare;
 
 pub use device::Device;
 pub use error::OpenError;

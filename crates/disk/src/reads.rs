@@ -1,6 +1,7 @@
 //! Reads that go on while their thread does other things.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use crate::spare;
+use std::alloc::Layout;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
@@ -40,18 +41,15 @@ unsafe impl Send for ReadBuffer {}
 unsafe impl Sync for ReadBuffer {}
 
 impl ReadBuffer {
-    /// Memory of zeros for `len` bytes from `offset`, widened on both sides to multiples of `align`,
-    /// a power of two that is at least 8.
+    /// Memory for `len` bytes from `offset`, widened on both sides to multiples of `align`,
+    /// a power of two that is at least 8. It holds anything.
     pub fn new(offset: u64, len: usize, align: usize) -> ReadBuffer {
         debug_assert!(align.is_power_of_two() && align >= size_of::<u64>());
         let start = (offset % align as u64) as usize;
         let size = (start + len).max(1).next_multiple_of(align);
         #[expect(clippy::expect_used, reason = "lengths of records are far below isize::MAX")]
         let layout = Layout::from_size_align(size, align).expect("a length that fits");
-        // SAFETY: the size is not 0.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        ReadBuffer { memory, layout, start, len }
+        ReadBuffer { memory: spare::take(layout), layout, start, len }
     }
 
     /// Bytes of memory that it owns.
@@ -87,8 +85,8 @@ impl Deref for ReadBuffer {
 
 impl Drop for ReadBuffer {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and nobody else owns it.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+        // SAFETY: it was taken with this layout, and nobody else owns it.
+        unsafe { spare::give(self.memory, self.layout) };
     }
 }
 
