@@ -33,9 +33,9 @@ fn value(key: u32) -> Vec<u8> {
 }
 
 impl Machine {
-    fn start(lanes: u64, durability: Durability, when_full: WhenFull) -> Machine {
+    fn start(lanes: u64, device_bytes: u64, durability: Durability) -> Machine {
         let devices: Vec<_> =
-            (0..lanes).map(|seed| Arc::new(SimDevice::new(128 << 20, seed + 1))).collect();
+            (0..lanes).map(|seed| Arc::new(SimDevice::new(device_bytes, seed + 1))).collect();
         let device = |(at, device): (usize, &Arc<SimDevice>)| StoreDevice {
             name: format!("device{at}"),
             device: Arc::<SimDevice>::clone(device),
@@ -47,6 +47,7 @@ impl Machine {
             ..store(Arc::<SimDevice>::clone(&devices[0]), durability)
         };
         let memory = (8 << 20) * lanes;
+        let when_full = WhenFull::Refuse;
         let options = Options { memory, when_full, store: Some(store), ..Options::default() };
         let engine = Engine::open_without_threads(options).unwrap();
         let mut session = engine.session(Waker::noop().clone());
@@ -128,7 +129,7 @@ impl Machine {
 #[test]
 fn every_key_of_a_store_that_is_larger_than_memory_is_shown_once() {
     for durability in [Durability::Async, Durability::Sync] {
-        let mut machine = Machine::start(1, durability, WhenFull::Refuse);
+        let mut machine = Machine::start(1, 128 << 20, durability);
         machine.fill();
         for key in 0..KEYS / 10 {
             machine.delete(key * 3);
@@ -153,7 +154,7 @@ fn every_key_of_a_store_that_is_larger_than_memory_is_shown_once() {
 
 #[test]
 fn a_key_that_others_move_around_is_shown() {
-    let mut machine = Machine::start(1, Durability::Async, WhenFull::Evict);
+    let mut machine = Machine::start(1, 48 << 20, Durability::Async);
     machine.fill();
     // Whatever is not deleted is there all the time, but others rewrite it, delete the keys beside it and
     // have its records move.
@@ -179,7 +180,7 @@ fn a_key_that_others_move_around_is_shown() {
 
 #[test]
 fn keys_that_move_from_lane_to_lane_are_shown() {
-    let mut machine = Machine::start(3, Durability::Async, WhenFull::Refuse);
+    let mut machine = Machine::start(3, 128 << 20, Durability::Async);
     machine.fill();
     machine.engine.drain("device1").unwrap();
     let mut motions = 0;
