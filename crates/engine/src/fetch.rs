@@ -220,7 +220,8 @@ impl Fetched {
 
     fn arrive(&mut self, place: Place, read: Read) {
         self.started.set(self.started.get() - 1);
-        let Expected { users, bytes, .. } = self.expected.get_mut().remove(&place).unwrap_or_default();
+        let Expected { users, bytes, .. } =
+            self.expected.get_mut().remove(&place).unwrap_or_default();
         self.bytes.set(self.bytes.get() - bytes);
         let bytes = match read {
             Read::Record(bytes) => Some(bytes),

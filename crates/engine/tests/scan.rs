@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use common::store;
-use larder_disk::SimDevice;
+use larder_disk::{Failure, Fault, Operation, SimDevice};
 use larder_engine::{
-    Delete, Durability, Engine, Expiry, Listed, ManualCleaner, Options, Outcome, ScanCursor,
-    Session, Store, StoreDevice, StoreOptions, WhenFull,
+    Delete, Durability, Engine, Expiry, Listed, ManualCleaner, Options, Outcome, Refusal,
+    ScanCursor, Session, Store, StoreDevice, StoreOptions, WhenFull,
 };
 
 const NOW: u32 = 1000;
@@ -33,7 +33,12 @@ fn value(key: u32) -> Vec<u8> {
 }
 
 impl Machine {
+    /// Nothing is evicted.
     fn start(lanes: u64, device_bytes: u64, durability: Durability) -> Machine {
+        Machine::with(lanes, device_bytes, durability, WhenFull::Refuse)
+    }
+
+    fn with(lanes: u64, device_bytes: u64, durability: Durability, when_full: WhenFull) -> Machine {
         let devices: Vec<_> =
             (0..lanes).map(|seed| Arc::new(SimDevice::new(device_bytes, seed + 1))).collect();
         let device = |(at, device): (usize, &Arc<SimDevice>)| StoreDevice {
@@ -47,7 +52,6 @@ impl Machine {
             ..store(Arc::<SimDevice>::clone(&devices[0]), durability)
         };
         let memory = (8 << 20) * lanes;
-        let when_full = WhenFull::Refuse;
         let options = Options { memory, when_full, store: Some(store), ..Options::default() };
         let engine = Engine::open_without_threads(options).unwrap();
         let mut session = engine.session(Waker::noop().clone());
@@ -96,7 +100,17 @@ impl Machine {
     }
 
     /// How often each key is shown, with something else done after each call.
-    fn scan(&mut self, mut beside: impl FnMut(&mut Machine)) -> HashMap<u32, u32> {
+    fn scan(&mut self, beside: impl FnMut(&mut Machine)) -> HashMap<u32, u32> {
+        let (shown, unreadable, refusal) = self.scan_what_can_be_read(beside);
+        assert_eq!((unreadable, refusal), (0, None));
+        shown
+    }
+
+    /// The same, how many items were left out, and whether the scan was refused.
+    fn scan_what_can_be_read(
+        &mut self,
+        mut beside: impl FnMut(&mut Machine),
+    ) -> (HashMap<u32, u32>, u64, Option<Refusal>) {
         let (mut shown, mut cursor) = (HashMap::new(), ScanCursor::default());
         for _ in 0..1_000_000 {
             let outcome = self.session.scan(&mut cursor, &mut |item: Listed<'_>| {
@@ -107,13 +121,12 @@ impl Machine {
             match outcome {
                 Outcome::Ready(true) | Outcome::AfterCommit(true, _) => {}
                 Outcome::Ready(false) | Outcome::AfterCommit(false, _) => {
-                    assert_eq!(cursor.unreadable(), 0);
-                    return shown;
+                    return (shown, cursor.unreadable(), None);
                 }
                 Outcome::NeedsRead | Outcome::NeedsSpace => {
                     self.engine.serve_reads();
                 }
-                Outcome::Refused(refusal) => panic!("{refusal:?}"),
+                Outcome::Refused(refusal) => return (shown, cursor.unreadable(), Some(refusal)),
             }
             self.session.tick(NOW);
             beside(self);
@@ -190,4 +203,42 @@ fn keys_that_move_from_lane_to_lane_are_shown() {
     });
     assert!(motions > 100, "{motions} steps of the mover");
     assert_eq!((0..KEYS).find(|key| !shown.contains_key(key)), None);
+}
+
+#[test]
+fn a_key_whose_rewriting_is_undone_is_shown() {
+    let mut machine = Machine::start(1, 128 << 20, Durability::Sync);
+    machine.fill();
+    let rewritten = 1..500;
+    for key in rewritten {
+        machine.set(key, Expiry::NEVER);
+    }
+    let mut calls = 0;
+    let shown = machine.scan(|machine| {
+        calls += 1;
+        if calls == 300 {
+            // Their old records lie in the first segments, and were passed over.
+            let syncs = machine.devices[0].counts().syncs;
+            machine.devices[0].plan(Fault::once(Operation::Sync, syncs + 1, Failure::Io));
+            assert!(!machine.engine.commit());
+        }
+    });
+    assert!(calls > 300);
+    assert_eq!((0..KEYS).find(|key| !shown.contains_key(key)), None);
+}
+
+#[test]
+fn what_cannot_be_read_is_left_out_and_counted() {
+    for (when_full, end) in
+        [(WhenFull::Evict, None), (WhenFull::Refuse, Some(Refusal::StoreFailed))]
+    {
+        let mut machine = Machine::with(1, 128 << 20, Durability::Async, when_full);
+        machine.fill();
+        for at in (1 << 20..20 << 20).step_by(50_000) {
+            machine.devices[0].flip_bit(at, 3);
+        }
+        let (shown, unreadable, refusal) = machine.scan_what_can_be_read(|_| {});
+        assert!(unreadable > 100, "{unreadable}");
+        assert_eq!((shown.len() as u64 + unreadable, refusal), (u64::from(KEYS), end));
+    }
 }

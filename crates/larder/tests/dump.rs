@@ -130,7 +130,9 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
                         ask(&mut client, &format!("set key:{n} 0 0 1\r\nx\r\n"), "STORED\r\n");
                         ask(&mut client, &format!("get key:{}\r\n", KEYS + n), "END\r\n");
                         if n % 100 == 1 {
-                            client.write_all(format!("delete key:{n}\r\nmn\r\n").as_bytes()).unwrap();
+                            client
+                                .write_all(format!("delete key:{n}\r\nmn\r\n").as_bytes())
+                                .unwrap();
                             until(&mut client, "MN\r\n");
                         }
                         server.assert_within_budget();

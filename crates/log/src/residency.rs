@@ -268,7 +268,12 @@ impl Log {
     ///
     /// # Errors
     /// As for [`Log::check_record`].
-    pub fn check_read(&self, address: Address, bytes: &[u8], run: bool) -> io::Result<Option<usize>> {
+    pub fn check_read(
+        &self,
+        address: Address,
+        bytes: &[u8],
+        run: bool,
+    ) -> io::Result<Option<usize>> {
         let is_filler = |head: Head<'_>| head.kind == Kind::Filler;
         match run && Head::parse(bytes, None).is_some_and(is_filler) {
             true => Ok(None),

@@ -5,9 +5,7 @@ use super::history::Lost;
 use super::machine::{Machine, Part};
 use super::{Check, DurableWorld, PATIENCE};
 use larder_disk::{Failure as DeviceFailure, Fault, Operation, SimDevice};
-use larder_engine::{
-    CommitPoint, Engine, Health, LaneState, OpenError, StoreError,
-};
+use larder_engine::{CommitPoint, Engine, Health, LaneState, OpenError, StoreError};
 use std::sync::Arc;
 
 /// The most devices that are in use at a time.

@@ -49,7 +49,9 @@ impl DurableWorld {
         }
         for key in self.model.keys() {
             let reachable = self.engine.lane_of(&key).is_some();
-            if reachable && !shown.contains_key(&key) && self.model.current(&key, self.now).is_some()
+            if reachable
+                && !shown.contains_key(&key)
+                && self.model.current(&key, self.now).is_some()
             {
                 self.check_gone(&key)?;
             }
