@@ -13,7 +13,7 @@
 
 mod frames;
 mod tiers;
-mod walk;
+pub(crate) mod walk;
 
 use crate::durability::{Changes, Durable};
 use crate::key::Key;

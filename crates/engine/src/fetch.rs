@@ -18,6 +18,8 @@ use std::task::Waker;
 const IDLE: usize = 256;
 /// Bytes of them, beside the last one.
 const IDLE_BYTES: usize = 1 << 20;
+/// Bytes that one read of many records takes: few reads per segment, and no long one before others.
+const RUN: usize = 128 << 10;
 /// The most bytes that a session keeps and has on their way; a single record may be larger.
 const BYTES: usize = 4 << 20;
 
@@ -106,6 +108,8 @@ struct Expected {
     users: u32,
     /// What its read takes, bytes; 0 before that has begun.
     bytes: usize,
+    /// The records behind it are wanted, too.
+    run: bool,
 }
 
 /// A session's fetched records.
@@ -191,7 +195,8 @@ impl Fetched {
         let (mut ended, mut larger) = (Vec::new(), Vec::new());
         queue.ended(&mut |number, read| {
             let Some(&place) = queued.get(&number) else { return };
-            let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
+            let run = self.expected.get_mut().get(&place).is_some_and(|expected| expected.run);
+            let checked = read.and_then(|bytes| Ok((log.check_read(place.0, &bytes, run)?, bytes)));
             match checked {
                 Ok((Some(size), _)) => return larger.push((number, place, size)),
                 Ok((None, bytes)) => ended.push((place, Read::Record(bytes))),
@@ -215,7 +220,8 @@ impl Fetched {
 
     fn arrive(&mut self, place: Place, read: Read) {
         self.started.set(self.started.get() - 1);
-        let Expected { users, bytes } = self.expected.get_mut().remove(&place).unwrap_or_default();
+        let Expected { users, bytes, .. } =
+            self.expected.get_mut().remove(&place).unwrap_or_default();
         self.bytes.set(self.bytes.get() - bytes);
         let bytes = match read {
             Read::Record(bytes) => Some(bytes),
@@ -249,7 +255,8 @@ impl Fetched {
     pub(crate) fn start(&self, log: &Log) {
         let mut waiting = self.waiting.borrow_mut();
         while let Some(&place) = waiting.front() {
-            let (offset, len) = log.record_range(place.0, None);
+            let run = self.expected.borrow().get(&place).is_some_and(|expected| expected.run);
+            let (offset, len) = log.record_range(place.0, run.then_some(RUN));
             if self.started.get() > 0 && self.bytes.get() + len > BYTES {
                 break;
             }
@@ -260,7 +267,7 @@ impl Fetched {
             }
             let jumbo = log.segment(place.0.segment()).is_jumbo();
             if jumbo || !self.push(place, offset, len) {
-                self.ask_readers(place, None);
+                self.ask_readers(place, run.then_some(RUN), None);
             }
             self.started.set(self.started.get() + 1);
         }
@@ -282,9 +289,9 @@ impl Fetched {
         taken
     }
 
-    fn ask_readers(&self, place: Place, charge: Option<Charge>) {
+    fn ask_readers(&self, place: Place, run: Option<usize>, charge: Option<Charge>) {
         let (inbox, waker) = (Arc::clone(&self.inbox), self.waker.clone());
-        self.readers.ask(Request { place, charge, inbox, waker });
+        self.readers.ask(Request { place, run, charge, inbox, waker });
     }
 
     /// Has a large value read into memory, for which `charge` gives the room, unless that is on its way
@@ -300,7 +307,7 @@ impl Fetched {
             let Some(charge) = charge() else { return false };
             self.expected.borrow_mut().insert(place, Expected::default());
             self.started.set(self.started.get() + 1);
-            self.ask_readers(place, Some(charge));
+            self.ask_readers(place, None, Some(charge));
         }
         if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
             expected.users += 1;
@@ -323,6 +330,15 @@ impl Fetched {
     /// it has arrived. A read through the queue begins at the end of the turn. The answer is whether
     /// it has to be read.
     pub(crate) fn want(&self, log: &Log, address: Address, generation: u32) -> bool {
+        self.want_more(log, address, generation, false)
+    }
+
+    /// As [`Fetched::want`], with the records behind it: see [`Fetched::run`].
+    pub(crate) fn want_run(&self, log: &Log, address: Address, generation: u32) -> bool {
+        self.want_more(log, address, generation, true)
+    }
+
+    fn want_more(&self, log: &Log, address: Address, generation: u32, run: bool) -> bool {
         let place = (address, generation);
         self.wanted.borrow_mut().push(place);
         if let Some(record) = self.arrived.get(&place) {
@@ -334,7 +350,7 @@ impl Fetched {
             self.wake_for_more();
             return false;
         }
-        self.expected.borrow_mut().insert(place, Expected { users: 1, bytes: 0 });
+        self.expected.borrow_mut().insert(place, Expected { users: 1, bytes: 0, run });
         self.waiting.borrow_mut().push_back(place);
         if self.queue.is_none() {
             self.start(log);
@@ -383,6 +399,12 @@ impl Fetched {
         // SAFETY: the bytes were checked to begin with one whole record, and they stay until the
         // session, which is borrowed, takes its next turn.
         Some(unsafe { Record::at(bytes.as_ptr(), || 0) })
+    }
+
+    /// What was read for the record at `address`: it, or a filler in its place, and perhaps what lies behind,
+    /// which nobody has checked.
+    pub(crate) fn run(&self, address: Address, generation: u32) -> Option<&[u8]> {
+        self.arrived.get(&(address, generation))?.bytes.as_deref()
     }
 
     /// The head of a large value of `len` bytes that was fetched by [`Log::jumbo_head`]: the value must

@@ -14,6 +14,56 @@ pub struct Item<'a> {
     lane: &'a Lane,
 }
 
+/// An item as a [scan](crate::Session::scan) shows it: without its value, which need not be in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed<'a>(Item<'a>);
+
+impl<'a> Listed<'a> {
+    pub(crate) fn new(item: Item<'a>) -> Self {
+        Listed(item)
+    }
+
+    /// The key.
+    pub fn key(&self) -> &'a [u8] {
+        self.0.key()
+    }
+
+    /// The value's length, in bytes.
+    pub fn value_len(&self) -> usize {
+        self.0.record.layout().value
+    }
+
+    /// The client's flags.
+    pub fn flags(&self) -> u32 {
+        self.0.flags()
+    }
+
+    /// The cas id.
+    pub fn cas(&self) -> u64 {
+        self.0.cas()
+    }
+
+    /// When the item dies.
+    pub fn expiry(&self) -> Expiry {
+        self.0.expiry()
+    }
+
+    /// Whether the item has been read.
+    pub fn hit_before(&self) -> bool {
+        self.0.hit_before()
+    }
+
+    /// When the item was last used, approximately: when its segment was begun.
+    pub fn last_access(&self) -> UnixSeconds {
+        self.0.last_access()
+    }
+
+    /// The bytes that the record occupies in the log.
+    pub fn record_size(&self) -> usize {
+        self.0.record_size()
+    }
+}
+
 /// Where an item was found, to go on reading a long value after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemHandle {

@@ -420,6 +420,12 @@ impl Lane {
         partitions.start * stripes / PARTITIONS..(partitions.end * stripes).div_ceil(PARTITIONS)
     }
 
+    /// The partitions that a stripe of the index holds keys of.
+    pub(crate) fn partitions_in(&self, stripe: usize) -> Range<usize> {
+        let stripes = self.index.stripe_count();
+        stripe * PARTITIONS / stripes..((stripe + 1) * PARTITIONS).div_ceil(stripes)
+    }
+
     /// Every later version in these stripes has a number above `seq`, which may come from another lane.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use crate::lane::lock;
 use larder_log::format::{PARTITIONS, partition};
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::Waker;
 
 /// No lane: the partition is on its way.
@@ -15,6 +15,9 @@ const CLOSED: u8 = u8::MAX;
 #[derive(Debug)]
 pub(crate) struct Partitions {
     lanes: Box<[AtomicU8]>,
+    /// How often partitions were closed, and at which of these times each was closed last.
+    closings: AtomicU32,
+    closed_at: Box<[AtomicU32]>,
     /// There is one lane, which owns everything.
     settled: bool,
     /// What is on its way does not arrive for the time being.
@@ -29,6 +32,8 @@ impl Partitions {
     pub(crate) fn new(position: impl Fn(usize) -> usize, settled: bool) -> Self {
         Partitions {
             lanes: (0..PARTITIONS).map(|at| AtomicU8::new(position(at) as u8)).collect(),
+            closings: AtomicU32::new(0),
+            closed_at: (0..PARTITIONS).map(|_| AtomicU32::new(0)).collect(),
             settled,
             stuck: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -47,9 +52,33 @@ impl Partitions {
         usize::from(self.lanes[partition(key.lo)].load(Ordering::Acquire))
     }
 
+    /// The position of a partition's lane; no lane's if it is on its way.
+    pub(crate) fn owner(&self, partition: usize) -> usize {
+        usize::from(self.lanes[partition].load(Ordering::Acquire))
+    }
+
+    /// Whether a partition is on its way.
+    pub(crate) fn is_closed(&self, partition: usize) -> bool {
+        self.owner(partition) == usize::from(CLOSED)
+    }
+
+    /// How often partitions were closed so far.
+    pub(crate) fn closings(&self) -> u32 {
+        self.closings.load(Ordering::Acquire)
+    }
+
+    /// Whether a partition that was somewhere after that many closings has been there ever since.
+    pub(crate) fn has_stayed(&self, partition: usize, closings: u32) -> bool {
+        self.closed_at[partition].load(Ordering::Acquire) <= closings
+    }
+
     /// From now on nobody begins to look for keys of these partitions. Who has begun ends before its
     /// session's next quiescent point.
     pub(crate) fn close(&self, partitions: Range<usize>) {
+        let time = self.closings.fetch_add(1, Ordering::AcqRel) + 1;
+        for closed_at in &self.closed_at[partitions.clone()] {
+            closed_at.store(time, Ordering::Release);
+        }
         for lane in &self.lanes[partitions] {
             lane.store(CLOSED, Ordering::Release);
         }

@@ -5,7 +5,6 @@ use crate::engine::Engine;
 use crate::fetch::LaneReads;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
-use crate::verbs::ScanCursor;
 use crate::{
     Arith, CommitPoint, CommitState, Counted, Delete, Deleted, Get, Got, Item, ItemHandle, Key,
     LargeValue, Outcome, Refusal, Store, Stored, UnixSeconds,
@@ -18,9 +17,9 @@ use std::task::Waker;
 /// One thread's way into the engine: `Send`, but not `Sync`.
 #[derive(Debug)]
 pub struct Session {
-    engine: Arc<Engine>,
-    lanes: Box<[LaneSession]>,
-    waker: Waker,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) lanes: Box<[LaneSession]>,
+    pub(crate) waker: Waker,
     /// A delayed flush is due that had to wait.
     flush_waits: bool,
 }
@@ -82,7 +81,7 @@ impl Session {
     /// What a call answers whose key is on its way from one lane to another: it is repeated when the
     /// key has arrived, unless that takes a device that fails.
     #[cold]
-    fn on_its_way<T>(&self) -> Outcome<T> {
+    pub(crate) fn on_its_way<T>(&self) -> Outcome<T> {
         if self.engine.partitions.wait(&self.waker) {
             return Outcome::NeedsSpace;
         }
@@ -149,27 +148,6 @@ impl Session {
             }
         }
         Outcome::Ready(())
-    }
-
-    /// Calls `visit` for some live items (a few hundred at most, usually) and moves the cursor on;
-    /// the answer is false when the scan has ended. Every item that exists, is in memory, and is not on its
-    /// way between lanes during the whole scan is visited once. What is visited counts as answered: see
-    /// [`Outcome::AfterCommit`].
-    pub fn scan(&self, cursor: &mut ScanCursor, visit: &mut dyn FnMut(Item<'_>)) -> Outcome<bool> {
-        let Some(lane) = self.lanes.get(cursor.lane) else { return Outcome::Ready(false) };
-        let at = cursor.lane;
-        let more = lane.scan(cursor, &mut |item| {
-            let here = self.engine.partitions.lane_of(&self.key(item.key())) == at;
-            if here || self.engine.partitions.are_settled() {
-                visit(item);
-            }
-        });
-        more.map(|more| {
-            if !more {
-                *cursor = ScanCursor::of_lane(at + 1);
-            }
-            cursor.lane < self.lanes.len()
-        })
     }
 
     /// Finds the version that `handle` names; `None` when it has gone for good.

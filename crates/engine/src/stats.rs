@@ -53,7 +53,7 @@ counters! {
     touch_hits,
     /// Touches that found none.
     touch_misses,
-    /// Items of the store that could not be read any more.
+    /// Items of the store that could not be read: as good as evicted, or left out of a scan, of each anew.
     unreadable,
     /// Records read from the store for a call.
     flash_reads,

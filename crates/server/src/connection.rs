@@ -191,13 +191,13 @@ impl Worker {
         };
         let start = output.len();
         let mut x = self.execution(output);
-        let done = dump.send(&mut x);
+        let sent = dump.send(&mut x);
         connection.withhold_output(&mut x, start, Repair::Close, false);
-        if done {
+        if sent == Sent::All {
             return Step::Next;
         }
         connection.state = State::Dump(dump);
-        Step::Stop(Flow::Drain)
+        Step::Stop(if sent == Sent::Wait { Flow::Park } else { Flow::Drain })
     }
 
     /// Answers a retrieval whose keys are in the input, one batch of them.

@@ -10,6 +10,7 @@ mod history;
 mod lanes;
 mod machine;
 mod power;
+mod scan;
 mod verbs;
 
 pub use anomaly::Anomaly;
@@ -219,7 +220,8 @@ impl DurableWorld {
         match self.random.below(1000) {
             0..=14 => {
                 self.advance_clock();
-                Ok(())
+                // Now and then, without a number drawn for it.
+                if self.now.is_multiple_of(4) { self.check_scan() } else { Ok(()) }
             }
             15..=45 => {
                 self.clean();

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 /// Reads that lift an item from probation to the survivors.
 const PROMOTE_AT: u8 = 2;
 /// Records whose buckets are fetched together.
-pub(super) const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 
 impl Cleaner {
     /// Decides about every record of a segment; false if one could not be moved. `ends` gets the
@@ -182,7 +182,7 @@ impl Cleaner {
 ///
 /// # Safety
 /// The calling thread is awake in the epochs.
-pub(super) unsafe fn next_batch<'a>(
+pub(crate) unsafe fn next_batch<'a>(
     lane: &Lane,
     items: &mut impl Iterator<Item = Appended<'a>>,
     batch: &mut Vec<(Address, Record<'a>, Key<'a>)>,
@@ -198,7 +198,7 @@ pub(super) unsafe fn next_batch<'a>(
 }
 
 /// Accepts only the slot that leads to this very record.
-pub(super) fn at(address: Address) -> impl FnMut(Slot) -> Option<()> {
+pub(crate) fn at(address: Address) -> impl FnMut(Slot) -> Option<()> {
     move |slot| (slot.address() == address).then_some(())
 }
 

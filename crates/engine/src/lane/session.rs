@@ -56,7 +56,7 @@ pub(crate) struct LaneSession {
     depends: Cell<u64>,
     /// The address of a record that must be read before there is an answer; 0 for none.
     missing: Cell<u64>,
-    fetched: Fetched,
+    pub(crate) fetched: Fetched,
     /// Something waits for a commit that was not asked for yet.
     wants_commit: Cell<bool>,
     /// How long that has been so, in microseconds of the durability's clock; 0 before it was looked

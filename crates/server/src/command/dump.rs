@@ -1,15 +1,19 @@
 //! Dumps of all items: metadump, mgdump and stats cachedump. A dump goes on whenever its client
-//! has read what was sent, so it never holds more than the output's limit; items written meanwhile
-//! may or may not be in it.
+//! has read what was sent and the others had their turn, so it never holds more than the output's limit;
+//! items written meanwhile may or may not be in it, or twice.
 
-use super::Execution;
+use super::text::refusal_line;
+use super::{Execution, Sent, Unready};
 use crate::net::OutputBuffer;
-use larder_engine::{Item, ScanCursor, UnixSeconds};
+use larder_engine::{Listed, ScanCursor};
 use larder_protocol::text::DumpFormat;
 use larder_protocol::{base64, reply};
 
 /// The slab class that items are shown in: there are none, but tools ask for one.
 pub(super) const SHOWN_CLASS: u32 = 1;
+
+/// Calls of the engine that a dump makes before other connections have their turn.
+const CALLS: usize = 4;
 
 /// memcached's limit of a cachedump, in bytes.
 const CACHEDUMP_MAX: usize = 2 << 20;
@@ -56,26 +60,32 @@ impl Dump {
         Dump { format, cursor: ScanCursor::default() }
     }
 
-    /// Sends more of the dump; true when all of it is sent. Items that are not durable yet make it
-    /// wait as any reply does.
-    pub(crate) fn send(&mut self, x: &mut Execution<'_, '_>) -> bool {
-        while !x.output.is_full() {
+    /// Sends more of the dump. Items that are not durable yet make it wait as any reply does. One that
+    /// cannot be finished ends with an error in place of its last line.
+    pub(crate) fn send(&mut self, x: &mut Execution<'_, '_>) -> Sent {
+        for _ in 0..CALLS {
+            if x.output.is_full() {
+                break;
+            }
             let format = &mut self.format;
             if let Format::Empty(end) = format {
                 x.output.extend(end.as_bytes());
-                return true;
+                return Sent::All;
             }
-            let now = x.session.now();
-            let visited =
-                x.session.scan(&mut self.cursor, &mut |item| format.put(&item, now, x.output));
-            // It waits for nothing and is not refused, so there is an answer.
-            let more = x.settle(visited).unwrap_or(false);
-            let done = matches!(format, Format::Cachedump { items: 0, .. });
-            if done || !more {
+            let visited = x.session.scan(&mut self.cursor, &mut |item| format.put(&item, x.output));
+            let done = match x.settle(visited) {
+                Ok(more) => !more || matches!(format, Format::Cachedump { items: 0, .. }),
+                Err(Unready::Again) => return Sent::Wait,
+                Err(Unready::Refused(refusal)) => {
+                    x.output.extend(refusal_line(refusal, false).as_bytes());
+                    return Sent::All;
+                }
+            };
+            if done {
                 *format = Format::Empty(format.end());
             }
         }
-        false
+        Sent::Part
     }
 }
 
@@ -88,10 +98,7 @@ impl Format {
         }
     }
 
-    fn put(&mut self, item: &Item<'_>, now: UnixSeconds, output: &mut OutputBuffer<'_>) {
-        if item.expiry().is_past(now) {
-            return;
-        }
+    fn put(&mut self, item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
         match self {
             Format::Metadump => metadump_line(item, output),
             Format::Mgdump => mgdump_line(item.key(), output),
@@ -120,7 +127,7 @@ fn number(output: &mut OutputBuffer<'_>, number: u64) {
     output.advance(len);
 }
 
-fn metadump_line(item: &Item<'_>, output: &mut OutputBuffer<'_>) {
+fn metadump_line(item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
     output.extend(b"key=");
     for &byte in item.key() {
         match byte {
@@ -165,11 +172,11 @@ fn mgdump_line(key: &[u8], output: &mut OutputBuffer<'_>) {
     }
 }
 
-fn cachedump_line(item: &Item<'_>, output: &mut OutputBuffer<'_>) {
+fn cachedump_line(item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
     output.extend(b"ITEM ");
     output.extend(item.key());
     output.extend(b" [");
-    number(output, item.value().len() as u64);
+    number(output, item.value_len() as u64);
     output.extend(b" b; ");
     number(output, item.expiry().seconds().unwrap_or(0).into());
     output.extend(b" s]\r\n");

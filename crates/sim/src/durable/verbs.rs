@@ -13,7 +13,7 @@ const MEMORYFUL: u64 = 400;
 const ROOM: u64 = 50 << 10;
 
 /// A key without its filling.
-fn short(key: &[u8]) -> String {
+pub(super) fn short(key: &[u8]) -> String {
     let text = String::from_utf8_lossy(key);
     format!("k{}", text.trim_start_matches('k'))
 }
@@ -269,7 +269,8 @@ impl DurableWorld {
     }
 
     pub(super) fn check_all(&mut self) -> Check {
-        self.model.keys().iter().try_for_each(|key| self.read(key).map(drop))
+        self.model.keys().iter().try_for_each(|key| self.read(key).map(drop))?;
+        self.check_scan()
     }
 
     /// After a restart a key is in one of the states that it may be in.

@@ -1,0 +1,143 @@
+//! The second walk of a lane: all that the index leads to and that was not shown by the first.
+
+use super::Listed;
+use super::segments::Shown;
+use crate::Outcome;
+use crate::index::slot::{Slot, TAG_BITS};
+use crate::lane::session::LaneSession;
+use crate::stats::bump;
+use larder_log::{Address, Log, Record};
+
+/// Tags that one step covers at most: a sixteenth. A key's tag never changes, so growth and displacement
+/// between two steps neither hide an item nor show it twice.
+const WIDTH: u32 = 1 << (TAG_BITS - 4);
+/// Items that one step shows at most, unless more have the same tag.
+const ITEMS: usize = 512;
+/// Records that one step reads at most, and their bytes, about.
+const READS: usize = 64;
+const READ_BYTES: usize = 1 << 20;
+/// Stripes without anything to show that one step passes over.
+const PASSED: usize = 64;
+
+/// Where the walk stands.
+#[derive(Debug, Default)]
+pub(super) struct InIndex {
+    stripe: usize,
+    tag: u32,
+}
+
+impl LaneSession {
+    /// Shows what the next few slots lead to; false when there are none left.
+    pub(super) fn scan_index(
+        &self,
+        walk: &mut InIndex,
+        shown: &mut Shown,
+        unreadable: &mut u64,
+        wanted: &dyn Fn(usize) -> bool,
+        visit: &mut dyn FnMut(Listed<'_>),
+    ) -> Outcome<bool> {
+        let stripes = self.lane.index.stripe_count();
+        let mut passed = 0;
+        while walk.stripe < stripes && !wanted(walk.stripe) {
+            walk.stripe += 1;
+            passed += 1;
+            if passed == PASSED {
+                return Outcome::Ready(true);
+            }
+        }
+        if walk.stripe >= stripes {
+            return Outcome::Ready(false);
+        }
+        let mut end = (walk.tag + WIDTH).min(1 << TAG_BITS);
+        let mut slots = Vec::new();
+        self.lane.index.visit_stripe(walk.stripe, |slot| {
+            if (walk.tag..end).contains(&slot.tag()) {
+                slots.push(slot);
+            }
+        });
+        shown.check(&self.lane);
+        slots.retain(|slot| !shown.has(&self.lane, slot.address()));
+        while end - walk.tag > 1 && self.is_much(&slots) {
+            end = walk.tag + (end - walk.tag) / 2;
+            slots.retain(|slot| slot.tag() < end);
+        }
+        if self.fetch_all(&mut slots) {
+            return Outcome::NeedsRead;
+        }
+        for slot in slots {
+            match self.listed(slot) {
+                Some(record) => self.show(slot, record, visit),
+                None => {
+                    *unreadable += 1;
+                    bump(&self.counters.unreadable, 1);
+                }
+            }
+        }
+        walk.tag = end;
+        if end == 1 << TAG_BITS {
+            *walk = InIndex { stripe: walk.stripe + 1, tag: 0 };
+        }
+        self.answer(true)
+    }
+
+    /// Whether these are too many for one step.
+    fn is_much(&self, slots: &[Slot]) -> bool {
+        let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
+        let (reads, bytes) = absent.fold((0, 0), |(reads, bytes), slot| {
+            let (_, len) = self.lane.log.record_range(self.read_at(slot.address()), None);
+            (reads + 1, bytes + len)
+        });
+        slots.len() > ITEMS || reads > READS || bytes > READ_BYTES
+    }
+
+    /// Has all of these read that are not in memory, in the order in which they lie on the device; the answer
+    /// is whether some of them are still to come.
+    fn fetch_all(&self, slots: &mut [Slot]) -> bool {
+        slots.sort_unstable_by_key(|slot| slot.address().bits());
+        let mut missing = false;
+        for &slot in &*slots {
+            let (address, generation) = self.read_from(slot);
+            if self.listed(slot).is_none() {
+                missing |= !self.fetched.is_unreadable(address, generation);
+            }
+        }
+        if missing {
+            let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
+            for &slot in absent {
+                // Those that have come are wanted again, or they might be forgotten before the others come.
+                let (address, generation) = self.read_from(slot);
+                self.fetched.want(&self.lane.log, address, generation);
+            }
+        }
+        missing
+    }
+
+    /// By which address a record is read; of a large value the head.
+    fn read_at(&self, address: Address) -> Address {
+        let number = address.segment();
+        let jumbo = self.lane.log.segment(number).is_jumbo();
+        if jumbo { Log::jumbo_head(number) } else { address }
+    }
+
+    fn read_from(&self, slot: Slot) -> (Address, u32) {
+        let generation = self.lane.log.segment(slot.address().segment()).generation();
+        (self.read_at(slot.address()), generation)
+    }
+
+    /// The record that a slot leads to, if it is in memory or was read. The value of a large one need not be
+    /// there.
+    fn listed(&self, slot: Slot) -> Option<Record<'_>> {
+        let segment = self.lane.log.segment(slot.address().segment());
+        // SAFETY: the slot was read since the last tick.
+        if let Some(record) = unsafe { self.lane.log.record(slot.address()) } {
+            return Some(record);
+        }
+        let (address, generation) = self.read_from(slot);
+        if segment.is_jumbo() {
+            return self.fetched.get_head(address, generation, segment.jumbo_value());
+        }
+        // SAFETY: a session is awake while its calls are made.
+        let copy = unsafe { self.lane.log.copy(address, generation) };
+        copy.or_else(|| self.fetched.get(address, generation))
+    }
+}

@@ -1,0 +1,159 @@
+//! Dumps of a store that is several times larger than memory: every key is listed, within the memory that
+//! was promised, while others read and write. Against the real binary.
+
+mod harness;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use harness::{Folder, Process, ask, connect, serve};
+
+const KEYS: u32 = 150_000;
+/// One in so many has a large value.
+const LARGE: u32 = 30_000;
+const MEMORY_MIB: u64 = 16;
+
+struct Server {
+    process: Process,
+    address: String,
+    _folder: Folder,
+}
+
+impl Server {
+    fn start(io: &str) -> Server {
+        let folder = Folder::new(&format!("dump-{io}"));
+        let mut command = serve();
+        let store = format!("{}:128MB", folder.0.join("store").display());
+        command.args(["-m", &MEMORY_MIB.to_string(), "--io", io, "--store", &store]);
+        let mut process = Process::spawn(&mut command);
+        let listening = process.event("listening");
+        let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
+        process.event("serving");
+        Server { process, address, _folder: folder }
+    }
+
+    fn assert_within_budget(&self) {
+        // What a sanitizer keeps for itself is not the server's; `scripts/asan` says so.
+        if std::env::var_os("INSTRUMENTED").is_some() {
+            return;
+        }
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.child.id()));
+        let status = status.expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is resident");
+        let kib: u64 = line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap();
+        let limit = (MEMORY_MIB << 10) * 11 / 10 + (32 << 10);
+        assert!(kib <= limit, "{kib} of {limit} KiB resident");
+    }
+
+    fn fill(&self) {
+        let mut client = connect(&self.address);
+        let small = "v".repeat(300);
+        for first in (0..KEYS).step_by(100) {
+            let mut request = String::new();
+            for n in first..first + 100 {
+                request += &format!("set key:{n} 0 0 {}\r\n{small}\r\n", small.len());
+            }
+            ask(&mut client, &request, &"STORED\r\n".repeat(100));
+        }
+        let large = "v".repeat(200_000);
+        for n in (0..KEYS).step_by(LARGE as usize) {
+            let request = format!("set key:{n} 0 0 {}\r\n{large}\r\n", large.len());
+            ask(&mut client, &request, "STORED\r\n");
+        }
+    }
+
+    /// The lines of a dump up to its last one.
+    fn dump(&self, command: &str, end: &str) -> Vec<String> {
+        let mut client = connect(&self.address);
+        client.write_all(command.as_bytes()).expect("it reads");
+        let mut lines = BufReader::new(client).lines().map(|line| line.expect("it is text"));
+        assert_eq!(lines.next().expect("it answers"), "OK");
+        lines.by_ref().take_while(|line| line != end).collect()
+    }
+}
+
+/// What arrives up to `end`.
+fn until(client: &mut TcpStream, end: &str) -> String {
+    let mut reply = Vec::new();
+    while !reply.ends_with(end.as_bytes()) {
+        let mut some = [0; 4096];
+        let n = client.read(&mut some).expect("it answers");
+        assert!(n > 0, "it has closed");
+        reply.extend(&some[..n]);
+    }
+    String::from_utf8(reply).expect("it is text")
+}
+
+fn stat(client: &mut TcpStream, name: &str) -> u64 {
+    client.write_all(b"stats\r\n").expect("it reads");
+    let row = format!("STAT {name} ");
+    let text = until(client, "END\r\n");
+    let value = text.lines().find_map(|line| line.strip_prefix(&row)).expect("it is there");
+    value.parse().expect("a number")
+}
+
+/// The number of the key that a line of a metadump begins with.
+fn number(line: &str) -> u32 {
+    let key = line.strip_prefix("key=key%3A").and_then(|rest| rest.split(' ').next());
+    key.and_then(|key| key.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
+}
+
+#[test]
+fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
+    for io in ["auto", "epoll"] {
+        let server = Server::start(io);
+        server.fill();
+        let mut client = connect(&server.address);
+        // Those that nobody changes are listed once.
+        let lines = server.dump("lru_crawler metadump all\r\n", "END");
+        let listed: HashSet<u32> = lines.iter().map(|line| number(line)).collect();
+        assert_eq!((lines.len(), listed.len()), (KEYS as usize, KEYS as usize), "{io}");
+        let large = lines.iter().find(|line| number(line) == LARGE).expect("it is listed");
+        assert!(large.contains(" fetch=no cls=1 size=2000"), "{large}");
+        assert_eq!(stat(&mut client, "larder_copies"), 0, "a dump leaves nothing in memory");
+
+        // Others rewrite the lower half, and delete some of it, while three dumps go on.
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for seed in 1..3 {
+                let (done, server) = (&done, &server);
+                scope.spawn(move || {
+                    let mut client = connect(&server.address);
+                    let mut next = seed;
+                    while !done.load(Ordering::Relaxed) {
+                        next = (next * 1_103_515_245 + 12_345) % (1u64 << 31);
+                        let n = (next >> 4) as u32 % (KEYS / 2);
+                        ask(&mut client, &format!("set key:{n} 0 0 1\r\nx\r\n"), "STORED\r\n");
+                        ask(&mut client, &format!("get key:{}\r\n", KEYS + n), "END\r\n");
+                        if n % 100 == 1 {
+                            client
+                                .write_all(format!("delete key:{n}\r\nmn\r\n").as_bytes())
+                                .unwrap();
+                            until(&mut client, "MN\r\n");
+                        }
+                        server.assert_within_budget();
+                    }
+                });
+            }
+            let server = &server;
+            let dumps: Vec<_> = (0..3)
+                .map(|_| scope.spawn(|| server.dump("lru_crawler mgdump all\r\n", "EN")))
+                .collect();
+            let dumps: Vec<_> = dumps.into_iter().map(|dump| dump.join()).collect();
+            done.store(true, Ordering::Relaxed);
+            for lines in dumps {
+                let lines = lines.expect("a dump that ends");
+                let listed: HashSet<&str> = lines.iter().map(|line| &line[..]).collect();
+                let missing = (0..KEYS)
+                    .filter(|n| *n >= KEYS / 2 || n % 100 != 1)
+                    .find(|n| !listed.contains(&format!("mg key:{n}")[..]));
+                assert_eq!(missing, None, "{io}");
+            }
+        });
+        assert_eq!(stat(&mut client, "evictions"), 0, "there is room in the store");
+    }
+}

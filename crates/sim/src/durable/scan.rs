@@ -1,0 +1,94 @@
+//! A scan shows precisely the keys that the model has, wherever their records are, and nothing that a
+//! crash could take back.
+
+use super::history::Item;
+use super::verbs::short;
+use super::{Check, DurableWorld};
+use larder_engine::{CommitState, Health, Outcome, ScanCursor};
+use std::collections::HashMap;
+
+impl DurableWorld {
+    /// Scans all items while nobody writes, and compares them with the model. It draws no numbers.
+    pub(super) fn check_scan(&mut self) -> Check {
+        self.tick_all();
+        let mut shown = HashMap::new();
+        let mut cursor = ScanCursor::default();
+        let whole = loop {
+            let mut now_shown = Vec::new();
+            let visited = self.sessions[0].scan(&mut cursor, &mut |item| {
+                let facts = (item.cas(), item.flags(), item.value_len());
+                now_shown.push((item.key().to_vec(), facts));
+            });
+            let waits = matches!(visited, Outcome::AfterCommit(..));
+            for (key, facts) in now_shown {
+                self.check_shown(&key, facts, waits)?;
+                if shown.insert(key.clone(), ()).is_some() {
+                    return Err(format!("{} was shown twice", short(&key)));
+                }
+            }
+            match visited {
+                Outcome::Ready(true) | Outcome::AfterCommit(true, _) => {}
+                Outcome::Ready(false) | Outcome::AfterCommit(false, _) => break true,
+                Outcome::NeedsRead => {
+                    self.engine.serve_reads();
+                    self.tick_all();
+                }
+                // The rest is on its way.
+                Outcome::NeedsSpace => break true,
+                Outcome::Refused(_) => break false,
+            }
+            if self.machine.is_stopped() {
+                return Ok(());
+            }
+        };
+        if cursor.unreadable() > 0 || self.engine.health() != Health::Good {
+            return Ok(());
+        }
+        if !whole && self.model.keys().iter().all(|key| self.engine.lane_of(key).is_some()) {
+            return Err("a scan was refused although everything can be read".into());
+        }
+        for key in self.model.keys() {
+            let reachable = self.engine.lane_of(&key).is_some();
+            if reachable
+                && !shown.contains_key(&key)
+                && self.model.current(&key, self.now).is_some()
+            {
+                self.check_gone(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is shown is as it was written last, and durable unless the scan `waits`.
+    fn check_shown(&self, key: &[u8], facts: (u64, u32, usize), waits: bool) -> Check {
+        let current = self.model.current(key, self.now);
+        let fits = |item: &Item| (item.cas, item.flags, item.value.len()) == facts;
+        if !current.as_ref().is_some_and(fits) {
+            return Err(format!("{} was shown as {facts:?}, should be {current:?}", short(key)));
+        }
+        let pending = |point| self.sessions[0].commit_state(point) == CommitState::Pending;
+        let undurable = self.model.undurable(key, current.as_ref(), self.now).is_some_and(pending);
+        if self.is_sync() && !waits && undurable {
+            return Err(format!("{} was shown before it was durable", short(key)));
+        }
+        Ok(())
+    }
+
+    /// What the model has and a scan did not show can only have been evicted.
+    fn check_gone(&mut self, key: &[u8]) -> Check {
+        let asked = loop {
+            let session = &self.sessions[0];
+            match session.get(&session.key(key)) {
+                Outcome::Ready(found) | Outcome::AfterCommit(found, _) => break found.is_some(),
+                Outcome::NeedsRead => {}
+                Outcome::NeedsSpace | Outcome::Refused(_) => return Ok(()),
+            }
+            self.engine.serve_reads();
+            self.tick_all();
+        };
+        match asked || !self.evicts() {
+            true => Err(format!("{} is there, but was not shown", short(key))),
+            false => Ok(()),
+        }
+    }
+}
