@@ -34,8 +34,10 @@ pub(crate) struct ServerPlan {
     /// The directory of the store and its size in MiB.
     pub(crate) store: PathBuf,
     pub(crate) store_mib: u64,
-    /// Directories of several devices, each of that size, instead of the one.
-    pub(crate) devices: Vec<PathBuf>,
+    /// What `--store` is given for each of several devices, instead of the one.
+    pub(crate) devices: Vec<String>,
+    /// A full store evicts; otherwise it refuses.
+    pub(crate) evicts: bool,
     pub(crate) memory_mib: u64,
     pub(crate) durability: Durability,
     pub(crate) sync_interval: Duration,
@@ -52,11 +54,20 @@ impl ServerPlan {
             Durability::Async => "async",
         };
         let mut command = Command::new(&self.binary);
-        command.args(["serve", "--listen", "127.0.0.1", "--admin", "off", "--when-full", "refuse"]);
+        let when_full = if self.evicts { "evict" } else { "refuse" };
+        command.args([
+            "serve",
+            "--listen",
+            "127.0.0.1",
+            "--admin",
+            "off",
+            "--when-full",
+            when_full,
+        ]);
         command.args(["--port", &port.to_string(), "--memory", &format!("{}MB", self.memory_mib)]);
-        let one = std::slice::from_ref(&self.store);
-        for store in if self.devices.is_empty() { one } else { &self.devices } {
-            command.arg("--store").arg(format!("{}:{}MB", store.display(), self.store_mib));
+        let one = [format!("{}:{}MB", self.store.display(), self.store_mib)];
+        for store in if self.devices.is_empty() { &one[..] } else { &self.devices } {
+            command.args(["--store", store]);
         }
         command.args(["--durability", durability, "--sync-interval"]);
         command.arg(format!("{}ms", self.sync_interval.as_millis()));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::activity::Interrupted;
 use crate::checker::{Checker, Totals};
 use crate::client::ClientPlan;
 use crate::clock;
@@ -12,6 +13,7 @@ use crate::devices::Devices;
 use crate::disk::{Cut, Disk};
 use crate::history::Violation;
 use crate::journal::{self, Event};
+use crate::machine::Machine;
 use crate::server::{Durability, Server, ServerPlan, tail};
 
 /// How much older than the promise what an asynchronous server lost may be: a commit must end before the
@@ -60,17 +62,6 @@ pub(crate) enum End {
     Terminate,
 }
 
-/// What a server runs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Machine {
-    /// A file system that is there.
-    Plain,
-    /// The same, with several devices that come and go.
-    Devices,
-    /// A disk of the test's own, whose power can fail.
-    Power,
-}
-
 /// The load of one life.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -83,6 +74,7 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: ServerPlan,
+    pub(crate) machine: Machine,
     pub(crate) disk: Option<Disk>,
     /// If there are several.
     pub(crate) devices: Option<Devices>,
@@ -94,6 +86,8 @@ pub(crate) struct World {
     pub(crate) idle: bool,
     /// The longest start after an end.
     pub(crate) slowest_start: Duration,
+    /// What servers were at when they ended.
+    pub(crate) interrupted: Interrupted,
 }
 
 impl World {
@@ -107,23 +101,27 @@ impl World {
         std::fs::create_dir_all(directory.join("journals"))?;
         plan.store = directory.join("store");
         plan.log = directory.join("server.log");
-        let disk = match machine {
-            Machine::Power => Some(Disk::mount(&plan.store, seed)?),
-            Machine::Plain | Machine::Devices => None,
+        plan.evicts = machine.evicts();
+        let disk = match machine.loses_power() {
+            true => Some(Disk::mount(&plan.store, seed)?),
+            false => None,
         };
         if disk.is_none() {
             std::fs::create_dir_all(&plan.store)?;
         }
-        let devices = (machine == Machine::Devices).then(|| Devices::new(plan.store.clone()));
+        let layout = machine.layout(plan.store_mib);
+        let devices = layout.map(|layout| Devices::new(plan.store.clone(), layout));
         Ok(World {
+            checker: Checker::new(plan.evicts),
             plan,
+            machine,
             disk,
             devices,
-            checker: Checker::new(),
             directory: directory.to_owned(),
             ended: None,
             idle: false,
             slowest_start: Duration::ZERO,
+            interrupted: Interrupted::default(),
         })
     }
 
