@@ -43,9 +43,14 @@ impl Machine {
             Machine::Devices | Machine::PowerDevices => one(mib),
             Machine::Evict => one(EVICTING_MIB),
             Machine::Tiers | Machine::PowerTiers => {
-                Some(Layout { device_mib: FAST_MIB, lower_mib: Some(mib), most: 3 })
+                Some(Layout { device_mib: FAST_MIB, lower_mib: Some(mib / 2), most: 3 })
             }
         }
+    }
+
+    /// Whether its devices are so small that a round fills them.
+    pub(crate) fn fills(self) -> bool {
+        matches!(self, Machine::Evict | Machine::Tiers | Machine::PowerTiers)
     }
 
     /// What a round of several devices waits for before it ends.

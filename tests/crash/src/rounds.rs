@@ -21,7 +21,7 @@ const PROCESSES: u16 = 3;
 /// With so little memory a server may refuse values while others of a megabyte wait for their sync: that is
 /// counted, and no fault.
 const TIGHT_MIB: u64 = 32;
-/// A server that is to evict is given so many times as many keys.
+/// Where devices are to be full, there are so many times as many keys.
 const FILLING: u16 = 5;
 /// How long an end waits for a moment at which the disk has something to lose, or the cleaner or the mover
 /// something to do.
@@ -127,8 +127,9 @@ struct Round {
 
 impl Round {
     fn choose(random: &mut Random, world: &World) -> Round {
+        let fills = world.machine.fills();
         let sizes = random.pick(&[
-            Sizes::Small,
+            if fills { Sizes::Borders } else { Sizes::Small },
             Sizes::Mixed,
             Sizes::Mixed,
             Sizes::Mixed,
@@ -140,7 +141,7 @@ impl Round {
             Sizes::Mixed => 60,
             Sizes::Borders => 16,
             Sizes::Large => 6,
-        } * if world.plan.evicts { FILLING } else { 1 };
+        } * if fills { FILLING } else { 1 };
         let client = ClientPlan {
             port: 0,
             seed: random.next(),
