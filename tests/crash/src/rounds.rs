@@ -11,16 +11,13 @@ use crate::disk::{Cut, Faults};
 use crate::random::Random;
 use crate::server::Server;
 use crate::workload::Sizes;
-use crate::world::{End, Failure, Load, World};
+use crate::world::{End, Failure, Load, TIGHT_MIB, World};
 
 /// The longest value: the largest item less the longest key and what an item costs beside it.
 pub(crate) const LARGEST: u32 = (1 << 20) - 512;
 /// Connections that write in one process, at most. Writers keep their keys from round to round.
 const WRITERS: u16 = 4;
 const PROCESSES: u16 = 3;
-/// With so little memory a server may refuse values while others of a megabyte wait for their sync: that is
-/// counted, and no fault.
-const TIGHT_MIB: u64 = 32;
 /// Where devices are to be full, there are so many times as many keys.
 const FILLING: u16 = 5;
 /// How long an end waits for a moment at which the disk has something to lose, or the cleaner or the mover

@@ -116,6 +116,15 @@ impl ServerPlan {
     }
 }
 
+/// What a get of `key` was answered.
+fn content(key: Key, reply: Reply) -> io::Result<Option<Seen>> {
+    match reply {
+        Reply::Item(seen) => Ok(Some(seen)),
+        Reply::Miss => Ok(None),
+        other => Err(io::Error::other(format!("get of {} was answered {other:?}", key.name()))),
+    }
+}
+
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
@@ -175,23 +184,29 @@ impl Server {
         Err(io::Error::other(format!("the server did not stop within {} s", STOP.as_secs())))
     }
 
-    /// What every key holds.
-    pub(crate) fn read_all(&self, keys: &[Key]) -> io::Result<Vec<(Key, Option<Seen>)>> {
+    /// What every key holds. With `errors` a value may find no room in memory beside the others that are
+    /// asked for with it: then it is asked for again, alone.
+    pub(crate) fn read_all(
+        &self,
+        keys: &[Key],
+        errors: bool,
+    ) -> io::Result<Vec<(Key, Option<Seen>)>> {
         let mut talk = self.connect()?;
         let mut found = Vec::with_capacity(keys.len());
         for group in keys.chunks(TOGETHER) {
             for key in group {
                 talk.send(*key, &Operation::Get)?;
             }
+            let mut again = Vec::new();
             for key in group {
                 match talk.receive(&Operation::Get)? {
-                    Reply::Item(seen) => found.push((*key, Some(seen))),
-                    Reply::Miss => found.push((*key, None)),
-                    other => {
-                        let text = format!("get of {} was answered {other:?}", key.name());
-                        return Err(io::Error::other(text));
-                    }
+                    Reply::Failed(_) if errors => again.push(*key),
+                    reply => found.push((*key, content(*key, reply)?)),
                 }
+            }
+            for key in again {
+                talk.send(key, &Operation::Get)?;
+                found.push((key, content(key, talk.receive(&Operation::Get)?)?));
             }
         }
         Ok(found)
