@@ -184,8 +184,8 @@ impl Server {
         Err(io::Error::other(format!("the server did not stop within {} s", STOP.as_secs())))
     }
 
-    /// What every key holds. With `errors` a value may find no room in memory beside the others that are
-    /// asked for with it: then it is asked for again, alone.
+    /// What every key holds. With `errors` a value may find no room in memory beside others that are asked
+    /// for or moved: then it is asked for again, alone.
     pub(crate) fn read_all(
         &self,
         keys: &[Key],
@@ -205,8 +205,7 @@ impl Server {
                 }
             }
             for key in again {
-                talk.send(key, &Operation::Get)?;
-                found.push((key, content(key, talk.receive(&Operation::Get)?)?));
+                found.push((key, talk.get_at_last(key)?));
             }
         }
         Ok(found)
@@ -289,6 +288,19 @@ impl Talk {
 
     pub(crate) fn receive(&mut self, operation: &Operation) -> io::Result<Reply> {
         reply::read(&mut self.from, operation)
+    }
+
+    /// What a key holds, as soon as that is answered without an error.
+    fn get_at_last(&mut self, key: Key) -> io::Result<Option<Seen>> {
+        let begun = Instant::now();
+        loop {
+            self.send(key, &Operation::Get)?;
+            let reply = self.receive(&Operation::Get)?;
+            if !matches!(reply, Reply::Failed(_)) || begun.elapsed() > PATIENCE {
+                return content(key, reply);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// A short value, `None` for a miss.
