@@ -306,6 +306,9 @@ pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let builder = thread::Builder::new().name("committer".into());
     let handle = builder.spawn(move || run(&weak))?;
     *lock(&durable.thread) = Some(handle.thread().clone());
+    // Who has asked meanwhile, as a full lane's cleaner does, could not wake it, and who asks later leaves it
+    // to the first.
+    handle.thread().unpark();
     Ok(())
 }
 
@@ -608,3 +611,6 @@ impl Lane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,6 +47,8 @@ impl std::ops::AddAssign for Totals {
 #[derive(Debug)]
 pub(crate) struct Checker {
     histories: BTreeMap<Key, History>,
+    /// The server may evict.
+    evicts: bool,
     cas_ids: HashMap<Key, BTreeMap<u64, Print>>,
     /// Microseconds since 1970 at microsecond 0 of the monotonic clock.
     epoch: u64,
@@ -56,9 +58,10 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
-    pub(crate) fn new() -> Checker {
+    pub(crate) fn new(evicts: bool) -> Checker {
         Checker {
             histories: BTreeMap::new(),
+            evicts,
             cas_ids: HashMap::new(),
             epoch: clock::wall_micros().saturating_sub(clock::now()),
             last_write: 0,
@@ -77,7 +80,8 @@ impl Checker {
     }
 
     fn history(&mut self, key: Key) -> &mut History {
-        self.histories.entry(key).or_insert_with(|| History::new(key))
+        let evicts = self.evicts;
+        self.histories.entry(key).or_insert_with(|| History::new(key, evicts))
     }
 
     /// Takes in the notes of all connections of a round. With `errors` requests may have been answered with
@@ -258,7 +262,7 @@ mod tests {
             sent(2, set(3)),
         ];
         let checked = |found: Option<Seen>| {
-            let mut checker = Checker::new();
+            let mut checker = Checker::new(false);
             assert!(checker.feed(std::slice::from_ref(&journal), false).is_empty());
             assert_eq!(checker.totals.in_flight, 1);
             faults(&checker.recovered(&[(KEY, found)], clock::now(), u64::MAX))
@@ -276,13 +280,13 @@ mod tests {
             *quiet = true;
         }
         let journal = vec![sent(0, quiet), sent(1, Operation::Get), answered(1, Reply::Miss)];
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(false);
         assert_eq!(faults(&checker.feed(&[journal], false)), [Fault::Contradiction]);
     }
 
     #[test]
     fn a_cas_id_that_comes_again_for_another_value_is_found_after_restarts_too() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(false);
         let get =
             |number, seen| [sent(number, Operation::Get), answered(number, Reply::Item(seen))];
         let mut journal = vec![sent(0, set(1)), answered(0, Reply::Stored(None))];
@@ -298,11 +302,11 @@ mod tests {
     fn errors_and_broken_connections_are_faults_unless_the_disk_was_failing() {
         let journal = vec![sent(0, set(1)), answered(0, Reply::Failed("store failed".into()))];
         assert_eq!(
-            faults(&Checker::new().feed(std::slice::from_ref(&journal), false)),
+            faults(&Checker::new(false).feed(std::slice::from_ref(&journal), false)),
             [Fault::Broken]
         );
-        assert_eq!(faults(&Checker::new().feed(&[journal], true)), []);
+        assert_eq!(faults(&Checker::new(false).feed(&[journal], true)), []);
         let journal = vec![Event::Ended { time: 1, fault: Some("half an answer".into()) }];
-        assert_eq!(faults(&Checker::new().feed(&[journal], true)), [Fault::Broken]);
+        assert_eq!(faults(&Checker::new(false).feed(&[journal], true)), [Fault::Broken]);
     }
 }

@@ -1,4 +1,4 @@
-//! The devices of a store of several: one is added at some starts, and some are drained while the server
+//! The devices of a store of several: a lane is added at some starts, and some are drained while the server
 //! works. What was drained is not given to it any more.
 
 use std::io;
@@ -6,49 +6,72 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::disk::Disk;
 use crate::random::Random;
 use crate::server::{Server, ServerPlan};
 
-/// A server has memory for so many.
-const MOST: usize = 4;
+/// What the lanes of a store are made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// The size of a device in MiB, the fast one if there are two.
+    pub(crate) device_mib: u64,
+    /// The size in MiB of a big device that every lane has beside it.
+    pub(crate) lower_mib: Option<u64>,
+    /// A server has memory for so many.
+    pub(crate) most: usize,
+}
 
 /// The devices of a store.
 #[derive(Debug)]
 pub(crate) struct Devices {
     directory: PathBuf,
+    layout: Layout,
     names: Vec<u32>,
     next: u32,
-    /// Devices that were added, and that were drained to the end.
+    /// Lanes that were added, and that were drained to the end.
     pub(crate) added: u32,
     pub(crate) drained: u32,
 }
 
 impl Devices {
-    /// The first device of a store in `directory`.
-    pub(crate) fn new(directory: PathBuf) -> Devices {
-        Devices { directory, names: vec![0], next: 1, added: 0, drained: 0 }
+    /// The first devices of a store whose files are in `directory`.
+    pub(crate) fn new(directory: PathBuf, layout: Layout) -> Devices {
+        Devices { directory, layout, names: vec![0], next: 1, added: 0, drained: 0 }
     }
 
-    fn path(&self, name: u32) -> PathBuf {
-        self.directory.join(name.to_string())
+    fn path(&self, name: u32) -> String {
+        self.directory.join(name.to_string()).display().to_string()
     }
 
-    /// Adds one to those of the next start, perhaps, and tells the plan.
-    pub(crate) fn before_start(
-        &mut self,
-        random: &mut Random,
-        plan: &mut ServerPlan,
-    ) -> io::Result<()> {
-        if self.names.len() < MOST && random.chance(if self.names.len() == 1 { 80 } else { 40 }) {
+    fn lower_path(&self, name: u32) -> String {
+        format!("{}-big", self.path(name))
+    }
+
+    /// What the server is given.
+    fn stores(&self) -> Vec<String> {
+        let Layout { device_mib, lower_mib, .. } = self.layout;
+        let device = |&name: &u32| {
+            let store = format!("{}:{device_mib}MB", self.path(name));
+            match lower_mib {
+                None => vec![store],
+                Some(lower_mib) => {
+                    let lower = format!("{}:{lower_mib}MB@big", self.lower_path(name));
+                    vec![format!("{store}@fast"), lower]
+                }
+            }
+        };
+        self.names.iter().flat_map(device).collect()
+    }
+
+    /// Adds a lane to those of the next start, perhaps, and tells the plan.
+    pub(crate) fn before_start(&mut self, random: &mut Random, plan: &mut ServerPlan) {
+        let percent = if self.names.len() == 1 { 80 } else { 40 };
+        if self.names.len() < self.layout.most && random.chance(percent) {
             self.names.push(self.next);
             self.next += 1;
             self.added += 1;
         }
-        for &name in &self.names {
-            std::fs::create_dir_all(self.path(name))?;
-        }
-        plan.devices = self.names.iter().map(|&name| self.path(name)).collect();
-        Ok(())
+        plan.devices = self.stores();
     }
 
     /// While the server is under load: drains devices, and takes that back, now and then.
@@ -64,7 +87,7 @@ impl Devices {
             let device = self.path(random.pick(&self.names));
             let verb = if random.chance(70) { "drain" } else { "keep" };
             // The last one is refused, and so is one that is drained already.
-            let answer = talk.line(&format!("store {verb} {}", device.display()))?;
+            let answer = talk.line(&format!("store {verb} {device}"))?;
             if answer != "OK" && !answer.starts_with("SERVER_ERROR ") {
                 return Err(io::Error::other(format!("store {verb} was answered {answer:?}")));
             }
@@ -74,9 +97,9 @@ impl Devices {
         Ok(())
     }
 
-    /// Those that are drained leave the store: the next start does without them.
-    pub(crate) fn leave(&mut self, server: &Server, plan: &mut ServerPlan) -> io::Result<()> {
-        let rows = server.stats()?;
+    /// Those that are drained, as the rows of the statistics say, leave the store: the next start does
+    /// without them.
+    pub(crate) fn leave(&mut self, rows: &[(String, String)], plan: &mut ServerPlan) {
         let is_drained = |path: &str| {
             let of_lane = |(row, value): &(String, String)| {
                 value == path && row.starts_with("larder_lane_") && row.ends_with("_device")
@@ -87,22 +110,27 @@ impl Devices {
                 rows.iter().any(|(row, value)| *row == state && value == "drained")
             })
         };
-        let (gone, kept): (Vec<u32>, Vec<u32>) = self
-            .names
-            .iter()
-            .partition(|&&name| is_drained(&self.path(name).display().to_string()));
+        let (gone, kept): (Vec<u32>, Vec<u32>) =
+            self.names.iter().partition(|&&name| is_drained(&self.path(name)));
         self.drained += gone.len() as u32;
         self.names = kept;
-        plan.devices = self.names.iter().map(|&name| self.path(name)).collect();
-        Ok(())
+        plan.devices = self.stores();
     }
 
     /// Deletes what the server does not use any more; called when it has ended.
-    pub(crate) fn erase(&self) -> io::Result<()> {
+    pub(crate) fn erase(&self, disk: Option<&Disk>) -> io::Result<()> {
+        let is_used = |file: &str| {
+            let name = file.strip_suffix("-big").unwrap_or(file);
+            self.names.iter().any(|used| used.to_string() == name)
+        };
+        if let Some(disk) = disk {
+            disk.names().iter().filter(|name| !is_used(name)).for_each(|name| disk.remove(name));
+            return Ok(());
+        }
         for entry in std::fs::read_dir(&self.directory)? {
-            let path = entry?.path();
-            if !self.names.iter().any(|&name| self.path(name) == path) {
-                std::fs::remove_dir_all(path)?;
+            let entry = entry?;
+            if !is_used(&entry.file_name().to_string_lossy()) {
+                std::fs::remove_file(entry.path())?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! takes the history back to some step, not behind the last one that somebody had been told of in time.
 //! What was taken back never comes again: after each check the history ends at what was found.
 
-use crate::model::{State, When, after, after_reply, fits};
+use crate::model::{Item, State, When, after, after_reply, evictable, fits};
 use crate::operation::{Key, Operation};
 use crate::reply::{Reply, Seen};
 use crate::value::Print;
@@ -76,23 +76,36 @@ pub(crate) struct History {
     steps: Vec<Step>,
     /// Nothing before this step is possible any more, whatever happens.
     sure: usize,
+    /// The server evicts: an item may be missing at any time, and come back after a crash unless something
+    /// has followed it.
+    evicts: bool,
 }
 
 impl History {
     /// A key that was never used.
-    pub(crate) fn new(key: Key) -> History {
+    pub(crate) fn new(key: Key, evicts: bool) -> History {
         let unused = Step {
             states: vec![None],
             told: Some(0),
             what: "never stored".into(),
             undone: Vec::new(),
         };
-        History { key, steps: vec![unused], sure: 0 }
+        History { key, steps: vec![unused], sure: 0, evicts }
     }
 
     fn last(&self) -> &Step {
         // There is always at least one step: none is ever removed without another one behind it.
         &self.steps[self.steps.len() - 1]
+    }
+
+    /// What a step may have left by now.
+    fn possible(&self, step: &Step) -> Vec<State> {
+        if self.evicts { evictable(&step.states) } else { step.states.clone() }
+    }
+
+    /// True if this step is what was read by somebody else, or after a crash.
+    fn fits(&self, step: &Step, seen: Option<&Seen>, when: When) -> bool {
+        self.possible(step).iter().any(|state| fits(state, seen, when))
     }
 
     fn violation(&self, fault: Fault, text: String) -> Violation {
@@ -104,7 +117,7 @@ impl History {
         if *operation == Operation::Get {
             return;
         }
-        let before = self.last().states.clone();
+        let before = self.possible(self.last());
         let mut states = flat(&before, |state| after(state, operation, when));
         if may_fail {
             before.into_iter().for_each(|state| include(&mut states, state));
@@ -121,7 +134,7 @@ impl History {
         when: When,
         told: u64,
     ) -> Result<(), Violation> {
-        let before = self.last().states.clone();
+        let before = self.possible(self.last());
         if let Reply::Failed(_) = reply {
             let undone = flat(&before, |state| after(state, operation, when));
             if *operation != Operation::Get {
@@ -164,7 +177,7 @@ impl History {
         answered: u64,
         when: When,
     ) -> Result<(), Violation> {
-        let fitting = |step: &Step| step.states.iter().any(|state| fits(state, seen, when));
+        let fitting = |step: &Step| self.fits(step, seen, when);
         let Some(newest) = self.steps.iter().rposition(fitting) else {
             let undone = |step: &Step| step.undone.iter().any(|state| fits(state, seen, when));
             let fault = if self.steps.iter().any(undone) { Fault::Undone } else { Fault::Foreign };
@@ -186,7 +199,8 @@ impl History {
         }
         // The oldest step that explains it is all that it proves.
         let from = self.sure.min(newest);
-        if let Some(oldest) = self.steps[from..].iter().position(fitting) {
+        let oldest = self.steps[from..].iter().position(fitting);
+        if let Some(oldest) = oldest {
             let told = &mut self.steps[from + oldest].told;
             *told = Some(told.map_or(answered, |told| told.min(answered)));
         }
@@ -204,7 +218,7 @@ impl History {
     ) -> Result<Taken, Violation> {
         let in_time = |step: &Step| step.told.is_some_and(|told| told <= cutoff);
         let floor = self.steps.iter().rposition(in_time).unwrap_or(0).max(self.sure);
-        let fitting = |step: &Step| step.states.iter().any(|state| fits(state, seen, when));
+        let fitting = |step: &Step| self.fits(step, seen, when);
         let Some(found) = self.steps[floor..].iter().rposition(fitting) else {
             return Err(self.wrong(floor, seen, when));
         };
@@ -214,13 +228,13 @@ impl History {
         let taken = Taken { steps: lost.len() as u32, told };
         // Steps that differ by a second of expiry only can look alike: any of them may be what was found.
         let mut states = Vec::new();
-        for state in self.steps[floor..=found].iter().flat_map(|step| &step.states) {
-            if fits(state, seen, when) {
-                let mut state = state.clone();
-                if let (Some(item), Some(seen)) = (&mut state, seen) {
-                    item.cas = Some(seen.cas);
-                }
-                include(&mut states, state);
+        for state in self.steps[floor..=found].iter().flat_map(|step| self.possible(step)) {
+            if fits(&state, seen, when) {
+                let shown = |item| match seen {
+                    Some(seen) => Item { cas: Some(seen.cas), evicted: false, ..item },
+                    None => item,
+                };
+                include(&mut states, state.map(shown));
             }
         }
         self.steps.truncate(found + 1);
@@ -306,7 +320,9 @@ fn show(states: &[State]) -> String {
                 Some(number) => number.to_string(),
                 None => format!("{} bytes #{:08x}", print.length, print.hash as u32),
             };
-            format!("{what} flags {} expires {} cas {:?}", item.flags, item.expires, item.cas)
+            let Item { flags, expires, cas, .. } = item;
+            let evicted = if item.evicted { " (evicted)" } else { "" };
+            format!("{what} flags {flags} expires {expires} cas {cas:?}{evicted}")
         }
     };
     states.iter().map(one).collect::<Vec<_>>().join(" or ")

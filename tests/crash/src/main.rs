@@ -7,6 +7,7 @@
 //! few times fails again. Histories (`history.rs`) and the disk (`disk/`) have tests of their own, in
 //! which faults are planted.
 
+mod activity;
 mod checker;
 mod client;
 mod clock;
@@ -14,6 +15,7 @@ mod devices;
 mod disk;
 mod history;
 mod journal;
+mod machine;
 mod model;
 mod operation;
 mod random;
@@ -34,15 +36,22 @@ use clap::{Parser, Subcommand};
 
 use crate::client::ClientPlan;
 use crate::disk::Disk;
+use crate::machine::Machine;
 use crate::rounds::{Done, Limits, Stopped};
 use crate::scenarios::{Scenario, Setup};
 use crate::server::{Durability, ServerPlan};
-use crate::world::{Failure, Machine, World};
+use crate::world::{Failure, World};
 
 #[derive(Debug, Parser)]
 #[command(
     name = "larder-crash",
-    about = "Kills the real server and checks what it had acknowledged"
+    about = "Kills the real server and checks what it had acknowledged",
+    long_about = "Kills the real server under load, or cuts its power, and checks what it had acknowledged.\n\n\
+                  Rounds are on one device (plain, power) and on several that are added and drained all the \
+                  time: in refuse mode (devices), in evict mode and full (evict), with a small fast device \
+                  and a big one in each lane (tiers), and with the power of all of them cut at once \
+                  (power-devices, power-tiers). For these it is said how many rounds ended in the middle of \
+                  draining, cleaning, moving down and evicting."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -55,14 +64,17 @@ struct Arguments {
     /// Only this promise; both without it.
     #[arg(long, value_enum)]
     durability: Option<Durability>,
-    /// Only rounds with power loss (a FUSE disk); without it, rounds with `kill -9` too.
-    #[arg(long)]
+    /// Only rounds on this; on each of them without it.
+    #[arg(long, value_enum)]
+    on: Vec<Machine>,
+    /// Only rounds with power loss; they are left out where no FUSE file system can be mounted.
+    #[arg(long, conflicts_with = "on")]
     power_loss: bool,
-    /// Only rounds with `kill -9` on the file system of `--directory`.
-    #[arg(long, conflicts_with = "power_loss")]
+    /// Only rounds with `kill -9`.
+    #[arg(long, conflicts_with_all = ["on", "power_loss"])]
     kill_only: bool,
-    /// Only rounds with `kill -9` on several devices that come and go.
-    #[arg(long, conflicts_with_all = ["power_loss", "kill_only"])]
+    /// Of these, only rounds on several devices.
+    #[arg(long, conflicts_with = "on")]
     devices_only: bool,
     /// No rounds, only these scenarios.
     #[arg(long, value_enum)]
@@ -93,6 +105,21 @@ struct Arguments {
     /// One line per round.
     #[arg(long, short)]
     verbose: bool,
+}
+
+impl Arguments {
+    /// What rounds are on.
+    fn machines(&self) -> Vec<Machine> {
+        let chosen = |machine: &Machine| match self.on.is_empty() {
+            false => self.on.contains(machine),
+            true => {
+                (machine.loses_power() || !self.power_loss)
+                    && (!machine.loses_power() || !self.kill_only)
+                    && (machine.layout(0).is_some() || !self.devices_only)
+            }
+        };
+        Machine::all().iter().copied().filter(chosen).collect()
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -159,6 +186,7 @@ impl Run {
             store: PathBuf::new(),
             store_mib: self.arguments.store_mib,
             devices: Vec::new(),
+            evicts: false,
             memory_mib: 64,
             durability,
             sync_interval: Duration::from_millis(300),
@@ -190,25 +218,15 @@ impl Run {
     }
 
     fn rounds(&mut self, promises: &[Durability]) -> io::Result<()> {
-        let kinds: &[Machine] = match &self.arguments {
-            Arguments { power_loss: true, .. } => &[Machine::Power],
-            Arguments { kill_only: true, .. } => &[Machine::Plain],
-            Arguments { devices_only: true, .. } => &[Machine::Devices],
-            _ => &[Machine::Plain, Machine::Devices, Machine::Power],
-        };
+        let machines = self.arguments.machines();
         let begun = Instant::now();
-        let series = (promises.len() * kinds.len()) as u32;
+        let series = (promises.len() * machines.len()) as u32;
         let mut number = 0;
         for &durability in promises {
-            for &machine in kinds {
+            for &machine in &machines {
                 number += 1;
-                let end = match machine {
-                    Machine::Plain => "kill -9",
-                    Machine::Devices => "kill -9, several devices",
-                    Machine::Power => "power loss",
-                };
-                let name = format!("{durability:?}, {end}").to_lowercase();
-                if machine == Machine::Power && self.skips(&name) {
+                let name = format!("{durability:?}, {machine}").to_lowercase();
+                if machine.loses_power() && self.skips(&name) {
                     continue;
                 }
                 // Each series gets its share of the time.
@@ -241,7 +259,7 @@ impl Run {
 
     fn passed(&mut self, name: &str, done: &Done, time: Duration) {
         self.passed += 1;
-        let Done { rounds, totals, slowest_start, cuts, devices } = done;
+        let Done { rounds, totals, slowest_start, cuts, devices, interrupted } = done;
         println!(
             "{name}: ok: {rounds} rounds in {:.1} s; {} requests answered ({} with an error), {} in \
              flight, {} read by others; {} keys checked; {} changes taken back, {} of them acknowledged \
@@ -257,7 +275,17 @@ impl Run {
             slowest_start.as_millis(),
         );
         if devices.0 > 0 {
-            println!("    {} devices added, {} drained", devices.0, devices.1);
+            println!(
+                "    {} devices added, {} drained; rounds that ended in the middle of draining: {}, of \
+                 cleaning: {}, of moving down: {}, of evicting: {}; {} items evicted",
+                devices.0,
+                devices.1,
+                interrupted.draining,
+                interrupted.cleaning,
+                interrupted.cooling,
+                interrupted.evicting,
+                interrupted.evicted,
+            );
         }
         if cuts.0 > 0 {
             println!("    {} power failures with {} KiB not synced", cuts.0, cuts.1 >> 10);

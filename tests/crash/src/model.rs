@@ -1,7 +1,8 @@
 //! What a key may hold, and what each request may answer and leave behind: memcached's rules, for one key.
 //!
 //! A state is not always known exactly. Around the second in which an item expires both answers are right,
-//! so every rule answers a list of outcomes, and a reply picks those that fit.
+//! so every rule answers a list of outcomes, and a reply picks those that fit. A server that evicts may do so
+//! between any two requests: see [`evictable`].
 
 use crate::operation::{Operation, Store};
 use crate::reply::{Reply, Seen};
@@ -24,12 +25,15 @@ pub(crate) struct Item {
     pub(crate) expires: u64,
     /// Its cas id, where an answer has told it.
     pub(crate) cas: Option<u64>,
+    /// It was evicted, which is durable only later: nobody finds it any more, but a crash may bring it back
+    /// as long as nothing has followed it.
+    pub(crate) evicted: bool,
 }
 
 impl Item {
     pub(crate) fn new(content: Content, flags: u32, expires: u64) -> Item {
         let print = content.print();
-        Item { content, print, flags, expires, cas: None }
+        Item { content, print, flags, expires, cas: None, evicted: false }
     }
 
     /// True if this is what was read at some moment of `when`.
@@ -53,6 +57,23 @@ impl Item {
 /// What a key holds: an item or nothing.
 pub(crate) type State = Option<Item>;
 
+/// The item that is found.
+fn live(state: &State) -> Option<&Item> {
+    state.as_ref().filter(|item| !item.evicted)
+}
+
+/// These states, and what becomes of them if the server evicts now.
+pub(crate) fn evictable(states: &[State]) -> Vec<State> {
+    let mut all = states.to_vec();
+    for item in states.iter().filter_map(live) {
+        let evicted = Some(Item { evicted: true, ..item.clone() });
+        if !all.contains(&evicted) {
+            all.push(evicted);
+        }
+    }
+    all
+}
+
 /// Between which seconds since 1970 something happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct When {
@@ -71,11 +92,13 @@ pub(crate) fn by_then(state: &State, when: When) -> Vec<State> {
     }
 }
 
-/// True if `state` is what was read.
+/// True if `state` is what was read, before an eviction perhaps or after the crash that took it back.
 pub(crate) fn fits(state: &State, seen: Option<&Seen>, when: When) -> bool {
     match (state, seen) {
         (None, seen) => seen.is_none(),
-        (Some(item), None) => item.expires != 0 && item.expires <= when.to + SLACK,
+        (Some(item), None) => {
+            item.evicted || (item.expires != 0 && item.expires <= when.to + SLACK)
+        }
         (Some(item), Some(seen)) => {
             (item.expires == 0 || item.expires + SLACK >= when.from) && item.is(seen, when)
         }
@@ -107,14 +130,14 @@ pub(crate) fn after_reply(
 
 /// One rule per request: what may be there afterwards.
 fn execute(state: &State, operation: &Operation) -> Vec<State> {
-    match (operation, state) {
+    match (operation, live(state)) {
         (Operation::Get, _) | (Operation::Touch { .. }, None) => vec![state.clone()],
         (Operation::Delete { .. }, _) => vec![None],
         (Operation::Touch { expires, .. }, Some(item)) => {
             // Whether a touch gives the item a new cas id is the server's choice.
             vec![Some(Item { expires: *expires, cas: None, ..item.clone() })]
         }
-        (Operation::Count { initial: None, .. }, None) => vec![None],
+        (Operation::Count { initial: None, .. }, None) => vec![state.clone()],
         (Operation::Count { initial: Some(initial), .. }, None) => {
             vec![Some(Item::new(Content::Number(*initial), 0, 0))]
         }
@@ -125,11 +148,11 @@ fn execute(state: &State, operation: &Operation) -> Vec<State> {
             }
             Content::Chunks(_) => vec![state.clone()],
         },
-        (Operation::Store { how, content, flags, expires, .. }, _) => {
+        (Operation::Store { how, content, flags, expires, .. }, found) => {
             let new = || Some(Item::new(content.clone(), *flags, *expires));
-            match (how, state) {
+            match (how, found) {
                 (Store::Set, _) | (Store::Add, None) | (Store::Replace, Some(_)) => vec![new()],
-                (Store::Add, Some(_)) | (Store::Replace | Store::Append, None) => {
+                (Store::Add, Some(_)) | (Store::Replace | Store::Append | Store::Cas(_), None) => {
                     vec![state.clone()]
                 }
                 (Store::Append, Some(item)) => {
@@ -137,7 +160,6 @@ fn execute(state: &State, operation: &Operation) -> Vec<State> {
                     let refused = (longer.print.length > NEARLY_FULL).then(|| state.clone());
                     [Some(Some(longer)), refused].into_iter().flatten().collect()
                 }
-                (Store::Cas(_), None) => vec![None],
                 (Store::Cas(given), Some(item)) => match item.cas {
                     Some(cas) if cas == *given => vec![new()],
                     Some(_) => vec![state.clone()],
@@ -166,46 +188,47 @@ fn explained(
     when: When,
 ) -> Option<State> {
     let changed = || *before != after;
+    let was_there = live(before).is_some();
+    let is_there = live(&after).is_some();
     match (operation, reply) {
-        (Operation::Get, Reply::Miss) => after.is_none().then_some(after),
+        (Operation::Get, Reply::Miss) => (!is_there).then_some(after),
         (Operation::Get, Reply::Item(seen)) => {
-            let item = after.filter(|item| item.is(seen, when))?;
+            let item = after.filter(|item| is_there && item.is(seen, when))?;
             Some(Some(item.known(seen.cas)))
         }
         (Operation::Touch { get: true, .. }, Reply::Miss)
         | (Operation::Touch { get: false, .. }, Reply::NotFound)
         | (Operation::Delete { .. }, Reply::NotFound)
-        | (Operation::Count { .. }, Reply::NotFound) => {
-            (before.is_none() && after.is_none()).then_some(after)
-        }
+        | (Operation::Count { .. }, Reply::NotFound) => (!was_there && !is_there).then_some(after),
         (Operation::Touch { get: true, .. }, Reply::Item(seen)) => {
             let same = |item: &Item| item.print == seen.print && item.flags == seen.flags;
-            after.as_ref().is_some_and(same).then_some(after)
+            live(&after).is_some_and(same).then_some(after)
         }
         (Operation::Touch { get: false, .. }, Reply::Touched)
-        | (Operation::Delete { .. }, Reply::Deleted) => before.is_some().then_some(after),
+        | (Operation::Delete { .. }, Reply::Deleted) => was_there.then_some(after),
         (Operation::Count { .. }, Reply::Number(number, cas)) => {
-            let item = after.filter(|item| item.content == Content::Number(*number))?;
+            let counted = |item: &Item| is_there && item.content == Content::Number(*number);
+            let item = after.filter(counted)?;
             Some(Some(Item { cas: *cas, ..item }))
         }
         (Operation::Store { how, .. }, Reply::Stored(cas)) => {
             let stored = match how {
                 Store::Set => true,
-                Store::Add => before.is_none(),
-                Store::Replace => before.is_some(),
+                Store::Add => !was_there,
+                Store::Replace => was_there,
                 Store::Append => changed(),
-                Store::Cas(_) => before.is_some() && changed(),
+                Store::Cas(_) => was_there && changed(),
             };
             let item = after.filter(|_| stored)?;
             Some(Some(Item { cas: *cas, ..item }))
         }
         (Operation::Store { how, .. }, reply) => {
             let refused = match (how, reply) {
-                (Store::Add, Reply::NotStored) => before.is_some(),
-                (Store::Replace, Reply::NotStored | Reply::NotFound) => before.is_none(),
+                (Store::Add, Reply::NotStored) => was_there,
+                (Store::Replace, Reply::NotStored | Reply::NotFound) => !was_there,
                 (Store::Append, Reply::NotStored | Reply::NotFound) => !changed(),
-                (Store::Cas(_), Reply::Exists) => before.is_some() && !changed(),
-                (Store::Cas(_), Reply::NotFound | Reply::NotStored) => before.is_none(),
+                (Store::Cas(_), Reply::Exists) => was_there && !changed(),
+                (Store::Cas(_), Reply::NotFound | Reply::NotStored) => !was_there,
                 _ => false,
             };
             refused.then_some(after)

@@ -4,23 +4,24 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::activity::{self, Interrupted};
 use crate::checker::Totals;
 use crate::client::ClientPlan;
 use crate::disk::{Cut, Faults};
 use crate::random::Random;
 use crate::server::Server;
 use crate::workload::Sizes;
-use crate::world::{End, Failure, Load, World};
+use crate::world::{End, Failure, Load, TIGHT_MIB, World};
 
 /// The longest value: the largest item less the longest key and what an item costs beside it.
 pub(crate) const LARGEST: u32 = (1 << 20) - 512;
 /// Connections that write in one process, at most. Writers keep their keys from round to round.
 const WRITERS: u16 = 4;
 const PROCESSES: u16 = 3;
-/// With so little memory a server may refuse values while others of a megabyte wait for their sync: that is
-/// counted, and no fault.
-const TIGHT_MIB: u64 = 32;
-/// How long an end waits for a moment at which the disk has something to lose.
+/// Where devices are to be full, there are so many times as many keys.
+const FILLING: u16 = 5;
+/// How long an end waits for a moment at which the disk has something to lose, or the cleaner or the mover
+/// something to do.
 const AIMING: Duration = Duration::from_millis(200);
 
 /// What rounds have done.
@@ -33,6 +34,8 @@ pub(crate) struct Done {
     pub(crate) cuts: (u64, u64),
     /// Devices that were added and drained.
     pub(crate) devices: (u32, u32),
+    /// If there are several: what the servers were at when they ended.
+    pub(crate) interrupted: Interrupted,
 }
 
 /// Where and why rounds ended early.
@@ -84,6 +87,7 @@ pub(crate) fn run(world: &mut World, seed: u64, limits: &Limits) -> Result<Done,
     done.slowest_start = world.slowest_start;
     if let Some(devices) = &world.devices {
         done.devices = (devices.added, devices.drained);
+        done.interrupted = world.interrupted;
     }
     if let Some(disk) = &world.disk {
         let counts = disk.counts();
@@ -107,7 +111,7 @@ struct Round {
     load: Option<Load>,
     time: Duration,
     sync_delay: Duration,
-    /// Ends when something was written that no sync has covered yet.
+    /// Ends when something was written that no sync has covered yet, or is being moved.
     aimed: bool,
     end: End,
     /// The start after that is killed this early, in the middle of its recovery.
@@ -120,8 +124,9 @@ struct Round {
 
 impl Round {
     fn choose(random: &mut Random, world: &World) -> Round {
+        let fills = world.machine.fills();
         let sizes = random.pick(&[
-            Sizes::Small,
+            if fills { Sizes::Borders } else { Sizes::Small },
             Sizes::Mixed,
             Sizes::Mixed,
             Sizes::Mixed,
@@ -133,7 +138,7 @@ impl Round {
             Sizes::Mixed => 60,
             Sizes::Borders => 16,
             Sizes::Large => 6,
-        };
+        } * if fills { FILLING } else { 1 };
         let client = ClientPlan {
             port: 0,
             seed: random.next(),
@@ -177,8 +182,8 @@ impl Round {
         world.plan.memory_mib = self.memory_mib;
         let mut random = self.devices.clone();
         if let Some(devices) = &mut world.devices {
-            devices.erase()?;
-            devices.before_start(&mut random, &mut world.plan)?;
+            devices.erase(world.disk.as_ref())?;
+            devices.before_start(&mut random, &mut world.plan);
         }
         let server = world.start()?;
         if let Some(disk) = &world.disk {
@@ -208,9 +213,14 @@ impl Round {
         let clients = world.clients(&server, load)?;
         if let Some(devices) = &mut world.devices {
             devices.shake(&mut self.devices.clone(), &server, self.time)?;
-            devices.leave(&server, &mut world.plan)?;
         } else {
             thread::sleep(self.time);
+        }
+        if let (Some(devices), Some(work)) = (&mut world.devices, world.machine.work()) {
+            let patience = if self.aimed { AIMING } else { Duration::ZERO };
+            let watched = activity::watch(&server, work, patience)?;
+            world.interrupted.note(&watched);
+            devices.leave(&watched.rows, &mut world.plan);
         }
         if let (Some(disk), true) = (&world.disk, self.aimed) {
             // Between a write and the sync that covers it, if one comes soon.

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::disk::Cut;
+use crate::machine::Machine;
 use crate::server::{Durability, ServerPlan};
-use crate::world::{End, Failure, Machine, World};
+use crate::world::{End, Failure, World};
 
 /// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

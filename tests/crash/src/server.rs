@@ -34,8 +34,10 @@ pub(crate) struct ServerPlan {
     /// The directory of the store and its size in MiB.
     pub(crate) store: PathBuf,
     pub(crate) store_mib: u64,
-    /// Directories of several devices, each of that size, instead of the one.
-    pub(crate) devices: Vec<PathBuf>,
+    /// What `--store` is given for each of several devices, instead of the one.
+    pub(crate) devices: Vec<String>,
+    /// A full store evicts; otherwise it refuses.
+    pub(crate) evicts: bool,
     pub(crate) memory_mib: u64,
     pub(crate) durability: Durability,
     pub(crate) sync_interval: Duration,
@@ -52,11 +54,20 @@ impl ServerPlan {
             Durability::Async => "async",
         };
         let mut command = Command::new(&self.binary);
-        command.args(["serve", "--listen", "127.0.0.1", "--admin", "off", "--when-full", "refuse"]);
+        let when_full = if self.evicts { "evict" } else { "refuse" };
+        command.args([
+            "serve",
+            "--listen",
+            "127.0.0.1",
+            "--admin",
+            "off",
+            "--when-full",
+            when_full,
+        ]);
         command.args(["--port", &port.to_string(), "--memory", &format!("{}MB", self.memory_mib)]);
-        let one = std::slice::from_ref(&self.store);
-        for store in if self.devices.is_empty() { one } else { &self.devices } {
-            command.arg("--store").arg(format!("{}:{}MB", store.display(), self.store_mib));
+        let one = [format!("{}:{}MB", self.store.display(), self.store_mib)];
+        for store in if self.devices.is_empty() { &one[..] } else { &self.devices } {
+            command.args(["--store", store]);
         }
         command.args(["--durability", durability, "--sync-interval"]);
         command.arg(format!("{}ms", self.sync_interval.as_millis()));
@@ -102,6 +113,15 @@ impl ServerPlan {
             };
             return Err(io::Error::other(format!("{why}; it printed:\n{}", tail(&self.log))));
         }
+    }
+}
+
+/// What a get of `key` was answered.
+fn content(key: Key, reply: Reply) -> io::Result<Option<Seen>> {
+    match reply {
+        Reply::Item(seen) => Ok(Some(seen)),
+        Reply::Miss => Ok(None),
+        other => Err(io::Error::other(format!("get of {} was answered {other:?}", key.name()))),
     }
 }
 
@@ -164,23 +184,28 @@ impl Server {
         Err(io::Error::other(format!("the server did not stop within {} s", STOP.as_secs())))
     }
 
-    /// What every key holds.
-    pub(crate) fn read_all(&self, keys: &[Key]) -> io::Result<Vec<(Key, Option<Seen>)>> {
+    /// What every key holds. With `errors` a value may find no room in memory beside others that are asked
+    /// for or moved: then it is asked for again, alone.
+    pub(crate) fn read_all(
+        &self,
+        keys: &[Key],
+        errors: bool,
+    ) -> io::Result<Vec<(Key, Option<Seen>)>> {
         let mut talk = self.connect()?;
         let mut found = Vec::with_capacity(keys.len());
         for group in keys.chunks(TOGETHER) {
             for key in group {
                 talk.send(*key, &Operation::Get)?;
             }
+            let mut again = Vec::new();
             for key in group {
                 match talk.receive(&Operation::Get)? {
-                    Reply::Item(seen) => found.push((*key, Some(seen))),
-                    Reply::Miss => found.push((*key, None)),
-                    other => {
-                        let text = format!("get of {} was answered {other:?}", key.name());
-                        return Err(io::Error::other(text));
-                    }
+                    Reply::Failed(_) if errors => again.push(*key),
+                    reply => found.push((*key, content(*key, reply)?)),
                 }
+            }
+            for key in again {
+                found.push((key, talk.get_at_last(key)?));
             }
         }
         Ok(found)
@@ -263,6 +288,19 @@ impl Talk {
 
     pub(crate) fn receive(&mut self, operation: &Operation) -> io::Result<Reply> {
         reply::read(&mut self.from, operation)
+    }
+
+    /// What a key holds, as soon as that is answered without an error.
+    fn get_at_last(&mut self, key: Key) -> io::Result<Option<Seen>> {
+        let begun = Instant::now();
+        loop {
+            self.send(key, &Operation::Get)?;
+            let reply = self.receive(&Operation::Get)?;
+            if !matches!(reply, Reply::Failed(_)) || begun.elapsed() > PATIENCE {
+                return content(key, reply);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// A short value, `None` for a miss.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::activity::Interrupted;
 use crate::checker::{Checker, Totals};
 use crate::client::ClientPlan;
 use crate::clock;
@@ -12,11 +13,16 @@ use crate::devices::Devices;
 use crate::disk::{Cut, Disk};
 use crate::history::Violation;
 use crate::journal::{self, Event};
+use crate::machine::Machine;
 use crate::server::{Durability, Server, ServerPlan, tail};
 
 /// How much older than the promise what an asynchronous server lost may be: a commit must end before the
 /// kill and clients must have read their answers, on a busy machine.
 pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
+
+/// With so little memory a server may refuse values while others of a megabyte wait for their sync or are
+/// read: that is counted, and no fault.
+pub(crate) const TIGHT_MIB: u64 = 32;
 
 /// What ends a run.
 #[derive(Debug)]
@@ -60,17 +66,6 @@ pub(crate) enum End {
     Terminate,
 }
 
-/// What a server runs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Machine {
-    /// A file system that is there.
-    Plain,
-    /// The same, with several devices that come and go.
-    Devices,
-    /// A disk of the test's own, whose power can fail.
-    Power,
-}
-
 /// The load of one life.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -83,6 +78,7 @@ pub(crate) struct Load {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: ServerPlan,
+    pub(crate) machine: Machine,
     pub(crate) disk: Option<Disk>,
     /// If there are several.
     pub(crate) devices: Option<Devices>,
@@ -94,6 +90,8 @@ pub(crate) struct World {
     pub(crate) idle: bool,
     /// The longest start after an end.
     pub(crate) slowest_start: Duration,
+    /// What servers were at when they ended.
+    pub(crate) interrupted: Interrupted,
 }
 
 impl World {
@@ -107,23 +105,27 @@ impl World {
         std::fs::create_dir_all(directory.join("journals"))?;
         plan.store = directory.join("store");
         plan.log = directory.join("server.log");
-        let disk = match machine {
-            Machine::Power => Some(Disk::mount(&plan.store, seed)?),
-            Machine::Plain | Machine::Devices => None,
+        plan.evicts = machine.evicts();
+        let disk = match machine.loses_power() {
+            true => Some(Disk::mount(&plan.store, seed)?),
+            false => None,
         };
         if disk.is_none() {
             std::fs::create_dir_all(&plan.store)?;
         }
-        let devices = (machine == Machine::Devices).then(|| Devices::new(plan.store.clone()));
+        let layout = machine.layout(plan.store_mib);
+        let devices = layout.map(|layout| Devices::new(plan.store.clone(), layout));
         Ok(World {
+            checker: Checker::new(plan.evicts),
             plan,
+            machine,
             disk,
             devices,
-            checker: Checker::new(),
             directory: directory.to_owned(),
             ended: None,
             idle: false,
             slowest_start: Duration::ZERO,
+            interrupted: Interrupted::default(),
         })
     }
 
@@ -155,7 +157,8 @@ impl World {
     /// Reads every key and compares it with its history.
     pub(crate) fn check(&mut self, server: &Server) -> Result<(), Failure> {
         let asked = clock::now();
-        let found = server.read_all(&self.checker.keys()).map_err(|error| {
+        let tight = self.plan.memory_mib <= TIGHT_MIB;
+        let found = server.read_all(&self.checker.keys(), tight).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot read all keys after the start: {error}"))
         })?;
         none(self.checker.recovered(&found, asked, self.cutoff()))

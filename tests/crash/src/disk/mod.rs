@@ -268,6 +268,24 @@ impl Disk {
         self.attach()
     }
 
+    /// The names of its files.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.shared.state().names.keys().cloned().collect()
+    }
+
+    /// Deletes a file for good, while no server has it open.
+    pub(crate) fn remove(&self, name: &str) {
+        let state = &mut *self.shared.state();
+        let number = state.names.remove(name);
+        state.durable_names.remove(name);
+        state.name_changes.retain(|change| match change {
+            NameChange::Link(changed, _) | NameChange::Unlink(changed) => changed != name,
+        });
+        if let Some(number) = number {
+            state.files.remove(&number);
+        }
+    }
+
     /// Copies all files to a directory of another file system, which is created.
     pub(crate) fn save(&self, to: &Path) -> io::Result<()> {
         std::fs::create_dir_all(to)?;

@@ -27,7 +27,10 @@ fn value(seed: u64) -> Seen {
 
 /// A history in which values 1, 2, 3 … were stored and acknowledged at 1, 2, 3 … seconds.
 fn stored(values: u64) -> History {
-    let mut history = History::new(key());
+    stored_in(History::new(key(), false), values)
+}
+
+fn stored_in(mut history: History, values: u64) -> History {
     for seed in 1..=values {
         history.answered(&set(seed), &Reply::Stored(None), NOW, seed * 1_000_000).unwrap();
     }
@@ -101,7 +104,7 @@ fn counters_do_not_fall_below_what_a_reader_saw() {
     let number = |number| seen(&Content::Number(number), number);
     let count = Operation::Count { by: 1, initial: Some(1) };
     let history = || {
-        let mut history = History::new(key());
+        let mut history = History::new(key(), false);
         history.answered(&count, &Reply::Number(1, None), NOW, 1).unwrap();
         history.executed(&count, NOW, false);
         history.executed(&count, NOW, false);
@@ -194,11 +197,50 @@ fn two_states_that_look_alike_after_a_crash_both_stay_possible() {
         };
         Operation::Store { how, content, flags, quiet, meta, expires }
     };
-    let mut history = History::new(key());
+    let mut history = History::new(key(), false);
     history.answered(&until(1013), &Reply::Stored(None), NOW, 3).unwrap();
     history.executed(&Operation::Touch { expires: 1011, get: false }, NOW, false);
     let read = |ttl| Seen { ttl: Some(ttl), ..value(1) };
     history.recovered(Some(&read(12)), NOW, ALL, 9).unwrap();
     history.recovered(Some(&read(14)), NOW, ALL, 9).unwrap();
     assert_eq!(fault(history.recovered(Some(&read(20)), NOW, ALL, 9)), Fault::Foreign);
+}
+
+#[test]
+fn what_was_evicted_may_come_back_with_a_crash_but_nothing_older_does() {
+    let mut history = stored_in(History::new(key(), true), 2);
+    assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
+    history.recovered(None, NOW, ALL, 9).unwrap();
+    assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
+    history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
+    history.answered(&Operation::Get, &Reply::Miss, NOW, 10).unwrap();
+    // A reader had seen it before, and without a crash nobody does again.
+    history.read(Some(&value(2)), 8, 9, NOW).unwrap();
+    let found = history.clone().answered(&Operation::Get, &Reply::Item(value(2)), NOW, 11);
+    assert_eq!(found.unwrap_err().fault, Fault::Contradiction);
+    history.clone().recovered(Some(&value(2)), NOW, ALL, 12).unwrap();
+    // Once somebody was told that it is deleted, or has stored something else, it stays away.
+    let mut deleted = history.clone();
+    let delete = Operation::Delete { meta: false };
+    deleted.answered(&delete, &Reply::NotFound, NOW, 11).unwrap();
+    assert_eq!(fault(deleted.recovered(Some(&value(2)), NOW, ALL, 12)), Fault::Resurrected);
+    let add = store(Store::Add, chunk(3, 20));
+    history.answered(&add, &Reply::Stored(None), NOW, 11).unwrap();
+    assert_eq!(fault(history.clone().recovered(Some(&value(2)), NOW, ALL, 12)), Fault::RolledBack);
+    history.recovered(Some(&value(3)), NOW, ALL, 12).unwrap();
+}
+
+#[test]
+fn an_evicted_counter_begins_again_and_never_goes_back() {
+    let number = |number| seen(&Content::Number(number), number);
+    let count = |initial| Operation::Count { by: 5, initial };
+    let mut history = History::new(key(), true);
+    history.answered(&count(Some(5)), &Reply::Number(5, None), NOW, 1).unwrap();
+    history.answered(&count(None), &Reply::Number(10, None), NOW, 2).unwrap();
+    let back = history.clone().answered(&count(None), &Reply::Number(5, None), NOW, 3);
+    assert_eq!(back.unwrap_err().fault, Fault::Contradiction);
+    history.answered(&count(None), &Reply::NotFound, NOW, 3).unwrap();
+    history.answered(&count(Some(5)), &Reply::Number(5, None), NOW, 4).unwrap();
+    assert_eq!(fault(history.clone().recovered(Some(&number(10)), NOW, ALL, 9)), Fault::RolledBack);
+    history.recovered(Some(&number(5)), NOW, ALL, 9).unwrap();
 }

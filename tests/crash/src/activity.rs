@@ -1,0 +1,133 @@
+//! What a server does in the background, as its statistics tell: a kill is to come in the middle of it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::server::Server;
+
+/// Between two looks at the statistics.
+const LOOK: Duration = Duration::from_millis(4);
+
+/// What the background has to do in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Partitions move from device to device.
+    Drain,
+    /// Items make room for others.
+    Evict,
+    /// Segments move to the big devices.
+    Cool,
+}
+
+/// The rows that change while there is work.
+#[derive(Debug, PartialEq, Eq)]
+struct Look {
+    rows: Vec<(String, String)>,
+    moved: u64,
+    evicted: u64,
+    /// How many partitions each lane has.
+    partitions: Vec<(String, String)>,
+    draining: bool,
+    has_lower: bool,
+}
+
+impl Look {
+    fn at(server: &Server) -> io::Result<Look> {
+        let rows = server.stats()?;
+        let number = |name: &str| {
+            let row = rows.iter().find(|(row, _)| row == name);
+            row.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+        };
+        let of_lanes = |what: &'static str| {
+            rows.iter()
+                .filter(move |(row, _)| row.starts_with("larder_lane_") && row.ends_with(what))
+        };
+        Ok(Look {
+            moved: number("larder_moved_items"),
+            evicted: number("evictions"),
+            partitions: of_lanes("_partitions").cloned().collect(),
+            draining: of_lanes("_state").any(|(_, state)| state == "draining"),
+            has_lower: of_lanes("_lower_used").any(|(_, used)| used != "0"),
+            rows,
+        })
+    }
+}
+
+/// What was under way at the last look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Activity {
+    /// The cleaner moved items.
+    pub(crate) cleaning: bool,
+    /// It did so in lanes of two tiers, where what it moves goes down.
+    pub(crate) cooling: bool,
+    pub(crate) evicting: bool,
+    /// A device was being emptied, or partitions changed their lane.
+    pub(crate) draining: bool,
+}
+
+impl Activity {
+    fn between(before: &Look, now: &Look) -> Activity {
+        let cleaning = before.moved != now.moved;
+        Activity {
+            cleaning,
+            cooling: cleaning && now.has_lower,
+            evicting: before.evicted != now.evicted,
+            draining: now.draining || before.partitions != now.partitions,
+        }
+    }
+
+    fn is_at(self, work: Work) -> bool {
+        match work {
+            Work::Drain => self.draining,
+            Work::Evict => self.evicting,
+            Work::Cool => self.cooling,
+        }
+    }
+}
+
+/// The last look before an end.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) activity: Activity,
+    /// Items that the server has evicted since its start.
+    pub(crate) evicted: u64,
+    /// The rows of the statistics.
+    pub(crate) rows: Vec<(String, String)>,
+}
+
+/// Looks until the server is at `work`, if it is within `patience`.
+pub(crate) fn watch(server: &Server, work: Work, patience: Duration) -> io::Result<Watched> {
+    let begun = Instant::now();
+    let mut before = Look::at(server)?;
+    loop {
+        std::thread::sleep(LOOK);
+        let now = Look::at(server)?;
+        let activity = Activity::between(&before, &now);
+        if activity.is_at(work) || begun.elapsed() >= patience {
+            return Ok(Watched { activity, evicted: now.evicted, rows: now.rows });
+        }
+        before = now;
+    }
+}
+
+/// Rounds whose end came in the middle of what.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Interrupted {
+    pub(crate) cleaning: u32,
+    pub(crate) cooling: u32,
+    pub(crate) evicting: u32,
+    pub(crate) draining: u32,
+    /// Items that were evicted in all rounds.
+    pub(crate) evicted: u64,
+}
+
+impl Interrupted {
+    pub(crate) fn note(&mut self, watched: &Watched) {
+        let Activity { cleaning, cooling, evicting, draining } = watched.activity;
+        self.cleaning += u32::from(cleaning);
+        self.cooling += u32::from(cooling);
+        self.evicting += u32::from(evicting);
+        self.draining += u32::from(draining);
+        self.evicted += watched.evicted;
+    }
+}

@@ -1,0 +1,84 @@
+//! What the server under test runs on, and how that ends.
+
+use crate::activity::Work;
+use crate::devices::Layout;
+
+/// What a server runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Machine {
+    /// `kill -9` on the file system of `--directory`.
+    Plain,
+    /// The same, with several devices that are added and drained.
+    Devices,
+    /// The same, with devices so small that the server evicts.
+    Evict,
+    /// The same, with a small fast device and a big one in each lane.
+    Tiers,
+    /// Power loss, on a disk of the test's own (FUSE).
+    Power,
+    /// Power loss of several devices at once, which are added and drained.
+    PowerDevices,
+    /// The same, with a small fast device and a big one in each lane.
+    PowerTiers,
+}
+
+impl Machine {
+    pub(crate) fn all() -> &'static [Machine] {
+        clap::ValueEnum::value_variants()
+    }
+
+    pub(crate) fn loses_power(self) -> bool {
+        matches!(self, Machine::Power | Machine::PowerDevices | Machine::PowerTiers)
+    }
+
+    pub(crate) fn evicts(self) -> bool {
+        self == Machine::Evict
+    }
+
+    /// Of several devices: what they are like, if `mib` is asked for where all must have room.
+    pub(crate) fn layout(self, mib: u64) -> Option<Layout> {
+        let one = |device_mib| Some(Layout { device_mib, lower_mib: None, most: 4 });
+        match self {
+            Machine::Plain | Machine::Power => None,
+            Machine::Devices | Machine::PowerDevices => one(mib),
+            Machine::Evict => one(EVICTING_MIB),
+            Machine::Tiers | Machine::PowerTiers => {
+                Some(Layout { device_mib: FAST_MIB, lower_mib: Some(mib / 2), most: 3 })
+            }
+        }
+    }
+
+    /// Whether its devices are so small that a round fills them.
+    pub(crate) fn fills(self) -> bool {
+        matches!(self, Machine::Evict | Machine::Tiers | Machine::PowerTiers)
+    }
+
+    /// What a round of several devices waits for before it ends.
+    pub(crate) fn work(self) -> Option<Work> {
+        match self {
+            Machine::Plain | Machine::Power => None,
+            Machine::Devices | Machine::PowerDevices => Some(Work::Drain),
+            Machine::Evict => Some(Work::Evict),
+            Machine::Tiers | Machine::PowerTiers => Some(Work::Cool),
+        }
+    }
+}
+
+/// A device that is full after some rounds.
+const EVICTING_MIB: u64 = 12;
+/// A fast device from which everything must move on.
+const FAST_MIB: u64 = 24;
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Machine::Plain => "kill -9",
+            Machine::Devices => "kill -9, several devices",
+            Machine::Evict => "kill -9, several devices, evicting",
+            Machine::Tiers => "kill -9, tiers",
+            Machine::Power => "power loss",
+            Machine::PowerDevices => "power loss, several devices",
+            Machine::PowerTiers => "power loss, tiers",
+        })
+    }
+}
