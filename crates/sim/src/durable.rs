@@ -38,6 +38,10 @@ const PATIENCE: usize = 2000;
 /// there were others.
 const SEVERAL: u64 = 0x1ae40;
 
+/// Decides in which worlds lanes have a lower device; such that those that tests name for other reasons have
+/// none, as before there were tiers.
+const TIERS: u64 = 0x71eab;
+
 /// An engine on simulated devices.
 pub struct DurableWorld {
     random: Random,
@@ -109,8 +113,12 @@ impl DurableWorld {
         for _ in 0..if several { others.below(MOST_DEVICES as u64) } else { 0 } {
             machine.add(&mut others);
         }
+        let mut tiers = Random::new(seed ^ TIERS);
+        if tiers.one_in(2) {
+            machine.tier(&mut tiers);
+        }
         let store = StoreOptions {
-            devices: machine.devices(),
+            devices: machine.given(),
             forget: Vec::new(),
             durability,
             sync_interval: Duration::from_secs(1),
@@ -127,7 +135,7 @@ impl DurableWorld {
             hash_seed: random.bits(),
             store: Some(store),
         };
-        let victim = others.below(machine.parts().len() as u64) as usize;
+        let victim = others.below(machine.devices().count() as u64) as usize;
         let mut anomaly = anomaly::Armed::new(anomaly, victim);
         let (machine, engine) = anomaly.open(machine, options.clone(), random.bits())?;
         let mut world = DurableWorld {

@@ -39,9 +39,9 @@ impl DurableWorld {
     }
 
     /// A device of the machine.
-    fn some_device(&mut self) -> &Arc<SimDevice> {
-        let at = self.pick(self.machine.parts().len());
-        &self.machine.parts()[at].device
+    pub(super) fn some_device(&mut self) -> &Arc<SimDevice> {
+        let at = self.pick(self.machine.devices().count());
+        self.machine.devices().nth(at).expect("it was counted")
     }
 
     /// Begins a commit of a lane that waits inside of its device, before its first write or in its sync,
@@ -147,7 +147,7 @@ impl DurableWorld {
         let (machine, engine) = opened.map_err(|e| format!("restart {}: {e}", self.restarts))?;
         (self.machine, self.engine) = (machine, engine);
         if let Some(store) = &mut self.options.store {
-            store.devices = self.machine.devices();
+            store.devices = self.machine.given();
             store.forget.clear();
         }
         self.open_sessions();
