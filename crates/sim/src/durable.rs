@@ -10,9 +10,11 @@ mod history;
 mod lanes;
 mod machine;
 mod power;
+mod tiers;
 mod verbs;
 
 pub use anomaly::Anomaly;
+pub use tiers::Seen;
 
 use crate::Random;
 use crate::world::{Failure, Plan};
@@ -73,6 +75,7 @@ pub struct DurableWorld {
     /// Calls do not wait for room.
     hurry: bool,
     anomaly: anomaly::Armed,
+    seen: Seen,
 }
 
 /// A commit whose thread waits inside of a device.
@@ -85,17 +88,18 @@ struct Flight {
 type Check = Result<(), String>;
 
 impl DurableWorld {
-    /// Runs a whole plan.
+    /// Runs a whole plan. The answer is what the world came to.
     ///
     /// # Errors
     /// The first thing that is not as it must be.
-    pub fn run(plan: Plan) -> Result<(), Failure> {
+    pub fn run(plan: Plan) -> Result<Seen, Failure> {
         let fail = |step, what| Failure { seed: plan.seed, step, what };
         let mut world = DurableWorld::new(plan.seed, None).map_err(|what| fail(0, what))?;
         for step in 0..plan.steps {
             world.step().map_err(|what| fail(step, what))?;
         }
-        world.end().map_err(|what| fail(plan.steps, what))
+        world.end().map_err(|what| fail(plan.steps, what))?;
+        Ok(world.seen)
     }
 
     fn new(seed: u64, anomaly: Option<Anomaly>) -> Result<Self, String> {
@@ -160,6 +164,7 @@ impl DurableWorld {
             restarting: false,
             hurry: false,
             anomaly,
+            seen: Seen::default(),
         };
         world.open_sessions();
         Ok(world)
@@ -200,6 +205,9 @@ impl DurableWorld {
     fn act(&mut self) -> Check {
         if self.several && self.random.one_in(6) {
             return self.rearrange();
+        }
+        if self.machine.has_tiers() && self.random.one_in(20) {
+            return self.use_tiers();
         }
         match self.random.below(1000) {
             0..=1 => self.crash(),

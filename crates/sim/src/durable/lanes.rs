@@ -102,7 +102,7 @@ impl DurableWorld {
     }
 
     /// Commits one lane, whatever the others do.
-    fn commit_a_lane(&mut self) -> Check {
+    pub(super) fn commit_a_lane(&mut self) -> Check {
         let lane = self.some_lane();
         self.commit_lane(lane)
     }
@@ -128,7 +128,7 @@ impl DurableWorld {
     }
 
     /// The next call of this kind fails.
-    fn fail_next(&mut self, lane: usize, operation: Operation) -> Check {
+    pub(super) fn fail_next(&mut self, lane: usize, operation: Operation) -> Check {
         let device = self.device_of(lane)?;
         let counts = device.counts();
         let done = if operation == Operation::Sync { counts.syncs } else { counts.writes };
@@ -193,7 +193,7 @@ impl DurableWorld {
     }
 
     /// Lanes that the store needs.
-    fn needed(&self) -> Vec<LaneState> {
+    pub(super) fn needed(&self) -> Vec<LaneState> {
         self.engine.lanes().into_iter().filter(|lane| !lane.drained).collect()
     }
 
@@ -381,7 +381,7 @@ impl DurableWorld {
         }
     }
 
-    fn try_open(&self, machine: &Machine) -> Result<(), OpenError> {
+    pub(super) fn try_open(&self, machine: &Machine) -> Result<(), OpenError> {
         let mut options = self.options.clone();
         options.memory = options.memory.max((8 * machine.parts().len() as u64) << 20);
         if let Some(store) = &mut options.store {

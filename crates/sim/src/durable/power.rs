@@ -92,6 +92,7 @@ impl DurableWorld {
 
     /// Power loss.
     pub(super) fn crash(&mut self) -> Check {
+        self.note_power_loss();
         let machine = self.crashed();
         self.restart(machine, false)
     }
@@ -116,7 +117,8 @@ impl DurableWorld {
         self.settle();
         self.abandon_flight();
         self.restarts += 1;
-        let same = !self.several || self.change_hardware(&mut machine)?;
+        let mut same = !self.several || self.change_hardware(&mut machine)?;
+        same &= !machine.has_tiers() || self.change_tiers(&mut machine)?;
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
         let least = 8 * machine.parts().len() as u64;
@@ -141,6 +143,7 @@ impl DurableWorld {
     }
 
     fn open(&mut self, machine: Machine) -> Check {
+        self.note_moved();
         self.anomaly.leave(&self.machine, &self.engine);
         let seed = self.random.bits();
         let opened = self.anomaly.open(machine, self.options.clone(), seed);
