@@ -54,8 +54,10 @@ pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, 
             create(options, options.segment_size, hash_seed)?
         }
     };
+    // Before anything is written: a lane that is new is known as one of the set from its first superblock on.
+    let superblock = Superblock { lanes: options.lanes, ..superblock };
     let (device, superblock) = join(&options.device, superblock)?;
-    let store = Store::new(device, Superblock { lanes: options.lanes, ..superblock });
+    let store = Store::new(device, superblock);
     Ok(Opened { store, recovery: Recovery { report, began } })
 }
 
