@@ -39,7 +39,7 @@ impl Part {
     fn tier(&mut self, random: &mut Random) {
         let fast = SimDevice::new((2 + random.below(4)) << 20, random.bits());
         let whole = std::mem::replace(&mut self.device, Arc::new(fast));
-        self.lower = (!random.one_in(4)).then_some(whole);
+        self.lower = (!random.one_in(3)).then_some(whole);
     }
 }
 

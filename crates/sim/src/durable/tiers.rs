@@ -95,7 +95,8 @@ impl DurableWorld {
     /// Between two lives of the store lower devices come and grow. The answer is whether nothing else has
     /// touched it.
     pub(super) fn change_tiers(&mut self, machine: &mut Machine) -> Result<bool, String> {
-        for part in machine.parts_mut() {
+        let mut joins = None;
+        for (at, part) in machine.parts_mut().iter_mut().enumerate() {
             match &mut part.lower {
                 Some(lower) if self.random.one_in(10) => {
                     let size = lower.size() + self.random.below(4 << 20);
@@ -104,6 +105,7 @@ impl DurableWorld {
                 lower @ None if self.random.one_in(3) => {
                     let size = random_size(&mut self.random);
                     *lower = Some(Arc::new(SimDevice::new(size, self.random.bits())));
+                    joins = Some(at);
                 }
                 _ => {}
             }
@@ -114,11 +116,12 @@ impl DurableWorld {
         if self.random.one_in(6) {
             self.check_wrong_lower(machine)?;
         }
-        if self.random.one_in(4) {
-            self.interrupt_start(machine)?;
-            return Ok(false);
+        let mut whole = true;
+        while self.random.one_in(if joins.is_some() { 2 } else { 4 }) {
+            whole = false;
+            self.interrupt_start(machine, joins)?;
         }
-        Ok(true)
+        Ok(whole)
     }
 
     /// A lane that had a lower device is not opened without it, nor with another one in its place.
@@ -158,11 +161,14 @@ impl DurableWorld {
         }
     }
 
-    /// The power goes while the store is opened, or right after: the next start begins with what that left.
-    fn interrupt_start(&mut self, machine: &mut Machine) -> Check {
-        let at = self.pick(machine.devices().count());
-        let within = 1 + self.random.below(20);
-        machine.devices().nth(at).expect("it was counted").stop_at(within);
+    /// The power goes while the store is opened, in most cases while a lower device `joins` if one does, or right
+    /// after: the next start begins with what that left.
+    fn interrupt_start(&mut self, machine: &mut Machine, joins: Option<usize>) -> Check {
+        let (devices, within): (Vec<_>, _) = match joins {
+            Some(at) => (machine.parts()[at].devices().collect(), 8),
+            None => (machine.devices().collect(), 20),
+        };
+        devices[self.pick(devices.len())].stop_at(1 + self.random.below(within));
         let opened = self.try_open(machine);
         if let (Err(error), false) = (opened, machine.is_stopped()) {
             return Err(format!("a start that nothing interrupted: {error}"));
