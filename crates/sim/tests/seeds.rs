@@ -28,7 +28,7 @@ fn stores_keep_what_they_acknowledged() {
     assert!(seen.moved > MOVED && seen.interrupted > INTERRUPTED, "{seen:?}");
 }
 
-/// Worlds with a store, half a minute of them.
+/// Worlds with a store, a minute of them.
 const STORES: u64 = 250;
 /// In these worlds so many segments at least are moved to lower devices.
 const MOVED: u64 = 1000;
