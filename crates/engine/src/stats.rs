@@ -91,6 +91,8 @@ counters! {
     store_too_large,
     /// Items moved by the cleaner to keep them.
     moved_items,
+    /// Segments whose items went to the lower device, but for a few that were read lately.
+    cooled_segments,
     /// Bytes of records that calls wrote, tombstones included.
     written_bytes,
 }

@@ -405,6 +405,33 @@ fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
     assert!(joined > 0 && before > 0, "{joined}, {before}");
 }
 
+/// The power goes at every write or sync of the start at which a lane on two devices joins a store: the next
+/// start knows it as a lane of that store, or as empty.
+#[test]
+fn a_lane_on_two_devices_joins_a_store_whenever_the_power_goes() {
+    let values = Values { bytes: 1000 };
+    let first = Arc::new(SimDevice::new(4 * MIB, 3));
+    let mut world = World::open(given(&first, None));
+    world.set_all(0..50, &values);
+    world.settle();
+    drop(world);
+    for stop in 1..20 {
+        for seed in 0..5 {
+            let (fast, lower) = devices(2 * MIB, 4 * MIB);
+            let machine = Machine::new(&fast, &lower, stop);
+            let first = Arc::new(first.image());
+            drop(World::try_open(given(&first, None).beside(machine.given(2))));
+            let (fast, lower) = machine.crash(seed);
+            let first = Arc::new(first.crash(seed));
+            let joins = given(&fast, Some(&lower)).seeded(4);
+            let mut world = World::try_open(given(&first, None).seeded(3).beside(joins))
+                .unwrap_or_else(|error| panic!("stopped at {stop}: {error}"));
+            assert_eq!(world.engine.lanes().len(), 2);
+            world.check_all(0..50, &values);
+        }
+    }
+}
+
 /// The power goes at every so-manieth write or sync of either device, in the middle of what is done to a
 /// store that is larger than its fast device, and then again in the middle of the recovery.
 #[test]

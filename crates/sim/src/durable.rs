@@ -11,9 +11,11 @@ mod lanes;
 mod machine;
 mod power;
 mod scan;
+mod tiers;
 mod verbs;
 
 pub use anomaly::Anomaly;
+pub use tiers::Seen;
 
 use crate::Random;
 use crate::world::{Failure, Plan};
@@ -38,6 +40,10 @@ const PATIENCE: usize = 2000;
 /// Decides which worlds may have several devices; such that the seeds that tests name have one, as before
 /// there were others.
 const SEVERAL: u64 = 0x1ae40;
+
+/// Decides in which worlds lanes have a lower device; such that those that tests name for other reasons have
+/// none, as before there were tiers.
+const TIERS: u64 = 0x71eab;
 
 /// An engine on simulated devices.
 pub struct DurableWorld {
@@ -70,6 +76,7 @@ pub struct DurableWorld {
     /// Calls do not wait for room.
     hurry: bool,
     anomaly: anomaly::Armed,
+    seen: Seen,
 }
 
 /// A commit whose thread waits inside of a device.
@@ -82,17 +89,18 @@ struct Flight {
 type Check = Result<(), String>;
 
 impl DurableWorld {
-    /// Runs a whole plan.
+    /// Runs a whole plan. The answer is what the world came to.
     ///
     /// # Errors
     /// The first thing that is not as it must be.
-    pub fn run(plan: Plan) -> Result<(), Failure> {
+    pub fn run(plan: Plan) -> Result<Seen, Failure> {
         let fail = |step, what| Failure { seed: plan.seed, step, what };
         let mut world = DurableWorld::new(plan.seed, None).map_err(|what| fail(0, what))?;
         for step in 0..plan.steps {
             world.step().map_err(|what| fail(step, what))?;
         }
-        world.end().map_err(|what| fail(plan.steps, what))
+        world.end().map_err(|what| fail(plan.steps, what))?;
+        Ok(world.seen)
     }
 
     fn new(seed: u64, anomaly: Option<Anomaly>) -> Result<Self, String> {
@@ -110,8 +118,12 @@ impl DurableWorld {
         for _ in 0..if several { others.below(MOST_DEVICES as u64) } else { 0 } {
             machine.add(&mut others);
         }
+        let mut tiers = Random::new(seed ^ TIERS);
+        if tiers.one_in(2) {
+            machine.tier(&mut tiers);
+        }
         let store = StoreOptions {
-            devices: machine.devices(),
+            devices: machine.given(),
             forget: Vec::new(),
             durability,
             sync_interval: Duration::from_secs(1),
@@ -128,7 +140,7 @@ impl DurableWorld {
             hash_seed: random.bits(),
             store: Some(store),
         };
-        let victim = others.below(machine.parts().len() as u64) as usize;
+        let victim = others.below(machine.devices().count() as u64) as usize;
         let mut anomaly = anomaly::Armed::new(anomaly, victim);
         let (machine, engine) = anomaly.open(machine, options.clone(), random.bits())?;
         let mut world = DurableWorld {
@@ -153,6 +165,7 @@ impl DurableWorld {
             restarting: false,
             hurry: false,
             anomaly,
+            seen: Seen::default(),
         };
         world.open_sessions();
         Ok(world)
@@ -193,6 +206,9 @@ impl DurableWorld {
     fn act(&mut self) -> Check {
         if self.several && self.random.one_in(6) {
             return self.rearrange();
+        }
+        if self.machine.has_tiers() && self.random.one_in(20) {
+            return self.use_tiers();
         }
         match self.random.below(1000) {
             0..=1 => self.crash(),

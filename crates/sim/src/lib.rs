@@ -10,6 +10,6 @@ mod model;
 mod random;
 mod world;
 
-pub use durable::{Anomaly, DurableWorld};
+pub use durable::{Anomaly, DurableWorld, Seen};
 pub use random::Random;
 pub use world::{Failure, Plan, World};

@@ -6,7 +6,7 @@ mod runs;
 
 use clap::{Parser, ValueEnum};
 use runs::Runs;
-use sim::{DurableWorld, Failure, Plan, World};
+use sim::{DurableWorld, Failure, Plan, Seen, World};
 use std::process::ExitCode;
 
 /// Runs seeded worlds: the engine against a plain map, in memory and on a device that fails.
@@ -60,9 +60,9 @@ impl Worlds {
         }
     }
 
-    fn run(self, plan: Plan) -> Result<(), Failure> {
+    fn run(self, plan: Plan) -> Result<Seen, Failure> {
         match self {
-            Worlds::Ram => World::run(plan),
+            Worlds::Ram => World::run(plan).map(|()| Seen::default()),
             Worlds::Store => DurableWorld::run(plan),
         }
     }

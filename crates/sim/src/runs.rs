@@ -1,7 +1,7 @@
 //! Many worlds, on several threads if there are processors for them.
 
 use crate::Worlds;
-use sim::Plan;
+use sim::{Plan, Seen};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +39,7 @@ impl Runs {
             }
         };
         let (mut done, mut failures) = (0u64, 0u64);
+        let mut seen = Seen::default();
         let began = Instant::now();
         thread::scope(|scope| {
             for _ in 0..jobs {
@@ -51,14 +52,17 @@ impl Runs {
                 match outcomes.recv_timeout(report.saturating_duration_since(Instant::now())) {
                     Ok(outcome) => {
                         done += 1;
-                        if let Err(failure) = outcome {
-                            failures += 1;
-                            let (name, seed) = (worlds.name(), failure.seed);
-                            eprintln!("{failure}");
-                            eprintln!(
-                                "replay: cargo run -p sim -- --worlds {name} --steps {steps} \
-                                 --seed {seed}"
-                            );
+                        match outcome {
+                            Ok(world) => seen += world,
+                            Err(failure) => {
+                                failures += 1;
+                                let (name, seed) = (worlds.name(), failure.seed);
+                                eprintln!("{failure}");
+                                eprintln!(
+                                    "replay: cargo run -p sim -- --worlds {name} --steps {steps} \
+                                     --seed {seed}"
+                                );
+                            }
                         }
                         stop.fetch_or(failures >= stop_after, Ordering::Relaxed);
                     }
@@ -75,6 +79,12 @@ impl Runs {
         if failures > 0 {
             println!("{failures} of {done} worlds of {steps} steps disagree, {took:.0} s");
             return ExitCode::FAILURE;
+        }
+        if seen.moved > 0 {
+            let Seen { moved, interrupted } = seen;
+            println!(
+                "{moved} segments moved to lower devices, {interrupted} power losses met some"
+            );
         }
         println!("{done} worlds of {steps} steps agree with the model, {took:.0} s");
         ExitCode::SUCCESS

@@ -9,6 +9,8 @@ use sim::{Anomaly, DurableWorld, Plan};
 const SEEDS: [u64; 4] = [0, 1, 2, 4];
 /// Worlds with several devices, one of which something happens to.
 const SEVERAL: [u64; 4] = [3, 7, 8, 9];
+/// Worlds in which segments move to the lower device that something happens to.
+const TIERED: [u64; 3] = [25, 48, 59];
 /// One with few segments: a recovery looks at every one.
 const SMALL: [u64; 1] = [5];
 const STEPS: u64 = 60;
@@ -33,12 +35,14 @@ fn at_every_place(seeds: &[u64], anomaly: impl Fn(u64) -> Anomaly) {
 fn any_write_may_fail() {
     at_every_place(&SEEDS, |nth| Anomaly::Call(Operation::Write, nth));
     at_every_place(&SEVERAL, |nth| Anomaly::Call(Operation::Write, nth));
+    at_every_place(&TIERED, |nth| Anomaly::Call(Operation::Write, nth));
 }
 
 #[test]
 fn any_sync_may_fail() {
     at_every_place(&SEEDS, |nth| Anomaly::Call(Operation::Sync, nth));
     at_every_place(&SEVERAL, |nth| Anomaly::Call(Operation::Sync, nth));
+    at_every_place(&TIERED, |nth| Anomaly::Call(Operation::Sync, nth));
 }
 
 #[test]
@@ -56,4 +60,5 @@ fn any_memory_may_be_refused() {
 fn the_power_may_go_at_any_change() {
     at_every_place(&SEEDS, Anomaly::PowerLoss);
     at_every_place(&SEVERAL, Anomaly::PowerLoss);
+    at_every_place(&TIERED, Anomaly::PowerLoss);
 }

@@ -1,6 +1,6 @@
 //! A few hundred worlds on every test run; `cargo run --release -p sim -- --seeds 100000` by night.
 
-use sim::{DurableWorld, Plan, World};
+use sim::{DurableWorld, Plan, Seen, World};
 
 #[test]
 fn worlds_agree_with_the_model() {
@@ -15,15 +15,25 @@ fn worlds_agree_with_the_model() {
 
 #[test]
 fn stores_keep_what_they_acknowledged() {
+    let mut seen = Seen::default();
     for seed in 0..STORES {
-        if let Err(failure) = DurableWorld::run(Plan { seed, steps: 2000 }) {
-            panic!("{failure}; replay: cargo run -p sim -- --seed {seed} --steps 2000");
+        match DurableWorld::run(Plan { seed, steps: 2000 }) {
+            Ok(world) => seen += world,
+            Err(failure) => {
+                panic!("{failure}; replay: cargo run -p sim -- --seed {seed} --steps 2000")
+            }
         }
     }
+    // What has cooled did move to lower devices, and the power went in the middle of that.
+    assert!(seen.moved > MOVED && seen.interrupted > INTERRUPTED, "{seen:?}");
 }
 
-/// Worlds with a store, half a minute of them.
+/// Worlds with a store, a minute of them.
 const STORES: u64 = 250;
+/// In these worlds so many segments at least are moved to lower devices.
+const MOVED: u64 = 1000;
+/// And so often at least the power goes before they are durable there.
+const INTERRUPTED: u64 = 50;
 
 /// Seeds that found something once, and in how many steps: the last with commits that failed while keys moved.
 const FOUND: [(u64, u64); 4] = [(173, 2000), (40343, 600), (40526, 600), (40985, 600)];

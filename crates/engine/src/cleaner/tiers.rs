@@ -7,6 +7,7 @@
 
 use super::{Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step};
 use crate::lane::Lane;
+use crate::stats::bump;
 use larder_log::{Claim, Sealed, Stream, Tier};
 use std::sync::atomic::Ordering;
 
@@ -60,10 +61,11 @@ impl Cleaner {
             }
         }
         let chosen = best.map(|(_, stream, sealed)| (stream, sealed)).or(oldest);
-        chosen.is_some_and(|(stream, Sealed { segment, .. })| {
-            self.may_stay = lane.log.segment(segment).filled() as usize / STAYING_SHARE;
-            self.clean(lane, stream, segment, Fate::Cool) == Step::Freed
-        })
+        let Some((stream, Sealed { segment, .. })) = chosen else { return false };
+        self.may_stay = lane.log.segment(segment).filled() as usize / STAYING_SHARE;
+        let cooled = self.clean(lane, stream, segment, Fate::Cool) == Step::Freed;
+        bump(&self.counters.cooled_segments, cooled.into());
+        cooled
     }
 }
 

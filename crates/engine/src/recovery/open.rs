@@ -4,7 +4,8 @@ use super::report::{Recovered, StoreError};
 use super::tiers::join;
 use crate::lane::LaneStore;
 use larder_log::Store;
-use larder_log::format::superblock::SuperblockError;
+use larder_log::format::geometry::SUPERBLOCKS;
+use larder_log::format::superblock::{self, SuperblockError};
 use larder_log::format::{self, Geometry, Superblock};
 use std::time::Duration;
 
@@ -54,8 +55,10 @@ pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, 
             create(options, options.segment_size, hash_seed)?
         }
     };
+    // Before anything is written: a lane that is new is known as one of the set from its first superblock on.
+    let superblock = Superblock { lanes: options.lanes, ..superblock };
     let (device, superblock) = join(&options.device, superblock)?;
-    let store = Store::new(device, Superblock { lanes: options.lanes, ..superblock });
+    let store = Store::new(device, superblock);
     Ok(Opened { store, recovery: Recovery { report, began } })
 }
 
@@ -80,7 +83,12 @@ fn create(
         _ => return Err(too_small),
     };
     let store_id = u128::from(id_high) << 64 | u128::from(id_low);
-    Ok(Superblock::new(store_id, hash_seed, checksum_seed, geometry, options.common.created))
+    let created = options.common.created;
+    let superblock = Superblock::new(store_id, hash_seed, checksum_seed, geometry, created);
+    let first = Superblock { counter: superblock.counter + 1, ..superblock };
+    options.device.device.write_at(SUPERBLOCKS[first.copy()], &superblock::mark())?;
+    options.device.device.sync()?;
+    Ok(superblock)
 }
 
 /// The superblock of a store whose contents are discarded. It is the same store to its other devices, and

@@ -114,10 +114,20 @@ pub enum Copy {
     Foreign,
 }
 
+/// What is made durable in the place of a store's first superblock before that is written: so whatever a crash
+/// leaves of that is known as a store's, and what has no magic never is.
+pub fn mark() -> [u8; BLOCK] {
+    let mut mark = [0; BLOCK];
+    put(&mut mark, 0, MAGIC);
+    mark
+}
+
 /// What one copy is, without judging what it says.
 fn look_at(copy: &[u8; BLOCK]) -> Copy {
     if copy[..8] != MAGIC {
-        return if all_zero(copy) { Copy::Empty } else { Copy::Foreign };
+        let mut magic = copy[..8].iter().zip(MAGIC);
+        let cut_off = magic.all(|(&found, own)| found == 0 || found == own) && all_zero(&copy[8..]);
+        return if cut_off { Copy::Empty } else { Copy::Foreign };
     }
     let whole = checksum64(&copy[..CHECKSUM], 0) == u64_at(copy, CHECKSUM);
     if whole { Copy::Whole } else { Copy::Damaged }

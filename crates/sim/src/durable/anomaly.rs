@@ -49,7 +49,7 @@ impl Armed {
     }
 
     fn counts(&self, machine: &Machine) -> Counts {
-        machine.parts().get(self.victim).map_or_else(Counts::default, |part| part.device.counts())
+        machine.devices().nth(self.victim).map_or_else(Counts::default, |device| device.counts())
     }
 
     fn leave_machine(&mut self, machine: &Machine) {
@@ -69,11 +69,11 @@ impl Armed {
     ) -> Result<(Machine, Arc<Engine>), String> {
         let armed = self.is_armed();
         loop {
-            if let Some(part) = machine.parts().get(self.victim) {
-                self.arm(&part.device);
+            if let Some(device) = machine.devices().nth(self.victim) {
+                self.arm(device);
             }
             if let Some(store) = &mut options.store {
-                store.devices = machine.devices();
+                store.devices = machine.given();
             }
             let refused = match self.anomaly {
                 Some(Anomaly::Memory(nth)) => nth.saturating_sub(self.requests),
@@ -174,6 +174,7 @@ impl DurableWorld {
             0 => world.take_off(),
             1..=4 => world.land(),
             5..=12 if world.several => world.rearrange(),
+            13..=16 if world.machine.has_tiers() => world.pile_up(),
             _ => world.work(),
         })
     }

@@ -25,15 +25,16 @@ impl DurableWorld {
         self.pick(count)
     }
 
-    /// The device of a lane.
-    pub(super) fn device_of(&self, lane: usize) -> Result<Arc<SimDevice>, String> {
+    /// A device of a lane.
+    pub(super) fn device_of(&mut self, lane: usize) -> Result<Arc<SimDevice>, String> {
         let parts = self.machine.parts();
         let part = match parts {
             [only] => Some(only),
             _ => self.engine.lanes().get(lane).and_then(|lane| self.machine.part(&lane.name)),
         };
-        part.map(|part| Arc::clone(&part.device))
-            .ok_or_else(|| format!("lane {lane} has no device"))
+        let part = part.ok_or_else(|| format!("lane {lane} has no device"))?;
+        let devices: Vec<_> = part.devices().cloned().collect();
+        Ok(Arc::clone(&devices[self.pick(devices.len())]))
     }
 
     /// The positions of the lanes whose devices fail.
@@ -98,7 +99,7 @@ impl DurableWorld {
     }
 
     /// Commits one lane, whatever the others do.
-    fn commit_a_lane(&mut self) -> Check {
+    pub(super) fn commit_a_lane(&mut self) -> Check {
         let lane = self.some_lane();
         self.commit_lane(lane)
     }
@@ -124,7 +125,7 @@ impl DurableWorld {
     }
 
     /// The next call of this kind fails.
-    fn fail_next(&self, lane: usize, operation: Operation) -> Check {
+    pub(super) fn fail_next(&mut self, lane: usize, operation: Operation) -> Check {
         let device = self.device_of(lane)?;
         let counts = device.counts();
         let done = if operation == Operation::Sync { counts.syncs } else { counts.writes };
@@ -189,7 +190,7 @@ impl DurableWorld {
     }
 
     /// Lanes that the store needs.
-    fn needed(&self) -> Vec<LaneState> {
+    pub(super) fn needed(&self) -> Vec<LaneState> {
         self.engine.lanes().into_iter().filter(|lane| !lane.drained).collect()
     }
 
@@ -354,11 +355,11 @@ impl DurableWorld {
         }
     }
 
-    fn try_open(&self, machine: &Machine) -> Result<(), OpenError> {
+    pub(super) fn try_open(&self, machine: &Machine) -> Result<(), OpenError> {
         let mut options = self.options.clone();
         options.memory = options.memory.max((8 * machine.parts().len() as u64) << 20);
         if let Some(store) = &mut options.store {
-            store.devices = machine.devices();
+            store.devices = machine.given();
         }
         Engine::open_without_threads(options).map(drop)
     }

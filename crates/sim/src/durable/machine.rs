@@ -2,25 +2,44 @@
 
 use crate::Random;
 use larder_disk::{Device, SimDevice};
-use larder_engine::StoreDevice;
+use larder_engine::{LowerDevice, StoreDevice};
 use std::sync::Arc;
 
-/// A device, and what a store on it is created with.
+/// The devices of a lane, and what a store on them is created with.
 #[derive(Clone)]
 pub(super) struct Part {
     pub(super) name: String,
+    /// The only one, or the fast one.
     pub(super) device: Arc<SimDevice>,
+    pub(super) lower: Option<Arc<SimDevice>>,
     pub(super) seeds: [u64; 3],
 }
 
 impl Part {
-    fn with(&self, device: SimDevice) -> Part {
-        Part { device: Arc::new(device), ..self.clone() }
+    /// Its devices, the fast one first.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<SimDevice>> {
+        std::iter::once(&self.device).chain(&self.lower)
+    }
+
+    fn each(&self, mut device: impl FnMut(&SimDevice) -> SimDevice) -> Part {
+        let mut of = |old: &Arc<SimDevice>| Arc::new(device(old));
+        Part { device: of(&self.device), lower: self.lower.as_ref().map(of), ..self.clone() }
     }
 
     /// As a new process finds it.
     pub(super) fn image(&self) -> Part {
-        self.with(self.device.image())
+        self.each(SimDevice::image)
+    }
+
+    fn size(&self) -> u64 {
+        self.devices().map(|device| device.size()).sum()
+    }
+
+    /// What was its device lies behind a small one now; or that small one is alone for a while.
+    fn tier(&mut self, random: &mut Random) {
+        let fast = SimDevice::new((2 + random.below(4)) << 20, random.bits());
+        let whole = std::mem::replace(&mut self.device, Arc::new(fast));
+        self.lower = (!random.one_in(3)).then_some(whole);
     }
 }
 
@@ -30,13 +49,15 @@ pub(super) struct Machine {
     parts: Vec<Part>,
     /// How many there ever were.
     added: u64,
+    /// Those that are added have a lower device, or get one later.
+    tiers: bool,
 }
 
 impl Machine {
     /// A machine with one device.
     pub(super) fn new(device: SimDevice, seeds: [u64; 3]) -> Self {
-        let first = Part { name: "store".to_owned(), device: Arc::new(device), seeds };
-        Machine { parts: vec![first], added: 1 }
+        let first = Part { name: "store".to_owned(), device: Arc::new(device), lower: None, seeds };
+        Machine { parts: vec![first], added: 1, tiers: false }
     }
 
     /// An empty device more.
@@ -45,7 +66,22 @@ impl Machine {
         self.added += 1;
         let device = Arc::new(SimDevice::new(random_size(random), random.bits()));
         let seeds = [random.bits(), random.bits(), random.bits()];
-        self.parts.push(Part { name, device, seeds });
+        let mut part = Part { name, device, lower: None, seeds };
+        if self.tiers {
+            part.tier(random);
+        }
+        self.parts.push(part);
+    }
+
+    /// Its lanes have a lower device from now on, or get one later.
+    pub(super) fn tier(&mut self, random: &mut Random) {
+        self.tiers = true;
+        self.parts.iter_mut().for_each(|part| part.tier(random));
+    }
+
+    /// Whether lanes may have lower devices.
+    pub(super) fn has_tiers(&self) -> bool {
+        self.tiers
     }
 
     /// Takes a device out.
@@ -62,31 +98,46 @@ impl Machine {
         &self.parts
     }
 
+    pub(super) fn parts_mut(&mut self) -> &mut [Part] {
+        &mut self.parts
+    }
+
+    /// All devices.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<SimDevice>> {
+        self.parts.iter().flat_map(Part::devices)
+    }
+
     pub(super) fn part(&self, name: &str) -> Option<&Part> {
         self.parts.iter().find(|part| part.name == name)
     }
 
     /// What an engine is opened with.
-    pub(super) fn devices(&self) -> Vec<StoreDevice> {
-        let device = |part: &Part| {
-            let device: Arc<dyn Device> = Arc::<SimDevice>::clone(&part.device);
-            StoreDevice { name: part.name.clone(), device, lower: None, seeds: part.seeds }
+    pub(super) fn given(&self) -> Vec<StoreDevice> {
+        let dynamic =
+            |device: &Arc<SimDevice>| -> Arc<dyn Device> { Arc::<SimDevice>::clone(device) };
+        let given = |part: &Part| {
+            let lower = part.lower.as_ref().map(|lower| LowerDevice {
+                name: format!("{}-lower", part.name),
+                device: dynamic(lower),
+            });
+            let (name, device) = (part.name.clone(), dynamic(&part.device));
+            StoreDevice { name, device, lower, seeds: part.seeds }
         };
-        self.parts.iter().map(device).collect()
+        self.parts.iter().map(given).collect()
     }
 
     /// Whether it has lost its power; what one device notices is true for all.
     pub(super) fn is_stopped(&self) -> bool {
-        let stopped = self.parts.iter().any(|part| part.device.is_stopped());
+        let stopped = self.devices().any(|device| device.is_stopped());
         if stopped {
-            self.parts.iter().for_each(|part| part.device.stop());
+            self.devices().for_each(|device| device.stop());
         }
         stopped
     }
 
     /// After a power loss.
     pub(super) fn crash(&self, mut seed: impl FnMut() -> u64) -> Machine {
-        self.each(|part| part.with(part.device.crash(seed())))
+        self.each(|part| part.each(|device| device.crash(seed())))
     }
 
     /// After the end of the process.
@@ -96,16 +147,20 @@ impl Machine {
 
     /// With empty devices.
     pub(super) fn emptied(&self, seed: u64) -> Machine {
-        self.each(|part| part.with(SimDevice::new(part.device.size(), seed)))
+        self.each(|part| part.each(|device| SimDevice::new(device.size(), seed)))
     }
 
     fn each(&self, part: impl FnMut(&Part) -> Part) -> Machine {
-        Machine { parts: self.parts.iter().map(part).collect(), added: self.added }
+        Machine {
+            parts: self.parts.iter().map(part).collect(),
+            added: self.added,
+            tiers: self.tiers,
+        }
     }
 
-    /// The size of the smallest device.
+    /// The size of the smallest lane.
     pub(super) fn smallest(&self) -> u64 {
-        self.parts.iter().map(|part| part.device.size()).min().unwrap_or(0)
+        self.parts.iter().map(Part::size).min().unwrap_or(0)
     }
 }
 

@@ -39,9 +39,9 @@ impl DurableWorld {
     }
 
     /// A device of the machine.
-    fn some_device(&mut self) -> &Arc<SimDevice> {
-        let at = self.pick(self.machine.parts().len());
-        &self.machine.parts()[at].device
+    pub(super) fn some_device(&mut self) -> &Arc<SimDevice> {
+        let at = self.pick(self.machine.devices().count());
+        self.machine.devices().nth(at).expect("it was counted")
     }
 
     /// Begins a commit of a lane that waits inside of its device, before its first write or in its sync,
@@ -92,6 +92,7 @@ impl DurableWorld {
 
     /// Power loss.
     pub(super) fn crash(&mut self) -> Check {
+        self.note_power_loss();
         let machine = self.crashed();
         self.restart(machine, false)
     }
@@ -116,7 +117,8 @@ impl DurableWorld {
         self.settle();
         self.abandon_flight();
         self.restarts += 1;
-        let same = !self.several || self.change_hardware(&mut machine)?;
+        let mut same = !self.several || self.change_hardware(&mut machine)?;
+        same &= !machine.has_tiers() || self.change_tiers(&mut machine)?;
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
         let least = 8 * machine.parts().len() as u64;
@@ -141,13 +143,14 @@ impl DurableWorld {
     }
 
     fn open(&mut self, machine: Machine) -> Check {
+        self.note_moved();
         self.anomaly.leave(&self.machine, &self.engine);
         let seed = self.random.bits();
         let opened = self.anomaly.open(machine, self.options.clone(), seed);
         let (machine, engine) = opened.map_err(|e| format!("restart {}: {e}", self.restarts))?;
         (self.machine, self.engine) = (machine, engine);
         if let Some(store) = &mut self.options.store {
-            store.devices = self.machine.devices();
+            store.devices = self.machine.given();
             store.forget.clear();
         }
         self.open_sessions();

@@ -10,7 +10,7 @@ use std::hint::black_box;
 /// Large values that fill memory, at least.
 const MEMORYFUL: u64 = 400;
 /// Bytes of the device for each key that they are stored under: they must not fill it.
-const ROOM: u64 = 50 << 10;
+pub(super) const ROOM: u64 = 50 << 10;
 
 /// A key without its filling.
 pub(super) fn short(key: &[u8]) -> String {
@@ -123,7 +123,7 @@ impl DurableWorld {
     }
 
     /// Stores a value under a key; the answer is whether there was room.
-    fn store(&mut self, key: &[u8], value: Vec<u8>) -> Result<bool, String> {
+    pub(super) fn store(&mut self, key: &[u8], value: Vec<u8>) -> Result<bool, String> {
         let flags = if self.random.one_in(3) { self.random.bits() as u32 } else { 0 };
         let expiry = self.expiry();
         let answer = self.finish(|session| {
@@ -206,18 +206,22 @@ impl DurableWorld {
 
     pub(super) fn delete(&mut self) -> Check {
         let key = self.key();
+        self.delete_key(&key)
+    }
+
+    pub(super) fn delete_key(&mut self, key: &[u8]) -> Check {
         let answer =
-            self.finish(|session| session.delete(&session.key(&key), &Delete::default()))?;
-        let before = self.model.current(&key, self.now).is_some();
+            self.finish(|session| session.delete(&session.key(key), &Delete::default()))?;
+        let before = self.model.current(key, self.now).is_some();
         match answer {
-            Some((Deleted::Deleted, commit)) if before => self.push(&key, None, commit),
+            Some((Deleted::Deleted, commit)) if before => self.push(key, None, commit),
             Some((Deleted::NotFound, commit)) if !before || self.evicts() => {
                 let waits = commit.is_some() || self.is_sync();
-                let commit = if waits { commit } else { Some(self.open_commit(&key)?) };
-                self.model.said_gone(&key, commit);
+                let commit = if waits { commit } else { Some(self.open_commit(key)?) };
+                self.model.said_gone(key, commit);
                 Ok(())
             }
-            None => self.refused("a delete", &key),
+            None => self.refused("a delete", key),
             answer => Err(format!("a delete of {before} was answered {answer:?}")),
         }
     }

@@ -116,6 +116,30 @@ fn an_empty_device_is_told_from_one_with_something_else_on_it() {
     assert_eq!(superblock::choose([&other, &empty]), Err(SuperblockError::NotAStore));
 }
 
+/// Whatever a crash leaves of the first write to a device, and of the first superblock behind it.
+#[test]
+fn a_store_whose_creation_was_cut_off_is_an_empty_device() {
+    let (empty, mark) = ([0; BLOCK], superblock::mark());
+    for cut in 0..16 {
+        let mut part = empty;
+        part[..cut].copy_from_slice(&mark[..cut]);
+        assert_eq!(superblock::choose([&empty, &part]), Err(SuperblockError::Empty));
+        part[9] = 1;
+        let other = if cut < 8 { SuperblockError::NotAStore } else { SuperblockError::Empty };
+        assert_eq!(superblock::choose([&empty, &part]), Err(other), "{cut}");
+    }
+    let first = encoded(&Superblock { counter: 1, ..a_superblock() });
+    // All but those with which it is whole: the others are zero.
+    for sectors in (0..1 << 8).filter(|sectors| sectors & 0x81 != 0x81) {
+        let mut part = mark;
+        for sector in (0..8).filter(|sector| sectors & 1 << sector != 0) {
+            let bytes = sector * 512..(sector + 1) * 512;
+            part[bytes.clone()].copy_from_slice(&first[bytes]);
+        }
+        assert_eq!(superblock::choose([&empty, &part]), Err(SuperblockError::Empty));
+    }
+}
+
 #[test]
 fn a_changed_byte_is_noticed_in_every_structure() {
     let superblock = encoded(&a_superblock());

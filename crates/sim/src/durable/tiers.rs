@@ -1,0 +1,179 @@
+//! What happens only to worlds whose lanes have lower devices: so much is written that what has cooled moves
+//! down, and in the middle of that devices fail and the power goes. Lower devices come later, grow, are
+//! missing and are mixed up; and the power goes while a store is opened, too.
+
+use super::machine::{Machine, Part, random_size};
+use super::verbs::ROOM;
+use super::{Check, DurableWorld};
+use larder_disk::{Device, Operation, SimDevice};
+use larder_engine::{LaneState, OpenError, StoreError};
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+/// What a world came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Segments that were moved to lower devices.
+    pub moved: u64,
+    /// Power losses at which a lower device had taken what no sync had covered.
+    pub interrupted: u64,
+}
+
+impl AddAssign for Seen {
+    fn add_assign(&mut self, other: Seen) {
+        self.moved += other.moved;
+        self.interrupted += other.interrupted;
+    }
+}
+
+impl DurableWorld {
+    /// A life of the store ends: counts what it has moved.
+    pub(super) fn note_moved(&mut self) {
+        self.seen.moved += self.engine.stats().totals.cooled_segments;
+    }
+
+    /// The power goes: counts it if it meets something on its way to a lower device.
+    pub(super) fn note_power_loss(&mut self) {
+        let mut lower = self.machine.parts().iter().filter_map(|part| part.lower.as_ref());
+        self.seen.interrupted += u64::from(lower.any(|device| device.unsynced_sectors() > 0));
+    }
+
+    /// What only lanes with lower devices see often.
+    pub(super) fn use_tiers(&mut self) -> Check {
+        match self.random.below(8) {
+            0 => self.fail_in_a_move(),
+            1 => self.stop_in_a_move(),
+            _ => self.pile_up(),
+        }
+    }
+
+    /// Large values one after the other, more than a fast device holds.
+    pub(super) fn pile_up(&mut self) -> Check {
+        let keys = self.machine.smallest() / ROOM;
+        for _ in 0..1 << self.random.below(7) {
+            let key = format!("c{}", self.random.below(keys)).into_bytes();
+            match self.random.below(8) {
+                0 => self.delete_key(&key)?,
+                1 => drop(self.read(&key)?),
+                _ => {
+                    let length = 1000 + self.random.below(30_000) as usize;
+                    let value = vec![self.random.bits() as u8; length];
+                    self.store(&key, value)?;
+                }
+            }
+            self.clean();
+            if self.random.one_in(4) {
+                self.commit_a_lane()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One of a lane's devices does not take what is on its way down, or that it was taken out above.
+    fn fail_in_a_move(&mut self) -> Check {
+        self.pile_up()?;
+        let lane = self.some_lane();
+        let sync = self.random.one_in(2);
+        self.fail_next(lane, if sync { Operation::Sync } else { Operation::Write })?;
+        self.clean();
+        self.commit()
+    }
+
+    /// The power goes while something is on its way down, or has just arrived.
+    fn stop_in_a_move(&mut self) -> Check {
+        self.pile_up()?;
+        let within = 1 + self.random.below(6);
+        let device = self.some_device();
+        device.stop_at(device.counts().changes() + within);
+        for _ in 0..4 {
+            self.clean();
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Between two lives of the store lower devices come and grow. The answer is whether nothing else has
+    /// touched it.
+    pub(super) fn change_tiers(&mut self, machine: &mut Machine) -> Result<bool, String> {
+        let mut joins = None;
+        for (at, part) in machine.parts_mut().iter_mut().enumerate() {
+            match &mut part.lower {
+                Some(lower) if self.random.one_in(10) => {
+                    let size = lower.size() + self.random.below(4 << 20);
+                    *lower = Arc::new(lower.grown(size));
+                }
+                lower @ None if self.random.one_in(3) => {
+                    let size = random_size(&mut self.random);
+                    *lower = Some(Arc::new(SimDevice::new(size, self.random.bits())));
+                    joins = Some(at);
+                }
+                _ => {}
+            }
+        }
+        if self.anomaly.is_armed() {
+            return Ok(true);
+        }
+        if self.random.one_in(6) {
+            self.check_wrong_lower(machine)?;
+        }
+        let mut whole = true;
+        while self.random.one_in(if joins.is_some() { 2 } else { 4 }) {
+            whole = false;
+            self.interrupt_start(machine, joins)?;
+        }
+        Ok(whole)
+    }
+
+    /// A lane that had a lower device is not opened without it, nor with another one in its place.
+    fn check_wrong_lower(&mut self, machine: &Machine) -> Check {
+        let mut wrong = machine.image();
+        let needed = self.needed();
+        let had = |part: &Part| {
+            let had = |lane: &LaneState| lane.name == part.name && lane.lower.is_some();
+            needed.iter().any(had)
+        };
+        let had: Vec<usize> =
+            (0..wrong.parts().len()).filter(|&at| had(&wrong.parts()[at])).collect();
+        if had.is_empty() {
+            return Ok(());
+        }
+        let at = had[self.pick(had.len())];
+        let other = self.pick(wrong.parts().len());
+        let others = wrong.parts()[other].lower.clone().filter(|_| other != at);
+        let lower = &mut wrong.parts_mut()[at].lower;
+        let size = lower.as_ref().map_or(0, |lower| lower.size());
+        let empty = Arc::new(SimDevice::new(size, 0));
+        *lower = match self.random.below(3) {
+            0 => None,
+            1 => Some(empty),
+            _ => Some(others.unwrap_or(empty)),
+        };
+        let missing = lower.is_none();
+        let says = |error: &StoreError| match error {
+            StoreError::LowerMissing => missing,
+            StoreError::Lower { .. } => !missing,
+            _ => false,
+        };
+        match self.try_open(&wrong) {
+            Err(OpenError::Store(StoreError::Lane { error, .. })) if says(&error) => Ok(()),
+            Err(OpenError::Store(error)) if says(&error) => Ok(()),
+            opened => Err(format!("a start with a wrong lower device: {opened:?}")),
+        }
+    }
+
+    /// The power goes while the store is opened, in most cases while a lower device `joins` if one does, or right
+    /// after: the next start begins with what that left.
+    fn interrupt_start(&mut self, machine: &mut Machine, joins: Option<usize>) -> Check {
+        let (devices, within): (Vec<_>, _) = match joins {
+            Some(at) => (machine.parts()[at].devices().collect(), 8),
+            None => (machine.devices().collect(), 20),
+        };
+        devices[self.pick(devices.len())].stop_at(1 + self.random.below(within));
+        let opened = self.try_open(machine);
+        if let (Err(error), false) = (opened, machine.is_stopped()) {
+            return Err(format!("a start that nothing interrupted: {error}"));
+        }
+        *machine = machine.crash(|| self.random.bits());
+        Ok(())
+    }
+}
