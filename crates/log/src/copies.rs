@@ -110,6 +110,14 @@ impl Slot {
         (self.0 / FREQUENCY) & MAX_FREQUENCY
     }
 
+    /// Raises the frequency of the slot at `place`, if it is this one still: a lost race loses one count.
+    fn count_read(self, place: &AtomicU64) {
+        if self.frequency() < MAX_FREQUENCY {
+            let (read, order) = (self.0 + FREQUENCY, Ordering::Relaxed);
+            let _ = place.compare_exchange(self.0, read, Ordering::Release, order);
+        }
+    }
+
     fn frame(self) -> usize {
         ((self.0 & PLACE) >> OFFSET_BITS) as usize
     }
@@ -489,14 +497,7 @@ impl Log {
     pub unsafe fn count_copy_read(&self, address: Address, generation: u32) -> bool {
         // SAFETY: by the caller's promise.
         let found = unsafe { self.copies.find(address, generation) };
-        if let Some((_, place, slot)) = &found
-            && slot.frequency() < MAX_FREQUENCY
-        {
-            // A lost race loses one count.
-            let (read, order) = (slot.0 + FREQUENCY, Ordering::Relaxed);
-            let _ = place.compare_exchange(slot.0, read, Ordering::Release, order);
-        }
-        found.is_some()
+        found.map(|(_, place, slot)| slot.count_read(place)).is_some()
     }
 
     /// Copies a record without a frame into `queue`, unless that would leave writers fewer than

@@ -3,7 +3,7 @@
 
 use crate::device::check_range;
 use crate::{ReadBuffer, ReadQueue};
-use io_uring::types::{Fixed, SubmitArgs, Timespec};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,8 +13,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The most reads in the kernel's hands at a time. More wait here.
 const ENTRIES: u32 = 256;
-/// The file, by its place in the ring's own table: a read need not look it up.
-const FILE: Fixed = Fixed(0);
 /// How long the end of a queue waits for reads that are on their way.
 const LAST_READS: Timespec = Timespec::new().sec(5);
 
@@ -24,6 +22,7 @@ const LAST_READS: Timespec = Timespec::new().sec(5);
 /// the time its operation is in the ring until its completion was taken.
 pub(super) struct Ring {
     ring: IoUring,
+    file: File,
     /// Made readable by every completion.
     event: File,
     /// Offsets, lengths and memory of reads are multiples of this, bytes.
@@ -68,6 +67,7 @@ impl Ring {
         let ring = ring.or_else(|_| builder().build(ENTRIES))?;
         let mut ring = Ring {
             ring,
+            file: file.try_clone()?,
             event: event.try_clone_to_owned()?.into(),
             align,
             size,
@@ -75,8 +75,6 @@ impl Ring {
             flying: (0..ENTRIES).map(|_| None).collect(),
             free: (0..ENTRIES as usize).collect(),
         };
-        // The ring keeps the file open.
-        ring.ring.submitter().register_files(&[file.as_raw_fd()])?;
         ring.try_out()?;
         ring.ring.submitter().register_eventfd(event.as_raw_fd())?;
         Ok(ring)
@@ -108,7 +106,8 @@ impl Ring {
             && let Some(mut read) = self.waiting.pop_front()
         {
             let memory = read.buffer.memory();
-            let entry = opcode::Read::new(FILE, memory.cast().as_ptr(), memory.len() as u32)
+            let fd = Fd(self.file.as_raw_fd());
+            let entry = opcode::Read::new(fd, memory.cast().as_ptr(), memory.len() as u32)
                 .offset(read.from)
                 .build()
                 .user_data(place as u64);

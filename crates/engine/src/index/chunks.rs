@@ -16,7 +16,7 @@ pub(super) const CHUNK: usize = HUGE_PAGE / PAGE;
 const HOLES: usize = CHUNK / 16;
 /// How long a chunk must have been as it is: while the index grows its tables are replaced all the time.
 const SETTLED: UnixSeconds = 2;
-/// When to try again where the system had no memory.
+/// When to try again where the system could not, for want of memory most of the time.
 const RETRY: UnixSeconds = 60;
 /// The most that is done in a second.
 const MOST: usize = 16;
@@ -28,6 +28,8 @@ enum State {
     Changed,
     /// Stays as it is; something may be done from this second on.
     Settled(UnixSeconds),
+    /// The system is at it.
+    Joining,
     Joined,
 }
 
@@ -46,6 +48,16 @@ pub(super) enum Todo {
     Empty(usize),
 }
 
+/// What became of a chunk that was to be joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// It is a huge page, with so many pages that no table uses.
+    With(usize),
+    /// Tables came or went meanwhile: what was given back may be resident again.
+    Changed,
+    Not,
+}
+
 /// The chunks of the region, and how far the present look at them has come.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
@@ -53,8 +65,6 @@ pub(super) struct Chunks {
     looked: UnixSeconds,
     at: usize,
     done: usize,
-    /// The system has no huge pages.
-    hopeless: bool,
 }
 
 /// The chunks that a run of pages lies in.
@@ -122,7 +132,7 @@ impl Chunks {
         if now != self.looked {
             (self.looked, self.at, self.done) = (now, 0, 0);
         }
-        if self.hopeless || self.done == MOST {
+        if self.done == MOST {
             return None;
         }
         while let Some(chunk) = self.chunks.get_mut(self.at) {
@@ -136,25 +146,33 @@ impl Chunks {
                 State::Settled(at) if at > now || chunk.used == 0 => continue,
                 State::Settled(_) if chunk.used >= CHUNK - HOLES => Todo::Join(number),
                 State::Settled(_) if number != filling => Todo::Empty(number),
-                State::Settled(_) | State::Joined => continue,
+                State::Settled(_) | State::Joining | State::Joined => continue,
             };
-            chunk.state = State::Settled(now + RETRY);
+            chunk.state = match todo {
+                Todo::Join(_) => State::Joining,
+                Todo::Empty(_) => State::Settled(now + RETRY),
+            };
             self.done += 1;
             return Some(todo);
         }
         None
     }
 
-    /// A chunk was to be joined; the answer is how many pages have become resident thereby.
-    pub(super) fn joined(&mut self, number: usize, result: io::Result<()>) -> usize {
+    /// The system has tried to join a chunk.
+    pub(super) fn joined(&mut self, number: usize, result: io::Result<()>) -> Joined {
+        let chunk = &mut self.chunks[number];
+        let still = chunk.state == State::Joining;
         match result {
-            Ok(()) => {
-                self.chunks[number].state = State::Joined;
-                CHUNK - self.chunks[number].used
+            Ok(()) if still => {
+                chunk.state = State::Joined;
+                Joined::With(CHUNK - chunk.used)
             }
-            Err(error) => {
-                self.hopeless |= error.raw_os_error() == Some(libc::EINVAL);
-                0
+            Ok(()) => Joined::Changed,
+            Err(_) => {
+                if still {
+                    chunk.state = State::Settled(self.looked + RETRY);
+                }
+                Joined::Not
             }
         }
     }
@@ -177,9 +195,9 @@ mod tests {
         chunks.take(&(CHUNK * 3..CHUNK * 4 - HOLES - 1));
         assert_eq!(chunks.next(101, 99), None);
         assert_eq!(chunks.next(102, 99), Some(Todo::Join(0)));
-        assert_eq!(chunks.joined(0, Ok(())), 0);
+        assert_eq!(chunks.joined(0, Ok(())), Joined::With(0));
         assert_eq!(chunks.next(102, 99), Some(Todo::Join(1)));
-        assert_eq!(chunks.joined(1, Ok(())), HOLES);
+        assert_eq!(chunks.joined(1, Ok(())), Joined::With(HOLES));
         assert_eq!(chunks.next(103, 3), None, "tables are moved to the last one");
         assert_eq!(chunks.next(104, 99), Some(Todo::Empty(3)));
         assert_eq!(chunks.next(105, 99), None);
@@ -198,14 +216,20 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_it_is_tried_later_and_without_support_never() {
+    fn a_chunk_that_changes_while_it_is_joined_is_none() {
         let mut chunks = filled(0..CHUNK);
-        let error = |number| Err(io::Error::from_raw_os_error(number));
         assert_eq!(chunks.next(102, 99), Some(Todo::Join(0)));
-        chunks.joined(0, error(libc::ENOMEM));
+        chunks.give(&(3..4));
+        assert_eq!(chunks.joined(0, Ok(())), Joined::Changed);
+        assert_eq!(chunks.part(&(0..CHUNK)), []);
+    }
+
+    #[test]
+    fn what_failed_is_tried_later() {
+        let mut chunks = filled(0..CHUNK);
+        assert_eq!(chunks.next(102, 99), Some(Todo::Join(0)));
+        assert_eq!(chunks.joined(0, Err(io::ErrorKind::OutOfMemory.into())), Joined::Not);
         assert_eq!((chunks.next(161, 99), chunks.next(162, 99)), (None, Some(Todo::Join(0))));
-        chunks.joined(0, error(libc::EINVAL));
-        assert_eq!(chunks.next(300, 99), None);
     }
 
     #[test]

@@ -319,7 +319,8 @@ impl Index {
                 let lies_there = |stripe: &&Stripe| stripe.table().reaches(&range);
                 self.stripes.iter().filter(lies_there).all(|stripe| {
                     stripe.acquire();
-                    Guard { index: self, stripe }.move_table()
+                    let guard = Guard { index: self, stripe };
+                    !lies_there(&stripe) || guard.move_table()
                 })
             }
         }

@@ -5,7 +5,7 @@
 //! use, and their addresses are used again.
 
 use super::bucket::Bucket;
-use super::chunks::{self, Chunks, Todo};
+use super::chunks::{self, Chunks, Joined, Todo};
 use crate::UnixSeconds;
 use larder_log::memory::{HUGE_PAGE, PAGE};
 use larder_log::sync::{self, Mutex, MutexGuard};
@@ -187,6 +187,7 @@ impl State {
 
     /// A run of pages right behind the one that was taken like this before, if there are any.
     fn packed_run(&mut self, pages: usize, limit: usize) -> Option<usize> {
+        while self.area.len() < pages && self.extend_area(limit) {}
         if self.area.len() < pages {
             let rest = std::mem::take(&mut self.area);
             self.free.give_any(rest);
@@ -194,6 +195,26 @@ impl State {
         }
         self.area.start += pages;
         Some(self.area.start - pages)
+    }
+
+    /// Adds the chunks behind the area to it, so that no rest stays behind that is too small for a table. False if
+    /// they are in use.
+    fn extend_area(&mut self, limit: usize) -> bool {
+        let end = self.area.end;
+        if end > 0 && end == self.fresh && end + AREA <= limit {
+            self.fresh += AREA;
+            self.area.end = self.fresh;
+            return true;
+        }
+        let length = self.free.by_place.get(&end).copied().unwrap_or(0);
+        let whole = (length / chunks::CHUNK * chunks::CHUNK).min(AREA);
+        if end == 0 || whole == 0 {
+            return false;
+        }
+        self.free.remove(end, length);
+        self.area.end += whole;
+        self.free.give_any(self.area.end..end + length);
+        true
     }
 
     /// Whole chunks without tables, at least so many pages: the longest such run that was given back, or fresh ones.
@@ -312,13 +333,19 @@ impl Pages {
     /// resident any more.
     fn part(&self, state: &mut State, run: &Range<usize>) {
         for (chunk, holes) in state.chunks.part(run) {
-            let pages = chunks::pages(chunk);
-            let rest = state.area.clone();
-            for hole in state.free.within(&pages).chain([chunks::common(&rest, &pages)]) {
-                // SAFETY: no table lies there.
-                unsafe { self.discard(&hole) };
-            }
+            self.discard_holes(state, chunk);
             self.budget.release((holes * PAGE) as u64);
+        }
+    }
+
+    /// What no table uses of a chunk is not resident any more.
+    fn discard_holes(&self, state: &State, chunk: usize) {
+        let pages = chunks::pages(chunk);
+        let others = [state.area.clone(), state.fresh..pages.end.max(state.fresh)];
+        let others = others.map(|run| chunks::common(&run, &pages));
+        for hole in state.free.within(&pages).chain(others) {
+            // SAFETY: no table lies there.
+            unsafe { self.discard(&hole) };
         }
     }
 
@@ -344,10 +371,15 @@ impl Pages {
         let filling = state.area.start / chunks::CHUNK;
         match state.chunks.next(now, filling)? {
             Todo::Join(chunk) => {
-                // Under the lock: what is given back meanwhile would become resident again.
+                // Whoever needs a table need not wait for that.
+                drop(state);
                 let result = self.region.join_pages(chunk * HUGE_PAGE);
-                let holes = state.chunks.joined(chunk, result);
-                self.budget.charge((holes * PAGE) as u64);
+                let mut state = self.lock();
+                match state.chunks.joined(chunk, result) {
+                    Joined::With(holes) => self.budget.charge((holes * PAGE) as u64),
+                    Joined::Changed => self.discard_holes(&state, chunk),
+                    Joined::Not => {}
+                }
                 Some(Tidy::Joined)
             }
             Todo::Empty(chunk) => {
@@ -361,6 +393,7 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use larder_log::sync::atomic::Ordering;
 
     const LIMIT: usize = 6 << 20;
 
@@ -383,6 +416,58 @@ mod tests {
         let mut places: Vec<_> = tables.iter().map(|table| table.at() as usize).collect();
         places.sort_unstable();
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= size * PAGE), "none overlap");
+    }
+
+    /// As a table has pages that is in use.
+    fn touch(table: Table) {
+        // SAFETY: the table was not given back.
+        let places = unsafe { table.buckets() }.iter().flat_map(|bucket| &bucket.0);
+        places.for_each(|place| place.store(1, Ordering::Relaxed));
+    }
+
+    /// Whatever the size of the tables, there is an end to moving them, and what comes of it are full chunks.
+    #[test]
+    fn tables_of_any_size_come_to_rest() {
+        for size in [1, 3, 9, 57, 114, 229, 257, 518, 654] {
+            let count = 12 * chunks::CHUNK / size;
+            let budget = Arc::new(Budget::new(1 << 40));
+            let pages = Pages::reserve(256 << 20, Arc::clone(&budget)).unwrap();
+            // As growth leaves them: among gaps.
+            let grown: Vec<_> = (0..count)
+                .map(|_| {
+                    let table = pages.take(size, false).unwrap();
+                    touch(table);
+                    (table, pages.take(1 + size / 8, false).unwrap())
+                })
+                .collect();
+            let mut tables: Vec<_> = grown.iter().map(|&(table, _)| table).collect();
+            for (_, gap) in grown {
+                // SAFETY: nobody else knows the tables, here and below.
+                unsafe { pages.give_back(gap) };
+            }
+            let mut last = 0;
+            for now in 1000..1400 {
+                while let Some(tidy) = pages.tidy(now) {
+                    last = now;
+                    let Tidy::Move(range) = tidy else { continue };
+                    for table in tables.iter_mut().filter(|table| table.reaches(&range)) {
+                        let new = pages.take_packed(size).unwrap();
+                        touch(new);
+                        // SAFETY: as above.
+                        unsafe { pages.give_back(std::mem::replace(table, new)) };
+                    }
+                }
+            }
+            // One more look at a chunk from which nothing could be moved comes after a minute.
+            assert!(last < 1200, "tables of {size} pages are still moved after {} s", last - 1000);
+            let (chunks, full) = pages.chunks();
+            assert!(full + 2 >= chunks, "{full} of {chunks} chunks with tables of {size} pages");
+            for table in tables {
+                // SAFETY: as above.
+                unsafe { pages.give_back(table) };
+            }
+            assert_eq!(budget.used(), 0);
+        }
     }
 
     #[test]

@@ -45,9 +45,7 @@ impl World {
     fn value(&self, n: u64, _awake: &Participant) -> Option<Vec<u8>> {
         // SAFETY: the participant is awake, and the answer is copied at once.
         let (record, slot, seen) = unsafe { self.copies.find(place(n).0, place(n).1) }?;
-        if seen.frequency() < MAX_FREQUENCY {
-            slot.store(seen.0 + FREQUENCY, Ordering::Release);
-        }
+        seen.count_read(slot);
         Some(record.value().to_vec())
     }
 
