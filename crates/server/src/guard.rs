@@ -1,6 +1,7 @@
 //! What every connection passes before its bytes are looked at, whatever protocol they are: the
 //! protocol that `--protocol` allows, and the list behind `stats conns`. A layer of its own, so
-//! that the parsers know neither.
+//! that the parsers know neither. What a connection may do is a state of it here: whoever would
+//! have to say first who he is would get no further.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -59,7 +60,16 @@ pub(crate) struct Guarded<C> {
     connection: C,
     id: ConnectionId,
     entry: Arc<Entry>,
-    admitted: bool,
+    access: Access,
+}
+
+/// What a connection may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Nothing yet: its first byte decides.
+    Undecided,
+    /// Everything: its bytes go to the service.
+    Granted,
 }
 
 impl<S> Guard<S> {
@@ -103,7 +113,11 @@ impl<S: Service> Service for Guard<S> {
         let entry = Arc::new(Entry { peer: peer.clone(), last_command });
         self.registry.lock().insert(id, Arc::clone(&entry));
         let connection = self.service.connect(peer, id);
-        Guarded { connection, id, entry, admitted: self.protocol == Protocol::Auto }
+        let access = match self.protocol {
+            Protocol::Auto => Access::Granted,
+            Protocol::Ascii | Protocol::Binary => Access::Undecided,
+        };
+        Guarded { connection, id, entry, access }
     }
 
     #[inline]
@@ -113,13 +127,13 @@ impl<S: Service> Service for Guard<S> {
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Flow {
-        if !guarded.admitted
+        if guarded.access == Access::Undecided
             && let Some(first) = input.bytes().first()
         {
             if !self.admits(*first) {
                 return Flow::Close;
             }
-            guarded.admitted = true;
+            guarded.access = Access::Granted;
         }
         guarded.entry.last_command.store(self.now.load(Relaxed), Relaxed);
         self.service.process(&mut guarded.connection, input, output)

@@ -48,6 +48,8 @@ pub enum BindError {
     PermissionDenied(Endpoint),
     /// The address does not belong to this machine.
     NoSuchAddress(Endpoint),
+    /// The directory of the path does not exist.
+    NoDirectory(PathBuf),
     /// Something that is not a socket has the path.
     NotASocket(PathBuf),
     /// What the service manager handed over is no socket that accepts connections.
@@ -58,12 +60,12 @@ pub enum BindError {
 
 impl BindError {
     fn new(endpoint: &Endpoint, error: io::Error) -> Self {
-        let endpoint = endpoint.clone();
-        match error.kind() {
-            io::ErrorKind::AddrInUse => BindError::InUse(endpoint),
-            io::ErrorKind::PermissionDenied => BindError::PermissionDenied(endpoint),
-            io::ErrorKind::AddrNotAvailable => BindError::NoSuchAddress(endpoint),
-            _ => BindError::Other(endpoint, error),
+        match (error.kind(), endpoint.clone()) {
+            (io::ErrorKind::AddrInUse, at) => BindError::InUse(at),
+            (io::ErrorKind::PermissionDenied, at) => BindError::PermissionDenied(at),
+            (io::ErrorKind::AddrNotAvailable, at) => BindError::NoSuchAddress(at),
+            (io::ErrorKind::NotFound, Endpoint::Unix { path, .. }) => BindError::NoDirectory(path),
+            (_, at) => BindError::Other(at, error),
         }
     }
 }
@@ -88,6 +90,11 @@ impl fmt::Display for BindError {
             BindError::NoSuchAddress(at) => {
                 write!(f, "{at} is not an address of this machine: see `ip address`")
             }
+            BindError::NoDirectory(path) => write!(
+                f,
+                "cannot create {}: there is no such directory; create it or choose another path",
+                path.display()
+            ),
             BindError::NotASocket(path) => write!(
                 f,
                 "{} exists and is not a socket: remove it or choose another path",

@@ -31,7 +31,12 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug)]
 pub enum Peer {
     /// A TCP client.
-    Tcp(SocketAddr),
+    Tcp {
+        /// Its address.
+        from: SocketAddr,
+        /// The address that it reached.
+        to: SocketAddr,
+    },
     /// A client of the Unix socket.
     Unix,
 }

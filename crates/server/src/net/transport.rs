@@ -81,12 +81,13 @@ pub(super) fn stop_listening(listener: RawFd) {
 
 /// Who is at the other end.
 pub(super) fn peer_of(socket: &OwnedFd) -> Peer {
-    match socket2::SockRef::from(socket).peer_addr() {
-        Ok(address) => match address.as_socket() {
-            Some(address) => Peer::Tcp(address),
-            None => Peer::Unix,
-        },
-        // Gone before it was looked at; the first read will tell.
-        Err(_) => Peer::Tcp(SocketAddr::from(([0, 0, 0, 0], 0))),
+    // Without an address it is gone before it was looked at; the first read will tell.
+    let gone = SocketAddr::from(([0, 0, 0, 0], 0));
+    let socket = socket2::SockRef::from(socket);
+    let to = socket.local_addr().ok().and_then(|address| address.as_socket()).unwrap_or(gone);
+    match socket.peer_addr().map(|address| address.as_socket()) {
+        Ok(Some(from)) => Peer::Tcp { from, to },
+        Ok(None) => Peer::Unix,
+        Err(_) => Peer::Tcp { from: gone, to },
     }
 }

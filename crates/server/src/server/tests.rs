@@ -114,6 +114,10 @@ fn what_cannot_start_says_why() {
     let error = Server::start(Settings { listen, ..settings() }).unwrap_err().to_string();
     assert!(error.contains("--listen no.such.host.invalid has no address"), "{error}");
 
+    let socket = Some("/does/not/exist/larder.socket".into());
+    let error = Server::start(Settings { socket, ..settings() }).unwrap_err().to_string();
+    assert!(error.contains("there is no such directory; create it"), "{error}");
+
     let pidfile = Some("/does/not/exist/larder.pid".into());
     let error = Server::start(Settings { pidfile, ..settings() }).unwrap_err().to_string();
     assert!(error.contains("cannot write --pidfile /does/not/exist/larder.pid"), "{error}");

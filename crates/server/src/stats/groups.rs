@@ -3,6 +3,7 @@
 
 use super::{Row, Source, put};
 use crate::net::{Endpoint, Peer};
+use std::net::SocketAddr;
 
 /// The unit of the log, in bytes.
 const UNIT: u64 = 8;
@@ -82,27 +83,35 @@ pub(super) fn slabs(source: &Source, row: &mut Row<'_>) {
 /// Listeners are numbered from 0 downwards in memcached's place of the descriptor: they have no
 /// connection number. Connections show theirs.
 pub(super) fn connections(source: &Source, row: &mut Row<'_>) {
-    let address = |endpoint: &Endpoint| match endpoint {
-        Endpoint::Tcp(address) if address.is_ipv4() => format!("tcp:{address}"),
-        Endpoint::Tcp(address) => format!("tcp6:{address}"),
-        Endpoint::Unix { path, .. } => format!("unix:{}", path.display()),
+    let tcp = |address: &SocketAddr| match address {
+        SocketAddr::V4(address) => format!("tcp:{address}"),
+        SocketAddr::V6(address) => format!("tcp6:{address}"),
     };
+    let mut unix = String::new();
     let uptime = source.clock.uptime().as_secs();
     for (number, listener) in source.net.options().listeners.iter().enumerate() {
+        let address = match listener.endpoint() {
+            Endpoint::Tcp(address) => tcp(address),
+            Endpoint::Unix { path, .. } => {
+                unix = format!("unix:{}", path.display());
+                unix.clone()
+            }
+        };
         let name = format!("listen{number}");
-        row(&format!("{name}:addr"), format_args!("{}", address(listener.endpoint())));
+        row(&format!("{name}:addr"), format_args!("{address}"));
         row(&format!("{name}:state"), format_args!("conn_listening"));
         row(&format!("{name}:secs_since_last_cmd"), format_args!("{uptime}"));
     }
     let now = source.clock.now();
     for (id, entry) in source.registry.snapshot() {
-        match &entry.peer {
-            Peer::Tcp(peer) => {
-                let family = if peer.is_ipv4() { "tcp" } else { "tcp6" };
-                row(&format!("{id}:addr"), format_args!("{family}:{peer}"));
-            }
-            Peer::Unix => row(&format!("{id}:addr"), format_args!("unix:")),
-        }
+        let (from, to) = match &entry.peer {
+            Peer::Tcp { from, to } => (tcp(from), tcp(to)),
+            // These clients have no names. Of several listeners, as a socket unit may have them, the
+            // last one is shown.
+            Peer::Unix => ("unix:".to_owned(), unix.clone()),
+        };
+        row(&format!("{id}:addr"), format_args!("{from}"));
+        row(&format!("{id}:listen_addr"), format_args!("{to}"));
         row(&format!("{id}:state"), format_args!("conn_read"));
         let idle = now.saturating_sub(entry.last_command());
         row(&format!("{id}:secs_since_last_cmd"), format_args!("{idle}"));

@@ -243,7 +243,11 @@ fn accepted_sockets_do_not_delay() {
         let mut client = server.connect();
         ping(&mut client, "hello\n");
         let local = client.local_addr().unwrap();
-        assert!(matches!(server.valve.peers.lock().unwrap()[..], [Peer::Tcp(a)] if a == local));
+        let reached = client.peer_addr().unwrap();
+        assert!(matches!(
+            server.valve.peers.lock().unwrap()[..],
+            [Peer::Tcp { from, to }] if from == local && to == reached
+        ));
         // The listener's options are what accepted sockets inherit.
         let listener = &server.control.options().listeners[0];
         // SAFETY: the listener, and with it the descriptor, lives through the use.
