@@ -195,8 +195,7 @@ impl Fetched {
         let (mut ended, mut larger) = (Vec::new(), Vec::new());
         queue.ended(&mut |number, read| {
             let Some(&place) = queued.get(&number) else { return };
-            let run = self.expected.get_mut().get(&place).is_some_and(|expected| expected.run);
-            let checked = read.and_then(|bytes| Ok((log.check_read(place.0, &bytes, run)?, bytes)));
+            let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
             match checked {
                 Ok((Some(size), _)) => return larger.push((number, place, size)),
                 Ok((None, bytes)) => ended.push((place, Read::Record(bytes))),
@@ -401,7 +400,7 @@ impl Fetched {
         Some(unsafe { Record::at(bytes.as_ptr(), || 0) })
     }
 
-    /// What was read for the record at `address`: it, or a filler in its place, and perhaps what lies behind,
+    /// What was read for the record at `address`: it, and perhaps what lies behind,
     /// which nobody has checked.
     pub(crate) fn run(&self, address: Address, generation: u32) -> Option<&[u8]> {
         self.arrived.get(&(address, generation))?.bytes.as_deref()
