@@ -47,6 +47,12 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// What is needed now: see [`Budget::charge`].
+    pub(crate) fn needed(budget: &Arc<Budget>, bytes: u64) -> Charge {
+        budget.charge(bytes);
+        Charge { budget: Arc::clone(budget), bytes }
+    }
+
     /// For a large value; `None` if there is no room, and then the cleaner knows what is wanted.
     pub(crate) fn wanted(budget: &Arc<Budget>, bytes: u64) -> Option<Charge> {
         if !budget.try_charge_wanted(bytes) {
