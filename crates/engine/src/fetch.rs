@@ -108,8 +108,8 @@ struct Expected {
     users: u32,
     /// What its read takes, bytes; 0 before that has begun.
     bytes: usize,
-    /// The records behind it are wanted, too.
-    run: bool,
+    /// What it is to take: of a run, or of a record that was found to be larger than what was read.
+    size: Option<usize>,
 }
 
 /// A session's fetched records.
@@ -194,28 +194,28 @@ impl Fetched {
         let queued = self.queued.get_mut();
         let (mut ended, mut larger) = (Vec::new(), Vec::new());
         queue.ended(&mut |number, read| {
-            let Some(&place) = queued.get(&number) else { return };
-            let run = self.expected.get_mut().get(&place).is_some_and(|expected| expected.run);
-            let checked = read.and_then(|bytes| Ok((log.check_read(place.0, &bytes, run)?, bytes)));
+            let Some(place) = queued.remove(&number) else { return };
+            let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
             match checked {
-                Ok((Some(size), _)) => return larger.push((number, place, size)),
+                Ok((Some(size), _)) => larger.push((place, size)),
                 Ok((None, bytes)) => ended.push((place, Read::Record(bytes))),
                 Err(_) => ended.push((place, Read::Failed)),
             }
-            queued.remove(&number);
         });
-        for (number, place, size) in larger {
-            let (offset, len) = log.record_range(place.0, Some(size));
-            if let Some(expected) = self.expected.get_mut().get_mut(&place) {
-                self.bytes.set(self.bytes.get() + len - expected.bytes.min(len));
-                expected.bytes = expected.bytes.max(len);
-            }
-            if queue.push(number, offset, len).is_err() {
-                queued.remove(&number);
-                ended.push((place, Read::Failed));
-            }
+        for (place, size) in larger.into_iter().rev() {
+            self.wait_again(place, size);
         }
         ended.into_iter().for_each(|(place, read)| self.arrive(place, read));
+    }
+
+    /// A record is larger than what was read of it: it is read again when there is room for it, before
+    /// those that came later.
+    fn wait_again(&mut self, place: Place, size: usize) {
+        self.started.set(self.started.get() - 1);
+        let Some(expected) = self.expected.get_mut().get_mut(&place) else { return };
+        self.bytes.set(self.bytes.get() - std::mem::take(&mut expected.bytes));
+        expected.size = Some(size);
+        self.waiting.get_mut().push_front(place);
     }
 
     fn arrive(&mut self, place: Place, read: Read) {
@@ -255,8 +255,8 @@ impl Fetched {
     pub(crate) fn start(&self, log: &Log) {
         let mut waiting = self.waiting.borrow_mut();
         while let Some(&place) = waiting.front() {
-            let run = self.expected.borrow().get(&place).is_some_and(|expected| expected.run);
-            let (offset, len) = log.record_range(place.0, run.then_some(RUN));
+            let size = self.expected.borrow().get(&place).and_then(|expected| expected.size);
+            let (offset, len) = log.record_range(place.0, size);
             if self.started.get() > 0 && self.bytes.get() + len > BYTES {
                 break;
             }
@@ -267,7 +267,7 @@ impl Fetched {
             }
             let jumbo = log.segment(place.0.segment()).is_jumbo();
             if jumbo || !self.push(place, offset, len) {
-                self.ask_readers(place, run.then_some(RUN), None);
+                self.ask_readers(place, size, None);
             }
             self.started.set(self.started.get() + 1);
         }
@@ -289,9 +289,9 @@ impl Fetched {
         taken
     }
 
-    fn ask_readers(&self, place: Place, run: Option<usize>, charge: Option<Charge>) {
+    fn ask_readers(&self, place: Place, size: Option<usize>, charge: Option<Charge>) {
         let (inbox, waker) = (Arc::clone(&self.inbox), self.waker.clone());
-        self.readers.ask(Request { place, run, charge, inbox, waker });
+        self.readers.ask(Request { place, size, charge, inbox, waker });
     }
 
     /// Has a large value read into memory, for which `charge` gives the room, unless that is on its way
@@ -330,15 +330,21 @@ impl Fetched {
     /// it has arrived. A read through the queue begins at the end of the turn. The answer is whether
     /// it has to be read.
     pub(crate) fn want(&self, log: &Log, address: Address, generation: u32) -> bool {
-        self.want_more(log, address, generation, false)
+        self.want_bytes(log, address, generation, None)
     }
 
     /// As [`Fetched::want`], with the records behind it: see [`Fetched::run`].
     pub(crate) fn want_run(&self, log: &Log, address: Address, generation: u32) -> bool {
-        self.want_more(log, address, generation, true)
+        self.want_bytes(log, address, generation, Some(RUN))
     }
 
-    fn want_more(&self, log: &Log, address: Address, generation: u32, run: bool) -> bool {
+    fn want_bytes(
+        &self,
+        log: &Log,
+        address: Address,
+        generation: u32,
+        size: Option<usize>,
+    ) -> bool {
         let place = (address, generation);
         self.wanted.borrow_mut().push(place);
         if let Some(record) = self.arrived.get(&place) {
@@ -350,7 +356,7 @@ impl Fetched {
             self.wake_for_more();
             return false;
         }
-        self.expected.borrow_mut().insert(place, Expected { users: 1, bytes: 0, run });
+        self.expected.borrow_mut().insert(place, Expected { users: 1, bytes: 0, size });
         self.waiting.borrow_mut().push_back(place);
         if self.queue.is_none() {
             self.start(log);
@@ -401,8 +407,7 @@ impl Fetched {
         Some(unsafe { Record::at(bytes.as_ptr(), || 0) })
     }
 
-    /// What was read for the record at `address`: it, or a filler in its place, and perhaps what lies behind,
-    /// which nobody has checked.
+    /// What was read for the record at `address`: it, and perhaps what lies behind, which nobody has checked.
     pub(crate) fn run(&self, address: Address, generation: u32) -> Option<&[u8]> {
         self.arrived.get(&(address, generation))?.bytes.as_deref()
     }

@@ -73,15 +73,17 @@ impl Partitions {
     }
 
     /// From now on nobody begins to look for keys of these partitions. Who has begun ends before its
-    /// session's next quiescent point.
+    /// session's next quiescent point. Only the mover calls this.
     pub(crate) fn close(&self, partitions: Range<usize>) {
-        let time = self.closings.fetch_add(1, Ordering::AcqRel) + 1;
+        let time = self.closings.load(Ordering::Relaxed) + 1;
         for closed_at in &self.closed_at[partitions.clone()] {
             closed_at.store(time, Ordering::Release);
         }
         for lane in &self.lanes[partitions] {
             lane.store(CLOSED, Ordering::Release);
         }
+        // Last: who counts this closing in sees that they are closed.
+        self.closings.store(time, Ordering::Release);
     }
 
     /// The partitions belong to this lane; who waited for them looks again.

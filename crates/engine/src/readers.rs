@@ -30,8 +30,8 @@ pub(crate) struct Readers {
 pub(crate) struct Request {
     /// Where it lies, in which use of its segment.
     pub(crate) place: (Address, u32),
-    /// So many bytes from there on are wanted, and not the record alone.
-    pub(crate) run: Option<usize>,
+    /// So many bytes from there on are to be read, if that is known.
+    pub(crate) size: Option<usize>,
     /// The memory for a large value.
     pub(crate) charge: Option<Charge>,
     /// Where it goes, and who is told.
@@ -47,6 +47,12 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// What is needed now: see [`Budget::charge`].
+    pub(crate) fn needed(budget: &Arc<Budget>, bytes: u64) -> Charge {
+        budget.charge(bytes);
+        Charge { budget: Arc::clone(budget), bytes }
+    }
+
     /// For a large value; `None` if there is no room, and then the cleaner knows what is wanted.
     pub(crate) fn wanted(budget: &Arc<Budget>, bytes: u64) -> Option<Charge> {
         if !budget.try_charge_wanted(bytes) {
@@ -121,12 +127,12 @@ impl Lane {
     }
 
     fn serve(&self, request: Request) {
-        let Request { place: (address, generation), run, charge, inbox, waker } = request;
+        let Request { place: (address, generation), size, charge, inbox, waker } = request;
         let read = match charge {
             None if self.log.segment(address.segment()).is_jumbo() => {
                 self.log.read_jumbo_head(address.segment()).map(Read::Record)
             }
-            None => self.log.read_records(address, run).map(Read::Record),
+            None => self.log.read_records(address, size).map(Read::Record),
             Some(charge) => self
                 .log
                 .load_absent_jumbo(address.segment(), generation, || drop(charge))

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use harness::{Folder, Process, ask, connect, serve};
 
@@ -96,6 +97,38 @@ fn stat(client: &mut TcpStream, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
+/// Clients that begin a dump and read only its first line keep others from it until they go.
+fn assert_few_at_once(server: &Server) {
+    let begin = || {
+        let mut client = connect(&server.address);
+        client.write_all(b"lru_crawler metadump all\r\n").expect("it reads");
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).expect("it answers");
+            line.extend(byte);
+        }
+        (client, String::from_utf8(line).expect("it is text"))
+    };
+    let mut idle: Vec<TcpStream> = Vec::new();
+    let refused = loop {
+        let (client, line) = begin();
+        if line != "OK\r\n" {
+            break line;
+        }
+        idle.push(client);
+    };
+    assert_eq!(refused, "BUSY currently processing crawler request\r\n");
+    assert_eq!(idle.len(), 4);
+    server.assert_within_budget();
+    idle.pop();
+    let again = (0..100).any(|_| {
+        thread::sleep(Duration::from_millis(20));
+        begin().1 == "OK\r\n"
+    });
+    assert!(again, "who has gone keeps its place");
+}
+
 /// The number of the key that a line of a metadump begins with.
 fn number(line: &str) -> u32 {
     let key = line.strip_prefix("key=key%3A").and_then(|rest| rest.split(' ').next());
@@ -155,5 +188,6 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
             }
         });
         assert_eq!(stat(&mut client, "evictions"), 0, "there is room in the store");
+        assert_few_at_once(&server);
     }
 }

@@ -217,17 +217,20 @@ impl Log {
         self.read_records(address, None)
     }
 
-    /// As [`Log::read_record`], with what lies behind it up to `run` bytes, which is not checked.
+    /// As [`Log::read_record`], with what lies behind it up to `size` bytes, which is not checked.
     ///
     /// # Errors
     /// As for [`Log::read_record`].
-    pub fn read_records(&self, address: Address, run: Option<usize>) -> io::Result<ReadBuffer> {
-        let mut size = run;
+    pub fn read_records(
+        &self,
+        address: Address,
+        mut size: Option<usize>,
+    ) -> io::Result<ReadBuffer> {
         loop {
             let (offset, len) = self.record_range(address, size);
             let mut buffer = ReadBuffer::new(offset, len, size_of::<u64>());
             self.durable_log().device.read_at(offset, buffer.bytes_mut())?;
-            match self.check_read(address, &buffer, run.is_some())? {
+            match self.check_record(address, &buffer)? {
                 None => return Ok(buffer),
                 larger => size = larger,
             }
@@ -262,23 +265,6 @@ impl Log {
             known => known.max(LEAST_READ),
         };
         (place, size.unwrap_or_else(guess).min(room))
-    }
-
-    /// As [`Log::check_record`]; of a `run` of records the first may be a filler, which is not checked.
-    ///
-    /// # Errors
-    /// As for [`Log::check_record`].
-    pub fn check_read(
-        &self,
-        address: Address,
-        bytes: &[u8],
-        run: bool,
-    ) -> io::Result<Option<usize>> {
-        let is_filler = |head: Head<'_>| head.kind == Kind::Filler;
-        match run && Head::parse(bytes, None).is_some_and(is_filler) {
-            true => Ok(None),
-            false => self.check_record(address, bytes),
-        }
     }
 
     /// Looks at what was read from a record's [range](Log::record_range): `None` if it begins with

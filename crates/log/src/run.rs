@@ -5,7 +5,7 @@ use crate::address::{Address, SegmentNumber};
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, SegmentSeed};
 use crate::log::{Appended, Log};
-use crate::record::{Head, Kind, Record};
+use crate::record::{Head, Record};
 
 /// The records that lie in some bytes of a segment, in order, each checked. It ends before a record that
 /// does not end inside of the bytes, and before what is damaged.
@@ -57,27 +57,73 @@ impl<'a> Iterator for Run<'a> {
     type Item = Appended<'a>;
 
     fn next(&mut self) -> Option<Appended<'a>> {
-        loop {
-            let rest = self.bytes.get(self.next - self.start..)?;
-            // What is too short for a head may be cut off.
-            let cut = rest.len() < crate::record::HEADER + crate::record::MAX_KEY + 16;
-            let Some(head) = Head::parse(rest, None) else {
-                self.damaged = !cut;
-                return None;
-            };
-            let at = self.next;
-            if head.kind == Kind::Filler {
-                // Nobody vouches for its length but what follows.
-                self.next += head.layout.size();
-                continue;
-            }
-            let record = Record::parse(rest, None)?;
-            if !format::record_is_intact(&record, self.seed) {
-                self.damaged = true;
-                return None;
-            }
-            self.next += record.size();
-            return Some((Address::new(self.segment, at), record));
+        let rest = self.bytes.get(self.next - self.start..)?;
+        // What is too short for a head may be cut off.
+        let cut = rest.len() < crate::record::HEADER + crate::record::MAX_KEY + 16;
+        if Head::parse(rest, None).is_none() {
+            self.damaged = !cut;
+            return None;
         }
+        let record = Record::parse(rest, None)?;
+        // Of a filler, too: with a wrong length it would hide what lies behind it.
+        if !format::record_is_intact(&record, self.seed) {
+            self.damaged = true;
+            return None;
+        }
+        let address = Address::new(self.segment, self.next);
+        self.next += record.size();
+        Some((address, record))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::record::{Fields, HEADER, Kind, Layout, write_filler, write_head};
+
+    const FILLER: usize = 48;
+
+    /// An item, a filler as a commit that is repeated leaves one, and an item.
+    fn bytes() -> Vec<u8> {
+        let seed = SegmentSeed::new(1, 2, 3);
+        let mut words = vec![0u64; 32];
+        let bytes = crate::residency::bytes_of(&mut words);
+        let fields = Fields::default();
+        let item = Layout::of(&fields, 3, 6);
+        let filler = Layout { header: HEADER, key: 0, value: FILLER - HEADER };
+        // SAFETY: there is room for all three.
+        unsafe {
+            let mut at = bytes.as_mut_ptr();
+            write_head(at, &item, &fields, b"one");
+            format::seal_record(at, Kind::Item, &item, None, seed);
+            at = at.add(item.size());
+            write_filler(at, FILLER);
+            format::seal_record(at, Kind::Filler, &filler, None, seed);
+            at = at.add(FILLER);
+            write_head(at, &item, &fields, b"two");
+            format::seal_record(at, Kind::Item, &item, None, seed);
+        }
+        bytes[..2 * item.size() + FILLER].to_vec()
+    }
+
+    fn run(bytes: &[u8]) -> Run<'_> {
+        let seed = SegmentSeed::new(1, 2, 3);
+        Run { bytes, segment: 2, seed, start: 0, next: 0, damaged: false }
+    }
+
+    #[test]
+    fn a_filler_is_believed_only_when_it_is_intact() {
+        let mut bytes = bytes();
+        let mut whole = run(&bytes);
+        let kinds: Vec<_> = whole.by_ref().map(|(_, record)| record.kind()).collect();
+        assert_eq!(kinds, [Kind::Item, Kind::Filler, Kind::Item]);
+        assert!(!whole.is_damaged() && whole.next_offset() == bytes.len());
+
+        let filler = (bytes.len() - FILLER) / 2;
+        // The length is as far as the end of the second item then.
+        bytes[filler + 7] = (bytes.len() - filler - HEADER) as u8;
+        let mut damaged = run(&bytes);
+        assert_eq!(damaged.by_ref().count(), 1);
+        assert!(damaged.is_damaged() && damaged.next_offset() == filler);
     }
 }

@@ -73,6 +73,8 @@ lines! {
     AUTOMOVE_WINDOW = "CLIENT_ERROR automove window too low or too high";
     /// A pause that memcached would not take.
     CRAWLER_SLEEP = "CLIENT_ERROR sleep must be one second or less";
+    /// Too many dumps go on.
+    CRAWLER_BUSY = "BUSY currently processing crawler request";
     /// Percentages that memcached would not take.
     LRU_PERCENTAGES = "ERROR hot and warm pcts must not exceed 80";
     /// Factors that memcached would not take.

@@ -64,6 +64,9 @@ impl Session {
     /// [`NeedsRead`](Outcome::NeedsRead) nothing was shown by this call, nor with
     /// [`NeedsSpace`](Outcome::NeedsSpace): what is left to show is on its way from one lane to another.
     ///
+    /// A cursor that has begun takes memory until it is dropped: 8 bytes per segment of a lane. Whoever scans for
+    /// clients bounds how many there are.
+    ///
     /// Items that cannot be read are left out and [counted](ScanCursor::unreadable). Where nothing may be
     /// lost the scan is refused at its end then, with [`Refusal::StoreFailed`]; and so it is if what is left
     /// to show does not arrive because a device fails.
@@ -78,7 +81,8 @@ impl Session {
             lane.scan(at, &mut cursor.unreadable, &|_| true, visit)
         } else {
             let position = cursor.lane;
-            let partitions = cursor.partitions.get_or_insert_default();
+            let begin = || Box::new(Partitions::new(&lane.lane.budget));
+            let partitions = cursor.partitions.get_or_insert_with(begin);
             let at = cursor.at.get_or_insert_with(|| {
                 let any = partitions.begin_lane(&self.engine.partitions, position);
                 lane.begin_scan(any && !cursor.again)

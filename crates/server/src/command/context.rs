@@ -42,6 +42,16 @@ impl Default for Switches {
     }
 }
 
+/// Dumps that go on at once: each takes memory for as long as its client takes to read it. memcached has one at a
+/// time, but there a client that does not read stops all others.
+const DUMPS: usize = 4;
+
+/// A dump's place among those that go on, until it is dropped.
+#[derive(Debug)]
+pub(super) struct DumpPlace {
+    _held: Arc<()>,
+}
+
 /// What all workers share.
 pub struct ServerContext {
     engine: Arc<Engine>,
@@ -55,6 +65,8 @@ pub struct ServerContext {
     pub verbosity: AtomicU32,
     pub(crate) prefixes: PrefixStats,
     counters: Mutex<Vec<Arc<Counters>>>,
+    /// Each dump that goes on holds it.
+    dumps: Arc<()>,
 }
 
 impl fmt::Debug for ServerContext {
@@ -76,7 +88,15 @@ impl ServerContext {
             verbosity: AtomicU32::new(0),
             prefixes: PrefixStats::default(),
             counters: Mutex::default(),
+            dumps: Arc::default(),
         }
+    }
+
+    /// The place of a dump that begins, unless too many go on.
+    pub(super) fn begin_dump(&self) -> Option<DumpPlace> {
+        // Taken before it is counted: who begins at the same time is seen.
+        let held = Arc::clone(&self.dumps);
+        (Arc::strong_count(&held) <= 1 + DUMPS).then_some(DumpPlace { _held: held })
     }
 
     /// `stats reset`, in whatever protocol: every counter begins again at zero.

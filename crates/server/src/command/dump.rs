@@ -2,6 +2,7 @@
 //! has read what was sent and the others had their turn, so it never holds more than the output's limit;
 //! items written meanwhile may or may not be in it, or twice.
 
+use super::context::{DumpPlace, ServerContext};
 use super::text::refusal_line;
 use super::{Execution, Sent, Unready};
 use crate::net::OutputBuffer;
@@ -23,6 +24,7 @@ const CACHEDUMP_MAX: usize = 2 << 20;
 pub(crate) struct Dump {
     format: Format,
     cursor: ScanCursor,
+    _place: Option<DumpPlace>,
 }
 
 #[derive(Debug)]
@@ -38,26 +40,34 @@ enum Format {
 }
 
 impl Dump {
-    /// A metadump or mgdump; `all` is false for one of classes that have no items.
-    pub(super) fn new(format: DumpFormat, all: bool) -> Self {
+    /// A metadump or mgdump, unless too many dumps go on; `all` is false for one of classes that have no items.
+    pub(super) fn new(context: &ServerContext, format: DumpFormat, all: bool) -> Option<Self> {
         let format = match format {
             DumpFormat::Metadump if all => Format::Metadump,
             DumpFormat::Mgdump if all => Format::Mgdump,
             DumpFormat::Metadump => Format::Empty(reply::END),
             DumpFormat::Mgdump => Format::Empty(reply::META_MISS),
         };
-        Dump { format, cursor: ScanCursor::default() }
+        Dump::of(context, format)
     }
 
-    /// A cachedump of at most `items` items; 0 is as many as fit.
-    pub(super) fn cachedump(class: u32, items: u32) -> Self {
+    /// A cachedump of at most `items` items, unless too many dumps go on; 0 is as many as fit.
+    pub(super) fn cachedump(context: &ServerContext, class: u32, items: u32) -> Option<Self> {
         let format = if class != SHOWN_CLASS {
             Format::Empty(reply::END)
         } else {
             let items = if items == 0 { usize::MAX } else { items as usize };
             Format::Cachedump { items, bytes: CACHEDUMP_MAX }
         };
-        Dump { format, cursor: ScanCursor::default() }
+        Dump::of(context, format)
+    }
+
+    fn of(context: &ServerContext, format: Format) -> Option<Self> {
+        let place = match format {
+            Format::Empty(_) => None,
+            _ => Some(context.begin_dump()?),
+        };
+        Some(Dump { format, cursor: ScanCursor::default(), _place: place })
     }
 
     /// Sends more of the dump. Items that are not durable yet make it wait as any reply does. One that

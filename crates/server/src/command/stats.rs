@@ -63,7 +63,10 @@ fn cachedump(x: &mut Execution<'_, '_>, mut tokens: Tokens<'_>) -> Executed {
         match (tokens.next(), tokens.next()) {
             (Some(class), Some(items)) => match (parse_u32(class), parse_u32(items)) {
                 (Some(class), Some(items)) if class < SLAB_CLASSES => {
-                    return Executed::Dump(Box::new(Dump::cachedump(class, items)));
+                    match Dump::cachedump(x.context, class, items) {
+                        Some(dump) => return Executed::Dump(Box::new(dump)),
+                        None => reply::CRAWLER_BUSY,
+                    }
                 }
                 (Some(_), Some(_)) => reply::ILLEGAL_SLAB,
                 _ => reply::BAD_FORMAT,

@@ -331,11 +331,12 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
         }),
         Admin::Dump(dump) if !dump.has_valid_classes() => x.say(reply::BAD_CLASS),
         Admin::Dump(dump) => {
+            let all = dump.includes(super::dump::SHOWN_CLASS);
+            let Some(dump) = Dump::new(x.context, dump.format, all) else {
+                return Ok(x.say(reply::CRAWLER_BUSY));
+            };
             x.say(reply::OK);
-            Executed::Dump(Box::new(Dump::new(
-                dump.format,
-                dump.includes(super::dump::SHOWN_CLASS),
-            )))
+            Executed::Dump(Box::new(dump))
         }
         Admin::Device(device) => drain(x, device),
         Admin::Accepted { noreply } => x.say_unless(noreply, reply::OK),

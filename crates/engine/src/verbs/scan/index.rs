@@ -61,11 +61,9 @@ impl LaneSession {
             end = walk.tag + (end - walk.tag) / 2;
             slots.retain(|slot| slot.tag() < end);
         }
-        if self.fetch_all(&mut slots) {
-            return Outcome::NeedsRead;
-        }
-        for slot in slots {
-            match self.listed(slot) {
+        let Some(found) = self.fetch_all(&mut slots) else { return Outcome::NeedsRead };
+        for (&slot, record) in slots.iter().zip(found) {
+            match record {
                 Some(record) => self.show(slot, record, visit),
                 None => {
                     *unreadable += 1;
@@ -90,26 +88,28 @@ impl LaneSession {
         slots.len() > ITEMS || reads > READS || bytes > READ_BYTES
     }
 
-    /// Has all of these read that are not in memory, in the order in which they lie on the device; the answer
-    /// is whether some of them are still to come.
-    fn fetch_all(&self, slots: &mut [Slot]) -> bool {
+    /// What these lead to, in the order in which it lies on the device, in which they are put; `None` of what
+    /// cannot be read. What is not in memory is read first: without an answer some of it is still to come.
+    ///
+    /// Each is looked up once: the cleaner may take a frame or a copy away at any time, but what was found
+    /// stays until the next tick.
+    fn fetch_all(&self, slots: &mut [Slot]) -> Option<Vec<Option<Record<'_>>>> {
         slots.sort_unstable_by_key(|slot| slot.address().bits());
-        let mut missing = false;
-        for &slot in &*slots {
+        let found: Vec<_> = slots.iter().map(|&slot| self.listed(slot)).collect();
+        let is_missing = |(&slot, record): (&Slot, &Option<Record<'_>>)| {
             let (address, generation) = self.read_from(slot);
-            if self.listed(slot).is_none() {
-                missing |= !self.fetched.is_unreadable(address, generation);
-            }
+            record.is_none() && !self.fetched.is_unreadable(address, generation)
+        };
+        if !slots.iter().zip(&found).any(is_missing) {
+            return Some(found);
         }
-        if missing {
-            let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
-            for &slot in absent {
-                // Those that have come are wanted again, or they might be forgotten before the others come.
-                let (address, generation) = self.read_from(slot);
-                self.fetched.want(&self.lane.log, address, generation);
-            }
+        let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
+        for &slot in absent {
+            // Those that have come are wanted again, or they might be forgotten before the others come.
+            let (address, generation) = self.read_from(slot);
+            self.fetched.want(&self.lane.log, address, generation);
         }
-        missing
+        None
     }
 
     /// By which address a record is read; of a large value the head.

@@ -1,8 +1,11 @@
 //! Which partitions a scan of several lanes has shown, while they move from one lane to another.
 
 use crate::partitions::Partitions as Owners;
+use crate::readers::Charge;
+use larder_log::Budget;
 use larder_log::format::PARTITIONS;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What a scan knows of the partitions. One is done when it belonged to the same lane during the whole walk
 /// of that lane; the others are walked again.
@@ -13,16 +16,16 @@ pub(super) struct Partitions {
     here: Vec<bool>,
     /// How often partitions had been closed before.
     closings: u32,
-}
-
-impl Default for Partitions {
-    fn default() -> Self {
-        let none = vec![false; PARTITIONS];
-        Partitions { done: none.clone(), here: none, closings: 0 }
-    }
+    _charge: Charge,
 }
 
 impl Partitions {
+    pub(super) fn new(budget: &Arc<Budget>) -> Self {
+        let none = vec![false; PARTITIONS];
+        let _charge = Charge::needed(budget, 2 * PARTITIONS as u64);
+        Partitions { done: none.clone(), here: none, closings: 0, _charge }
+    }
+
     /// The walk of a lane begins. The answer is whether there is anything to show.
     pub(super) fn begin_lane(&mut self, owners: &Owners, position: usize) -> bool {
         self.closings = owners.closings();

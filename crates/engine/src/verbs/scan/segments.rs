@@ -5,9 +5,9 @@ use crate::Outcome;
 use crate::cleaner::walk::{BATCH, at, next_batch};
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
+use crate::readers::Charge;
 use larder_log::record::Kind;
-use larder_log::{Address, Budget, Run, SegmentNumber, State};
-use std::sync::Arc;
+use larder_log::{Address, Run, SegmentNumber, State};
 
 /// Records that one step looks at, in batches.
 const BATCHES: usize = 8;
@@ -55,7 +55,7 @@ impl LaneSession {
             None => return Outcome::NeedsRead,
         };
         if ended {
-            shown.note(at.number, at.generation, at.next);
+            shown.note(&self.lane, at.number, at.generation, at.next);
             *reading = None;
         }
         self.answer(true)
@@ -131,30 +131,24 @@ impl LaneSession {
 pub(super) struct Shown {
     /// Generation and offset, by the segment's number; empty before the first is noted.
     ends: Vec<(u32, u32)>,
-    segments: usize,
+    charge: Option<Charge>,
     /// Counts undone commits: an undone change has the index lead to what was not shown.
     undoings: u64,
-    budget: Arc<Budget>,
 }
 
 impl Shown {
     pub(super) fn new(lane: &Lane) -> Self {
-        Shown {
-            ends: Vec::new(),
-            segments: lane.log.numbers().count() + 1,
-            undoings: lane.undoings(),
-            budget: Arc::clone(&lane.budget),
-        }
+        Shown { ends: Vec::new(), charge: None, undoings: lane.undoings() }
     }
 
-    fn bytes(&self) -> u64 {
-        (self.ends.len() * size_of::<(u32, u32)>()) as u64
-    }
-
-    fn note(&mut self, number: SegmentNumber, generation: u32, end: usize) {
+    fn note(&mut self, lane: &Lane, number: SegmentNumber, generation: u32, end: usize) {
         if self.ends.is_empty() {
-            self.ends.resize(self.segments, (0, 0));
-            self.budget.charge(self.bytes());
+            let segments = lane.log.numbers().end as usize;
+            let bytes = segments * size_of::<(u32, u32)>();
+            // It may be refused nothing: without this each item would be read alone. Whoever scans lets
+            // only a few do so at a time.
+            self.charge = Some(Charge::needed(&lane.budget, bytes as u64));
+            self.ends.resize(segments, (0, 0));
         }
         self.ends[number as usize] = (generation, end as u32);
     }
@@ -172,14 +166,8 @@ impl Shown {
         let now = lane.undoings();
         // An odd number: it is going on.
         if now != self.undoings || now % 2 == 1 {
-            self.budget.release(self.bytes());
             self.ends = Vec::new();
+            self.charge = None;
         }
-    }
-}
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        self.budget.release(self.bytes());
     }
 }
