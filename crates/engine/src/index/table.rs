@@ -390,7 +390,7 @@ impl Pages {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use larder_log::sync::atomic::Ordering;
