@@ -1,0 +1,203 @@
+//! What a writer does in a stripe while it holds the lock.
+
+use super::bucket::{self, Bucket, Candidates, Version};
+use super::slot::Slot;
+use super::table::Table;
+use super::{GROWTH, Index, Stripe};
+use crate::key::Key;
+use larder_log::Address;
+use larder_log::memory::PAGE;
+use larder_log::sync;
+use larder_log::sync::atomic::{AtomicU64, Ordering};
+
+/// A locked stripe. What a writer finds stays found until it lets go.
+#[derive(Debug)]
+pub(crate) struct Guard<'a> {
+    pub(super) index: &'a Index,
+    pub(super) stripe: &'a Stripe,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.stripe.release();
+    }
+}
+
+/// A slot found under the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(super) place: &'a AtomicU64,
+    /// Of an empty place: whether it is in the second bucket of the key that it is for.
+    pub(super) displaced: bool,
+}
+
+impl Place<'_> {
+    /// What it holds now; readers may have raised the frequency meanwhile.
+    pub(crate) fn slot(&self) -> Slot {
+        Slot(self.place.load(Ordering::Relaxed))
+    }
+}
+
+impl<'a> Guard<'a> {
+    pub(super) fn buckets(&self) -> &'a [Bucket] {
+        // SAFETY: the lock keeps the table from being replaced while the guard lives, and places do
+        // not outlive the epoch in which they were found.
+        unsafe { self.stripe.table().buckets() }
+    }
+
+    /// The key's slot, if `matches` accepts one.
+    #[inline]
+    pub(crate) fn find<T>(
+        &self,
+        key: &Key<'_>,
+        mut matches: impl FnMut(Slot) -> Option<T>,
+    ) -> Option<(Place<'a>, Slot, T)> {
+        let buckets = self.buckets();
+        if buckets.is_empty() {
+            return None;
+        }
+        let at = Candidates::of(key.position(), buckets.len());
+        let hinted = key.hint().and_then(|number| {
+            bucket::accept(bucket::place(buckets, at, number), key.tag(), &mut matches)
+        });
+        let (place, slot, found) = match hinted {
+            Some(found) => found,
+            None => bucket::find(buckets, at, key.tag(), matches)?,
+        };
+        Some((Place { place, displaced: slot.is_displaced() }, slot, found))
+    }
+
+    /// The next version.
+    #[inline]
+    pub(crate) fn next_seq(&self) -> u64 {
+        let seq = self.stripe.seq.load(Ordering::Relaxed) + 1;
+        self.stripe.seq.store(seq, Ordering::Relaxed);
+        if seq >= self.index.lease_mark.load(Ordering::Relaxed) {
+            self.index.wants_lease.store(true, Ordering::Relaxed);
+        }
+        seq
+    }
+
+    /// Publishes a new slot in a place that is in use; the number of items changes by `items`.
+    #[inline]
+    pub(crate) fn replace(&self, place: Place<'_>, slot: Slot, items: i32) {
+        let displaced = place.slot().is_displaced();
+        sync::publish(place.place, slot.with_displaced(displaced).0);
+        if items != 0 {
+            self.count(items);
+        }
+    }
+
+    /// Publishes a slot in a place that [`Guard::vacate`] gave; `items` as in [`Guard::replace`].
+    #[inline]
+    pub(crate) fn fill(&self, place: Place<'_>, slot: Slot, items: i32) {
+        sync::publish(place.place, slot.with_displaced(place.displaced).0);
+        self.count(items);
+    }
+
+    /// Empties a place that led to an item, or to a tombstone.
+    pub(crate) fn remove(&self, place: Place<'_>, was_item: bool) {
+        sync::publish(place.place, Slot::EMPTY.0);
+        if was_item {
+            self.count(-1);
+        }
+    }
+
+    fn count(&self, by: i32) {
+        let items = self.stripe.items.load(Ordering::Relaxed);
+        self.stripe.items.store(items.wrapping_add_signed(by), Ordering::Relaxed);
+    }
+
+    /// An empty place for the key; the table grows if it must. `locate` finds the position of a
+    /// resident's key, where a table is too small to know it. `None`: no memory for a larger table, or
+    /// the limit.
+    #[inline]
+    pub(crate) fn vacate(
+        &self,
+        key: &Key<'_>,
+        locate: impl Fn(Address) -> u32,
+    ) -> Option<Place<'a>> {
+        loop {
+            let buckets = self.buckets();
+            if !buckets.is_empty() {
+                let at = Candidates::of(key.position(), buckets.len());
+                if let Some((place, displaced)) = bucket::vacate(buckets, at, &self.stripe.version)
+                {
+                    return Some(Place { place, displaced });
+                }
+            }
+            self.grow(&locate)?;
+        }
+    }
+
+    /// Replaces the table by one that is an eighth larger.
+    #[cold]
+    fn grow(&self, locate: &impl Fn(Address) -> u32) -> Option<()> {
+        // Growth comes in waves over all stripes: take back what the last ones left.
+        self.index.reap();
+        let old = self.stripe.table();
+        let mut pages = old.pages();
+        loop {
+            let growth = self.index.growth.load(Ordering::Relaxed);
+            pages += (pages / growth as usize).max(1);
+            let more = ((pages - old.pages()) * PAGE) as u64;
+            let limit = self.index.limit.load(Ordering::Relaxed);
+            if growth == GROWTH && self.index.pages.used_bytes() + more > limit {
+                self.index.full.store(true, Ordering::Relaxed);
+                return None;
+            }
+            let new = self.index.pages.take(pages, self.index.strict.load(Ordering::Relaxed))?;
+            if self.copy_to(new, locate) {
+                self.publish(old, new);
+                return Some(());
+            }
+            // SAFETY: the table was never published.
+            unsafe { self.index.pages.give_back(new) };
+        }
+    }
+
+    /// Replaces the table by the same one elsewhere, close to others that were moved. False without memory.
+    pub(super) fn move_table(&self) -> bool {
+        let old = self.stripe.table();
+        let Some(new) = self.index.pages.take_packed(old.pages()) else { return false };
+        // SAFETY: the table is this thread's own until it is published.
+        let target = unsafe { new.buckets() };
+        let places = |buckets: &'a [Bucket]| buckets.iter().flat_map(|bucket| &bucket.0);
+        for (place, old) in places(target).zip(places(self.buckets())) {
+            place.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.publish(old, new);
+        true
+    }
+
+    /// Has readers use another table.
+    fn publish(&self, old: Table, new: Table) {
+        self.stripe.table.store(new.bits(), Ordering::Release);
+        let epoch = self.index.epochs.advance();
+        if old != Table::NONE {
+            self.index.lock_retired().push_back((epoch, old));
+        }
+    }
+
+    /// Copies every slot to its bucket in an unpublished table; false if one does not fit.
+    fn copy_to(&self, new: Table, locate: &impl Fn(Address) -> u32) -> bool {
+        // SAFETY: the table is this thread's own until it is published.
+        let target = unsafe { new.buckets() };
+        let unpublished = Version::default();
+        let source = self.buckets();
+        let slots =
+            |bucket: &'a Bucket| bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed)));
+        for (number, bucket) in source.iter().enumerate() {
+            for slot in slots(bucket).filter(|slot| !slot.is_empty()) {
+                let position = bucket::position(slot, number, source.len())
+                    .unwrap_or_else(|| locate(slot.address()));
+                let at = Candidates::of(position, target.len());
+                let Some((place, displaced)) = bucket::vacate(target, at, &unpublished) else {
+                    return false;
+                };
+                place.store(slot.with_displaced(displaced).0, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+}
