@@ -1,7 +1,8 @@
 //! The budget is a promise: whatever clients send or refuse to read, the process stays within its
 //! memory, and nobody's writes wait for somebody else. Against the real binary.
 
-use std::fs;
+mod harness;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -48,23 +49,12 @@ impl Server {
         Client(BufReader::new(stream))
     }
 
-    /// Resident bytes of the server.
     fn resident(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()));
-        let status = status.expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is resident");
-        let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
-        kib.expect("a number of KiB") << 10
+        harness::resident(&self.process)
     }
 
     fn assert_within_budget(&self) {
-        // What a sanitizer keeps for itself is not the server's; `scripts/asan` says so.
-        if std::env::var_os("INSTRUMENTED").is_some() {
-            return;
-        }
-        let limit = (self.memory << 20) * 11 / 10 + (32 << 20);
-        let resident = self.resident();
-        assert!(resident <= limit, "{} of {} MiB resident", resident >> 20, limit >> 20);
+        harness::assert_within_budget(&self.process, self.memory);
     }
 }
 

@@ -4,7 +4,6 @@
 mod harness;
 
 use std::collections::HashSet;
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,16 +37,7 @@ impl Server {
     }
 
     fn assert_within_budget(&self) {
-        // What a sanitizer keeps for itself is not the server's; `scripts/asan` says so.
-        if std::env::var_os("INSTRUMENTED").is_some() {
-            return;
-        }
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.child.id()));
-        let status = status.expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is resident");
-        let kib: u64 = line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap();
-        let limit = (MEMORY_MIB << 10) * 11 / 10 + (32 << 10);
-        assert!(kib <= limit, "{kib} of {limit} KiB resident");
+        harness::assert_within_budget(&self.process.child, MEMORY_MIB);
     }
 
     fn fill(&self) {

@@ -5,7 +5,7 @@ use crate::address::{Address, SegmentNumber};
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, SegmentSeed};
 use crate::log::{Appended, Log};
-use crate::record::{Head, Record};
+use crate::record::{self, Head, Record};
 
 /// The records that lie in some bytes of a segment, in order, each checked. It ends before a record that
 /// does not end inside of the bytes, and before what is damaged.
@@ -58,13 +58,12 @@ impl<'a> Iterator for Run<'a> {
 
     fn next(&mut self) -> Option<Appended<'a>> {
         let rest = self.bytes.get(self.next - self.start..)?;
-        // What is too short for a head may be cut off.
-        let cut = rest.len() < crate::record::HEADER + crate::record::MAX_KEY + 16;
-        if Head::parse(rest, None).is_none() {
-            self.damaged = !cut;
+        let Some(record) = Record::parse(rest, None) else {
+            // The rest of it may be cut off, and what is too short for a head too.
+            let cut = rest.len() < record::HEADER + record::MAX_KEY + 16;
+            self.damaged = !cut && Head::parse(rest, None).is_none();
             return None;
-        }
-        let record = Record::parse(rest, None)?;
+        };
         // Of a filler, too: with a wrong length it would hide what lies behind it.
         if !format::record_is_intact(&record, self.seed) {
             self.damaged = true;

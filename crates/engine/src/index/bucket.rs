@@ -16,6 +16,11 @@ pub(crate) const SLOTS: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Bucket(pub(crate) [AtomicU64; SLOTS]);
 
+/// All places of some buckets.
+pub(crate) fn places(buckets: &[Bucket]) -> impl Iterator<Item = &AtomicU64> {
+    buckets.iter().flat_map(|bucket| &bucket.0)
+}
+
 /// The two candidate buckets of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidates {

@@ -162,8 +162,7 @@ impl<'a> Guard<'a> {
         let Some(new) = self.index.pages.take_packed(old.pages()) else { return false };
         // SAFETY: the table is this thread's own until it is published.
         let target = unsafe { new.buckets() };
-        let places = |buckets: &'a [Bucket]| buckets.iter().flat_map(|bucket| &bucket.0);
-        for (place, old) in places(target).zip(places(self.buckets())) {
+        for (place, old) in bucket::places(target).zip(bucket::places(self.buckets())) {
             place.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.publish(old, new);

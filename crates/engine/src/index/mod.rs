@@ -337,7 +337,7 @@ impl Index {
         let stripe = &self.stripes[number];
         stripe.acquire();
         // SAFETY: the lock keeps the table from being replaced.
-        for place in unsafe { stripe.table().buckets() }.iter().flat_map(|bucket| &bucket.0) {
+        for place in bucket::places(unsafe { stripe.table().buckets() }) {
             let slot = Slot(place.load(Ordering::Relaxed));
             if !slot.is_empty() {
                 visit(slot);
@@ -353,7 +353,7 @@ impl Index {
         stripe.acquire();
         let guard = Guard { index: self, stripe };
         let mut taken = Vec::new();
-        for place in guard.buckets().iter().flat_map(|bucket| &bucket.0) {
+        for place in bucket::places(guard.buckets()) {
             let slot = Slot(place.load(Ordering::Relaxed));
             if !slot.is_empty() && slot.address().segment() == segment {
                 guard.remove(Place { place, displaced: slot.is_displaced() }, true);
@@ -368,7 +368,7 @@ impl Index {
         let stripe = &self.stripes[number];
         stripe.acquire();
         let guard = Guard { index: self, stripe };
-        let mut places = guard.buckets().iter().flat_map(|bucket| &bucket.0);
+        let mut places = bucket::places(guard.buckets());
         let leads_there = |place: &&AtomicU64| {
             let slot = Slot(place.load(Ordering::Relaxed));
             !slot.is_empty() && slot.address() == address
@@ -385,7 +385,7 @@ impl Index {
         let table = stripe.table();
         into.clear();
         // SAFETY: the lock keeps the table from being replaced.
-        for place in unsafe { table.buckets() }.iter().flat_map(|bucket| &bucket.0) {
+        for place in bucket::places(unsafe { table.buckets() }) {
             into.extend_from_slice(&place.load(Ordering::Relaxed).to_le_bytes());
         }
         let items = stripe.items.load(Ordering::Relaxed);

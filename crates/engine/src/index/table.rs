@@ -120,15 +120,23 @@ impl Runs {
     /// Takes `pages` out of the shortest run that has them.
     fn take(&mut self, pages: usize) -> Option<usize> {
         let &(length, first) = self.by_length.range((pages, 0)..).next()?;
-        self.remove(first, length);
-        if length > pages {
-            self.insert(first + pages, length - pages);
-        }
+        self.cut(first..first + length, first..first + pages);
         Some(first)
     }
 
-    /// Adds a run, joined with those that it touches.
-    fn give(&mut self, mut first: usize, mut length: usize) {
+    /// Takes a part out of a run.
+    fn cut(&mut self, run: Range<usize>, part: Range<usize>) {
+        self.remove(run.start, run.len());
+        self.give(run.start..part.start);
+        self.give(part.end..run.end);
+    }
+
+    /// Adds a run, joined with those that it touches. It may be empty.
+    fn give(&mut self, run: Range<usize>) {
+        if run.is_empty() {
+            return;
+        }
+        let (mut first, mut length) = (run.start, run.len());
         let before =
             self.by_place.range(..first).next_back().map(|(&first, &length)| (first, length));
         if let Some((place, pages)) = before.filter(|(place, pages)| place + pages == first) {
@@ -139,14 +147,8 @@ impl Runs {
             self.remove(first + length, pages);
             length += pages;
         }
-        self.insert(first, length);
-    }
-
-    /// Adds a run that may be empty.
-    fn give_any(&mut self, run: Range<usize>) {
-        if !run.is_empty() {
-            self.give(run.start, run.len());
-        }
+        self.by_place.insert(first, length);
+        self.by_length.insert((length, first));
     }
 
     /// Length and first page of the longest one; (0, 0) if there is none.
@@ -159,11 +161,6 @@ impl Runs {
         let before = self.by_place.range(..pages.start).next_back();
         let runs = before.into_iter().chain(self.by_place.range(pages.clone()));
         runs.map(|(&first, &length)| chunks::common(&(first..first + length), pages))
-    }
-
-    fn insert(&mut self, first: usize, length: usize) {
-        self.by_place.insert(first, length);
-        self.by_length.insert((length, first));
     }
 
     fn remove(&mut self, first: usize, length: usize) {
@@ -190,7 +187,7 @@ impl State {
         while self.area.len() < pages && self.extend_area(limit) {}
         if self.area.len() < pages {
             let rest = std::mem::take(&mut self.area);
-            self.free.give_any(rest);
+            self.free.give(rest);
             self.area = self.next_area(pages, limit)?;
         }
         self.area.start += pages;
@@ -211,9 +208,8 @@ impl State {
         if end == 0 || whole == 0 {
             return false;
         }
-        self.free.remove(end, length);
         self.area.end += whole;
-        self.free.give_any(self.area.end..end + length);
+        self.free.cut(end..end + length, end..self.area.end);
         true
     }
 
@@ -223,17 +219,15 @@ impl State {
         let start = first.next_multiple_of(chunks::CHUNK);
         let whole = (first + length).saturating_sub(start) / chunks::CHUNK * chunks::CHUNK;
         if whole >= pages {
-            let end = start + whole.min(AREA);
-            self.free.remove(first, length);
-            self.free.give_any(first..start);
-            self.free.give_any(end..first + length);
-            return Some(start..end);
+            let area = start..start + whole.min(AREA);
+            self.free.cut(first..first + length, area.clone());
+            return Some(area);
         }
         let start = self.fresh.next_multiple_of(chunks::CHUNK);
         if start + AREA > limit {
             return None;
         }
-        self.free.give_any(self.fresh..start);
+        self.free.give(self.fresh..start);
         self.fresh = start + AREA;
         Some(start..self.fresh)
     }
@@ -326,7 +320,7 @@ impl Pages {
         self.budget.release((run.len() * PAGE) as u64);
         state.used -= run.len();
         state.chunks.give(&run);
-        state.free.give_any(run);
+        state.free.give(run);
     }
 
     /// Before pages of a huge page are taken or given back: it is split, and what no table uses of it is not
@@ -393,6 +387,7 @@ impl Pages {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::index::bucket;
     use larder_log::sync::atomic::Ordering;
 
     const LIMIT: usize = 6 << 20;
@@ -421,7 +416,7 @@ mod tests {
     /// As a table has pages that is in use.
     fn touch(table: Table) {
         // SAFETY: the table was not given back.
-        let places = unsafe { table.buckets() }.iter().flat_map(|bucket| &bucket.0);
+        let places = bucket::places(unsafe { table.buckets() });
         places.for_each(|place| place.store(1, Ordering::Relaxed));
     }
 
@@ -474,10 +469,10 @@ mod tests {
     fn runs_that_touch_become_one() {
         let mut runs = Runs::default();
         for first in [20, 0, 10, 40] {
-            runs.give(first, 10);
+            runs.give(first..first + 10);
         }
         assert_eq!(runs.take(31), None);
-        runs.give(30, 10);
+        runs.give(30..40);
         assert_eq!(runs.by_length.len(), 1);
         assert_eq!(runs.take(31), Some(0));
         assert_eq!(runs.take(19), Some(31));

@@ -81,6 +81,25 @@ impl Drop for Folder {
     }
 }
 
+/// Resident bytes of a server.
+pub(crate) fn resident(server: &Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is resident");
+    let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
+    kib.expect("a number of KiB") << 10
+}
+
+/// The promise of a server with `memory` MiB.
+pub(crate) fn assert_within_budget(server: &Child, memory: u64) {
+    // What a sanitizer keeps for itself is not the server's; `scripts/asan` says so.
+    if std::env::var_os("INSTRUMENTED").is_some() {
+        return;
+    }
+    let limit = (memory << 20) * 11 / 10 + (32 << 20);
+    let resident = resident(server);
+    assert!(resident <= limit, "{} of {} MiB resident", resident >> 20, limit >> 20);
+}
+
 pub(crate) fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).expect("it accepts");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket option");

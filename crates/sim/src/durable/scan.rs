@@ -5,13 +5,13 @@ use super::history::Item;
 use super::verbs::short;
 use super::{Check, DurableWorld};
 use larder_engine::{CommitState, Health, Outcome, ScanCursor};
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 impl DurableWorld {
     /// Scans all items while nobody writes, and compares them with the model. It draws no numbers.
     pub(super) fn check_scan(&mut self) -> Check {
         self.tick_all();
-        let mut shown = HashMap::new();
+        let mut shown = HashSet::new();
         let mut cursor = ScanCursor::default();
         let whole = loop {
             let mut now_shown = Vec::new();
@@ -22,7 +22,7 @@ impl DurableWorld {
             let waits = matches!(visited, Outcome::AfterCommit(..));
             for (key, facts) in now_shown {
                 self.check_shown(&key, facts, waits)?;
-                if shown.insert(key.clone(), ()).is_some() {
+                if !shown.insert(key.clone()) {
                     return Err(format!("{} was shown twice", short(&key)));
                 }
             }
@@ -49,10 +49,7 @@ impl DurableWorld {
         }
         for key in self.model.keys() {
             let reachable = self.engine.lane_of(&key).is_some();
-            if reachable
-                && !shown.contains_key(&key)
-                && self.model.current(&key, self.now).is_some()
-            {
+            if reachable && !shown.contains(&key) && self.model.current(&key, self.now).is_some() {
                 self.check_gone(&key)?;
             }
         }
