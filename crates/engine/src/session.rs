@@ -105,6 +105,15 @@ impl Session {
         }
     }
 
+    /// As [`Session::prefetch_record`], for a key that is asked for in this call: what is not in memory is
+    /// read for the whole batch at once.
+    #[inline]
+    pub fn fetch_record(&self, key: &mut Key<'_>) {
+        if let Some(lane) = self.lane(key) {
+            lane.fetch_record(key);
+        }
+    }
+
     /// The key's item. Counts as a use of it.
     #[inline]
     pub fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {

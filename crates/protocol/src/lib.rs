@@ -10,10 +10,13 @@
 
 pub mod base64;
 pub mod binary;
+mod guess;
 pub mod meta;
 pub mod reply;
 pub mod scan;
 pub mod text;
+
+pub use guess::guess_key;
 
 /// The longest key, in bytes.
 pub const KEY_LEN_MAX: usize = 250;

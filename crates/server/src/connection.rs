@@ -26,7 +26,7 @@ use dialect::{Binary, Text};
 use gates::{Gates, Repair};
 use larder_engine::{Engine, Reads, Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
-use larder_protocol::{BINARY_MAGIC, reply};
+use larder_protocol::{BINARY_MAGIC, KeySink, guess_key, reply};
 use std::sync::Arc;
 
 /// One connection.
@@ -212,7 +212,7 @@ impl Worker {
         let keys = self.text.take_keys();
         let mut keys = KeyBatch::new(&self.session, keys);
         let parsed = parse_keys(bytes, text::PREFETCH_WINDOW, &mut keys);
-        keys.prefetch_records();
+        keys.fetch_records();
         let start = output.len();
         let mut x = self.execution(output);
         let progress = text::answer_keys(&mut x, get, keys.all());
@@ -285,6 +285,15 @@ impl Service for Worker {
             gates: None,
             reads: None,
         }
+    }
+
+    #[inline]
+    fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>) {
+        let mut keys = KeyBatch::new(&self.session, self.text.take_keys());
+        inputs.filter_map(guess_key).for_each(|key| keys.push(key));
+        keys.prefetch_records();
+        let keys = keys.into_inner();
+        self.text.give_keys(keys);
     }
 
     fn process(

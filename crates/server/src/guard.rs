@@ -121,6 +121,11 @@ impl<S: Service> Service for Guard<S> {
     }
 
     #[inline]
+    fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>) {
+        self.service.foresee(inputs);
+    }
+
+    #[inline]
     fn process(
         &mut self,
         guarded: &mut Self::Connection,

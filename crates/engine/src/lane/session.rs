@@ -187,11 +187,17 @@ impl LaneSession {
     /// Second stage of a batch: brings the key's record into the processor's cache, and notes in the
     /// key where it was found.
     #[inline]
-    pub(crate) fn prefetch_record(&self, key: &mut Key<'_>) {
+    pub(crate) fn prefetch_record(&self, key: &mut Key<'_>) -> Option<Address> {
         // SAFETY: as above; only an address is used.
-        let Some(address) = (unsafe { self.lane.index.guess(key) }) else { return };
+        let address = unsafe { self.lane.index.guess(key) }?;
         self.lane.log.prefetch(address);
-        // What is not in memory is read for the whole batch at once.
+        Some(address)
+    }
+
+    /// As [`LaneSession::prefetch_record`]; what is not in memory begins to be read from the store.
+    #[inline]
+    pub(crate) fn fetch_record(&self, key: &mut Key<'_>) {
+        let Some(address) = self.prefetch_record(key) else { return };
         if self.lane.durable.is_some() && !self.lane.log.is_resident(address) {
             self.fetch_ahead(address);
         }

@@ -205,7 +205,7 @@ fn prefetch(x: &Execution<'_, '_>, keys: &[Key<'_>]) {
         x.session.prefetch_buckets(key);
     }
     for mut key in window.iter().copied() {
-        x.session.prefetch_record(&mut key);
+        x.session.fetch_record(&mut key);
     }
 }
 

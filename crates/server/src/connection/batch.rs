@@ -111,11 +111,19 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
 
     /// Second stage, when all keys are known. A single key gains nothing by it.
     #[inline]
-    pub(super) fn prefetch_records(&mut self) {
+    pub(super) fn fetch_records(&mut self) {
         if self.keys.len() > 1 {
             for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
-                self.session.prefetch_record(key);
+                self.session.fetch_record(key);
             }
+        }
+    }
+
+    /// Second stage for keys that are only guessed: nothing is read from the store for them.
+    #[inline]
+    pub(super) fn prefetch_records(&mut self) {
+        for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
+            self.session.prefetch_record(key);
         }
     }
 }
@@ -188,7 +196,7 @@ impl Worker {
         let keys = D::scratch(self).take_keys();
         let mut keys = KeyBatch::new(&self.session, keys);
         let stop = parse::<D>(bytes, &mut keys, &mut entries);
-        keys.prefetch_records();
+        keys.fetch_records();
         let keys = keys.into_inner();
         let step = match self.execute_all(connection, &entries, &keys, input, output) {
             Some(interrupted) => interrupted,

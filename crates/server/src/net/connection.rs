@@ -52,6 +52,14 @@ pub(super) struct Connection<C, I> {
     pub(super) io: I,
 }
 
+impl<C, I> Connection<C, I> {
+    /// Whether the service may look at input that arrives now: nothing comes before it.
+    #[inline]
+    pub(super) fn takes_input(&self) -> bool {
+        self.service.is_some() && self.output.is_empty() && !self.unseen && self.flow.reads()
+    }
+}
+
 /// Where an accepted socket goes.
 pub(super) enum Admission {
     /// This worker serves it.

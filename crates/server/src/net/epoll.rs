@@ -13,12 +13,14 @@ use std::thread;
 use super::connection::{Admission, Core, INPUT_WINDOW};
 use super::control::{Order, Shared};
 use super::transport::{self, Moved};
-use super::{Flow, MAX_INPUT_HELD, OutputMemory, Service};
+use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
 /// The most bytes of one receive. Larger ones save system calls on pipelines, smaller ones let
 /// others have their turn sooner.
 const READ_SIZE: usize = 32 << 10;
 const EVENTS: usize = 256;
+/// Room of a receive ahead. Not a power of two: the first bytes of all are in the cache together.
+const AHEAD: usize = READ_SIZE + 192;
 /// Sockets accepted per listener and turn.
 const ACCEPTS: usize = 64;
 /// Output memory that grew beyond this for one reply is given back.
@@ -45,10 +47,23 @@ struct Readiness {
     waits_for_output: bool,
 }
 
+impl Readiness {
+    #[inline]
+    fn note(&mut self, events: u32) {
+        self.hangup |= events & HANGUP != 0;
+        self.readable |= events & !OUTPUT != 0;
+        if events & (OUTPUT | HANGUP) != 0 {
+            self.blocked = false;
+        }
+    }
+}
+
 struct Epoll<S: Service> {
     core: Core<S, Readiness>,
     poll: OwnedFd,
     input: Box<[u8]>,
+    /// What was received for some connections at once.
+    ahead: Box<[[u8; AHEAD]]>,
     replies: OutputMemory,
 }
 
@@ -66,6 +81,7 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
         core: Core::new(shared, index, service),
         poll,
         input: vec![0; INPUT_WINDOW.max(MAX_INPUT_HELD + READ_SIZE)].into(),
+        ahead: vec![[0; AHEAD]; FORESEEN].into(),
         replies,
     };
     epoll.listen()?;
@@ -103,8 +119,8 @@ impl<S: Service> Epoll<S> {
             }
             self.core.begin_turn();
             let mut ready = self.core.take_ready(spare);
-            for event in &events[..n] {
-                self.event(event.u64, event.events);
+            for some in events[..n].chunks(FORESEEN) {
+                self.events(some);
             }
             for key in ready.drain(..) {
                 self.step(key);
@@ -133,17 +149,51 @@ impl<S: Service> Epoll<S> {
         Ok(n as usize)
     }
 
+    /// Receives for all connections first, so that the service can prepare for what they have sent.
+    #[inline]
+    fn events(&mut self, events: &[libc::epoll_event]) {
+        // Other events may concern any connection, and must not come between a receive and its input's turn.
+        if events.len() == 1 || events.iter().any(|event| event.u64 >= LISTENERS) {
+            return events.iter().for_each(|event| self.event(event.u64, event.events));
+        }
+        let mut received = [const { None }; FORESEEN];
+        for ((event, received), ahead) in events.iter().zip(&mut received).zip(&mut self.ahead) {
+            let Some(connection) = self.core.connections.get_mut(event.u64 as u32) else {
+                continue;
+            };
+            connection.io.note(event.events);
+            if connection.io.readable && connection.takes_input() && connection.input.is_empty() {
+                *received = Some(transport::receive(&connection.socket, &mut ahead[..READ_SIZE]));
+            }
+        }
+        let inputs =
+            received.iter().zip(&self.ahead).filter_map(|(received, ahead)| match received {
+                Some(Moved::Bytes(n)) => Some(&ahead[..*n]),
+                _ => None,
+            });
+        self.core.service.foresee(inputs);
+        for (slot, (event, received)) in events.iter().zip(received).enumerate() {
+            let key = event.u64 as u32;
+            match received {
+                None => self.step(key),
+                Some(Moved::Bytes(n)) => {
+                    self.note_received(key, n);
+                    let input = &self.ahead[slot][..n];
+                    if self.core.execute(key, Some(input), &mut self.replies) {
+                        self.transmit(key);
+                    }
+                }
+                Some(nothing) => self.received_nothing(key, nothing),
+            }
+        }
+    }
+
     #[inline]
     fn event(&mut self, token: u64, events: u32) {
         if token < LISTENERS {
             let key = token as u32;
             let Some(connection) = self.core.connections.get_mut(key) else { return };
-            let io = &mut connection.io;
-            io.hangup |= events & HANGUP != 0;
-            io.readable |= events & !OUTPUT != 0;
-            if events & (OUTPUT | HANGUP) != 0 {
-                io.blocked = false;
-            }
+            connection.io.note(events);
             self.step(key);
         } else if token == ALARM {
             self.alarmed();
@@ -183,25 +233,31 @@ impl<S: Service> Epoll<S> {
         self.input[..kept].copy_from_slice(connection.input.bytes());
         match transport::receive(&connection.socket, &mut self.input[kept..kept + READ_SIZE]) {
             Moved::Bytes(n) => {
-                connection.io.readable = n == READ_SIZE || connection.io.hangup;
-                self.core.received(n);
+                self.note_received(key, n);
                 self.core.execute(key, Some(&self.input[..kept + n]), &mut self.replies)
             }
-            Moved::Blocked => {
-                connection.io.readable = false;
-                self.settle(key);
+            nothing => {
+                self.received_nothing(key, nothing);
                 false
             }
-            Moved::End => {
-                connection.ended = true;
-                connection.io.readable = false;
-                self.settle(key);
-                false
-            }
-            Moved::Broken => {
-                self.core.remove(key);
-                false
-            }
+        }
+    }
+
+    /// A receive, with room for `READ_SIZE`, has given `n` bytes.
+    #[inline]
+    fn note_received(&mut self, key: u32, n: usize) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        connection.io.readable = n == READ_SIZE || connection.io.hangup;
+        self.core.received(n);
+    }
+
+    fn received_nothing(&mut self, key: u32, received: Moved) {
+        let Some(connection) = self.core.connections.get_mut(key) else { return };
+        connection.io.readable = false;
+        connection.ended |= received == Moved::End;
+        match received {
+            Moved::Broken => self.core.remove(key),
+            _ => self.settle(key),
         }
     }
 

@@ -120,6 +120,10 @@ pub trait Service {
     /// A client has connected.
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;
 
+    /// These inputs of different connections are about to be [processed](Self::process), most probably: what they
+    /// need can be brought into the processor's cache for all of them at once.
+    fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>);
+
     /// New input has arrived, the output has drained after [`Flow::Drain`], or the waker was woken
     /// after [`Flow::Park`] or [`Flow::Hold`].
     ///
@@ -149,6 +153,10 @@ pub trait Service {
     /// The connection has ended, whatever the reason.
     fn disconnect(&mut self, connection: Self::Connection);
 }
+
+/// Inputs that a service [foresees](Service::foresee) at a time: enough for the processor to wait for their memory at
+/// once, few enough for what the first needs to be there still when its turn comes.
+const FORESEEN: usize = 8;
 
 /// The most unconsumed bytes a connection may keep while it waits for more input.
 pub const MAX_INPUT_HELD: usize = 64 << 10;

@@ -143,6 +143,8 @@ impl Service for Responder {
         Progress::default()
     }
 
+    fn foresee<'i>(&mut self, _inputs: impl Iterator<Item = &'i [u8]>) {}
+
     fn process(
         &mut self,
         connection: &mut Progress,

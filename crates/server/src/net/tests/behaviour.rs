@@ -44,6 +44,50 @@ fn an_exchange_costs_one_read_and_one_write() {
 }
 
 #[test]
+fn what_arrives_together_is_foreseen_and_answered() {
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut clients: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
+        clients.iter_mut().for_each(|client| ping(client, "warm\n"));
+        let before = server.valve.foreseen.load(SeqCst);
+        let mut stalling = server.connect();
+        stalling.write_all(b"stall\n").unwrap();
+        until("the worker stalls", || server.valve.stalled.load(SeqCst) == 1);
+        for (n, client) in clients.iter_mut().enumerate() {
+            // Some leave at once, some are in the middle of a line, some send more than one receive takes.
+            let text = match n % 4 {
+                1 => format!("half {n}"),
+                2 => "x".repeat(40_000) + "\n",
+                _ => format!("line {n}\n"),
+            };
+            client.write_all(text.as_bytes()).unwrap();
+            if n % 4 == 3 {
+                client.shutdown(Shutdown::Write).unwrap();
+            }
+        }
+        server.open_valve();
+        assert_eq!(read_exactly(&mut stalling, 6), b"stall\n");
+        for (n, client) in clients.iter_mut().enumerate() {
+            match n % 4 {
+                1 => {
+                    client.write_all(b" line\n").unwrap();
+                    let line = format!("half {n} line\n");
+                    assert_eq!(read_exactly(client, line.len()), line.as_bytes());
+                }
+                2 => assert_eq!(read_exactly(client, 40_001)[40_000], b'\n'),
+                3 => assert_eq!(read_to_end(client), format!("line {n}\n").as_bytes()),
+                _ => {
+                    let line = format!("line {n}\n");
+                    assert_eq!(read_exactly(client, line.len()), line.as_bytes());
+                }
+            }
+        }
+        assert!(server.valve.foreseen.load(SeqCst) >= before + clients.len() / 2);
+        server.stop();
+    });
+}
+
+#[test]
 fn partial_lines_come_together() {
     on_both(|options| {
         let server = Server::start(options);

@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A line-oriented service. `echo` answers every line with itself; lines that begin otherwise ask
 /// for something:
 /// `park <words>` is answered when the valve is opened, `big <n>` with n bytes, `close` closes,
-/// `hold` leaves the connection in the middle of a command, `flood` answers nothing, and from
+/// `hold` leaves the connection in the middle of a command, `flood` answers nothing, `stall` keeps the worker
+/// until the valve is opened, and from
 /// `late <words>` on every answer is withheld until the valve is opened.
 struct Lines {
     valve: Arc<Valve>,
@@ -36,6 +37,9 @@ struct Valve {
     connected: AtomicUsize,
     disconnected: AtomicUsize,
     parked: AtomicUsize,
+    stalled: AtomicUsize,
+    /// Inputs that were announced together with others.
+    foreseen: AtomicUsize,
     /// Lines whose answers were withheld.
     withheld: AtomicUsize,
     longest_output: AtomicUsize,
@@ -61,6 +65,10 @@ impl Service for Lines {
         self.valve.peers.lock().unwrap().push(peer);
         self.output_left.insert(id.get(), 0);
         Line { id: id.get(), left: 0, holding: false, withheld: Vec::new() }
+    }
+
+    fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>) {
+        self.valve.foreseen.fetch_add(inputs.count(), SeqCst);
     }
 
     fn process(
@@ -119,6 +127,10 @@ impl Lines {
             if text.starts_with(b"park") && self.valve.open.load(SeqCst) == 0 {
                 self.valve.parked.fetch_add(1, SeqCst);
                 return Flow::Park;
+            }
+            if text.starts_with(b"stall") {
+                self.valve.stalled.fetch_add(1, SeqCst);
+                until("the valve is open", || self.valve.open.load(SeqCst) > 0);
             }
             input.consume(end + 1);
             line.holding = text.starts_with(b"hold");

@@ -29,7 +29,7 @@ use self::staging::{STAGED_MAX, Staged, Staging};
 use super::connection::Core;
 use super::control::{Order, Shared};
 use super::transport::{self, Moved};
-use super::{Flow, MAX_INPUT_HELD, OutputMemory, Service};
+use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
 /// Shared receive buffers per worker.
 const BUFFERS: u16 = 64;
@@ -146,10 +146,25 @@ impl<S: Service> Uring<S> {
         self.core.begin_turn();
         let ready = self.core.take_ready(spare);
         self.ring.harvest(completions);
-        for completion in completions.drain(..) {
-            self.completed(completion)?;
+        for some in completions.chunks(FORESEEN) {
+            self.foresee(some);
+            for &completion in some {
+                self.completed(completion)?;
+            }
         }
+        completions.clear();
         Ok(ready)
+    }
+
+    /// Lets the service prepare for what has arrived.
+    #[inline]
+    fn foresee(&mut self, completions: &[Completion]) {
+        if completions.len() > 1 {
+            let buffers = &self.buffers;
+            self.core.service.foresee(completions.iter().filter_map(|completion| {
+                Some(buffers.bytes(completion.buffer()?, completion.result.try_into().ok()?))
+            }));
+        }
     }
 
     #[inline]
@@ -215,10 +230,7 @@ impl<S: Service> Uring<S> {
             return Ok(false);
         }
         let kept = connection.input.len();
-        let waits = connection.io.sending.is_some()
-            || !connection.output.is_empty()
-            || connection.unseen
-            || !connection.flow.reads();
+        let waits = connection.io.sending.is_some() || !connection.takes_input();
         if !waits && kept == 0 {
             return Ok(self.core.execute(key, Some(bytes), &mut self.replies));
         }
