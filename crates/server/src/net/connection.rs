@@ -6,6 +6,7 @@
 //! that has unread input makes the kernel reset the connection, and the reset may overtake
 //! replies that are still on their way); then it is gone.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +25,9 @@ const LINGER_MS: u64 = 2_000;
 const MAX_LINGERING_REJECTED: usize = 64;
 /// How long accepting stops when it fails for want of descriptors or memory.
 const ACCEPT_PAUSE_MS: u64 = 100;
+/// Connections that go on in a turn without an event of their own. Few, so that what has arrived meanwhile
+/// from others does not wait for all of them.
+const STEPS: usize = 8;
 /// The most input the service sees at a time. More than it may leave, so that every call makes
 /// progress or ends the connection.
 pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
@@ -84,7 +88,7 @@ pub(super) struct Core<S: Service, I> {
     /// Accepting failed and waits until then.
     pub(super) accept_again: Option<u64>,
     parked: Vec<u32>,
-    ready: Vec<u32>,
+    ready: VecDeque<u32>,
     lingering: usize,
     now: u64,
     next_tick: u64,
@@ -103,7 +107,7 @@ impl<S: Service, I> Core<S, I> {
             stopping_since: None,
             accept_again: None,
             parked: Vec::new(),
-            ready: Vec::new(),
+            ready: VecDeque::new(),
             lingering: 0,
             now: coarse_ms(),
             next_tick: 0,
@@ -290,7 +294,7 @@ impl<S: Service, I> Core<S, I> {
         {
             connection.queued = true;
             self.counters.yields.add(1);
-            self.ready.push(key);
+            self.ready.push_back(key);
         }
     }
 
@@ -299,39 +303,43 @@ impl<S: Service, I> Core<S, I> {
         !self.ready.is_empty()
     }
 
-    /// Takes the list of those that go on; `spare` becomes the new one.
-    pub(super) fn take_ready(&mut self, spare: Vec<u32>) -> Vec<u32> {
-        debug_assert!(spare.is_empty());
-        let batch = std::mem::replace(&mut self.ready, spare);
-        for key in &batch {
-            if let Some(connection) = self.connections.get_mut(*key) {
-                connection.queued = false;
-            }
-        }
-        batch
+    /// Those that go on in this turn, one after the other.
+    pub(super) fn ready_in_turn(&self) -> usize {
+        self.ready.len().min(STEPS)
     }
 
-    /// The connections that waited for the wake-up; each may now go on as if it had drained.
-    pub(super) fn take_parked(&mut self) -> Vec<u32> {
-        let mut batch = std::mem::take(&mut self.parked);
-        batch.retain(|key| {
+    /// The next connection that goes on.
+    #[inline]
+    pub(super) fn next_ready(&mut self) -> Option<u32> {
+        let key = self.ready.pop_front()?;
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.queued = false;
+        }
+        Some(key)
+    }
+
+    /// The connections that waited for the wake-up go on as if they had drained, unless what they wait for
+    /// has not come.
+    pub(super) fn queue_parked(&mut self) {
+        let (connections, service, ready) = (&mut self.connections, &self.service, &mut self.ready);
+        self.parked.retain(|&key| {
             // A key may have been reused or be listed twice.
-            let Some(connection) = self.connections.get_mut(*key) else { return false };
+            let Some(connection) = connections.get_mut(key) else { return false };
             if connection.flow == Flow::Park
                 && let Some(state) = &mut connection.service
-                && self.service.awaits(state)
+                && service.awaits(state)
             {
-                self.parked.push(*key);
-                return false;
+                return true;
             }
             connection.listed = false;
-            let waits = connection.flow.waits();
-            if waits {
+            if connection.flow.waits() {
                 connection.flow = Flow::Drain;
+                if !std::mem::replace(&mut connection.queued, true) {
+                    ready.push_back(key);
+                }
             }
-            waits
+            false
         });
-        batch
     }
 
     /// Whether nothing is in flight on a connection that waits for input. Half a command counts

@@ -95,7 +95,6 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
 impl<S: Service> Epoll<S> {
     fn turns(&mut self) -> io::Result<()> {
         let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        let mut spare = Vec::new();
         loop {
             let wait = !self.core.has_ready();
             let mut n = if wait { 0 } else { self.wait(&mut events, 0)? };
@@ -118,14 +117,12 @@ impl<S: Service> Epoll<S> {
                     self.wait(&mut events, limit.map_or(-1, |limit| limit.as_millis() as i32 + 1))?;
             }
             self.core.begin_turn();
-            let mut ready = self.core.take_ready(spare);
             for some in events[..n].chunks(FORESEEN) {
                 self.events(some);
             }
-            for key in ready.drain(..) {
-                self.step(key);
+            for _ in 0..self.core.ready_in_turn() {
+                self.core.next_ready().into_iter().for_each(|key| self.step(key));
             }
-            spare = ready;
             if self.core.tick_due() {
                 self.tick();
             }
@@ -453,9 +450,7 @@ impl<S: Service> Epoll<S> {
         for socket in self.core.shared.take_over(self.core.index) {
             self.attach(socket, true);
         }
-        for key in self.core.take_parked() {
-            self.step(key);
-        }
+        self.core.queue_parked();
         let order = self.core.shared.order();
         if order > self.core.order {
             self.core.order = order;

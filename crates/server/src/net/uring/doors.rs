@@ -66,9 +66,7 @@ impl<S: Service> Uring<S> {
         for socket in self.core.shared.take_over(self.core.index) {
             self.attach(socket, true)?;
         }
-        for key in self.core.take_parked() {
-            self.step(key)?;
-        }
+        self.core.queue_parked();
         let order = self.core.shared.order();
         if order > self.core.order {
             self.core.order = order;

@@ -104,13 +104,11 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
 impl<S: Service> Uring<S> {
     fn turns(&mut self) -> io::Result<()> {
         let mut completions = Vec::new();
-        let mut spare = Vec::new();
         loop {
-            let mut ready = self.turn(&mut completions, spare)?;
-            for key in ready.drain(..) {
-                self.step(key)?;
+            self.turn(&mut completions)?;
+            for _ in 0..self.core.ready_in_turn() {
+                self.core.next_ready().map_or(Ok(()), |key| self.step(key))?;
             }
-            spare = ready;
             if self.core.tick_due() {
                 self.tick()?;
             }
@@ -122,8 +120,8 @@ impl<S: Service> Uring<S> {
         }
     }
 
-    /// Waits for completions and looks at each; what else goes on in this turn is returned.
-    fn turn(&mut self, completions: &mut Vec<Completion>, spare: Vec<u32>) -> io::Result<Vec<u32>> {
+    /// Waits for completions and looks at each.
+    fn turn(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
         let mut wait = !self.core.has_ready();
         while wait && self.core.service.lingers() {
             self.ring.enter(false)?;
@@ -144,7 +142,6 @@ impl<S: Service> Uring<S> {
         }
         self.ring.enter(wait)?;
         self.core.begin_turn();
-        let ready = self.core.take_ready(spare);
         self.ring.harvest(completions);
         for some in completions.chunks(FORESEEN) {
             self.foresee(some);
@@ -153,7 +150,7 @@ impl<S: Service> Uring<S> {
             }
         }
         completions.clear();
-        Ok(ready)
+        Ok(())
     }
 
     /// Lets the service prepare for what has arrived.
