@@ -1,8 +1,11 @@
 //! The server that only answers, inside the lab's own process: what sockets cost on this machine.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use larder_client::Address;
+use larder_disk::{Device, FileDevice};
 use larder_server::net::{BackendChoice, Endpoint, Listener, Options, responder};
 
 use crate::machine::pin_thread;
@@ -30,9 +33,34 @@ pub(crate) fn backend(name: &str) -> Result<BackendChoice> {
     }
 }
 
+/// Opens what is there already: it is only read.
+fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
+    let what = || format!("cannot read {}", path.display());
+    if std::fs::metadata(path).map_err(|e| Error::io(what(), e))?.is_dir() {
+        return Err(Error::usage(format!(
+            "{} is a directory: name the file in it",
+            path.display()
+        )));
+    }
+    let device = FileDevice::open(path, None).map_err(|e| Error::server(e.to_string()))?;
+    Ok(Arc::new(device))
+}
+
 impl Responder {
-    /// Starts one that answers gets with values of `value_size` bytes, on `cpu` if given.
+    /// Starts one thread that answers gets with values of `value_size` bytes, on `cpu` if given.
     pub(crate) fn start(io: &str, cpu: Option<usize>, value_size: usize) -> Result<Responder> {
+        Responder::start_on(io, cpu, value_size, 1, None)
+    }
+
+    /// As [`Responder::start`], with several threads and a device that is read for each key.
+    pub(crate) fn start_on(
+        io: &str,
+        cpu: Option<usize>,
+        value_size: usize,
+        threads: usize,
+        device: Option<&Path>,
+    ) -> Result<Responder> {
+        let device = device.map(open_device).transpose()?;
         let endpoint = Endpoint::Tcp(([127, 0, 0, 1], 0).into());
         let listener = Listener::bind(&endpoint).map_err(|e| Error::server(e.to_string()))?;
         let address = Address::Tcp(listener.endpoint().to_string());
@@ -46,7 +74,7 @@ impl Responder {
             // Its threads inherit the processor of the one that starts them.
             let start = scope.spawn(move || {
                 cpu.map_or(Ok(()), pin_thread)?;
-                responder::start(options, 1, value_size)
+                responder::start(options, threads, value_size, device)
                     .map_err(|e| Error::io("cannot start the responder", e))
             });
             start.join().unwrap_or_else(|_| Err(Error::server("the starting thread panicked")))

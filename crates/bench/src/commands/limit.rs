@@ -1,5 +1,6 @@
 //! `larder bench limit`: the load of `larder bench load` against a responder that does nothing but
-//! answer. No server can be cheaper on this machine with this kernel interface.
+//! answer. No server can be cheaper on this machine with this kernel interface; with `--device`, no
+//! server that has nothing in memory.
 
 use std::path::PathBuf;
 
@@ -19,6 +20,14 @@ pub struct Arguments {
     /// Keep the responder on this processor
     #[arg(long, value_name = "CPU")]
     server_cpu: Option<usize>,
+    /// The responder's threads
+    #[arg(long, value_name = "THREADS", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    server_threads: u16,
+    /// Answer each key of a get after a read of as many bytes as a value from this file or block device, which must
+    /// not be in use
+    #[arg(long, value_name = "PATH")]
+    device: Option<PathBuf>,
     #[command(flatten)]
     traffic: Traffic,
     /// Write the report as JSON; - is the standard output
@@ -32,7 +41,13 @@ pub struct Arguments {
 impl Arguments {
     pub(super) fn run(self) -> Result<()> {
         let shape = self.traffic.shape();
-        let responder = Responder::start(&self.io, self.server_cpu, shape.value_lengths.max)?;
+        let responder = Responder::start_on(
+            &self.io,
+            self.server_cpu,
+            shape.value_lengths.max,
+            self.server_threads.into(),
+            self.device.as_deref(),
+        )?;
         let mut load = self.traffic.load(responder.address.clone())?;
         if load.verify {
             return Err(Error::usage("the responder stores nothing: there is nothing to verify"));

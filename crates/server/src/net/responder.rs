@@ -1,12 +1,22 @@
 //! A server that only answers: it parses just enough of the text and meta protocols to send as
 //! many reply bytes as a server that has every key would, and stores nothing. What it costs is
-//! what sockets and kernel cost, the physical limit that the lab measures servers against.
+//! what sockets and kernel cost, the physical limit that the lab measures servers against. With a device
+//! it answers each key of a get after a read: the limit of a server that has nothing in memory.
+
+mod reads;
 
 use std::io;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{ConnectionId, Control, Flow, InputBuffer, Options, OutputBuffer, Peer, Service, open};
+use larder_disk::Device;
+
+use super::{
+    ConnectionId, Control, Flow, InputBuffer, MAX_INPUT_HELD, Options, OutputBuffer, Peer, Service,
+    open,
+};
+use reads::Reads;
 
 /// The service; one per worker.
 #[derive(Debug)]
@@ -18,6 +28,7 @@ pub struct Responder {
     text_value_cas: Vec<u8>,
     /// `VA <size>`.
     meta_value: Vec<u8>,
+    reads: Option<Reads>,
 }
 
 /// Where a connection stands in its input.
@@ -26,6 +37,8 @@ enum Place {
     /// Before a command.
     #[default]
     Command,
+    /// Before the keys of a get whose reads have not begun.
+    Get { cas: bool },
     /// Among the keys of a get.
     Keys { cas: bool },
     /// In the body of a set, this many bytes before its end.
@@ -33,8 +46,11 @@ enum Place {
 }
 
 /// State of a connection.
-#[derive(Debug, Default)]
-pub struct Progress(Place);
+#[derive(Debug)]
+pub struct Progress {
+    place: Place,
+    id: ConnectionId,
+}
 
 impl Responder {
     /// Answers gets with values of `value_size` bytes.
@@ -51,7 +67,22 @@ impl Responder {
             text_value_cas: text(" 1"),
             meta_value: format!("VA {value_size}").into_bytes(),
             value,
+            reads: None,
         }
+    }
+
+    /// Whether a connection waits for reads.
+    fn reads_for(&self, id: ConnectionId) -> bool {
+        self.reads.as_ref().is_some_and(|reads| reads.awaits(id))
+    }
+
+    /// Begins the reads for the keys of a get; `None` before its line is whole.
+    fn begin_reads(&mut self, id: ConnectionId, input: &InputBuffer<'_>) -> Option<()> {
+        let Some(reads) = &mut self.reads else { return Some(()) };
+        let end = input.bytes().iter().position(|&byte| byte == b'\n')?;
+        let words = input.bytes()[..end].split(|&byte| byte == b' ');
+        reads.begin(id, words.filter(|word| !matches!(word, [] | [b'\r'])).count());
+        Some(())
     }
 
     /// Answers keys until the line ends, the output is full or input is missing.
@@ -136,11 +167,16 @@ enum Keys {
 impl Service for Responder {
     type Connection = Progress;
 
-    fn turn(&mut self) {}
-    fn sleep(&mut self) {}
+    fn turn(&mut self) {
+        self.reads.iter_mut().for_each(Reads::turn);
+    }
 
-    fn connect(&mut self, _peer: Peer, _id: ConnectionId) -> Progress {
-        Progress::default()
+    fn sleep(&mut self) {
+        self.reads.iter_mut().for_each(Reads::submit);
+    }
+
+    fn connect(&mut self, _peer: Peer, id: ConnectionId) -> Progress {
+        Progress { place: Place::default(), id }
     }
 
     fn foresee<'i>(&mut self, _inputs: impl Iterator<Item = &'i [u8]>) {}
@@ -151,10 +187,24 @@ impl Service for Responder {
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Flow {
+        if self.reads.as_ref().is_some_and(Reads::failed) {
+            return Flow::Close;
+        }
         loop {
-            match connection.0 {
+            match connection.place {
+                Place::Get { cas } => {
+                    if self.begin_reads(connection.id, input).is_none() {
+                        return if input.bytes().len() < MAX_INPUT_HELD {
+                            Flow::Read
+                        } else {
+                            Flow::Close
+                        };
+                    }
+                    connection.place = Place::Keys { cas };
+                }
+                Place::Keys { .. } if self.reads_for(connection.id) => return Flow::Park,
                 Place::Keys { cas } => match self.keys(cas, input, output) {
-                    Keys::Ended => connection.0 = Place::Command,
+                    Keys::Ended => connection.place = Place::Command,
                     Keys::Full => return Flow::Drain,
                     Keys::Missing => return Flow::Read,
                 },
@@ -162,11 +212,11 @@ impl Service for Responder {
                     let here = left.min(input.bytes().len());
                     input.consume(here);
                     if here < left {
-                        connection.0 = Place::Body { left: left - here, reply };
+                        connection.place = Place::Body { left: left - here, reply };
                         return Flow::Read;
                     }
                     output.extend(reply);
-                    connection.0 = Place::Command;
+                    connection.place = Place::Command;
                 }
                 Place::Command => {
                     if output.is_full() {
@@ -175,12 +225,12 @@ impl Service for Responder {
                     let bytes = input.bytes();
                     if bytes.starts_with(b"get ") {
                         input.consume(4);
-                        connection.0 = Place::Keys { cas: false };
+                        connection.place = Place::Get { cas: false };
                         continue;
                     }
                     if bytes.starts_with(b"gets ") {
                         input.consume(5);
-                        connection.0 = Place::Keys { cas: true };
+                        connection.place = Place::Get { cas: true };
                         continue;
                     }
                     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
@@ -189,12 +239,16 @@ impl Service for Responder {
                     let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
                     input.consume(end + 1);
                     match self.command(line, output) {
-                        Some(place) => connection.0 = place,
+                        Some(place) => connection.place = place,
                         None => return Flow::Close,
                     }
                 }
             }
         }
+    }
+
+    fn awaits(&self, connection: &mut Progress) -> bool {
+        self.reads_for(connection.id)
     }
 
     fn disconnect(&mut self, _connection: Progress) {}
@@ -207,17 +261,27 @@ pub struct Running {
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// Starts a responder with `workers` threads and values of `value_size` bytes. The threads inherit
-/// the caller's processor affinity.
+/// Starts a responder with `workers` threads and values of `value_size` bytes; with a device each key of a
+/// get costs a read of as many bytes. The threads inherit the caller's processor affinity.
 ///
 /// # Errors
-/// As [`open`], or when the system gives no thread.
-pub fn start(options: Options, workers: usize, value_size: usize) -> io::Result<Running> {
+/// As [`open`], when the system gives no thread, or when the device has no
+/// [read queue](Device::read_queue).
+pub fn start(
+    options: Options,
+    workers: usize,
+    value_size: usize,
+    device: Option<Arc<dyn Device>>,
+) -> io::Result<Running> {
     let (control, workers) = open(options, workers)?;
     let mut running = Running { control, threads: Vec::new() };
     for worker in workers {
         let name = format!("responder-{}", worker.index());
-        let run = move || worker.run(Responder::new(value_size));
+        let mut responder = Responder::new(value_size);
+        if let Some(device) = &device {
+            responder.reads = Some(Reads::new(&**device, value_size, worker.event())?);
+        }
+        let run = move || worker.run(responder);
         running.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
     }
     Ok(running)
@@ -261,7 +325,7 @@ mod tests {
     /// Feeds `bytes` in pieces of `step`, as a loop would.
     fn answer(bytes: &[u8], step: usize, limit: usize) -> (Vec<u8>, Flow) {
         let mut responder = Responder::new(3);
-        let mut progress = Progress::default();
+        let mut progress = responder.connect(Peer::Unix, ConnectionId::new(1));
         let mut memory = OutputMemory::default();
         let (mut held, mut all, mut flow) = (Vec::new(), Vec::new(), Flow::Read);
         for piece in bytes.chunks(step) {
@@ -296,5 +360,43 @@ mod tests {
                 assert_eq!(flow, Flow::Close);
             }
         }
+    }
+
+    #[test]
+    fn keys_are_answered_when_as_many_reads_have_ended() {
+        use crate::net::wake::Alarm;
+        use larder_disk::FileDevice;
+        let path = std::env::temp_dir().join(format!("larder-responder-{}", std::process::id()));
+        let device = FileDevice::open(&path, Some(1 << 20)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let alarm = Alarm::new().unwrap();
+        let mut responder = Responder::new(3);
+        let Ok(reads) = Reads::new(&device, 3, alarm.event()) else {
+            return eprintln!("io_uring is refused here: left out");
+        };
+        responder.reads = Some(reads);
+        let mut progress = responder.connect(Peer::Unix, ConnectionId::new(1));
+        let mut memory = OutputMemory::default();
+        let mut input = InputBuffer::new(b"get a bb \r\nget c\r\n");
+        for expected in [
+            &b"VALUE a 0 3\r\nxxx\r\nVALUE bb 0 3\r\nxxx\r\nEND\r\n"[..],
+            b"VALUE c 0 3\r\nxxx\r\nEND\r\n",
+        ] {
+            let flow = responder.process(&mut progress, &mut input, &mut memory.buffer(1000));
+            assert_eq!(flow, Flow::Park);
+            responder.sleep();
+            while responder.awaits(&mut progress) {
+                responder.turn();
+            }
+            // The next get of the input begins its reads at once.
+            let mut output = memory.buffer(1000);
+            let keys = responder.keys(false, &mut input, &mut output);
+            assert!(matches!(keys, Keys::Ended));
+            assert_eq!(output.bytes(), expected);
+            progress.place = Place::Command;
+            memory.clear();
+        }
+        let flow = responder.process(&mut progress, &mut input, &mut memory.buffer(1000));
+        assert_eq!(flow, Flow::Read);
     }
 }

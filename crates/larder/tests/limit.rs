@@ -1,0 +1,56 @@
+//! `larder bench limit --device`: the responder answers every key after a read, and changes nothing.
+
+mod harness;
+
+use std::fs;
+use std::process::{Command, Output};
+
+use harness::{BINARY, Folder};
+use serde_json::Value;
+
+fn limit(device: &str, io: &str) -> Output {
+    let mut command = Command::new(BINARY);
+    command.args("bench limit --requests 300 --warm-up 0 --connections 3 --multi-get 7".split(' '));
+    command.args([
+        "--quiet",
+        "--json",
+        "-",
+        "--server-threads",
+        "2",
+        "--io",
+        io,
+        "--device",
+        device,
+    ]);
+    command.output().expect("the binary starts")
+}
+
+#[test]
+fn every_key_is_answered_after_a_read() {
+    let folder = Folder::new("limit");
+    let path = folder.0.join("device");
+    let bytes = vec![b'd'; 4 << 20];
+    fs::write(&path, &bytes).expect("a temporary directory");
+    for io in ["auto", "epoll"] {
+        let output = limit(&path.display().to_string(), io);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        let json = &text[text.find('{').expect("a report")..];
+        let report: Value = serde_json::from_str(json).expect("JSON");
+        assert_eq!(report["report"]["total"]["hits"], 2100, "{text}");
+        assert_eq!(report["report"]["total"]["misses"], 0);
+    }
+    assert!(fs::read(&path).expect("it is there") == bytes, "the device was changed");
+}
+
+#[test]
+fn what_is_no_device_is_refused_and_left_alone() {
+    let folder = Folder::new("limit-none");
+    let missing = folder.0.join("missing");
+    for path in [&missing, &folder.0] {
+        let output = limit(&path.display().to_string(), "auto");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && errors.contains("limit-none"), "{errors}");
+    }
+    assert_eq!(fs::read_dir(&folder.0).expect("readable directory").count(), 0);
+}

@@ -1,0 +1,83 @@
+//! A read of a device for every key: what no server that answers from a device can do without.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use larder_disk::{Device, ReadQueue};
+
+use crate::net::ConnectionId;
+
+/// Reads begin at multiples of this, bytes.
+const BLOCK: u64 = 4096;
+
+/// Reads on their way for connections.
+#[derive(Debug)]
+pub(super) struct Reads {
+    queue: Box<dyn ReadQueue>,
+    /// Blocks of the device at which a read may begin.
+    blocks: u64,
+    len: usize,
+    /// How many reads a connection waits for; those that wait for none are not there.
+    pending: HashMap<u64, usize>,
+    random: u64,
+    failed: bool,
+}
+
+impl Reads {
+    /// Reads of `len` bytes each. `event` becomes readable when one ends.
+    pub(super) fn new(device: &dyn Device, len: usize, event: BorrowedFd<'_>) -> io::Result<Reads> {
+        let blocks = device.size().saturating_sub(len as u64) / BLOCK;
+        if blocks == 0 {
+            return Err(io::Error::other("the device is smaller than one read"));
+        }
+        let queue = device.read_queue(event)?;
+        Ok(Reads { queue, blocks, len, pending: HashMap::new(), random: 1, failed: false })
+    }
+
+    /// Begins `reads` reads for a connection that waits for none.
+    pub(super) fn begin(&mut self, id: ConnectionId, reads: usize) {
+        for _ in 0..reads {
+            // Knuth's MMIX generator; its high bits are the good ones.
+            self.random = self
+                .random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let block = (u128::from(self.random) * u128::from(self.blocks)) >> 64;
+            self.failed |= self.queue.push(id.get(), block as u64 * BLOCK, self.len).is_err();
+        }
+        if reads > 0 {
+            self.pending.insert(id.get(), reads);
+        }
+    }
+
+    /// Hands new reads to the device and takes those that have ended.
+    pub(super) fn turn(&mut self) {
+        let (pending, failed) = (&mut self.pending, &mut self.failed);
+        self.queue.ended(&mut |id, read| {
+            *failed |= read.is_err();
+            if let Some(left) = pending.get_mut(&id) {
+                *left -= 1;
+                if *left == 0 {
+                    pending.remove(&id);
+                }
+            }
+        });
+        self.submit();
+    }
+
+    /// Hands new reads to the device.
+    pub(super) fn submit(&mut self) {
+        self.queue.submit();
+    }
+
+    /// Whether reads of the connection are on their way.
+    pub(super) fn awaits(&self, id: ConnectionId) -> bool {
+        self.pending.contains_key(&id.get())
+    }
+
+    /// Whether the device could not be read.
+    pub(super) fn failed(&self) -> bool {
+        self.failed
+    }
+}
