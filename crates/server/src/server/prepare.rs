@@ -29,6 +29,9 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
         warn!(event = "fewer_connections", reachable, reason = "limit of open files");
         settings.max_connections = reachable;
     }
+    if let Err(error) = process::take_short_turns() {
+        debug!(event = "turns_unchanged", %error);
+    }
     Ok(())
 }
 
