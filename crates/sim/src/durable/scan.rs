@@ -44,7 +44,7 @@ impl DurableWorld {
         if cursor.unreadable() > 0 || self.engine.health() != Health::Good {
             return Ok(());
         }
-        if !whole && self.model.keys().iter().all(|key| self.engine.lane_of(key).is_some()) {
+        if !whole && !self.is_anything_moving() {
             return Err("a scan was refused although everything can be read".into());
         }
         for key in self.model.keys() {
@@ -54,6 +54,12 @@ impl DurableWorld {
             }
         }
         Ok(())
+    }
+
+    /// Whether some partition is on its way from one lane to another: a scan cannot know that it holds no item.
+    fn is_anything_moving(&self) -> bool {
+        // So many keys miss a given one of the 4096 partitions once in six million times.
+        (0..64_000_u32).any(|number| self.engine.lane_of(&number.to_le_bytes()).is_none())
     }
 
     /// What is shown is as it was written last, and durable unless the scan `waits`.
