@@ -172,7 +172,7 @@ impl Service for Responder {
     }
 
     fn sleep(&mut self) {
-        self.reads.iter_mut().for_each(Reads::submit);
+        self.reads.iter_mut().for_each(Reads::sleep);
     }
 
     fn connect(&mut self, _peer: Peer, id: ConnectionId) -> Progress {
@@ -279,7 +279,8 @@ pub fn start(
         let name = format!("responder-{}", worker.index());
         let mut responder = Responder::new(value_size);
         if let Some(device) = &device {
-            responder.reads = Some(Reads::new(&**device, value_size, worker.event())?);
+            responder.reads =
+                Some(Reads::new(&**device, value_size, worker.event(), worker.waker())?);
         }
         let run = move || worker.run(responder);
         running.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
@@ -371,7 +372,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let alarm = Alarm::new().unwrap();
         let mut responder = Responder::new(3);
-        let Ok(reads) = Reads::new(&device, 3, alarm.event()) else {
+        let Ok(reads) = Reads::new(&device, 3, alarm.event(), alarm.waker()) else {
             return eprintln!("io_uring is refused here: left out");
         };
         responder.reads = Some(reads);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::task::Waker;
 
 use larder_disk::{Device, ReadQueue};
 
@@ -15,6 +16,7 @@ const BLOCK: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Reads {
     queue: Box<dyn ReadQueue>,
+    waker: Waker,
     /// Blocks of the device at which a read may begin.
     blocks: u64,
     len: usize,
@@ -25,14 +27,19 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Reads of `len` bytes each. `event` becomes readable when one ends.
-    pub(super) fn new(device: &dyn Device, len: usize, event: BorrowedFd<'_>) -> io::Result<Reads> {
+    /// Reads of `len` bytes each. `event` becomes readable when one ends; `waker` does the same to it.
+    pub(super) fn new(
+        device: &dyn Device,
+        len: usize,
+        event: BorrowedFd<'_>,
+        waker: Waker,
+    ) -> io::Result<Reads> {
         let blocks = device.size().saturating_sub(len as u64) / BLOCK;
         if blocks == 0 {
             return Err(io::Error::other("the device is smaller than one read"));
         }
         let queue = device.read_queue(event)?;
-        Ok(Reads { queue, blocks, len, pending: HashMap::new(), random: 1, failed: false })
+        Ok(Reads { queue, waker, blocks, len, pending: HashMap::new(), random: 1, failed: false })
     }
 
     /// Begins `reads` reads for a connection that waits for none.
@@ -63,12 +70,16 @@ impl Reads {
                 }
             }
         });
-        self.submit();
+        self.queue.submit();
     }
 
-    /// Hands new reads to the device.
-    pub(super) fn submit(&mut self) {
+    /// Hands new reads to the device before the loop blocks. What ended after this turn took what had may have
+    /// made the event readable before the loop cleared it: then no other wake-up would come.
+    pub(super) fn sleep(&mut self) {
         self.queue.submit();
+        if self.queue.has_ended() {
+            self.waker.wake_by_ref();
+        }
     }
 
     /// Whether reads of the connection are on their way.
