@@ -46,11 +46,11 @@ pub(super) struct Traffic {
     /// Requests per connection in flight; the closed loop sends them as one batch
     #[arg(short = 'd', long, default_value_t = 1)]
     pipeline: usize,
-    /// Keys in one get
+    /// Keys in one get, or in one msq
     #[arg(short = 'k', long, default_value_t = 1)]
     multi_get: usize,
-    /// Verbs with weights: get=90,set=10 of get gets gat set add delete touch incr decr mg ms md ma;
-    /// or the ratio of sets to gets: 1:10
+    /// Verbs with weights: get=90,set=10 of get gets gat set add delete touch incr decr mg ms md ma
+    /// msq (quiet ms, as many as --multi-get says, answered by one mn); or the ratio of sets to gets: 1:10
     #[arg(long, default_value = "get")]
     mix: Mix,
     /// Open loop: so many requests per second in all, latency from the moment each was due

@@ -7,7 +7,7 @@ use larder_client::Stream;
 use super::record::{Faults, Tally, fits};
 use super::reply::{Parser, Reply, Sink};
 use crate::workload::values::Expected;
-use crate::workload::{Asked, Workload};
+use crate::workload::{Asked, Verb, Workload};
 
 /// A request without an answer yet.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +151,13 @@ impl Sink for Judge<'_> {
 
     #[inline]
     fn reply(&mut self, reply: Reply<'_>) {
+        // What a run of quiet sets answers before its end is about one of them.
+        if let (Some(run), Reply::Error(line)) = (self.pending.front(), reply)
+            && run.asked.verb == Verb::QuietSets
+        {
+            self.book.faults.error(line);
+            return;
+        }
         let Some(request) = self.pending.pop_front() else {
             self.book.faults.wrong(|| format!("{reply:?}, which nobody asked for"));
             return;

@@ -80,6 +80,7 @@ impl Tally {
                 count.hits += u64::from(found);
                 count.misses += u64::from(asked.keys.saturating_sub(found));
             }
+            Reply::Noop => count.hits += u64::from(asked.keys),
             Reply::NotFound => count.misses += 1,
             Reply::NotStored | Reply::Exists => count.refused += 1,
             Reply::Error(_) => count.errors += 1,
@@ -173,6 +174,7 @@ pub(crate) fn fits(verb: Verb, reply: &Reply<'_>) -> bool {
             | (Verb::Touch, R::Touched | R::NotFound)
             | (Verb::Incr | Verb::Decr, R::Number(_) | R::NotFound)
             | (Verb::MetaSet, R::Done | R::NotStored | R::Exists | R::NotFound)
+            | (Verb::QuietSets, R::Noop)
             | (Verb::MetaDelete, R::Done | R::NotFound | R::Exists)
             | (Verb::MetaArithmetic, R::Values(1) | R::Done | R::NotFound | R::NotStored)
     )

@@ -31,6 +31,8 @@ pub(crate) enum Reply<'a> {
     Touched,
     /// `HD`: a meta command did what it says.
     Done,
+    /// `MN`: everything before it has been answered.
+    Noop,
     /// A counter's value.
     Number(u64),
     /// `ERROR`, `CLIENT_ERROR …` or `SERVER_ERROR …`.
@@ -158,6 +160,7 @@ impl Parser {
                 _ => return Err(unknown(line)),
             },
             [b'H', b'D'] | [b'H', b'D', b' ', ..] => Reply::Done,
+            b"MN" => Reply::Noop,
             [b'E', b'N'] => Reply::Values(0),
             [b'N', b'S'] | [b'N', b'S', b' ', ..] => Reply::NotStored,
             [b'E', b'X'] | [b'E', b'X', b' ', ..] => Reply::Exists,

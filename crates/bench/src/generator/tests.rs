@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::*;
-use crate::workload::Lengths;
+use crate::workload::{Lengths, Mix, Verb};
 
 /// Runs `serve` for each of the first `connections` clients, on threads of their own.
 fn server(
@@ -167,6 +167,22 @@ fn a_count_is_exact_and_misses_are_counted() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!((summary.total.requests, summary.total.keys), (1001, 3003));
     assert_eq!((summary.total.misses, summary.hit_ratio), (3003, Some(0.0)));
+}
+
+#[test]
+fn a_run_of_quiet_sets_is_answered_once_whatever_was_refused() {
+    let (address, threads) = server(1, |stream| {
+        each_line(stream, |line, stream| match line {
+            "mn" => stream.write_all(b"SERVER_ERROR full\r\nMN\r\n").is_ok(),
+            _ => true,
+        });
+    });
+    let load = Load { connections: 1, threads: 1, requests: Some(7), ..small_load(address) };
+    let mix = Mix::only(Verb::QuietSets);
+    let summary = load.run(Shape { mix, keys_per_get: 3, ..small_shape() }).unwrap();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!((summary.total.requests, summary.total.keys), (7, 21));
+    assert_eq!(summary.errors, 7);
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub enum Verb {
     MetaGet,
     /// `ms`.
     MetaSet,
+    /// A run of quiet `ms`, answered by the one `mn` behind it: all but the server itself costs next to nothing.
+    QuietSets,
     /// `md`.
     MetaDelete,
     /// `ma` of a counter by 1, created if missing.
@@ -41,7 +43,7 @@ pub enum Verb {
 }
 
 /// How many verbs there are.
-pub(crate) const VERBS: usize = 14;
+pub(crate) const VERBS: usize = 15;
 
 const TABLE: [(Verb, &str, &[u8]); VERBS] = [
     (Verb::Get, "get", b"get "),
@@ -55,6 +57,7 @@ const TABLE: [(Verb, &str, &[u8]); VERBS] = [
     (Verb::Decr, "decr", b"decr "),
     (Verb::MetaGet, "mg", b"mg "),
     (Verb::MetaSet, "ms", b"ms "),
+    (Verb::QuietSets, "msq", b"ms "),
     (Verb::MetaDelete, "md", b"md "),
     (Verb::MetaArithmetic, "ma", b"ma "),
     (Verb::SetCounter, "setcounter", b"set "),
@@ -65,7 +68,7 @@ impl Verb {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The name in the protocol.
+    /// The name in the protocol, if it has one.
     pub fn name(self) -> &'static str {
         TABLE[self as usize].1
     }
@@ -75,15 +78,27 @@ impl Verb {
         TABLE[self as usize].2
     }
 
+    /// What stands between two keys of one request.
+    #[inline]
+    pub(crate) fn separator(self) -> &'static [u8] {
+        if self == Verb::QuietSets { b"\r\nms " } else { b" " }
+    }
+
+    #[inline]
+    pub(crate) fn ending(self) -> &'static [u8] {
+        if self == Verb::QuietSets { b"\r\nmn\r\n" } else { b"\r\n" }
+    }
+
+    /// Whether a request may have many keys.
     #[inline]
     pub(crate) fn is_multi(self) -> bool {
-        matches!(self, Verb::Get | Verb::Gets | Verb::Gat)
+        matches!(self, Verb::Get | Verb::Gets | Verb::Gat | Verb::QuietSets)
     }
 
     /// Whether the answer holds values that the workload can check.
     #[inline]
     pub(crate) fn returns_values(self) -> bool {
-        self.is_multi() || self == Verb::MetaGet
+        matches!(self, Verb::Get | Verb::Gets | Verb::Gat | Verb::MetaGet)
     }
 
     /// Whether it works on the counters, which lie beside the values.

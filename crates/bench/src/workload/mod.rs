@@ -35,7 +35,7 @@ pub struct Shape {
     pub value_lengths: Lengths,
     /// Which keys are popular.
     pub distribution: Distribution,
-    /// Keys in one get.
+    /// Keys in one get, or in one run of quiet sets.
     pub keys_per_get: usize,
     /// Seconds to live for everything stored and touched; 0 is forever.
     pub ttl: u32,
@@ -148,7 +148,7 @@ impl Workload {
                 self.sampler.sample(&mut source.random)
             };
             if index > 0 {
-                buffer.push(b' ');
+                buffer.extend_from_slice(verb.separator());
             }
             let start = buffer.len();
             if verb.counts() { &self.counters } else { &self.keys }.push(buffer, number);
@@ -158,7 +158,7 @@ impl Workload {
             self.push_rest(verb, buffer, start);
             asked += 1;
         }
-        buffer.extend_from_slice(b"\r\n");
+        buffer.extend_from_slice(verb.ending());
         Some(Asked { verb, keys: asked })
     }
 
@@ -176,13 +176,16 @@ impl Workload {
                 buffer.extend_from_slice(b"\r\n");
                 self.values.push(buffer, &expected);
             }
-            Verb::MetaSet => {
+            Verb::MetaSet | Verb::QuietSets => {
                 let expected = self.values.expected(&buffer[start..]);
                 buffer.push(b' ');
                 push_number(buffer, expected.length as u64);
                 if self.shape.ttl != 0 {
                     buffer.extend_from_slice(b" T");
                     buffer.extend_from_slice(self.ttl.as_bytes());
+                }
+                if verb == Verb::QuietSets {
+                    buffer.extend_from_slice(b" q");
                 }
                 buffer.extend_from_slice(b"\r\n");
                 self.values.push(buffer, &expected);
@@ -257,6 +260,16 @@ mod tests {
             requests(shape, 1, 2),
             "get key-00000000000 key-00000000001 key-00000000002\r\n"
         );
+    }
+
+    #[test]
+    fn a_run_of_quiet_sets_ends_in_one_noop() {
+        let value_lengths = Lengths { min: 1, max: 1 };
+        let shape = Shape { keys_per_get: 2, in_order: true, value_lengths, ..small("msq") };
+        let run = requests(shape, 1, 1);
+        let lines: Vec<&str> = run.split("\r\n").collect();
+        let [first, _, second, _, "mn", ""] = lines[..] else { panic!("{run:?}") };
+        assert_eq!((first, second), ("ms key-00000000000 1 T60 q", "ms key-00000000001 1 T60 q"));
     }
 
     #[test]
