@@ -114,6 +114,15 @@ impl Session {
         }
     }
 
+    /// Shortly before a write of the key: has other processors give up its stripe's lock. Too early, and they
+    /// take it back.
+    #[inline]
+    pub fn prefetch_lock(&self, key: &Key<'_>) {
+        if let Some(lane) = self.lane(key) {
+            lane.prefetch_lock(key);
+        }
+    }
+
     /// The key's item. Counts as a use of it.
     #[inline]
     pub fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {

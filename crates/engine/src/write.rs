@@ -142,6 +142,7 @@ impl LaneSession {
                 if log.begins_segment(reserved.address) {
                     self.lane.kick_cleaner();
                 }
+                reserved.prefetch_next(size);
                 fields.seq = guard.next_seq();
                 // SAFETY: the reservation is `size` bytes of this thread's own; nobody reads them
                 // before the slot is published. The value's pieces are `layout.value` bytes.

@@ -19,6 +19,7 @@ pub mod index_image;
 pub mod log;
 pub mod memory;
 mod places;
+pub mod prefetch;
 mod reclaim;
 pub mod record;
 pub mod recover;

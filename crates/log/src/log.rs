@@ -8,6 +8,7 @@ use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
 use crate::places::{Places, Tier};
+use crate::prefetch;
 use crate::reclaim::Quarantined;
 use crate::record::Record;
 use crate::residency::Dropped;
@@ -57,6 +58,11 @@ impl Claim {
 const CLEANER_SEGMENTS: usize = 2;
 /// Segments of a store that values may not take, so that a full store can still delete and count.
 const SMALL_SEGMENTS: usize = 1;
+/// How far behind a reservation memory is fetched for later ones, bytes: a few records, for the fetch takes as
+/// long as a few writes.
+const PREFETCH_AHEAD: usize = 512;
+/// Of longer records only so many bytes: the processor sees by itself where the rest goes.
+const PREFETCHED: usize = 256;
 
 /// Space for one record, not yet visible to anybody. It must be filled before the thread's next
 /// quiescent point.
@@ -66,6 +72,18 @@ pub struct Reservation {
     pub address: Address,
     /// Its memory: 8-byte aligned, as long as was asked for, written by this thread alone.
     pub memory: *mut u8,
+}
+
+impl Reservation {
+    /// Asks the processor for memory that later records of the thread will be written to, as much as one of
+    /// `bytes` needs. What is written to memory that is not at hand keeps the next lock waiting, for
+    /// a locked instruction waits for all writes before it.
+    #[inline]
+    pub fn prefetch_next(&self, bytes: usize) {
+        for line in (0..bytes.min(PREFETCHED)).step_by(prefetch::LINE) {
+            prefetch::for_writing(self.memory.wrapping_add(PREFETCH_AHEAD + line));
+        }
+    }
 }
 
 /// A sealed segment in the order of sealing.
@@ -267,8 +285,8 @@ impl Log {
     pub fn prefetch(&self, address: Address) {
         let frame = self.segment(address.segment()).frame();
         let at = frame.wrapping_add(address.offset());
-        prefetch(at);
-        prefetch(at.wrapping_add(64));
+        prefetch::for_reading(at);
+        prefetch::for_reading(at.wrapping_add(prefetch::LINE));
     }
 
     /// Reserves space for a record of `bytes` (a multiple of 8). Never waits; `None` means that
@@ -465,17 +483,4 @@ pub(crate) unsafe fn unmap_jumbo(frame: *mut u8, bytes: usize) {
     // SAFETY: the record begins in the mapping's first page, so this is the base that `into_raw`
     // gave; it is taken back once, when its segment is freed.
     drop(unsafe { Mapping::from_raw(base, bytes) });
-}
-
-/// Asks the processor to fetch the cache line of `at`. Any address is allowed.
-#[inline]
-pub fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint and never faults.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }

@@ -3,7 +3,7 @@
 use super::bucket::{self, Bucket, Candidates, Version};
 use super::slot::Slot;
 use super::table::Table;
-use super::{GROWTH, Index, Stripe};
+use super::{GROWTH, Index, Stripe, View};
 use crate::key::Key;
 use larder_log::Address;
 use larder_log::memory::PAGE;
@@ -15,6 +15,7 @@ use larder_log::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Guard<'a> {
     pub(super) index: &'a Index,
     pub(super) stripe: &'a Stripe,
+    pub(super) view: &'a View,
 }
 
 impl Drop for Guard<'_> {
@@ -42,7 +43,7 @@ impl<'a> Guard<'a> {
     pub(super) fn buckets(&self) -> &'a [Bucket] {
         // SAFETY: the lock keeps the table from being replaced while the guard lives, and places do
         // not outlive the epoch in which they were found.
-        unsafe { self.stripe.table().buckets() }
+        unsafe { self.view.table().buckets() }
     }
 
     /// The key's slot, if `matches` accepts one.
@@ -121,8 +122,7 @@ impl<'a> Guard<'a> {
             let buckets = self.buckets();
             if !buckets.is_empty() {
                 let at = Candidates::of(key.position(), buckets.len());
-                if let Some((place, displaced)) = bucket::vacate(buckets, at, &self.stripe.version)
-                {
+                if let Some((place, displaced)) = bucket::vacate(buckets, at, &self.view.version) {
                     return Some(Place { place, displaced });
                 }
             }
@@ -135,7 +135,7 @@ impl<'a> Guard<'a> {
     fn grow(&self, locate: &impl Fn(Address) -> u32) -> Option<()> {
         // Growth comes in waves over all stripes: take back what the last ones left.
         self.index.reap();
-        let old = self.stripe.table();
+        let old = self.view.table();
         let mut pages = old.pages();
         loop {
             let growth = self.index.growth.load(Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl<'a> Guard<'a> {
 
     /// Replaces the table by the same one elsewhere, close to others that were moved. False without memory.
     pub(super) fn move_table(&self) -> bool {
-        let old = self.stripe.table();
+        let old = self.view.table();
         let Some(new) = self.index.pages.take_packed(old.pages()) else { return false };
         // SAFETY: the table is this thread's own until it is published.
         let target = unsafe { new.buckets() };
@@ -171,7 +171,7 @@ impl<'a> Guard<'a> {
 
     /// Has readers use another table.
     fn publish(&self, old: Table, new: Table) {
-        self.stripe.table.store(new.bits(), Ordering::Release);
+        self.view.table.store(new.bits(), Ordering::Release);
         let epoch = self.index.epochs.advance();
         if old != Table::NONE {
             self.index.lock_retired().push_back((epoch, old));

@@ -3,7 +3,8 @@
 //! Keys are spread over *stripes*. A stripe has its own table of buckets, which grows by an eighth
 //! when it is full, without a pause for the others; its own lock for writers; and its own counter
 //! of versions (`seq`). Readers take no lock: they load the table, look at two buckets, and look
-//! again only if they found nothing while a slot was being displaced.
+//! again only if they found nothing while a slot was being displaced. What they load is kept apart
+//! from what every write changes, or they would wait for the writers' processors.
 //!
 //! Invariant: at most one slot leads to a record of a given key.
 
@@ -21,7 +22,7 @@ use bucket::{Bucket, Candidates, Version};
 pub(crate) use guard::{Guard, Place};
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::sync::{Mutex, MutexGuard};
-use larder_log::{Address, Budget, Epochs, SegmentNumber};
+use larder_log::{Address, Budget, Epochs, SegmentNumber, prefetch};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -32,6 +33,7 @@ use table::{Pages, Table, Tidy};
 /// Memory per stripe: small enough that growing one is short, large enough that a table is many
 /// pages when memory is full of small items.
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
+const BYTES_PER_STRIPE: u64 = (size_of::<Stripe>() + size_of::<View>()) as u64;
 const MIN_STRIPES: u64 = if cfg!(loom) { 2 } else { 64 };
 const MAX_STRIPES: u64 = 1 << 18;
 /// A table grows by one in so many.
@@ -41,25 +43,32 @@ const REBUILD_GROWTH: u32 = 2;
 /// Of a table whose items are counted, one slot in so many stays free: it need not grow at once.
 const REBUILD_SPARE: usize = 5;
 
-/// One stripe. A cache line of its own.
+/// What every write to a stripe changes. A cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Stripe {
     /// 1 while a writer is in it.
     lock: AtomicU32,
+    /// Slots that lead to items. Written under the lock.
+    items: AtomicU32,
+    /// The last version given out. Written under the lock.
+    seq: AtomicU64,
+}
+
+/// What a stripe's readers load. Written under its lock, and seldom.
+#[derive(Debug, Default)]
+struct View {
     version: Version,
     /// [`Table`], packed.
     table: AtomicU64,
-    /// The last version given out. Written under the lock.
-    seq: AtomicU64,
-    /// Slots that lead to items. Written under the lock.
-    items: AtomicU32,
 }
 
 /// The index.
 #[derive(Debug)]
 pub(crate) struct Index {
     stripes: Box<[Stripe]>,
+    /// One for each stripe.
+    views: Box<[View]>,
     shift: u32,
     pages: Pages,
     epochs: Arc<Epochs>,
@@ -89,9 +98,10 @@ impl Index {
     ) -> io::Result<Self> {
         let stripes = (memory / MEMORY_PER_STRIPE).next_power_of_two();
         let stripes = stripes.clamp(MIN_STRIPES, MAX_STRIPES);
-        budget.charge(stripes * size_of::<Stripe>() as u64);
+        budget.charge(stripes * BYTES_PER_STRIPE);
         Ok(Index {
             stripes: (0..stripes).map(|_| Stripe::default()).collect(),
+            views: (0..stripes).map(|_| View::default()).collect(),
             shift: 64 - stripes.trailing_zeros(),
             pages: Pages::reserve(max_memory + (256 << 20), Arc::clone(budget))?,
             epochs: Arc::clone(epochs),
@@ -106,8 +116,8 @@ impl Index {
     }
 
     #[inline]
-    fn stripe(&self, key: &Key<'_>) -> &Stripe {
-        &self.stripes[self.stripe_of(key)]
+    fn view(&self, key: &Key<'_>) -> &View {
+        &self.views[self.stripe_of(key)]
     }
 
     /// Looks a key up without a lock: the first slot with its tag that `matches` accepts.
@@ -120,11 +130,11 @@ impl Index {
         key: &Key<'_>,
         mut matches: impl FnMut(Slot) -> Option<T>,
     ) -> Option<(&AtomicU64, Slot, T)> {
-        let stripe = self.stripe(key);
+        let view = self.view(key);
         loop {
-            let begun = stripe.version.begin();
+            let begun = view.version.begin();
             // SAFETY: a replaced table is reused only after this thread's next quiescent point.
-            let buckets = unsafe { stripe.table().buckets() };
+            let buckets = unsafe { view.table().buckets() };
             if buckets.is_empty() {
                 return None;
             }
@@ -136,7 +146,7 @@ impl Index {
                 }
             }
             let found = bucket::find(buckets, at, key.tag(), &mut matches);
-            if found.is_some() || stripe.version.unchanged(begun) {
+            if found.is_some() || view.version.unchanged(begun) {
                 return found;
             }
         }
@@ -149,13 +159,19 @@ impl Index {
     #[inline]
     pub(crate) unsafe fn prefetch(&self, key: &Key<'_>) {
         // SAFETY: as in `find`.
-        let buckets = unsafe { self.stripe(key).table().buckets() };
+        let buckets = unsafe { self.view(key).table().buckets() };
         if buckets.is_empty() {
             return;
         }
         let at = Candidates::of(key.position(), buckets.len());
-        larder_log::log::prefetch((&raw const buckets[at.first]).cast());
-        larder_log::log::prefetch((&raw const buckets[at.second]).cast());
+        prefetch::for_reading((&raw const buckets[at.first]).cast());
+        prefetch::for_reading((&raw const buckets[at.second]).cast());
+    }
+
+    /// Asks the processor for what [`Index::lock`] writes, which another thread may have written last.
+    #[inline]
+    pub(crate) fn prefetch_lock(&self, key: &Key<'_>) {
+        prefetch::for_writing((&raw const self.stripes[self.stripe_of(key)]).cast());
     }
 
     /// The address that the key's tag leads to, most probably its record's, noted in the key so that
@@ -166,7 +182,7 @@ impl Index {
     #[inline]
     pub(crate) unsafe fn guess(&self, key: &mut Key<'_>) -> Option<Address> {
         // SAFETY: as in `find`.
-        let buckets = unsafe { self.stripe(key).table().buckets() };
+        let buckets = unsafe { self.view(key).table().buckets() };
         if buckets.is_empty() {
             return None;
         }
@@ -184,9 +200,14 @@ impl Index {
     /// Locks the key's stripe for writing.
     #[inline]
     pub(crate) fn lock(&self, key: &Key<'_>) -> Guard<'_> {
-        let stripe = self.stripe(key);
+        self.lock_stripe(self.stripe_of(key))
+    }
+
+    #[inline]
+    fn lock_stripe(&self, number: usize) -> Guard<'_> {
+        let (stripe, view) = (&self.stripes[number], &self.views[number]);
         stripe.acquire();
-        Guard { index: self, stripe }
+        Guard { index: self, stripe, view }
     }
 
     /// Locks every stripe, makes the index empty and gives every later version a number above
@@ -196,23 +217,18 @@ impl Index {
         &self,
         while_locked: impl FnOnce(u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        for stripe in &self.stripes {
-            stripe.acquire();
-        }
-        let newest = self.stripes.iter().map(|s| s.seq.load(Ordering::Relaxed)).max();
-        let fence = newest.unwrap_or(0) + 1;
-        if let Err(error) = while_locked(fence) {
-            self.stripes.iter().for_each(Stripe::release);
-            return Err(error);
-        }
-        let mut tables = Vec::with_capacity(self.stripes.len());
-        for stripe in &self.stripes {
+        let guards: Vec<_> =
+            (0..self.stripes.len()).map(|number| self.lock_stripe(number)).collect();
+        let fence = self.newest_seq(0..self.stripes.len()) + 1;
+        while_locked(fence)?;
+        let mut tables = Vec::with_capacity(guards.len());
+        for Guard { stripe, view, .. } in &guards {
             // The next version is the fence itself: what is older is below it.
             stripe.seq.store(fence - 1, Ordering::Relaxed);
             stripe.items.store(0, Ordering::Relaxed);
-            tables.push(Table::from_bits(stripe.table.swap(0, Ordering::AcqRel)));
-            stripe.release();
+            tables.push(Table::from_bits(view.table.swap(0, Ordering::AcqRel)));
         }
+        drop(guards);
         let epoch = self.epochs.advance();
         self.lock_retired().extend(tables.into_iter().map(|table| (epoch, table)));
         Ok(())
@@ -233,14 +249,14 @@ impl Index {
     /// Gives a stripe without a table one that `items` fit into. Without memory for it, it has to
     /// grow.
     pub(crate) fn reserve(&self, stripe: usize, items: usize) {
-        let stripe = &self.stripes[stripe];
-        if stripe.table() != Table::NONE || items == 0 {
+        let view = &self.views[stripe];
+        if view.table() != Table::NONE || items == 0 {
             return;
         }
         let buckets = (items * REBUILD_SPARE).div_ceil((REBUILD_SPARE - 1) * bucket::SLOTS);
         let pages = buckets.div_ceil(table::BUCKETS_PER_PAGE);
         if let Some(table) = self.pages.take(pages, false) {
-            stripe.table.store(table.bits(), Ordering::Release);
+            view.table.store(table.bits(), Ordering::Release);
         }
     }
 
@@ -317,11 +333,10 @@ impl Index {
             None => false,
             Some(Tidy::Joined) => true,
             Some(Tidy::Move(range)) => {
-                let lies_there = |stripe: &&Stripe| stripe.table().reaches(&range);
-                self.stripes.iter().filter(lies_there).all(|stripe| {
-                    stripe.acquire();
-                    let guard = Guard { index: self, stripe };
-                    !lies_there(&stripe) || guard.move_table()
+                let lies_there = |number: &usize| self.views[*number].table().reaches(&range);
+                (0..self.stripes.len()).filter(lies_there).all(|number| {
+                    let guard = self.lock_stripe(number);
+                    !lies_there(&number) || guard.move_table()
                 })
             }
         }
@@ -334,24 +349,19 @@ impl Index {
 
     /// Calls `visit` for every slot of a stripe, under its lock.
     pub(crate) fn visit_stripe(&self, number: usize, mut visit: impl FnMut(Slot)) {
-        let stripe = &self.stripes[number];
-        stripe.acquire();
-        // SAFETY: the lock keeps the table from being replaced.
-        for place in bucket::places(unsafe { stripe.table().buckets() }) {
+        let guard = self.lock_stripe(number);
+        for place in bucket::places(guard.buckets()) {
             let slot = Slot(place.load(Ordering::Relaxed));
             if !slot.is_empty() {
                 visit(slot);
             }
         }
-        stripe.release();
     }
 
     /// Empties the slots of a stripe that lead into a segment; the answer is their addresses. All of them
     /// lead to items.
     pub(crate) fn take_segment(&self, number: usize, segment: SegmentNumber) -> Vec<Address> {
-        let stripe = &self.stripes[number];
-        stripe.acquire();
-        let guard = Guard { index: self, stripe };
+        let guard = self.lock_stripe(number);
         let mut taken = Vec::new();
         for place in bucket::places(guard.buckets()) {
             let slot = Slot(place.load(Ordering::Relaxed));
@@ -365,9 +375,7 @@ impl Index {
 
     /// Empties the slot of a stripe that leads to an item at `address`, if there is one.
     pub(crate) fn take_address(&self, number: usize, address: Address) {
-        let stripe = &self.stripes[number];
-        stripe.acquire();
-        let guard = Guard { index: self, stripe };
+        let guard = self.lock_stripe(number);
         let mut places = bucket::places(guard.buckets());
         let leads_there = |place: &&AtomicU64| {
             let slot = Slot(place.load(Ordering::Relaxed));
@@ -380,17 +388,12 @@ impl Index {
 
     /// Copies a stripe's table; the answer is its pages, and its slots that lead to items.
     pub(crate) fn copy_table(&self, number: usize, into: &mut Vec<u8>) -> (u32, u32) {
-        let stripe = &self.stripes[number];
-        stripe.acquire();
-        let table = stripe.table();
+        let guard = self.lock_stripe(number);
         into.clear();
-        // SAFETY: the lock keeps the table from being replaced.
-        for place in bucket::places(unsafe { table.buckets() }) {
+        for place in bucket::places(guard.buckets()) {
             into.extend_from_slice(&place.load(Ordering::Relaxed).to_le_bytes());
         }
-        let items = stripe.items.load(Ordering::Relaxed);
-        stripe.release();
-        (table.pages() as u32, items)
+        (guard.view.table().pages() as u32, guard.stripe.items.load(Ordering::Relaxed))
     }
 
     /// Gives a stripe without one a table as [`Index::copy_table`] gave it.
@@ -401,7 +404,6 @@ impl Index {
         items: u32,
         from: &mut impl Read,
     ) -> io::Result<()> {
-        let stripe = &self.stripes[number];
         if pages == 0 {
             return Ok(());
         }
@@ -414,8 +416,8 @@ impl Index {
                 place.store(u64::from_le_bytes(*slot), Ordering::Relaxed);
             }
         }
-        stripe.items.store(items, Ordering::Relaxed);
-        stripe.table.store(table.bits(), Ordering::Release);
+        self.stripes[number].items.store(items, Ordering::Relaxed);
+        self.views[number].table.store(table.bits(), Ordering::Release);
         Ok(())
     }
 
@@ -426,7 +428,7 @@ impl Index {
 
     /// Bytes of RAM of stripes and tables.
     pub(crate) fn bytes(&self) -> u64 {
-        self.pages.used_bytes() + (self.stripes.len() * size_of::<Stripe>()) as u64
+        self.pages.used_bytes() + self.stripes.len() as u64 * BYTES_PER_STRIPE
     }
 
     /// Slots, used and free.
@@ -448,7 +450,9 @@ impl Stripe {
     fn release(&self) {
         self.lock.store(0, Ordering::Release);
     }
+}
 
+impl View {
     #[inline]
     fn table(&self) -> Table {
         Table::from_bits(self.table.load(Ordering::Acquire))

@@ -194,6 +194,12 @@ impl LaneSession {
         Some(address)
     }
 
+    /// Shortly before a write of the key: has other processors give up its stripe's lock.
+    #[inline]
+    pub(crate) fn prefetch_lock(&self, key: &Key<'_>) {
+        self.lane.index.prefetch_lock(key);
+    }
+
     /// As [`LaneSession::prefetch_record`]; what is not in memory begins to be read from the store.
     #[inline]
     pub(crate) fn fetch_record(&self, key: &mut Key<'_>) {

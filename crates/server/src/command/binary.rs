@@ -130,6 +130,7 @@ pub(crate) fn not_kept(output: &mut OutputBuffer<'_>, head: Head) {
 }
 
 /// Whether a request only reads.
+#[inline]
 pub(crate) fn reads(request: &Request<'_>) -> bool {
     matches!(request.command, Command::Get(Get { exptime: None, .. }))
 }

@@ -83,6 +83,16 @@ pub(crate) fn reads(request: &Request<'_>) -> bool {
     }
 }
 
+/// Whether a request writes. Of a retrieval that is not known without a look at its flags: it seldom does.
+#[inline]
+pub(crate) fn locks(request: &Request<'_>) -> bool {
+    match request {
+        Request::Get(_) => false,
+        Request::Meta(command) => !matches!(command.verb, Verb::Get | Verb::Debug),
+        _ => true,
+    }
+}
+
 /// Whether a request carries a value to be stored.
 fn stores(request: &Request<'_>) -> bool {
     match request {

@@ -11,6 +11,8 @@ use larder_protocol::{KeySink, Parse, Then};
 
 /// The most requests of a batch.
 const REQUESTS_MAX: usize = 64;
+/// So many requests ahead locks are prefetched: much earlier, and another thread takes them back.
+const LOCKS_AHEAD: usize = 4;
 
 /// A worker's memory for batches. It is empty between two of them.
 pub(super) struct Scratch<D: Dialect> {
@@ -224,7 +226,10 @@ impl Worker {
         let bytes = input.bytes();
         let (mut done, mut keys_done) = (0, 0);
         let mut x = self.execution(output);
-        for entry in entries {
+        for (number, entry) in entries.iter().enumerate() {
+            if let Some(ahead) = entries.get(number + LOCKS_AHEAD) {
+                self.prefetch_lock(ahead, keys);
+            }
             if x.output.is_full() {
                 input.consume(done);
                 return Some(Step::Stop(Flow::Drain));
@@ -257,6 +262,17 @@ impl Worker {
         }
         input.consume(done);
         None
+    }
+
+    /// For a request that follows shortly.
+    #[inline]
+    fn prefetch_lock<D: Dialect>(&self, entry: &Entry<'_, D>, keys: &[Key<'_>]) {
+        if let Action::Execute(request) = &entry.action
+            && D::locks(request)
+            && let Some(key) = keys[..entry.keys_end].last()
+        {
+            self.session.prefetch_lock(key);
+        }
     }
 
     /// Goes on behind the last whole request of a batch. `keys` are those of the request that

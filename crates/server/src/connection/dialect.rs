@@ -58,6 +58,9 @@ pub(super) trait Dialect: Sized {
     /// Whether a request only reads, so that it can be executed again.
     fn reads(request: &Self::Request<'_>) -> bool;
 
+    /// Whether a request most probably takes the lock of its key's stripe. Asked of every request.
+    fn locks(request: &Self::Request<'_>) -> bool;
+
     /// What is said to the client when what a request did, or what it found, was not kept.
     fn not_kept(request: &Self::Request<'_>) -> Repair;
 }
@@ -124,6 +127,11 @@ impl Dialect for Text {
         command::text::reads(request)
     }
 
+    #[inline]
+    fn locks(request: &Request<'_>) -> bool {
+        command::text::locks(request)
+    }
+
     fn not_kept(request: &Request<'_>) -> Repair {
         if is_noreply(request) { Repair::Silent } else { Repair::Line }
     }
@@ -182,6 +190,11 @@ impl Dialect for Binary {
 
     fn reads(request: &binary::Request<'_>) -> bool {
         command::binary::reads(request)
+    }
+
+    #[inline]
+    fn locks(request: &binary::Request<'_>) -> bool {
+        !command::binary::reads(request)
     }
 
     /// Errors are answered to quiet requests as well.

@@ -1,0 +1,30 @@
+//! Asking the processor for memory before it is needed. A hint: any address is allowed, and nothing changes.
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+
+/// Fetches the line of `at`.
+#[inline]
+pub fn for_reading(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Fetches the line of `at`, and has other processors give it up now: this thread will write to it.
+#[inline]
+pub fn for_writing(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, and a processor that does not know this one does nothing. It is written out
+    // because the intrinsic becomes one for reading unless all processors of the target are known to have it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
