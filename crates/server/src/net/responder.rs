@@ -124,13 +124,13 @@ impl Responder {
     /// Starts a command whose line is complete, unless it is a get.
     fn command(&self, line: &[u8], out: &mut OutputBuffer<'_>) -> Option<Place> {
         let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-        let quiet = line.ends_with(b" noreply");
+        let verb = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let quiet = line.ends_with(b" noreply") || verb == b"ms" && line.ends_with(b" q");
         let mut body = |position: usize, reply: &'static [u8]| {
             let size = words.nth(position).and_then(|word| std::str::from_utf8(word).ok());
             let size = size.and_then(|word| word.parse::<usize>().ok()).unwrap_or(0);
             Place::Body { left: size + 2, reply: if quiet { b"" } else { reply } }
         };
-        let verb = line.split(|byte| *byte == b' ').next().unwrap_or_default();
         let reply: &[u8] = match verb {
             b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => {
                 return Some(body(4, b"STORED\r\n"));
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn answers_with_the_right_number_of_bytes() {
         let asked = b"get a\r\nget a bb  c\r\ngets d\r\nset k 0 0 5\r\n12\r\n5\r\nincr n 1\r\n\
-            set q 0 0 1 noreply\r\nx\r\nmg k v\r\nmg k t\r\nms k 2\r\nab\r\nmn\r\nnonsense\r\nquit\r\n";
+            set q 0 0 1 noreply\r\nx\r\nmg k v\r\nmg k t\r\nms k 2\r\nab\r\nms k 2 q\r\nab\r\nmn\r\nnonsense\r\nquit\r\n";
         let expected = b"VALUE a 0 3\r\nxxx\r\nEND\r\n\
             VALUE a 0 3\r\nxxx\r\nVALUE bb 0 3\r\nxxx\r\nVALUE c 0 3\r\nxxx\r\nEND\r\n\
             VALUE d 0 3 1\r\nxxx\r\nEND\r\nSTORED\r\n1\r\n\
