@@ -166,9 +166,8 @@ impl Fetched {
 
     /// Takes what has arrived. Records that nobody waits for may be forgotten.
     pub(crate) fn turn(&mut self, log: &Log) {
-        if let Some(nobodys) = self.take() {
-            self.release(nobodys);
-        }
+        // Before the calls since the last turn are forgotten: one that found this unreadable and must wait for
+        // something else finds it so again.
         self.unreadable.retain(|place| {
             let wanted = self.arrived.get(place).is_some_and(|record| record.users.get() > 0);
             if !wanted {
@@ -176,6 +175,9 @@ impl Fetched {
             }
             wanted
         });
+        if let Some(nobodys) = self.take() {
+            self.release(nobodys);
+        }
         if self.started.get() > 0 {
             self.collect(log);
         }

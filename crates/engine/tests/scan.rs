@@ -245,3 +245,29 @@ fn what_cannot_be_read_is_left_out_and_counted() {
         assert_eq!((shown.len() as u64 + unreadable, refusal), (u64::from(KEYS), end));
     }
 }
+
+#[test]
+fn a_scan_ends_although_something_unreadable_was_found_before_it() {
+    let mut machine = Machine::start(1, 128 << 20, Durability::Async);
+    machine.fill();
+    for at in (1 << 20..20 << 20).step_by(50_000) {
+        machine.devices[0].flip_bit(at, 3);
+    }
+    let (shown, unreadable, _) = machine.scan_what_can_be_read(|_| {});
+    let damaged: Vec<_> = (0..KEYS).filter(|key| !shown.contains_key(key)).collect();
+    for (at, key) in damaged.iter().step_by(5).enumerate() {
+        // In every second call, so that at times it is found just before the step that comes to it and to
+        // others that cannot be read.
+        let (name, mut calls) = (format!("key{key}"), at);
+        let (_, again, _) = machine.scan_what_can_be_read(|machine| {
+            calls += 1;
+            let key = machine.session.key(name.as_bytes());
+            if calls.is_multiple_of(3)
+                && let Outcome::NeedsRead = machine.session.get(&key)
+            {
+                machine.turn();
+            }
+        });
+        assert_eq!(again, unreadable);
+    }
+}

@@ -7,12 +7,16 @@ use super::{Check, DurableWorld};
 use larder_engine::{CommitState, Health, Outcome, ScanCursor};
 use std::collections::HashSet;
 
+/// Rounds of reading after which a step of a scan has all that it needs.
+const MOST_WAITS: u32 = 100;
+
 impl DurableWorld {
     /// Scans all items while nobody writes, and compares them with the model. It draws no numbers.
     pub(super) fn check_scan(&mut self) -> Check {
         self.tick_all();
         let mut shown = HashSet::new();
         let mut cursor = ScanCursor::default();
+        let mut waits_in_a_row = 0;
         let whole = loop {
             let mut now_shown = Vec::new();
             let visited = self.sessions[0].scan(&mut cursor, &mut |item| {
@@ -27,9 +31,13 @@ impl DurableWorld {
                 }
             }
             match visited {
-                Outcome::Ready(true) | Outcome::AfterCommit(true, _) => {}
+                Outcome::Ready(true) | Outcome::AfterCommit(true, _) => waits_in_a_row = 0,
                 Outcome::Ready(false) | Outcome::AfterCommit(false, _) => break true,
+                Outcome::NeedsRead if waits_in_a_row == MOST_WAITS => {
+                    return Err("a scan waits for ever".into());
+                }
                 Outcome::NeedsRead => {
+                    waits_in_a_row += 1;
                     self.engine.serve_reads();
                     self.tick_all();
                 }
