@@ -48,6 +48,17 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Some of it may not be durable, and never become so: see above.
     fn sync(&self) -> io::Result<()>;
 
+    /// Has later writes to these bytes, which nobody needs any more, cost a [`sync`](Device::sync) as little as
+    /// possible: a file system notes the first write of a block in structures of its own, and a sync
+    /// waits for these too. Afterwards the bytes are zeros, or as they were; no sync is needed before
+    /// they are written. The answer is how many bytes were written.
+    ///
+    /// # Errors
+    /// As [`write_at`](Device::write_at).
+    fn prepare(&self, _offset: u64, _length: usize) -> io::Result<usize> {
+        Ok(0)
+    }
+
     /// After a sync that failed: has reads answer what is there, not what was lost. Otherwise a
     /// restart would read, and believe, what the operating system dropped but still remembers.
     fn forget_lost(&self);

@@ -44,6 +44,8 @@ pub struct FileDevice {
     /// The same around the page cache, and the alignment that it asks for; some file systems have none.
     /// Opened at once, for a process may drop its rights.
     direct: Option<(File, usize)>,
+    /// The file system notes of space that was allocated ahead which blocks were written.
+    notes_first_writes: bool,
     path: PathBuf,
     size: u64,
     is_new: bool,
@@ -88,7 +90,8 @@ impl FileDevice {
         };
         let is_new = length == 0;
         let direct = kernel::open_direct(&file).ok();
-        Ok(FileDevice { file, direct, path: place.path, size, is_new })
+        let notes_first_writes = !place.is_block_device && kernel::notes_first_writes(&file);
+        Ok(FileDevice { file, direct, notes_first_writes, path: place.path, size, is_new })
     }
 
     /// The file or block device, after a directory was resolved.
@@ -119,6 +122,16 @@ impl Device for FileDevice {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
+        check_range(self.size, offset, length)?;
+        match &self.direct {
+            Some((direct, _)) if self.notes_first_writes => {
+                kernel::write_zeros(direct, offset, length).map(|()| length)
+            }
+            _ => Ok(0),
+        }
     }
 
     fn forget_lost(&self) {

@@ -45,6 +45,12 @@ impl Part {
         written
     }
 
+    fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
+        let written = self.device.prepare(offset, length);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        written
+    }
+
     fn sync(&self) -> io::Result<()> {
         // What is counted now has ended, so the device's sync covers it. What ends later may be covered
         // too, but is not known to be.
@@ -119,6 +125,13 @@ impl Device for Joined {
 
     fn sync(&self) -> io::Result<()> {
         self.parts.iter().try_for_each(Part::sync)
+    }
+
+    fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
+        let mut pieces = self.pieces(offset, length)?;
+        pieces.try_fold(0, |written, piece| {
+            Ok(written + self.parts[piece.part].prepare(piece.offset, piece.bytes.len())?)
+        })
     }
 
     fn forget_lost(&self) {

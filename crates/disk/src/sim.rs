@@ -295,6 +295,10 @@ impl Device for SimDevice {
         }
     }
 
+    fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
+        self.write_at(offset, &vec![0; length]).map(|()| length)
+    }
+
     fn forget_lost(&self) {
         self.drop_clean_pages();
     }

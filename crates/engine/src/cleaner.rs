@@ -231,6 +231,9 @@ impl Cleaner {
             return Some(IDLE_POLL);
         }
         self.idle_polls = 0;
+        if lane.durable.as_ref().is_some_and(Durable::is_sync) {
+            lane.log.prepare_place();
+        }
         if warming {
             return Some(Duration::ZERO);
         }

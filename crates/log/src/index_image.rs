@@ -301,7 +301,7 @@ impl Log {
             }
         }
         let free = self.numbers().zip(&rows).filter(|(_, row)| row.usage == Usage::Free);
-        lock(&self.numbers).extend(free.map(|(number, _)| number).rev());
+        lock(&self.numbers).found_free(free.map(|(number, _)| number).rev());
         resident.sort_unstable();
         Ok(resident.into_iter().map(|(_, number)| number).collect())
     }

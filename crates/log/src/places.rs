@@ -2,8 +2,11 @@
 //! store has one.
 
 use crate::address::SegmentNumber;
-use crate::log::{Log, Stream, lock};
+use crate::log::{Claim, Log, Stream, lock};
 use crate::store::Store;
+
+/// Places that must be left for writers while one is prepared.
+const READY_PLACES: usize = 8;
 
 /// What a place lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +36,18 @@ impl Tier {
     }
 }
 
+/// A place that is free.
+#[derive(Clone, Copy, Debug)]
+struct Free {
+    number: SegmentNumber,
+    /// It was free when the log was opened and has not been used since: perhaps nothing was ever written there.
+    blank: bool,
+}
+
 /// Free numbers of each tier; those that were freed last are taken first.
 #[derive(Debug)]
 pub(crate) struct Places {
-    free: [Vec<SegmentNumber>; 2],
+    free: [Vec<Free>; 2],
     /// The last number on the fast device.
     last_fast: SegmentNumber,
 }
@@ -63,17 +74,30 @@ impl Places {
     /// Takes a place on `tier`, or on the other if that has none.
     pub(crate) fn take(&mut self, tier: Tier) -> Option<SegmentNumber> {
         let [wanted, other] = [tier, tier.other()];
-        self.free[wanted as usize].pop().or_else(|| self.free[other as usize].pop())
+        let free = self.free[wanted as usize].pop().or_else(|| self.free[other as usize].pop());
+        free.map(|free| free.number)
+    }
+
+    /// Takes the place on `tier` that would be taken next, if it is blank.
+    fn take_blank(&mut self, tier: Tier) -> Option<SegmentNumber> {
+        self.free[tier as usize].pop_if(|free| free.blank).map(|free| free.number)
     }
 
     /// Gives a place back.
     pub(crate) fn put(&mut self, number: SegmentNumber) {
-        self.free[self.tier(number) as usize].push(number);
+        self.free[self.tier(number) as usize].push(Free { number, blank: false });
+    }
+
+    /// These were free when the log was opened; the last one is taken first.
+    pub(crate) fn found_free(&mut self, numbers: impl IntoIterator<Item = SegmentNumber>) {
+        for number in numbers {
+            self.free[self.tier(number) as usize].push(Free { number, blank: true });
+        }
     }
 
     /// All of them; those that new writes would take first come last.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentNumber> {
-        self.free.iter().rev().flatten().copied()
+        self.free.iter().rev().flatten().map(|free| free.number)
     }
 }
 
@@ -109,6 +133,22 @@ impl Log {
         }
     }
 
+    /// Has the device prepared for what will be written to the place that the next segment of new writes
+    /// takes, if perhaps nothing ever was.
+    pub fn prepare_place(&self) {
+        let Some(store) = &self.store else { return };
+        let number = {
+            let mut numbers = lock(&self.numbers);
+            // Nobody is to be refused a place because this one is taken for a moment.
+            let spare = numbers.len() > Claim::Write.spared() + READY_PLACES;
+            spare.then(|| numbers.take_blank(Tier::of(Stream::Hot))).flatten()
+        };
+        if let Some(number) = number {
+            store.prepare(number);
+            lock(&self.numbers).put(number);
+        }
+    }
+
     /// Places of a tier that are free, reserved ones included.
     pub fn free_places(&self, tier: Tier) -> usize {
         lock(&self.numbers).len_on(tier)
@@ -138,6 +178,19 @@ mod tests {
         places.extend([1, 2, 3, 4]);
         let taken: Vec<_> = (0..5).map(|_| places.take(Tier::of(Stream::Survivors))).collect();
         assert_eq!(taken, [Some(4), Some(3), Some(2), Some(1), None]);
+    }
+
+    #[test]
+    fn a_place_is_blank_until_it_was_used() {
+        let mut places = Places::new(2);
+        places.found_free([4, 3, 2, 1]);
+        assert_eq!(places.take_blank(Tier::Fast), Some(1));
+        places.put(1);
+        assert_eq!(places.take_blank(Tier::Fast), None);
+        assert_eq!(places.take(Tier::Fast), Some(1));
+        assert_eq!(places.take_blank(Tier::Fast), Some(2));
+        assert_eq!(places.take_blank(Tier::Fast), None, "those on the other device are others'");
+        assert_eq!(places.take_blank(Tier::Lower), Some(3));
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl Log {
         }
         survey.segments.sort_by_key(|found| std::cmp::Reverse((found.opened, found.number)));
         self.settle_parts(store, &mut survey, &mut free);
-        lock(&self.numbers).extend(free);
+        lock(&self.numbers).found_free(free);
         Ok(survey)
     }
 

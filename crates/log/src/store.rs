@@ -145,6 +145,14 @@ impl Store {
         self.device.write_at(offset, bytes)
     }
 
+    /// Has the device prepared for a segment. If it cannot, the segment's own writes will tell.
+    pub(crate) fn prepare(&self, number: SegmentNumber) {
+        let place = self.geometry.segment(number);
+        if let Ok(written) = self.device.prepare(place, self.segment_size()) {
+            self.written.fetch_add(written as u64, Ordering::Relaxed);
+        }
+    }
+
     /// Bytes that were written to the device since the store was opened, of whatever kind.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)

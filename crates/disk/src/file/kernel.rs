@@ -1,9 +1,10 @@
 //! Kernel calls on files that the standard library does not have.
 
+use crate::ReadBuffer;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// Allocates the bytes from `length` to `size`; the file is `size` bytes long afterwards.
 pub(super) fn allocate(file: &File, length: u64, size: u64) -> io::Result<()> {
@@ -40,12 +41,37 @@ pub(super) fn free_bytes(file: &File) -> io::Result<Option<u64>> {
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
-/// Opens the same file for reads around the page cache; with what offsets, lengths and memory of
-/// such reads must be multiples of, bytes.
+/// Opens the same file for reads and writes around the page cache; with what offsets, lengths and memory
+/// of these must be multiples of, bytes.
 pub(super) fn open_direct(file: &File) -> io::Result<(File, usize)> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let direct = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
     Ok((direct, direct_alignment(file).unwrap_or(MOST_ALIGNED)))
+}
+
+/// Whether the file's file system is one that notes which blocks of allocated space were written, and writes
+/// them in their place ever after.
+pub(super) fn notes_first_writes(file: &File) -> bool {
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills the structure that the pointer leads to, and keeps no pointer.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call has succeeded, so the structure is filled.
+    let kind = unsafe { found.assume_init() }.f_type;
+    [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC].contains(&kind)
+}
+
+/// Zeros that are written at once, bytes: others can use the device in between.
+const ZEROS: usize = 256 << 10;
+
+/// Writes zeros around the page cache. Both numbers are multiples of 4096.
+pub(super) fn write_zeros(direct: &File, offset: u64, length: usize) -> io::Result<()> {
+    let mut zeros = ReadBuffer::new(0, length.min(ZEROS), MOST_ALIGNED);
+    zeros.bytes_mut().fill(0);
+    (0..length).step_by(ZEROS).try_for_each(|at| {
+        direct.write_all_at(&zeros[..ZEROS.min(length - at)], offset + at as u64)
+    })
 }
 
 /// Every device is content with this alignment, bytes.
