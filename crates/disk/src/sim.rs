@@ -296,6 +296,10 @@ impl Device for SimDevice {
     }
 
     fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
+        // Whoever prepares a device would wait for its release, and may be who is to release it.
+        if self.state().held == Some(Operation::Write) {
+            return Ok(0);
+        }
         self.write_at(offset, &vec![0; length]).map(|()| length)
     }
 

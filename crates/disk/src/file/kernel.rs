@@ -45,7 +45,8 @@ pub(super) fn free_bytes(file: &File) -> io::Result<Option<u64>> {
 /// of these must be multiples of, bytes.
 pub(super) fn open_direct(file: &File) -> io::Result<(File, usize)> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let direct = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let direct =
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
     Ok((direct, direct_alignment(file).unwrap_or(MOST_ALIGNED)))
 }
 
