@@ -36,7 +36,7 @@ pub(crate) struct Execution<'e, 'o> {
     /// Where the reply goes.
     pub(crate) output: &'e mut OutputBuffer<'o>,
     /// What the reply waits for; `None` if it may be sent at once.
-    pub(crate) points: Option<Box<Points>>,
+    pub(crate) points: Option<Points>,
 }
 
 impl Execution<'_, '_> {
@@ -59,7 +59,7 @@ impl Execution<'_, '_> {
     fn wait_for(&mut self, point: CommitPoint) {
         match &mut self.points {
             Some(points) => points.add(point),
-            None => self.points = Some(Box::new(Points::new(point))),
+            None => self.points = Some(Points::new(point)),
         }
     }
 

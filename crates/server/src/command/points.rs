@@ -39,8 +39,8 @@ impl Points {
         })
     }
 
-    /// Bytes of memory that it takes.
-    pub(crate) fn size(&self) -> usize {
-        size_of::<Self>() + self.more.capacity() * size_of::<CommitPoint>()
+    /// Bytes of memory that it takes beside itself.
+    pub(crate) fn allocated(&self) -> usize {
+        self.more.capacity() * size_of::<CommitPoint>()
     }
 }

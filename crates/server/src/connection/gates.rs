@@ -14,7 +14,7 @@ use crate::command::{Points, binary};
 use crate::net::{Budget, OutputBuffer};
 use larder_engine::{CommitPoint, CommitState};
 use larder_protocol::{binary::Head, reply};
-use std::collections::VecDeque;
+use smallvec::SmallVec;
 
 /// What is said instead of a reply whose commit has failed.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Repair {
 struct Gate {
     start: u64,
     end: u64,
-    points: Box<Points>,
+    points: Points,
     repair: Repair,
     /// The rest of a long value follows.
     open: bool,
@@ -61,9 +61,12 @@ const GATE: usize = size_of::<Gate>();
 impl Gate {
     fn cost(&self) -> usize {
         let request = if let Repair::Again(request) = &self.repair { request.len() } else { 0 };
-        GATE + self.points.size() + request
+        GATE + self.points.allocated() + request
     }
 }
+
+/// Bytes of replies that a queue has room for in itself: most clients wait for one short reply.
+const SHORT: usize = 32;
 
 /// How far a release came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,14 +83,14 @@ pub(super) enum Front {
 #[derive(Debug)]
 pub(super) struct Gates {
     /// What is withheld, but for what the output of the running call holds.
-    bytes: Vec<u8>,
+    bytes: SmallVec<[u8; SHORT]>,
     /// The position of the first of these.
     base: u64,
-    gates: VecDeque<Gate>,
+    gates: SmallVec<[Gate; 1]>,
     /// The sum of the gates' costs, in bytes.
     cost: usize,
     /// Of each lane whose commits a gate has waited for, some commit.
-    lanes: Vec<CommitPoint>,
+    lanes: SmallVec<[CommitPoint; 1]>,
     /// Where in the output of the running call the withheld bytes begin.
     split: usize,
     /// What the budget was charged, in bytes.
@@ -100,11 +103,11 @@ impl Gates {
     /// An empty queue, made by a call whose next reply begins at `split` in its output.
     pub(super) fn new(split: usize) -> Self {
         Gates {
-            bytes: Vec::new(),
+            bytes: SmallVec::new(),
             base: 0,
-            gates: VecDeque::new(),
+            gates: SmallVec::new(),
             cost: 0,
-            lanes: Vec::new(),
+            lanes: SmallVec::new(),
             split,
             charged: 0,
             closing: false,
@@ -116,7 +119,7 @@ impl Gates {
         &mut self,
         start: usize,
         output: &mut OutputBuffer<'_>,
-        points: Box<Points>,
+        points: Points,
         repair: Repair,
         open: bool,
     ) {
@@ -125,7 +128,7 @@ impl Gates {
         let gate = Gate { start, end, points, repair, open };
         output.withhold(gate.cost());
         self.cost += gate.cost();
-        self.gates.push_back(gate);
+        self.gates.push(gate);
     }
 
     fn note_lanes(&mut self, points: &Points) {
@@ -160,9 +163,9 @@ impl Gates {
         state: impl Fn(CommitPoint) -> CommitState,
         output: &mut OutputBuffer<'_>,
     ) -> Front {
-        let mut done = 0;
+        let (mut done, mut passed, mut cost) = (0, 0, 0);
         let front = loop {
-            let Some(gate) = self.gates.front() else {
+            let Some(gate) = self.gates.get(passed) else {
                 output.extend(&self.bytes[done..]);
                 done = self.bytes.len();
                 break Front::None;
@@ -177,8 +180,11 @@ impl Gates {
                 CommitState::Failed => break Front::Failed,
             }
             done = end;
-            self.pop();
+            passed += 1;
+            cost += gate.cost();
         };
+        self.gates.drain(..passed);
+        self.cost -= cost;
         self.bytes.drain(..done);
         self.base += done as u64;
         self.split = output.len();
@@ -190,25 +196,23 @@ impl Gates {
         (position - self.base) as usize
     }
 
-    fn pop(&mut self) -> Option<Gate> {
-        let gate = self.gates.pop_front()?;
-        self.cost -= gate.cost();
-        Some(gate)
-    }
-
     /// Whether the last reply goes on behind what is withheld: it has to be released first.
     pub(super) fn is_open(&self) -> bool {
-        self.gates.back().is_some_and(|gate| gate.open)
+        self.gates.last().is_some_and(|gate| gate.open)
     }
 
     /// Whether the first gate is still in the way, as `state` says.
     pub(super) fn is_pending(&self, state: impl Fn(CommitPoint) -> CommitState) -> bool {
-        self.gates.front().is_some_and(|gate| gate.points.state(&state) == CommitState::Pending)
+        self.gates.first().is_some_and(|gate| gate.points.state(&state) == CommitState::Pending)
     }
 
     /// Takes out the first gate, whose commit has failed, and forgets its reply.
     pub(super) fn take_failed(&mut self) -> Option<Failed> {
-        let gate = self.pop()?;
+        if self.gates.is_empty() {
+            return None;
+        }
+        let gate = self.gates.remove(0);
+        self.cost -= gate.cost();
         let len = self.index(gate.end);
         self.bytes.drain(..len);
         self.base += len as u64;
@@ -222,12 +226,12 @@ impl Gates {
     pub(super) fn put_back(
         &mut self,
         failed: Failed,
-        points: Option<Box<Points>>,
+        points: Option<Points>,
         output: &mut OutputBuffer<'_>,
     ) {
         let reply = &output.bytes()[self.split..];
         let len = reply.len() as u64;
-        self.bytes.splice(..0, reply.iter().copied());
+        self.bytes.insert_from_slice(0, reply);
         output.truncate(self.split);
         // The positions of what stands behind it stay: it is this reply that has moved.
         for gate in &mut self.gates {
@@ -239,7 +243,7 @@ impl Gates {
         self.note_lanes(&points);
         let gate = Gate { start, end, points, repair: failed.repair, open: failed.open };
         self.cost += gate.cost();
-        self.gates.push_front(gate);
+        self.gates.insert(0, gate);
     }
 
     /// Whether a change whose reply is withheld has not failed: what is executed again now would see
@@ -258,15 +262,14 @@ impl Gates {
 
     /// Charges what it owns; false if that was refused.
     pub(super) fn charge(&mut self, budget: &impl Budget) -> bool {
-        let owned = self.bytes.capacity()
-            + self.cost
-            + (self.gates.capacity() - self.gates.len()) * GATE
-            + size_of::<Self>();
+        let bytes = if self.bytes.spilled() { self.bytes.capacity() } else { 0 };
+        let gates = (self.gates.capacity() - self.gates.len()) * GATE;
+        let owned = bytes + self.cost + gates + size_of::<Self>();
         if owned > self.charged {
             if !budget.charge(owned - self.charged) {
                 return false;
             }
-        } else {
+        } else if owned < self.charged {
             budget.release(self.charged - owned);
         }
         self.charged = owned;
@@ -283,7 +286,7 @@ impl Gates {
 #[derive(Debug)]
 pub(super) struct Failed {
     /// The commits, one of which has failed.
-    pub(super) points: Box<Points>,
+    pub(super) points: Points,
     /// How its reply is replaced.
     pub(super) repair: Repair,
     /// Whether the rest of a long value would have followed.

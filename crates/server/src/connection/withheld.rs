@@ -163,7 +163,7 @@ impl Worker {
         request: &[u8],
         overtaken: bool,
         output: &mut OutputBuffer<'_>,
-    ) -> (Again, Option<Box<Points>>) {
+    ) -> (Again, Option<Points>) {
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let Parse::Request { request, .. } = D::parse(request, &mut keys) else {
             // It was one when it was executed first.
