@@ -284,8 +284,9 @@ impl DurableWorld {
             if self.machine.is_stopped() {
                 return Ok(());
             }
-            let gone = matches!(self.get(&key)?, Some((None, _)));
-            if gone && self.model.current(&key, self.now).is_some() {
+            let Some((None, commit)) = self.get(&key)? else { continue };
+            // What was deleted and is not waited for any more was flushed, too.
+            if commit.is_none() || self.model.current(&key, self.now).is_some() {
                 self.model.said_gone(&key, None);
             }
         }
