@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 /// One thread's way into the engine: `Send`, but not `Sync`.
 #[derive(Debug)]
@@ -201,13 +202,13 @@ impl Session {
         }
     }
 
-    /// Whether a thread without work should look for some again before it [sleeps](Session::sleep),
-    /// which asks for the commit that was [wanted](Session::wake_on_commit): it should once, and, for
-    /// as long as a busy thread would put the commit off, while most of the many clients that the last
-    /// commit has set free are still to come.
+    /// Whether, and for how long, a thread without work should wait for some before it
+    /// [sleeps](Session::sleep), which asks for the commit that was [wanted](Session::wake_on_commit): it
+    /// should look once more (no time), and, for as long as a busy thread would put the commit off, wait
+    /// while most of the many clients that the last commit has set free are still to come.
     #[inline]
-    pub fn lingers(&mut self) -> bool {
-        self.lanes.iter_mut().fold(false, |any, lane| lane.lingers() | any)
+    pub fn lingers(&mut self) -> Option<Duration> {
+        self.lanes.iter_mut().fold(None, |longest, lane| lane.lingers().max(longest))
     }
 
     /// Whether a thread that was told to [sleep](Session::sleep) should look for work again instead of

@@ -28,6 +28,7 @@ use larder_engine::{Engine, Reads, Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, KeySink, guess_key, reply};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One connection.
 #[derive(Debug)]
@@ -264,7 +265,7 @@ impl Service for Worker {
     }
 
     #[inline]
-    fn lingers(&mut self) -> bool {
+    fn lingers(&mut self) -> Option<Duration> {
         self.session.lingers()
     }
 

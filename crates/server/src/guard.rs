@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use larder_engine::UnixSeconds;
 use larder_protocol::BINARY_MAGIC;
@@ -95,7 +96,7 @@ impl<S: Service> Service for Guard<S> {
     }
 
     #[inline]
-    fn lingers(&mut self) -> bool {
+    fn lingers(&mut self) -> Option<Duration> {
         self.service.lingers()
     }
 

@@ -21,6 +21,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 /// Answers that wait for one commit are many from here on: whoever was set free by the last one is
 /// likely to come back.
@@ -122,7 +123,7 @@ impl LaneSession {
         self.participant.tick();
         self.listens.set(false);
         self.lingered = false;
-        if self.wants_commit.get() && self.has_gathered() {
+        if self.wants_commit.get() && self.left_to_gather().is_zero() {
             self.ask_for_commit();
         }
         if now != self.now {
@@ -135,14 +136,15 @@ impl LaneSession {
     }
 
     /// While there is other work, the commit that something waits for is put off for a while: what a
-    /// commit costs is shared by all who come until then. This says whether the while is over.
-    fn has_gathered(&mut self) -> bool {
-        let Some(durable) = &self.lane.durable else { return true };
+    /// commit costs is shared by all who come until then. This is what is left of it.
+    fn left_to_gather(&mut self) -> Duration {
+        let Some(durable) = &self.lane.durable else { return Duration::ZERO };
         let now = durable.now_us();
         if self.wanted_since == 0 {
             self.wanted_since = now;
         }
-        now.saturating_sub(self.wanted_since) >= durable.gather_us()
+        let gathered = now.saturating_sub(self.wanted_since);
+        Duration::from_micros(durable.gather_us().saturating_sub(gathered))
     }
 
     #[cold]
@@ -385,12 +387,17 @@ impl LaneSession {
 
     /// See [`Session::lingers`](crate::Session::lingers).
     #[inline]
-    pub(crate) fn lingers(&mut self) -> bool {
+    pub(crate) fn lingers(&mut self) -> Option<Duration> {
         if self.lane.durable.is_some() {
             self.fetched.start(&self.lane.log);
         }
-        self.wants_commit.get()
-            && (!std::mem::replace(&mut self.lingered, true) || self.awaits_more())
+        if !self.wants_commit.get() {
+            return None;
+        }
+        if !std::mem::replace(&mut self.lingered, true) {
+            return Some(Duration::ZERO);
+        }
+        self.awaits_more()
     }
 
     /// See [`Session::polls`](crate::Session::polls).
@@ -424,9 +431,12 @@ impl LaneSession {
         };
     }
 
+    /// For how long it is worth waiting for those that the last commit has set free.
     #[cold]
-    fn awaits_more(&mut self) -> bool {
-        self.waited >= MANY && self.waiting.get() < self.waited / 2 && !self.has_gathered()
+    fn awaits_more(&mut self) -> Option<Duration> {
+        let few = self.waited >= MANY && self.waiting.get() < self.waited / 2;
+        let left = if few { self.left_to_gather() } else { Duration::ZERO };
+        (!left.is_zero()).then_some(left)
     }
 
     /// Asks for the commit that calls wait for: all of them share one.

@@ -25,9 +25,12 @@ const LINGER_MS: u64 = 2_000;
 const MAX_LINGERING_REJECTED: usize = 64;
 /// How long accepting stops when it fails for want of descriptors or memory.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// Connections that go on in a turn without an event of their own. Few, so that what has arrived meanwhile
-/// from others does not wait for all of them.
-const STEPS: usize = 8;
+/// Connections that go on in a turn without an event of their own, if they have nothing but replies to send: as
+/// many as were set free by a commit go on in a few turns.
+const STEPS: usize = 64;
+/// For how many of these one counts that has more requests: what has arrived meanwhile from others does
+/// not wait for many of them.
+const STEPS_OF_REQUESTS: usize = 8;
 /// The most input the service sees at a time. More than it may leave, so that every call makes
 /// progress or ends the connection.
 pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
@@ -305,7 +308,13 @@ impl<S: Service, I> Core<S, I> {
 
     /// Those that go on in this turn, one after the other.
     pub(super) fn ready_in_turn(&self) -> usize {
-        self.ready.len().min(STEPS)
+        let mut steps = 0;
+        let in_turn = self.ready.iter().take_while(|&&key| {
+            let requests = self.connections.get(key).is_some_and(|c| !c.input.is_empty());
+            steps += if requests { STEPS_OF_REQUESTS } else { 1 };
+            steps <= STEPS
+        });
+        in_turn.count()
     }
 
     /// The next connection that goes on.

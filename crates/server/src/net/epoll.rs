@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use super::connection::{Admission, Core, INPUT_WINDOW};
 use super::control::{Order, Shared};
@@ -92,14 +93,26 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
     result
 }
 
+/// How many events a wait found.
+fn waited(n: i32) -> io::Result<usize> {
+    if n < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+    }
+    Ok(n as usize)
+}
+
 impl<S: Service> Epoll<S> {
     fn turns(&mut self) -> io::Result<()> {
         let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         loop {
             let wait = !self.core.has_ready();
             let mut n = if wait { 0 } else { self.wait(&mut events, 0)? };
-            while wait && n == 0 && self.core.service.lingers() {
-                n = self.wait(&mut events, 0)?;
+            while wait
+                && n == 0
+                && let Some(time) = self.core.service.lingers()
+            {
+                n = self.wait_for(&mut events, time)?;
             }
             if wait && n == 0 {
                 self.core.service.sleep();
@@ -139,11 +152,27 @@ impl<S: Service> Epoll<S> {
         let (poll, room) = (self.poll.as_raw_fd(), events.len() as i32);
         // SAFETY: the kernel fills at most as many events as the slice has.
         let n = unsafe { libc::epoll_wait(poll, events.as_mut_ptr(), room, limit_ms) };
-        if n < 0 {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+        waited(n)
+    }
+
+    /// Waits for events for a time that may be much shorter than a millisecond.
+    fn wait_for(&self, events: &mut [libc::epoll_event], time: Duration) -> io::Result<usize> {
+        let (poll, room) = (self.poll.as_raw_fd(), events.len() as i32);
+        let limit = libc::timespec {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        // SAFETY: as above; the time lives until the call returns, and no signal mask is given.
+        let n = unsafe {
+            let no_mask = std::ptr::null::<libc::sigset_t>();
+            let (events, limit) = (events.as_mut_ptr(), &raw const limit);
+            libc::syscall(libc::SYS_epoll_pwait2, poll, events, room, limit, no_mask, 0_usize)
+        };
+        match waited(n as i32) {
+            // Before Linux 5.11.
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => self.wait(events, 0),
+            n => n,
         }
-        Ok(n as usize)
     }
 
     /// Receives for all connections first, so that the service can prepare for what they have sent.

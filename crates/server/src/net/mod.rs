@@ -24,6 +24,8 @@ pub use listener::{BindError, Endpoint, Listener};
 pub use options::{BackendChoice, Budget, Options, Unlimited};
 pub use worker::{Backend, BackendKind, Worker, open};
 
+use std::time::Duration;
+
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -102,10 +104,11 @@ pub trait Service {
     /// A turn of the loop begins: the wait for events has ended.
     fn turn(&mut self);
 
-    /// Nothing is to be done. Whether the loop should look for events again before it
-    /// [sleeps](Service::sleep), because what that begins could be shared with others.
-    fn lingers(&mut self) -> bool {
-        false
+    /// Nothing is to be done. Whether, and for how long, the loop should wait for events before it
+    /// [sleeps](Service::sleep), because what that begins could be shared with others; no time: it
+    /// should look for them once more.
+    fn lingers(&mut self) -> Option<Duration> {
+        None
     }
 
     /// The loop is about to block in the kernel.

@@ -51,6 +51,11 @@ impl<T> Slab<T> {
     }
 
     #[inline]
+    pub(super) fn get(&self, key: u32) -> Option<&T> {
+        self.steps.get(key as usize / STEP)?[key as usize % STEP].as_ref()
+    }
+
+    #[inline]
     pub(super) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
         self.steps.get_mut(key as usize / STEP)?[key as usize % STEP].as_mut()
     }

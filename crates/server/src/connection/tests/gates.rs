@@ -99,8 +99,8 @@ impl Commits {
     }
 }
 
-fn points(all: &[CommitPoint]) -> Box<Points> {
-    let mut points = Box::new(Points::new(all[0]));
+fn points(all: &[CommitPoint]) -> Points {
+    let mut points = Points::new(all[0]);
     all[1..].iter().for_each(|&point| points.add(point));
     points
 }
@@ -224,7 +224,7 @@ fn a_refused_charge_leaves_the_account_as_it_was() {
     let mut memory = OutputMemory::default();
     let mut output = memory.buffer(1000);
     let mut gates = Gates::new(0);
-    let point = |position| Box::new(Points::new(CommitPoint { lane: 0, position }));
+    let point = |position| Points::new(CommitPoint { lane: 0, position });
     let mut meter = Meter::default();
     for position in 1..=20 {
         let start = output.len();

@@ -123,8 +123,8 @@ impl<S: Service> Uring<S> {
     /// Waits for completions and looks at each.
     fn turn(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
         let mut wait = !self.core.has_ready();
-        while wait && self.core.service.lingers() {
-            self.ring.enter(false)?;
+        while wait && let Some(time) = self.core.service.lingers() {
+            self.ring.enter_for(time)?;
             wait = !self.ring.has_completions();
         }
         if wait {

@@ -4,8 +4,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use io_uring::types::Fd;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::buffers::BufferRing;
@@ -60,6 +61,18 @@ pub(super) struct Ring {
     ring: IoUring,
 }
 
+/// What became of a call into the kernel.
+fn entered(result: io::Result<usize>) -> io::Result<()> {
+    // The time is over, it was interrupted, or completions must be taken first: the caller does that next.
+    let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
+    match result {
+        Err(error) if !error.raw_os_error().is_some_and(|code| passing.contains(&code)) => {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Ring {
     /// Makes a ring for the calling thread, the best that the kernel offers.
     pub(super) fn new() -> io::Result<Ring> {
@@ -101,19 +114,17 @@ impl Ring {
         let result = unsafe {
             self.ring.submitter().enter::<libc::sigset_t>(queued, want, GET_EVENTS, None)
         };
-        match result {
-            Ok(_) => Ok(()),
-            // Interrupted, or completions must be taken first: the caller does that next.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)
-                ) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(error),
+        entered(result)
+    }
+
+    /// As [`Ring::enter`], but waits for so long at most; without any time, not at all.
+    pub(super) fn enter_for(&mut self, time: Duration) -> io::Result<()> {
+        if time.is_zero() {
+            return self.enter(false);
         }
+        let time = Timespec::from(time);
+        let arguments = SubmitArgs::new().timespec(&time);
+        entered(self.ring.submitter().submit_with_args(1, &arguments))
     }
 
     /// Moves all completions into `into`.
