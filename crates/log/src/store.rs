@@ -54,7 +54,7 @@ pub enum CommitState {
 }
 
 /// What the superblock says, and how much of that the device knows.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Changing {
     /// Its counter is the one that is durable; what is written has the next.
     pub(crate) superblock: Superblock,
@@ -77,6 +77,8 @@ pub struct Store {
     pub(crate) geometry: Geometry,
     fast_segments: u32,
     pub(crate) changing: Mutex<Changing>,
+    /// Held by whoever writes the superblock, and taken before `changing`.
+    writing_superblock: Mutex<()>,
     pub(crate) identity: Identity,
     entries: Box<[Entry]>,
     /// The commit that new records belong to, or the one before it if it is being closed.
@@ -121,6 +123,7 @@ impl Store {
             fast_segments: superblock.fast_segments,
             identity: superblock.identity(),
             changing: Mutex::new(Changing { superblock, changes: 0, durable: 0 }),
+            writing_superblock: Mutex::default(),
             entries: (0..=count).map(|_| Entry::default()).collect(),
             open_commit: AtomicU64::new(next),
             closed_commit: AtomicU64::new(next - 1),
@@ -316,6 +319,7 @@ impl Store {
     /// what a crash before that shows is as uncertain as after any failed write.
     pub fn change_superblock_now(&self, change: impl FnOnce(&mut Superblock)) -> io::Result<()> {
         // The committer waits meanwhile: two writers would write the same copy.
+        let _writing = lock(&self.writing_superblock);
         let mut changing = lock(&self.changing);
         let before = changing.superblock;
         change(&mut changing.superblock);
@@ -343,7 +347,9 @@ impl Store {
     /// Writes the superblock to the older of its copies if it has changed; the answer is for
     /// [`Store::settle_superblock`] after the sync.
     pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<u64>> {
-        let changing = lock(&self.changing);
+        let _writing = lock(&self.writing_superblock);
+        // A copy: whoever only wants to know what it says does not wait for the device.
+        let changing = *lock(&self.changing);
         if !changing.is_dirty() {
             return Ok(None);
         }

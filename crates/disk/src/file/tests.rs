@@ -135,6 +135,29 @@ fn calls_outside_do_not_change_the_file() {
 }
 
 #[test]
+fn what_is_prepared_holds_zeros_or_what_it_did_and_its_neighbours_stay() {
+    let folder = Folder::new("prepare");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    let block = [7; GRAIN as usize];
+    let (start, length) = (GRAIN, SIZE as usize - 2 * GRAIN as usize);
+    let end = start + length as u64;
+    for at in [0, start, end] {
+        device.write_at(at, &block).expect("write");
+    }
+    let written = device.prepare(start, length).expect("prepare");
+    assert!(written == length || written == 0 && !device.notes_first_writes, "{written}");
+    let mut all = vec![9; SIZE as usize];
+    device.read_at(0, &mut all).expect("read");
+    let whole = GRAIN as usize;
+    assert!(all[..whole] == block && all[end as usize..] == block);
+    let first = if written > 0 { [0; GRAIN as usize] } else { block };
+    assert!(all[whole..2 * whole] == first, "not what was written through the page cache");
+    assert!(all[2 * whole..end as usize].iter().all(|&byte| byte == 0));
+    let error = device.prepare(GRAIN, SIZE as usize).expect_err("outside");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
 fn a_file_that_somebody_cut_short_is_a_read_error() {
     let folder = Folder::new("cut");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
