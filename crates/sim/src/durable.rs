@@ -296,7 +296,9 @@ impl DurableWorld {
     fn settle(&mut self) {
         let fails = self.failing_lanes();
         self.model.healthy(|lane| fails.contains(&lane));
-        if !self.engine.superblock_is_behind() {
+        // The power may have gone between the flushes of two lanes, of which the first is for good.
+        let partly = self.several && self.machine.is_stopped();
+        if !self.engine.superblock_is_behind() && !partly {
             self.model.not_flushed();
         }
         let session = &self.sessions[0];

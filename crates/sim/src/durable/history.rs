@@ -236,7 +236,8 @@ impl Histories {
     ) -> Result<(), String> {
         let history = self.of.get_mut(key).ok_or("no history")?;
         let failed = self.failed.get(key).into_iter().flatten();
-        let possible = history.iter().chain(failed).any(|past| {
+        let mut states = history.iter().chain(failed);
+        let possible = states.clone().any(|past| {
             let evicted = found.is_some() && past.live_evicted(now) == found.as_ref();
             evicted || past.live(now) == found.as_ref()
         });
@@ -246,7 +247,7 @@ impl Histories {
         }
         // What did not fit into memory any more may come back with another restart.
         let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
-        if history.iter().any(|past| past.item.is_some() && past.live(now).is_none()) {
+        if states.any(|past| past.item.is_some() && past.live(now).is_none()) {
             self.expired.insert(key.to_vec());
         }
         let evicts = evicts && lost != Lost::Yes;

@@ -127,7 +127,9 @@ impl DurableWorld {
     /// A lane that had a lower device is not opened without it, nor with another one in its place.
     fn check_wrong_lower(&mut self, machine: &Machine) -> Check {
         let mut wrong = machine.image();
-        let needed = self.needed();
+        // One that is drained and empty may have been let go when the power went.
+        let mut needed = self.needed();
+        needed.retain(|lane| !lane.draining || lane.partitions > 0);
         let had = |part: &Part| {
             let had = |lane: &LaneState| lane.name == part.name && lane.lower.is_some();
             needed.iter().any(had)
