@@ -9,8 +9,9 @@ use larder_disk::SimDevice;
 use larder_engine::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
-use std::time::Duration;
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 /// By how much the clock moves whenever somebody looks at it: all that a commit takes here.
 const TICK_US: u64 = 10;
@@ -91,6 +92,71 @@ fn the_first_of_many_waits_for_the_others_but_not_for_long() {
     session.tick(1);
     set_all(&mut session, 20);
     assert_eq!(lingers(&mut session), ONCE);
+}
+
+/// Wakes a thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Stores under a key of the lane at this position, for a client that waits.
+fn set_in(session: &Session, engine: &Engine, lane: usize, number: u32) -> CommitPoint {
+    let mut keys = (0_u32..).map(|more| [number.to_le_bytes(), more.to_le_bytes()].concat());
+    let key = keys.find(|key| engine.lane_of(key) == Some(lane)).unwrap();
+    let stored = session.store(&session.key(&key), Store::set(b"value", 0, Expiry::NEVER));
+    let Outcome::AfterCommit(Stored::Stored { .. }, point) = stored else { panic!("{stored:?}") };
+    session.wake_on_commit(point);
+    point
+}
+
+fn wait_for(session: &Session, point: CommitPoint) {
+    let began = Instant::now();
+    while session.commit_state(point) == CommitState::Pending {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody has begun this commit");
+        thread::park_timeout(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_lane_that_lingers_keeps_no_other_waiting() {
+    // A commit takes a while, and then time stands still.
+    let (time, step) = (AtomicU64::new(0), Arc::new(AtomicU64::new(300)));
+    let steps = Arc::clone(&step);
+    let clock = move || {
+        Duration::from_micros(time.fetch_add(steps.load(Ordering::Relaxed), Ordering::Relaxed))
+    };
+    let device = |at: u64| StoreDevice {
+        name: format!("device{at}"),
+        device: Arc::new(SimDevice::new(64 << 20, at + 1)),
+        lower: None,
+        seeds: [at * 3 + 1, at * 3 + 2, at * 3 + 3],
+    };
+    let store = StoreOptions {
+        devices: (0..2).map(device).collect(),
+        clock: MonotonicClock(Arc::new(clock)),
+        ..store(Arc::new(SimDevice::new(1 << 20, 1)), Durability::Sync)
+    };
+    let options = Options { memory: 64 << 20, store: Some(store), ..Options::default() };
+    let engine = Engine::open(options).unwrap();
+    let mut session = engine.session(Waker::from(Arc::new(Unpark(thread::current()))));
+    session.tick(1);
+    let points = (0..40).map(|number| set_in(&session, &engine, 0, number));
+    let last = points.last().unwrap();
+    session.sleep();
+    wait_for(&session, last);
+    session.tick(1);
+    step.store(0, Ordering::Relaxed);
+
+    let first_of_many = set_in(&session, &engine, 0, 40);
+    let alone = set_in(&session, &engine, 1, 41);
+    assert_eq!(session.lingers(), Some(Duration::ZERO));
+    assert!(session.lingers().is_some_and(|time| !time.is_zero()), "for the first lane");
+    wait_for(&session, alone);
+    assert_eq!(session.commit_state(first_of_many), CommitState::Pending);
 }
 
 fn polls(session: &mut Session) -> u32 {

@@ -158,8 +158,7 @@ impl LaneSession {
     /// The thread is about to block in the kernel: it holds no items. The next `tick` ends this.
     #[inline]
     pub(crate) fn sleep(&mut self) {
-        self.expect();
-        self.ask_for_commit();
+        self.end_turn();
         if self.lane.durable.is_some() {
             self.fetched.start(&self.lane.log);
         }
@@ -397,7 +396,18 @@ impl LaneSession {
         if !std::mem::replace(&mut self.lingered, true) {
             return Some(Duration::ZERO);
         }
-        self.awaits_more()
+        let longer = self.awaits_more();
+        if longer.is_none() {
+            // Now: the thread may linger for another lane.
+            self.end_turn();
+        }
+        longer
+    }
+
+    /// Has what is waited for begun.
+    fn end_turn(&mut self) {
+        self.expect();
+        self.ask_for_commit();
     }
 
     /// See [`Session::polls`](crate::Session::polls).
