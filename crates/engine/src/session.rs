@@ -205,7 +205,8 @@ impl Session {
     /// Whether, and for how long, a thread without work should wait for some before it
     /// [sleeps](Session::sleep), which asks for the commit that was [wanted](Session::wake_on_commit): it
     /// should look once more (no time), and, for as long as a busy thread would put the commit off, wait
-    /// while most of the many clients that the last commit has set free are still to come.
+    /// while most of the many clients that the last commit has set free are still to come. A lane that has
+    /// nothing to wait for has its commit begun here, whatever the others wait for.
     #[inline]
     pub fn lingers(&mut self) -> Option<Duration> {
         self.lanes.iter_mut().fold(None, |longest, lane| lane.lingers().max(longest))

@@ -99,6 +99,13 @@ impl Machine {
         self.turn();
     }
 
+    /// Bits of many records flip on the first device.
+    fn rot(&self) {
+        for at in (1 << 20..20 << 20).step_by(50_000) {
+            self.devices[0].flip_bit(at, 3);
+        }
+    }
+
     /// How often each key is shown, with something else done after each call.
     fn scan(&mut self, beside: impl FnMut(&mut Machine)) -> HashMap<u32, u32> {
         let (shown, unreadable, refusal) = self.scan_what_can_be_read(beside);
@@ -237,9 +244,7 @@ fn what_cannot_be_read_is_left_out_and_counted() {
     {
         let mut machine = Machine::with(1, 128 << 20, Durability::Async, when_full);
         machine.fill();
-        for at in (1 << 20..20 << 20).step_by(50_000) {
-            machine.devices[0].flip_bit(at, 3);
-        }
+        machine.rot();
         let (shown, unreadable, refusal) = machine.scan_what_can_be_read(|_| {});
         assert!(unreadable > 100, "{unreadable}");
         assert_eq!((shown.len() as u64 + unreadable, refusal), (u64::from(KEYS), end));
@@ -250,13 +255,11 @@ fn what_cannot_be_read_is_left_out_and_counted() {
 fn a_scan_ends_although_something_unreadable_was_found_before_it() {
     let mut machine = Machine::start(1, 128 << 20, Durability::Async);
     machine.fill();
-    for at in (1 << 20..20 << 20).step_by(50_000) {
-        machine.devices[0].flip_bit(at, 3);
-    }
+    machine.rot();
     let (shown, unreadable, _) = machine.scan_what_can_be_read(|_| {});
     let damaged: Vec<_> = (0..KEYS).filter(|key| !shown.contains_key(key)).collect();
     for (at, key) in damaged.iter().step_by(5).enumerate() {
-        // In every second call, so that at times it is found just before the step that comes to it and to
+        // In every third call, so that at times it is found just before the step that comes to it and to
         // others that cannot be read.
         let (name, mut calls) = (format!("key{key}"), at);
         let (_, again, _) = machine.scan_what_can_be_read(|machine| {

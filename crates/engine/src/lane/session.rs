@@ -404,7 +404,7 @@ impl LaneSession {
         longer
     }
 
-    /// Has what is waited for begun.
+    /// Has the commit that is waited for begun, if that was not done, and what is worth polling for noted.
     fn end_turn(&mut self) {
         self.expect();
         self.ask_for_commit();

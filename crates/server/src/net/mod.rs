@@ -24,10 +24,9 @@ pub use listener::{BindError, Endpoint, Listener};
 pub use options::{BackendChoice, Budget, Options, Unlimited};
 pub use worker::{Backend, BackendKind, Worker, open};
 
-use std::time::Duration;
-
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
