@@ -103,8 +103,8 @@ impl Lane {
         if lost > 0 && self.may_lose_nothing() {
             return Err(StoreError::Damaged { records: lost });
         }
-        // Segments of commits that failed may have been opened after the last good one.
-        let newest = survey.segments.iter().map(|found| found.opened).fold(newest, u64::max);
+        // Segments of commits that failed may have been opened after the last good one, and maps written since.
+        let newest = survey.segments.iter().map(Found::newest_known).fold(newest, u64::max);
         self.log.finish_recovery(&survey, &loaded, &useless, newest)?;
         self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
         self.begin_life(store, options, seq_limit)?;

@@ -60,6 +60,12 @@ impl Found {
         let (number, opened) = (header.segment, header.opened);
         Found { number, header, opened, end: 0, meta: None, dead: Box::default() }
     }
+
+    /// The greatest commit that its header or its dead map tells of. Later ones must have greater numbers, or what
+    /// they supersede here would pass for covered by that map; commits without records leave no other trace.
+    pub fn newest_known(&self) -> u64 {
+        self.opened.max(self.meta.map_or(0, |meta| meta.cover))
+    }
 }
 
 /// What lies on a device.
