@@ -1,0 +1,131 @@
+//! What was deleted does not come back when the tombstone's segment is freed, however numbers of commits and
+//! restarts lie between what is marked as dead and what is not.
+
+#[path = "common/store.rs"]
+mod common;
+
+use common::store;
+use larder_disk::SimDevice;
+use larder_engine::{
+    Delete, Deleted, Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Session, Store,
+    WhenFull,
+};
+use std::sync::Arc;
+use std::task::Waker;
+
+const NOW: u32 = 1000;
+const VALUE: usize = 10_000;
+const LARGE: usize = 4 << 20;
+
+struct Machine {
+    device: Arc<SimDevice>,
+    engine: Arc<Engine>,
+    session: Session,
+    cleaner: ManualCleaner,
+}
+
+impl Machine {
+    fn start(device: SimDevice) -> Machine {
+        let device = Arc::new(device);
+        let store = store(Arc::<SimDevice>::clone(&device), Durability::Async);
+        let (memory, when_full) = (32 << 20, WhenFull::Refuse);
+        let store = Some(store);
+        let options =
+            Options { memory, max_item_size: LARGE as u64, when_full, store, ..Options::default() };
+        let engine = Engine::open_without_threads(options).unwrap();
+        let mut session = engine.session(Waker::noop().clone());
+        session.tick(NOW);
+        Machine { device, engine, session, cleaner: ManualCleaner::default() }
+    }
+
+    /// Another process goes on with what the first has written.
+    fn restarted(self) -> Machine {
+        Machine::start(self.device.image())
+    }
+
+    /// Whether there was room, without anything done to make some.
+    fn set(&mut self, key: u32, len: usize) -> bool {
+        let (name, value) = (format!("key{key}"), vec![b'v'; len]);
+        let store = Store::set(&value, 0, Expiry::NEVER);
+        match self.session.store(&self.session.key(name.as_bytes()), store) {
+            Outcome::Ready(_) => true,
+            Outcome::NeedsSpace | Outcome::Refused(_) => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether there was one.
+    fn delete(&mut self, key: u32) -> bool {
+        let name = format!("key{key}");
+        loop {
+            match self.session.delete(&self.session.key(name.as_bytes()), &Delete::default()) {
+                Outcome::Ready(deleted) => return deleted == Deleted::Deleted,
+                Outcome::NeedsRead => self.read(),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn is_there(&mut self, key: u32) -> bool {
+        let name = format!("key{key}");
+        loop {
+            match self.session.get(&self.session.key(name.as_bytes())) {
+                Outcome::Ready(found) => return found.is_some(),
+                Outcome::NeedsRead => {}
+                other => panic!("{other:?}"),
+            }
+            self.read();
+        }
+    }
+
+    fn read(&mut self) {
+        self.engine.serve_reads();
+        self.session.tick(NOW);
+    }
+
+    fn commit(&mut self) {
+        assert!(self.engine.commit());
+        self.session.tick(NOW);
+    }
+
+    /// Frees what is dead, until somebody who wants much room finds it; with so many commits after each turn.
+    fn clean(&mut self, commits: u32) {
+        assert!(!self.set(u32::MAX, LARGE - 1000), "there is too much room");
+        for _ in 0..20 {
+            self.engine.clean(&mut self.cleaner);
+            self.session.tick(NOW);
+            (0..commits).for_each(|_| self.commit());
+        }
+    }
+}
+
+/// Commits that write no record leave nothing behind but, perhaps, the number in a dead map. A new process that
+/// gave their numbers to its own commits would take what these supersede for marked.
+#[test]
+fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
+    let mut machine = Machine::start(SimDevice::new(24 << 20, 1));
+    let mut keys = 0;
+    while machine.set(keys, VALUE) {
+        keys += 1;
+        machine.commit();
+    }
+    assert!(keys > 1000, "{keys} have room");
+    // Their tombstones come to lie in a segment of which nothing is alive.
+    assert!((300..600).all(|key| machine.delete(key)));
+    machine.commit();
+    machine = machine.restarted();
+    let last = machine.engine.open_commit(0);
+    (0..200).for_each(|_| machine.commit());
+    // That segment is freed when all others have dead maps, which are as new as the commits that wrote nothing.
+    machine.clean(5);
+    machine = machine.restarted();
+    assert!(machine.engine.open_commit(0) > last + 200);
+    // Nothing else is written, so this tombstone has a segment of its own, which is freed like the first.
+    assert!(machine.delete(0));
+    machine.commit();
+    machine = machine.restarted();
+    machine.clean(1);
+    machine = machine.restarted();
+    assert!(!machine.is_there(0), "what was deleted is back");
+    assert!(machine.is_there(1));
+}
