@@ -185,6 +185,9 @@ impl Cleaner {
             unreadable += usize::from(last == Step::Unreadable);
             self.reap(lane);
         }
+        if !overdrawn(lane) && lane.ends_must_go.swap(false, Ordering::Relaxed) {
+            self.clean_kept_ends(lane);
+        }
         if !overdrawn(lane) && lane.index.take_full() {
             self.evict_coldest(lane);
         }
@@ -500,6 +503,25 @@ impl Cleaner {
                 let task = Task { stream, fate: Fate::Sweep, whole: true };
                 // Without a store nothing is read.
                 let _ = self.walk(lane, task, number, &mut Vec::new());
+            }
+        }
+    }
+
+    /// Cleans a segment that stays although records were removed from it without a newer version.
+    fn clean_kept_ends(&mut self, lane: &Lane) {
+        let Some(store) = lane.log.store() else { return };
+        let settled = lane.log.settled();
+        for stream in [Stream::Hot, Stream::Survivors] {
+            for sealed in lane.log.sealed(stream) {
+                let number = sealed.segment;
+                if !store.kept_ends(number).is_empty()
+                    && sealed.sealed <= settled
+                    && lane.log.is_settled(number)
+                    && !self.stays(lane, number)
+                {
+                    self.clean(lane, stream, number, Fate::Keep);
+                    return;
+                }
             }
         }
     }

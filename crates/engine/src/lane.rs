@@ -96,6 +96,8 @@ pub(crate) struct Lane {
     pub(crate) full: AtomicBool,
     /// No memory can be freed, not even for what is to be read.
     pub(crate) frames_full: AtomicBool,
+    /// Keys are to come here, and wait for the segments that keep ends to be cleaned.
+    pub(crate) ends_must_go: AtomicBool,
     /// Items have been evicted: the ghost queue is worth a look.
     pub(crate) evicts: AtomicBool,
     /// With a store: what is shared about durability.
@@ -225,6 +227,7 @@ impl Lane {
             flush_at: AtomicU32::new(0),
             full: AtomicBool::new(false),
             frames_full: AtomicBool::new(false),
+            ends_must_go: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
             durable: options.store.as_ref().map(|store| Durable::new(&store.common)),
             committer: Mutex::default(),
@@ -510,6 +513,17 @@ impl Lane {
         if let Some(thread) = &*lock(&self.cleaner) {
             thread.unpark();
         }
+    }
+
+    /// Whether keys may come here now: what stays half evicted until its segment is cleaned could come back with
+    /// them. If there is something, the cleaner is asked to clean it.
+    pub(crate) fn receives(&self) -> bool {
+        let receives = !self.log.keeps_ends();
+        if !receives {
+            self.ends_must_go.store(true, Ordering::Relaxed);
+            self.kick_cleaner();
+        }
+        receives
     }
 
     /// A record of `bytes` in `segment` is dead.

@@ -316,8 +316,7 @@ impl Mover {
         let table = *lock(&engine.table);
         let works = |number| engine.lanes[engine.position_of(number)].health() == Health::Good;
         let rested = |first: usize| self.tired.get(&first).is_none_or(|tired| tired.wait == 0);
-        // What stays half evicted until its segment is cleaned could come back with its keys.
-        let receives = |number| !engine.lanes[engine.position_of(number)].log.keeps_ends();
+        let receives = |number| engine.lanes[engine.position_of(number)].receives();
         let run = run_length(engine);
         let next = next_motion(&table, &engine.capacities(), run, works, receives, rested);
         let (partitions, from, to) = next?;

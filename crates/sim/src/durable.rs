@@ -73,6 +73,8 @@ pub struct DurableWorld {
     reading: bool,
     /// What was found after a restart is being compared: the model's commits are those of the life before.
     restarting: bool,
+    /// A flush was refused, and it is not known yet which lanes are empty all the same.
+    unsure: bool,
     /// Calls do not wait for room.
     hurry: bool,
     anomaly: anomaly::Armed,
@@ -163,6 +165,7 @@ impl DurableWorld {
             flight: None,
             reading: false,
             restarting: false,
+            unsure: false,
             hurry: false,
             anomaly,
             seen: Seen::default(),
@@ -297,7 +300,7 @@ impl DurableWorld {
         let fails = self.failing_lanes();
         self.model.healthy(|lane| fails.contains(&lane));
         // The power may have gone between the flushes of two lanes, of which the first is for good.
-        let partly = self.several && self.machine.is_stopped();
+        let partly = self.unsure || self.several && self.machine.is_stopped();
         if !self.engine.superblock_is_behind() && !partly {
             self.model.not_flushed();
         }

@@ -267,7 +267,10 @@ impl DurableWorld {
         let flushed = self.finish(|session| session.flush_all(None))?.is_some();
         self.model.flushed(flushed);
         if !flushed && self.several {
+            // The power may go before that is known of all keys.
+            self.unsure = true;
             self.check_partly_flushed()?;
+            self.unsure = self.machine.is_stopped();
         }
         if flushed && self.random.one_in(4) { self.crash() } else { Ok(()) }
     }
