@@ -45,7 +45,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Makes everything durable that was written before this call.
     ///
     /// # Errors
-    /// Some of it may not be durable, and never become so: see above.
+    /// Some of it may not be durable, and never become so: see above. Reads answer what is there from now on,
+    /// not what was lost: a restart would read, and believe, what the operating system has dropped but still
+    /// remembers. Of a loss one sync tells, whoever called it: threads that share a device must tell
+    /// each other.
     fn sync(&self) -> io::Result<()>;
 
     /// Has later writes to these bytes, which nobody needs any more, cost a [`sync`](Device::sync) as little as
@@ -58,10 +61,6 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn prepare(&self, _offset: u64, _length: usize) -> io::Result<usize> {
         Ok(0)
     }
-
-    /// After a sync that failed: has reads answer what is there, not what was lost. Otherwise a
-    /// restart would read, and believe, what the operating system dropped but still remembers.
-    fn forget_lost(&self);
 
     /// A queue for reads that go on while their thread does other things. Each that ends makes
     /// `event`, an eventfd, readable.

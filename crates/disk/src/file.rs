@@ -18,7 +18,7 @@ use crate::device::check_range;
 use crate::{Device, OpenError, ReadQueue};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -121,7 +121,7 @@ impl Device for FileDevice {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data().inspect_err(|_| kernel::forget_clean_pages(&self.file))
     }
 
     fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
@@ -132,13 +132,6 @@ impl Device for FileDevice {
             }
             _ => Ok(0),
         }
-    }
-
-    fn forget_lost(&self) {
-        // Pages that could not be written count as clean, and clean pages are given up. Those that
-        // still wait to be written stay. It is an advice, so there is no error worth a reaction.
-        // SAFETY: the descriptor is open, and the call touches no memory of this process.
-        unsafe { libc::posix_fadvise(self.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
 
     fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {

@@ -134,10 +134,6 @@ impl Device for Joined {
         })
     }
 
-    fn forget_lost(&self) {
-        self.parts.iter().for_each(|part| part.device.forget_lost());
-    }
-
     /// Reads of its queue must lie on one of the devices.
     fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         let [first, second] = &self.parts;

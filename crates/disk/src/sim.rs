@@ -200,12 +200,6 @@ impl SimDevice {
         self.state().cache.flip(offset, bit);
     }
 
-    /// Makes the operating system forget what it need not write any more. After a failed sync that
-    /// is the moment when reads begin to answer the content from before the lost writes.
-    pub fn drop_clean_pages(&self) {
-        self.state().cache.drop_clean();
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -303,10 +297,6 @@ impl Device for SimDevice {
         self.write_at(offset, &vec![0; length]).map(|()| length)
     }
 
-    fn forget_lost(&self) {
-        self.drop_clean_pages();
-    }
-
     fn sync(&self) -> io::Result<()> {
         let entered = self.state();
         let covered = entered.cache.next_write();
@@ -319,6 +309,7 @@ impl Device for SimDevice {
             }
             Verdict::Fail(error) => {
                 state.cache.fail_sync(covered, &mut state.random);
+                state.cache.drop_clean();
                 Err(error)
             }
             Verdict::Stop => {

@@ -454,9 +454,6 @@ impl Lane {
     ) {
         *lock(&durable.reason) = error.to_string();
         durable.failing.store(true, Ordering::Release);
-        if let Some(store) = self.log.store() {
-            store.device().forget_lost();
-        }
         if durable.mode != Durability::Sync {
             self.log.retry_commit(&mut committer.log, closed);
             durable.wake();
@@ -572,9 +569,10 @@ impl Lane {
         }
         committer.ended = true;
         let settled = self.log.unsynced_bytes() == 0 && committer.changes.is_empty();
+        let failed_syncs = store.failed_syncs();
         let image = if settled { self.save_image()? } else { None };
         // What the superblock names must be there when it does.
-        store.device().sync()?;
+        store.sync(failed_syncs)?;
         let next_commit = store.open_commit();
         store.change_superblock_now(|superblock| {
             superblock.clean = true;

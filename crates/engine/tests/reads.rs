@@ -48,8 +48,6 @@ impl Device for Queued {
         self.device.sync()
     }
 
-    fn forget_lost(&self) {}
-
     fn read_queue(&self, _event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         let (device, most) = (Arc::clone(&self.device), Arc::clone(&self.most));
         Ok(Box::new(Reads { device, noted: Vec::new(), most }))

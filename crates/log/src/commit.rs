@@ -253,6 +253,7 @@ impl Log {
     /// given to [`Log::fail_commits`].
     pub fn write_commit(&self, committer: &mut Committer, closed: &Closed) -> io::Result<Written> {
         let store = self.durable_log();
+        let failed_syncs = store.failed_syncs();
         let mut written = Written { tails: committer.tails, ..Written::default() };
         self.write_cuts(store, committer, &mut written)?;
         self.write_summaries(store, committer);
@@ -275,7 +276,7 @@ impl Log {
         self.write_maps(store, committer, &mut written)?;
         self.write_free_marks(store, &mut written)?;
         written.superblock = store.write_changed_superblock()?;
-        store.device.sync()?;
+        store.sync(failed_syncs)?;
         Ok(written)
     }
 

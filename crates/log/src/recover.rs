@@ -357,6 +357,7 @@ impl Log {
         newest: u64,
     ) -> io::Result<()> {
         let store = self.durable_log();
+        let failed_syncs = store.failed_syncs();
         let mut written = Written::default();
         for &number in useless {
             // What is torn now would look damaged when later commits have followed it.
@@ -381,7 +382,7 @@ impl Log {
             let sealed = Sealed { segment: found.number, sealed: 0 };
             lock(&self.queues[usize::from(segment.stream())]).push_back(sealed);
         }
-        store.device.sync()?;
+        store.sync(failed_syncs)?;
         for (number, version) in written.into_metas() {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }

@@ -79,6 +79,10 @@ pub struct Store {
     pub(crate) changing: Mutex<Changing>,
     /// Held by whoever writes the superblock, and taken before `changing`.
     writing_superblock: Mutex<()>,
+    /// Held by whoever syncs the device.
+    syncing: Mutex<()>,
+    /// How many syncs have failed.
+    failed_syncs: AtomicU64,
     pub(crate) identity: Identity,
     entries: Box<[Entry]>,
     /// The commit that new records belong to, or the one before it if it is being closed.
@@ -124,6 +128,8 @@ impl Store {
             identity: superblock.identity(),
             changing: Mutex::new(Changing { superblock, changes: 0, durable: 0 }),
             writing_superblock: Mutex::default(),
+            syncing: Mutex::default(),
+            failed_syncs: AtomicU64::new(0),
             entries: (0..=count).map(|_| Entry::default()).collect(),
             open_commit: AtomicU64::new(next),
             closed_commit: AtomicU64::new(next - 1),
@@ -146,6 +152,28 @@ impl Store {
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.device.write_at(offset, bytes)
+    }
+
+    /// How many syncs have failed: what [`Store::sync`] has to know from before the writes that it is for.
+    pub fn failed_syncs(&self) -> u64 {
+        self.failed_syncs.load(Ordering::Acquire)
+    }
+
+    /// Syncs the device, for writes that began when so many syncs had [failed](Store::failed_syncs).
+    ///
+    /// # Errors
+    /// Those of the device; also if another sync has failed since, which may have lost these writes: the device
+    /// tells of a loss only once.
+    pub fn sync(&self, failed_syncs: u64) -> io::Result<()> {
+        // One after the other: one that failed is counted before the next can succeed.
+        let _syncing = lock(&self.syncing);
+        let synced = self.device.sync();
+        if synced.is_err() {
+            self.failed_syncs.fetch_add(1, Ordering::Release);
+        } else if self.failed_syncs() != failed_syncs {
+            return Err(io::Error::other("the device has lost writes in another sync"));
+        }
+        synced
     }
 
     /// Has the device prepared for a segment. If it cannot, the segment's own writes will tell.
@@ -324,7 +352,8 @@ impl Store {
         let before = changing.superblock;
         change(&mut changing.superblock);
         changing.changes += 1;
-        let written = self.write_superblock(&changing).and_then(|()| self.device.sync());
+        let failed_syncs = self.failed_syncs();
+        let written = self.write_superblock(&changing).and_then(|()| self.sync(failed_syncs));
         match written {
             Ok(()) => {
                 changing.superblock.counter += 1;
@@ -507,3 +536,6 @@ impl Store {
         std::mem::take(&mut *lock(&self.unsynced[stream as usize]))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

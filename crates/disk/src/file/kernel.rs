@@ -41,6 +41,14 @@ pub(super) fn free_bytes(file: &File) -> io::Result<Option<u64>> {
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
+/// Has reads of the file answer what is on its device where nothing waits to be written. Pages that could not be
+/// written count as clean.
+pub(super) fn forget_clean_pages(file: &File) {
+    // It is an advice, so there is no error worth a reaction.
+    // SAFETY: the descriptor is open, and the call touches no memory of this process.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+}
+
 /// Opens the same file for reads and writes around the page cache; with what offsets, lengths and memory
 /// of these must be multiples of, bytes.
 pub(super) fn open_direct(file: &File) -> io::Result<(File, usize)> {

@@ -191,8 +191,6 @@ impl Device for Queued {
         self.0.sync()
     }
 
-    fn forget_lost(&self) {}
-
     fn read_queue(&self, _event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         let device = Arc::clone(&self.0);
         Ok(Box::new(Reads { device, noted: VecDeque::new(), ended: VecDeque::new() }))

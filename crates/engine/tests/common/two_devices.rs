@@ -290,10 +290,6 @@ impl Device for Wired {
     fn sync(&self) -> io::Result<()> {
         self.change().sync()
     }
-
-    fn forget_lost(&self) {
-        self.device().forget_lost();
-    }
 }
 
 /// What was done to each key, and how much of it was acknowledged.

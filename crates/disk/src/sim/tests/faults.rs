@@ -65,7 +65,6 @@ fn after_a_failed_sync(seed: u64) -> SimDevice {
     device.write_at(0, &[2; 2 * SECTOR]).expect("write");
     device.plan(Fault::once(Operation::Sync, 2, Failure::Io));
     device.sync().expect_err("planned");
-    assert_eq!(first_bytes(&device, 2), [2, 2], "still read from the cache");
     device
 }
 
@@ -84,11 +83,10 @@ fn what_a_failed_sync_dropped_is_lost_although_a_later_one_succeeds() {
 }
 
 #[test]
-fn what_was_dropped_disappears_from_reads_with_the_cache() {
+fn what_a_failed_sync_has_dropped_is_not_read() {
     let outcome = |seed| {
         let device = after_a_failed_sync(seed);
         device.write_at(1024, &[5; SECTOR]).expect("write");
-        device.drop_clean_pages();
         let found = first_bytes(&device, 3);
         assert_eq!(found[2], 5, "un-synced content is never dropped");
         found[..2].to_vec()
@@ -101,14 +99,15 @@ fn what_was_dropped_disappears_from_reads_with_the_cache() {
 fn writing_again_after_a_failed_sync_heals() {
     for seed in 0..100 {
         let device = after_a_failed_sync(seed);
+        let first = sector(&device, 0)[..100].to_vec();
         device.write_at(100, &[3; 2 * SECTOR - 100]).expect("write");
         device.sync().expect("sync");
         for crash in 0..10 {
             let crashed = device.crash(crash);
-            let (first, second) = (sector(&crashed, 0), sector(&crashed, 1));
-            assert_eq!(first[..100], [2; 100], "the sector is written as the cache has it");
-            assert_eq!(first[100..], [3; SECTOR - 100]);
-            assert_eq!(second, [3; SECTOR]);
+            let found = (sector(&crashed, 0), sector(&crashed, 1));
+            assert_eq!(found.0[..100], first, "the sector is written as the cache has it");
+            assert_eq!(found.0[100..], [3; SECTOR - 100]);
+            assert_eq!(found.1, [3; SECTOR]);
         }
     }
 }

@@ -1,0 +1,30 @@
+//! What one thread hears of a failing device is told to the others.
+
+use super::*;
+use larder_disk::{Failure, Fault, Operation, SimDevice};
+
+const SIZE: u64 = 4 << 20;
+
+fn store() -> (Arc<SimDevice>, Store) {
+    let device = Arc::new(SimDevice::new(SIZE, 1));
+    let geometry = Geometry::fit(SIZE, 64 << 10).unwrap();
+    let superblock = Superblock::new(1, 2, 3, geometry, 4);
+    let store = Store::new(Arc::<SimDevice>::clone(&device), superblock);
+    (device, store)
+}
+
+#[test]
+fn a_sync_that_failed_for_another_fails_for_all_whose_writes_had_begun() {
+    let (device, store) = store();
+    let failed_syncs = store.failed_syncs();
+    store.write(SIZE / 2, b"of a commit that has not come to its sync").unwrap();
+    device.plan(Fault::once(Operation::Sync, 1, Failure::Io));
+    assert!(store.change_superblock_now(|superblock| superblock.fence = 5).is_err());
+    // The device says nothing of it any more.
+    assert!(store.sync(failed_syncs).is_err());
+    store.write(SIZE / 2, b"once more").unwrap();
+    store.sync(store.failed_syncs()).unwrap();
+    // A change of the superblock does not believe a sync either that another has spoilt.
+    store.change_superblock_now(|superblock| superblock.fence = 6).unwrap();
+    assert_eq!(store.superblock().fence, 6);
+}
