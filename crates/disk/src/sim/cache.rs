@@ -8,18 +8,43 @@
 //! with is independent of all other sectors: that is reordering. It never ends up with one older
 //! than what a sync that succeeded left there.
 
-use super::image::Image;
+use super::image::{Image, PAGE, Page};
 use super::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 
 /// What a disk writes as a whole, usually; a small part of the torn ones are cut inside.
 pub(super) const SECTOR: usize = 512;
 
+/// Sectors of a page.
+const SECTORS: usize = PAGE / SECTOR;
+
+/// A version of some sectors of a page.
 #[derive(Clone)]
 struct Version {
     write: u64,
-    bytes: Box<[u8; SECTOR]>,
+    /// A bit for each sector that the write has changed and of which this still is an un-synced version.
+    sectors: u8,
+    /// The page after the write.
+    page: Page,
+}
+
+impl Version {
+    fn has(&self, sector: usize) -> bool {
+        self.sectors & 1 << sector != 0
+    }
+}
+
+/// Where in its page a sector lies.
+fn range(sector: usize) -> Range<usize> {
+    sector * SECTOR..(sector + 1) * SECTOR
+}
+
+/// The sectors of which there are versions.
+fn pending(versions: &[Version]) -> impl Iterator<Item = usize> + use<> {
+    let all = versions.iter().fold(0, |all, version| all | version.sectors);
+    (0..SECTORS).filter(move |sector| all & 1 << sector != 0)
 }
 
 /// What becomes of one write in a power loss.
@@ -35,7 +60,7 @@ enum Fate {
 pub(super) struct Cache {
     medium: Image,
     visible: Image,
-    /// Sector number to its versions, oldest first; never an empty list.
+    /// Page number to the versions of its sectors, oldest first; never an empty list.
     pending: BTreeMap<u64, Vec<Version>>,
     /// The number of the next write.
     next_write: u64,
@@ -72,12 +97,15 @@ impl Cache {
             return;
         }
         self.visible.write(offset, bytes);
-        let sectors = offset / SECTOR as u64..(offset + bytes.len() as u64).div_ceil(SECTOR as u64);
-        for sector in sectors {
-            let mut content = Box::new([0; SECTOR]);
-            self.visible.read(sector * SECTOR as u64, &mut *content);
-            let version = Version { write: self.next_write, bytes: content };
-            self.pending.entry(sector).or_default().push(version);
+        let (first, end) =
+            (offset as usize / SECTOR, (offset as usize + bytes.len()).div_ceil(SECTOR));
+        for page in first / SECTORS..end.div_ceil(SECTORS) {
+            let of_page = |sector: usize| sector.clamp(page * SECTORS, (page + 1) * SECTORS);
+            let sectors =
+                (of_page(first)..of_page(end)).fold(0, |all, at| all | 1 << (at % SECTORS));
+            let (write, page) = (self.next_write, page as u64);
+            let version = Version { write, sectors, page: self.visible.page(page) };
+            self.pending.entry(page).or_default().push(version);
         }
         self.next_write += 1;
     }
@@ -101,35 +129,38 @@ impl Cache {
 
     /// A sync that succeeds: writes with numbers below `covered` reach the medium.
     pub(super) fn sync(&mut self, covered: u64) {
-        self.settle(covered, |_| Settled::Written);
+        self.settle(covered, || Settled::Written);
     }
 
     /// A sync that fails: of every sector it would have covered, the content reached the medium, or
     /// was dropped and will never reach it, or still waits for a later sync.
     pub(super) fn fail_sync(&mut self, covered: u64, random: &mut Random) {
         let all = random.below(4);
-        self.settle(covered, |_| match if all < 3 { all } else { random.below(3) } {
+        self.settle(covered, || match if all < 3 { all } else { random.below(3) } {
             0 => Settled::Written,
             1 => Settled::Dropped,
             _ => Settled::Waiting,
         });
     }
 
-    fn settle(&mut self, covered: u64, mut how: impl FnMut(u64) -> Settled) {
+    fn settle(&mut self, covered: u64, mut how: impl FnMut() -> Settled) {
         let medium = &mut self.medium;
-        self.pending.retain(|&sector, versions| {
+        self.pending.retain(|&page, versions| {
             let count = versions.partition_point(|version| version.write < covered);
-            if count == 0 {
-                return true;
-            }
-            match how(sector) {
-                Settled::Written => {
-                    medium.write(sector * SECTOR as u64, &*versions[count - 1].bytes);
-                    versions.drain(..count);
+            let old = &mut versions[..count];
+            for sector in pending(old) {
+                let how = how();
+                if matches!(how, Settled::Waiting) {
+                    continue;
                 }
-                Settled::Dropped => drop(versions.drain(..count)),
-                Settled::Waiting => {}
+                let newest = old.iter().rfind(|version| version.has(sector));
+                if let (Settled::Written, Some(Version { page: bytes, .. })) = (how, newest) {
+                    let at = page * PAGE as u64 + (sector * SECTOR) as u64;
+                    medium.write(at, &bytes[range(sector)]);
+                }
+                old.iter_mut().for_each(|version| version.sectors &= !(1 << sector));
             }
+            versions.retain(|version| version.sectors != 0);
             !versions.is_empty()
         });
     }
@@ -138,9 +169,12 @@ impl Cache {
     /// sync dropped now reads as it was before.
     pub(super) fn drop_clean(&mut self) {
         self.visible = self.medium.clone();
-        for (&sector, versions) in &self.pending {
-            if let Some(newest) = versions.last() {
-                self.visible.write(sector * SECTOR as u64, &*newest.bytes);
+        for (&page, versions) in &self.pending {
+            for sector in pending(versions) {
+                if let Some(newest) = versions.iter().rfind(|version| version.has(sector)) {
+                    let at = page * PAGE as u64 + (sector * SECTOR) as u64;
+                    self.visible.write(at, &newest.page[range(sector)]);
+                }
             }
         }
     }
@@ -149,26 +183,29 @@ impl Cache {
     pub(super) fn crash(&self, random: &mut Random) -> Image {
         let mut medium = self.medium.clone();
         let fates = self.fates(random);
-        for (&sector, versions) in &self.pending {
-            let mut content = [0; SECTOR];
-            medium.read(sector * SECTOR as u64, &mut content);
-            for Version { write, bytes } in versions {
-                match fates.get(write).copied().unwrap_or(Fate::Lost) {
-                    Fate::Kept => content = **bytes,
-                    Fate::Lost => {}
-                    Fate::Torn => match random.below(16) {
-                        0 => {
-                            // The power went while it was being written: nothing follows.
-                            let cut = random.below(SECTOR as u64) as usize;
-                            content[..cut].copy_from_slice(&bytes[..cut]);
-                            break;
-                        }
-                        1..8 => content = **bytes,
-                        _ => {}
-                    },
+        for (&page, versions) in &self.pending {
+            let mut after = *medium.page(page);
+            for sector in pending(versions) {
+                let content = &mut after[range(sector)];
+                for Version { write, page, .. } in versions.iter().filter(|it| it.has(sector)) {
+                    let bytes = &page[range(sector)];
+                    match fates.get(write).copied().unwrap_or(Fate::Lost) {
+                        Fate::Kept => content.copy_from_slice(bytes),
+                        Fate::Lost => {}
+                        Fate::Torn => match random.below(16) {
+                            0 => {
+                                // The power went while it was being written: nothing follows.
+                                let cut = random.below(SECTOR as u64) as usize;
+                                content[..cut].copy_from_slice(&bytes[..cut]);
+                                break;
+                            }
+                            1..8 => content.copy_from_slice(bytes),
+                            _ => {}
+                        },
+                    }
                 }
             }
-            medium.write(sector * SECTOR as u64, &content);
+            medium.put_page(page, Page::new(after));
         }
         medium
     }
@@ -208,14 +245,16 @@ impl Cache {
     /// Inverts a bit on the medium; reads see it unless the sector has un-synced content.
     pub(super) fn flip(&mut self, offset: u64, bit: u32) {
         self.medium.flip(offset, bit);
-        if !self.pending.contains_key(&(offset / SECTOR as u64)) {
+        let (page, sector) = (offset / PAGE as u64, offset as usize / SECTOR % SECTORS);
+        let versions = self.pending.get(&page).into_iter().flatten();
+        if !versions.into_iter().any(|version| version.has(sector)) {
             self.visible.flip(offset, bit);
         }
     }
 
     /// How many sectors have content that a power loss may take.
     pub(super) fn unsynced_sectors(&self) -> usize {
-        self.pending.len()
+        self.pending.values().map(|versions| pending(versions).count()).sum()
     }
 }
 
@@ -230,7 +269,7 @@ impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache")
             .field("size", &self.size())
-            .field("unsynced_sectors", &self.pending.len())
+            .field("unsynced_sectors", &self.unsynced_sectors())
             .finish_non_exhaustive()
     }
 }

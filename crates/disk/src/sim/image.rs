@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
+
+/// The content of a page.
+pub(super) type Page = Arc<[u8; PAGE]>;
 
 /// A page that was never written is absent and reads as zeros.
 #[derive(Clone)]
 pub(super) struct Image {
-    pages: Vec<Option<Arc<[u8; PAGE]>>>,
+    pages: Vec<Option<Page>>,
 }
 
 impl Image {
@@ -50,6 +53,16 @@ impl Image {
             Arc::make_mut(page)[start..start + length].copy_from_slice(piece);
             done += length;
         }
+    }
+
+    /// A page's content, now shared with whoever asked.
+    pub(super) fn page(&mut self, page: u64) -> Page {
+        Arc::clone(self.pages[page as usize].get_or_insert_with(|| Arc::new([0; PAGE])))
+    }
+
+    /// Replaces a page's content.
+    pub(super) fn put_page(&mut self, page: u64, content: Page) {
+        self.pages[page as usize] = Some(content);
     }
 
     /// Inverts one bit of one byte, which must lie inside.
