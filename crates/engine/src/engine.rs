@@ -10,7 +10,7 @@ use crate::lane::{
 use crate::lanes::{Assembled, assemble};
 use crate::mover::Mover;
 use crate::partitions::Partitions;
-use crate::recovery::{Progress, Recovered, StoreError};
+use crate::recovery::{self, Progress, Recovered, StoreError};
 use crate::{Durability, Health, Options, Session, Stats, UnixSeconds};
 use larder_log::Buffers;
 use larder_log::format::{Lanes, PARTITIONS};
@@ -141,6 +141,15 @@ pub struct Engine {
     recovered: Option<Recovered>,
 }
 
+/// How an engine is opened that simulations open otherwise.
+#[derive(Clone, Copy, Debug)]
+struct Opening {
+    /// The request for memory of this number is refused; 0: none.
+    refuse: u64,
+    /// Threads that each lane is read in.
+    threads: usize,
+}
+
 impl Engine {
     /// Opens an engine and starts its threads, which end when the last handle is dropped.
     ///
@@ -158,20 +167,21 @@ impl Engine {
         options: Options,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Arc<Engine>, OpenError> {
-        let engine = Self::build(options, 0, progress)?;
+        let engine =
+            Self::build(options, Opening { refuse: 0, threads: recovery::threads() }, progress)?;
         engine.lanes.iter().try_for_each(Lane::start).map_err(OpenError::Map)?;
         crate::mover::spawn(&engine).map_err(OpenError::Map)?;
         Ok(engine)
     }
 
     /// Opens an engine without threads, whose owner calls [`Engine::clean`], [`Engine::commit`],
-    /// [`Engine::serve_reads`] and [`Engine::move_partitions`] itself: for simulations that decide what
-    /// happens when.
+    /// [`Engine::serve_reads`] and [`Engine::move_partitions`] itself, and of which a start reads each device in
+    /// order: for simulations that decide what happens when.
     ///
     /// # Errors
     /// As [`Engine::open`].
     pub fn open_without_threads(options: Options) -> Result<Arc<Engine>, OpenError> {
-        Self::build(options, 0, &mut |_| {})
+        Self::build(options, Opening { refuse: 0, threads: 1 }, &mut |_| {})
     }
 
     /// As [`Engine::open_without_threads`]; the `nth` request for memory that may be refused is, if
@@ -180,12 +190,12 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open`].
     pub fn open_refusing_memory(options: Options, nth: u64) -> Result<Arc<Engine>, OpenError> {
-        Self::build(options, nth, &mut |_| {})
+        Self::build(options, Opening { refuse: nth, threads: 1 }, &mut |_| {})
     }
 
     fn build(
         options: Options,
-        refuse: u64,
+        opening: Opening,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Arc<Engine>, OpenError> {
         if options.memory < MIN_MEMORY {
@@ -203,12 +213,12 @@ impl Engine {
                 engine: options.clone(),
                 store: None,
             };
-            let lane = Lane::open(lane, &Arc::default(), refuse, progress)?;
+            let lane = Lane::open(lane, &Arc::default(), opening.refuse, progress)?;
             return Ok(Self::of(options, Box::new([lane]), Lanes::alone(0)));
         };
         let share = options.memory / store.devices.len().max(1) as u64;
         let assembled = assemble(store, segment_size(share), options.hash_seed)?;
-        let lanes = open_lanes(&options, store, &assembled, refuse, progress)?;
+        let lanes = open_lanes(&options, store, &assembled, opening, progress)?;
         join_flushes(&lanes).map_err(StoreError::Device)?;
         let all = assembled.forgets;
         lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, all))?;
@@ -545,7 +555,7 @@ fn open_lanes(
     options: &Options,
     store: &StoreOptions,
     assembled: &Assembled,
-    refuse: u64,
+    Opening { refuse, threads }: Opening,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Box<[Arc<Lane>]>, OpenError> {
     let (opening, table) = (&assembled.opening, &assembled.table);
@@ -573,6 +583,7 @@ fn open_lanes(
                 segment_size: lane.segment_size,
                 lanes: Lanes { here: lane.number as u8, ..*opening },
                 read_all: assembled.forgets,
+                threads,
             }),
         };
         let mut progress = |Progress::Reading { segments, of }: Progress| {

@@ -76,6 +76,8 @@ pub(crate) struct LaneStore {
     pub(crate) lanes: Lanes,
     /// Its log is read although there is an index image: what the image does not show counts.
     pub(crate) read_all: bool,
+    /// Threads that a start reads it in.
+    pub(crate) threads: usize,
 }
 
 /// One lane: a log with its index, shared by all threads.

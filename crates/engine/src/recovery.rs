@@ -32,8 +32,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Threads that read segments and fill the index.
+/// The most threads that read a lane's segments and fill its index.
 const THREADS: usize = 4;
+
+/// As many as there are processors for.
+pub(crate) fn threads() -> usize {
+    THREADS.min(thread::available_parallelism().map_or(1, Into::into))
+}
 
 /// What the threads of a recovery share.
 struct Shared<'a> {
@@ -41,6 +46,7 @@ struct Shared<'a> {
     /// Versions below it are dead.
     fence: u64,
     newest: Newest,
+    threads: usize,
 }
 
 impl Lane {
@@ -59,6 +65,7 @@ impl Lane {
             survey: &survey,
             fence: store.superblock().fence,
             newest: Newest::new(self.options.memory as usize, &self.budget),
+            threads: self.options.store.as_ref().map_or(1, |store| store.threads),
         };
         // The index takes what it needs; frames are given back for it later.
         self.index.begin_rebuild();
@@ -128,7 +135,7 @@ impl Lane {
             self.index.reserve(stripe, items);
         }
         let chosen: Mutex<Vec<SegmentNumber>> = Mutex::default();
-        in_parallel(part.len(), |numbers| {
+        in_parallel(shared.threads, part.len(), |numbers| {
             let mut participant = self.epochs.join();
             let mut result = Ok(());
             while let Some(shard) = numbers.next() {
@@ -228,13 +235,13 @@ impl Numbers {
     }
 }
 
-/// Runs `work` in several threads that share the numbers up to `end`, until one has failed.
+/// Runs `work` in so many threads, which share the numbers up to `end`, until one has failed.
 fn in_parallel(
+    threads: usize,
     end: usize,
     work: impl Fn(&Numbers) -> Result<(), StoreError> + Sync,
 ) -> Result<(), StoreError> {
     let numbers = Numbers { next: AtomicUsize::new(0), end };
-    let threads = THREADS.min(thread::available_parallelism().map_or(1, Into::into));
     let run = || work(&numbers).inspect_err(|_| numbers.stop());
     thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();

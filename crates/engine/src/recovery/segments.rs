@@ -30,7 +30,7 @@ impl Lane {
     ) -> Result<(), StoreError> {
         let segments = &shared.survey.segments;
         let results = Mutex::new((scans, progress));
-        in_parallel(segments.len(), |numbers| {
+        in_parallel(shared.threads, segments.len(), |numbers| {
             let mut gathering = Gathering::new(&shared.newest);
             while let Some(at) = numbers.next() {
                 if segments[at].header.jumbo.is_some() {
@@ -156,7 +156,7 @@ impl Lane {
         jumbos.enter(&shared.newest);
         let segments = &shared.survey.segments;
         let progress = Mutex::new(progress);
-        in_parallel(segments.len(), |numbers| {
+        in_parallel(shared.threads, segments.len(), |numbers| {
             let mut gathering = Gathering::new(&shared.newest);
             while let Some(at) = numbers.next() {
                 let found = &segments[at];
