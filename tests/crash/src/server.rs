@@ -125,6 +125,11 @@ fn content(key: Key, reply: Reply) -> io::Result<Option<Seen>> {
     }
 }
 
+/// Whether it says that the other side has closed the connection.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+}
+
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
@@ -193,22 +198,25 @@ impl Server {
     ) -> io::Result<Vec<(Key, Option<Seen>)>> {
         let mut talk = self.connect()?;
         let mut found = Vec::with_capacity(keys.len());
+        let mut cut = 0;
         for group in keys.chunks(TOGETHER) {
-            for key in group {
-                talk.send(*key, &Operation::Get)?;
-            }
-            let mut again = Vec::new();
-            for key in group {
-                match talk.receive(&Operation::Get)? {
-                    Reply::Failed(_) if errors => again.push(*key),
-                    reply => found.push((*key, content(*key, reply)?)),
+            loop {
+                match talk.get_all(group, errors) {
+                    // A large value that is evicted or moves while it is being sent ends the connection, and the
+                    // server counts it.
+                    Err(error) if is_end(&error) && cut < self.values_cut()? => {
+                        cut += 1;
+                        talk = self.connect()?;
+                    }
+                    read => break found.extend(read?),
                 }
-            }
-            for key in again {
-                found.push((key, talk.get_at_last(key)?));
             }
         }
         Ok(found)
+    }
+
+    fn values_cut(&self) -> io::Result<u64> {
+        self.stat("larder_values_cut")?.parse().map_err(io::Error::other)
     }
 
     /// The rows of `stats`.
@@ -254,6 +262,24 @@ impl Talk {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Talk { from: BufReader::with_capacity(1 << 16, stream) })
+    }
+
+    /// What each of these keys holds, asked for together; see [`Server::read_all`].
+    fn get_all(&mut self, keys: &[Key], errors: bool) -> io::Result<Vec<(Key, Option<Seen>)>> {
+        for key in keys {
+            self.send(*key, &Operation::Get)?;
+        }
+        let (mut found, mut again) = (Vec::with_capacity(keys.len()), Vec::new());
+        for key in keys {
+            match self.receive(&Operation::Get)? {
+                Reply::Failed(_) if errors => again.push(*key),
+                reply => found.push((*key, content(*key, reply)?)),
+            }
+        }
+        for key in again {
+            found.push((key, self.get_at_last(key)?));
+        }
+        Ok(found)
     }
 
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {

@@ -220,6 +220,11 @@ fn connection_metrics(source: &Source, page: &mut Page) {
             "Connections closed for want of buffers.",
             net.refused_buffers,
         ),
+        (
+            "connections_value_cut_total",
+            "Connections closed because a value went while it was being sent.",
+            net.values_cut(),
+        ),
         ("connections_yielded_total", "Turns given to other connections.", net.yields),
         ("accept_errors_total", "Failed accepts.", net.accept_errors),
         ("read_bytes_total", "Bytes received.", net.bytes_read),

@@ -236,6 +236,7 @@ fn larder_rows(
     put(row, "larder_writes", net.writes);
     put(row, "larder_loop_turns", net.turns);
     put(row, "larder_output_stalls", net.stalls);
+    put(row, "larder_values_cut", net.values_cut());
     put(row, "larder_accept_errors", net.accept_errors);
     put(row, "larder_idle_closed", net.idle_closed);
 }

@@ -81,6 +81,11 @@ impl NetTotals {
         self.commands.meta_commands
     }
 
+    /// Connections that ended because a value went while it was being sent.
+    pub(crate) fn values_cut(&self) -> u64 {
+        self.commands.values_cut
+    }
+
     /// What was counted after `earlier`; what is open now stays.
     fn since(mut self, earlier: &NetTotals) -> NetTotals {
         let pairs = [
@@ -97,6 +102,7 @@ impl NetTotals {
             (&mut self.stalls, earlier.stalls),
             (&mut self.turns, earlier.turns),
             (&mut self.commands.meta_commands, earlier.commands.meta_commands),
+            (&mut self.commands.values_cut, earlier.commands.values_cut),
         ];
         for (now, before) in pairs {
             *now = now.wrapping_sub(before);
