@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::commit::Committer;
-use crate::format::{Geometry, Lanes, Superblock};
+use crate::format::{Geometry, Superblock};
 use crate::log::{Claim, Config, Stream};
 use crate::record::{Fields, write_head};
 use crate::sync::model::{Outcomes, check, spawn};
