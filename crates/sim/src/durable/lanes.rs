@@ -285,8 +285,8 @@ impl DurableWorld {
                 return Ok(());
             }
             let Some((None, commit)) = self.get(&key)? else { continue };
-            // What was deleted and is not waited for any more was flushed, too.
-            if commit.is_none() || self.model.current(&key, self.now).is_some() {
+            // What was deleted and is not waited for any more was flushed, too; in async mode nobody waits.
+            if self.is_sync() && commit.is_none() || self.model.current(&key, self.now).is_some() {
                 self.model.said_gone(&key, None);
             }
         }
