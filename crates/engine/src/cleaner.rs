@@ -368,6 +368,12 @@ impl Cleaner {
         self.kept.get(&number).is_some_and(|&kept| kept == generation)
     }
 
+    /// Whether a segment can be cleaned: nobody appends to it, it is durable, and it may go.
+    fn can_clean(&self, lane: &Lane, sealed: Sealed, settled: u64) -> bool {
+        let number = sealed.segment;
+        sealed.sealed <= settled && lane.log.is_settled(number) && !self.stays(lane, number)
+    }
+
     /// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u; `None`
     /// if too much of it is alive.
     fn benefit(
@@ -513,13 +519,9 @@ impl Cleaner {
         let settled = lane.log.settled();
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in lane.log.sealed(stream) {
-                let number = sealed.segment;
-                if !store.kept_ends(number).is_empty()
-                    && sealed.sealed <= settled
-                    && lane.log.is_settled(number)
-                    && !self.stays(lane, number)
-                {
-                    self.clean(lane, stream, number, Fate::Keep);
+                let keeps_ends = !store.kept_ends(sealed.segment).is_empty();
+                if keeps_ends && self.can_clean(lane, sealed, settled) {
+                    self.clean(lane, stream, sealed.segment, Fate::Keep);
                     return;
                 }
             }
@@ -531,12 +533,8 @@ impl Cleaner {
         let settled = lane.log.settled();
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in lane.log.sealed(stream) {
-                let segment = lane.log.segment(sealed.segment);
-                if sealed.sealed <= settled
-                    && lane.log.is_settled(sealed.segment)
-                    && segment.expired_whole(now)
-                    && !self.stays(lane, sealed.segment)
-                {
+                let expired = lane.log.segment(sealed.segment).expired_whole(now);
+                if expired && self.can_clean(lane, sealed, settled) {
                     self.clean(lane, stream, sealed.segment, Fate::Evict);
                 }
             }

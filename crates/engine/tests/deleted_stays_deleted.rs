@@ -3,26 +3,17 @@
 
 #[path = "common/store.rs"]
 mod common;
+#[path = "common/machine.rs"]
+mod machine;
 
 use common::store;
 use larder_disk::SimDevice;
-use larder_engine::{
-    Delete, Deleted, Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Session, Store,
-    WhenFull,
-};
+use larder_engine::{Delete, Deleted, Durability, Expiry, Options, Outcome, Store, WhenFull};
+use machine::{Machine, NOW};
 use std::sync::Arc;
-use std::task::Waker;
 
-const NOW: u32 = 1000;
 const VALUE: usize = 10_000;
 const LARGE: usize = 4 << 20;
-
-struct Machine {
-    device: Arc<SimDevice>,
-    engine: Arc<Engine>,
-    session: Session,
-    cleaner: ManualCleaner,
-}
 
 impl Machine {
     fn start(device: SimDevice) -> Machine {
@@ -32,10 +23,7 @@ impl Machine {
         let store = Some(store);
         let options =
             Options { memory, max_item_size: LARGE as u64, when_full, store, ..Options::default() };
-        let engine = Engine::open_without_threads(options).unwrap();
-        let mut session = engine.session(Waker::noop().clone());
-        session.tick(NOW);
-        Machine { device, engine, session, cleaner: ManualCleaner::default() }
+        Machine::open(device, options)
     }
 
     /// Another process goes on with what the first has written.

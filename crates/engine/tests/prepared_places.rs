@@ -2,33 +2,22 @@
 
 #[path = "common/store.rs"]
 mod common;
+#[path = "common/machine.rs"]
+mod machine;
 
 use common::store;
 use larder_disk::{Failure, Fault, Operation, SimDevice};
-use larder_engine::{
-    Durability, Engine, Expiry, Health, ManualCleaner, Options, Outcome, Session, Store,
-};
+use larder_engine::{Durability, Expiry, Health, Options, Outcome, Store};
+use machine::{Machine, NOW};
 use std::sync::Arc;
-use std::task::Waker;
 
-const NOW: u32 = 1000;
 const SIZE: u64 = 64 << 20;
-
-struct Machine {
-    device: Arc<SimDevice>,
-    engine: Arc<Engine>,
-    session: Session,
-    cleaner: ManualCleaner,
-}
 
 impl Machine {
     fn start(device: Arc<SimDevice>, durability: Durability) -> Machine {
         let store = store(Arc::<SimDevice>::clone(&device), durability);
         let options = Options { memory: 32 << 20, store: Some(store), ..Options::default() };
-        let engine = Engine::open_without_threads(options).unwrap();
-        let mut session = engine.session(Waker::noop().clone());
-        session.tick(NOW);
-        Machine { device, engine, session, cleaner: ManualCleaner::default() }
+        Machine::open(device, options)
     }
 
     /// Turns of the cleaner, as many as it could need; the answer is how many bytes were written to the device.

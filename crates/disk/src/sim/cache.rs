@@ -47,6 +47,17 @@ fn pending(versions: &[Version]) -> impl Iterator<Item = usize> + use<> {
     (0..SECTORS).filter(move |sector| all & 1 << sector != 0)
 }
 
+/// The newest of the versions of a sector.
+fn newest(versions: &[Version], sector: usize) -> Option<&Version> {
+    versions.iter().rfind(|version| version.has(sector))
+}
+
+/// Brings a sector of a page to what it is in a version of it.
+fn put(image: &mut Image, page: u64, sector: usize, version: &Version) {
+    let range = range(sector);
+    image.write(page * PAGE as u64 + range.start as u64, &version.page[range]);
+}
+
 /// What becomes of one write in a power loss.
 #[derive(Clone, Copy)]
 enum Fate {
@@ -153,10 +164,8 @@ impl Cache {
                 if matches!(how, Settled::Waiting) {
                     continue;
                 }
-                let newest = old.iter().rfind(|version| version.has(sector));
-                if let (Settled::Written, Some(Version { page: bytes, .. })) = (how, newest) {
-                    let at = page * PAGE as u64 + (sector * SECTOR) as u64;
-                    medium.write(at, &bytes[range(sector)]);
+                if let (Settled::Written, Some(newest)) = (how, newest(old, sector)) {
+                    put(medium, page, sector, newest);
                 }
                 old.iter_mut().for_each(|version| version.sectors &= !(1 << sector));
             }
@@ -171,9 +180,8 @@ impl Cache {
         self.visible = self.medium.clone();
         for (&page, versions) in &self.pending {
             for sector in pending(versions) {
-                if let Some(newest) = versions.iter().rfind(|version| version.has(sector)) {
-                    let at = page * PAGE as u64 + (sector * SECTOR) as u64;
-                    self.visible.write(at, &newest.page[range(sector)]);
+                if let Some(newest) = newest(versions, sector) {
+                    put(&mut self.visible, page, sector, newest);
                 }
             }
         }
