@@ -165,7 +165,7 @@ fn polls(session: &mut Session) -> u32 {
 }
 
 #[test]
-fn a_commit_for_a_few_and_the_request_after_it_are_polled_for_but_not_for_long() {
+fn a_commit_and_the_request_after_it_are_polled_for_but_not_for_long() {
     let (engine, mut session) = open();
     session.sleep();
     assert_eq!(polls(&mut session), 0, "nothing is expected");
@@ -194,5 +194,6 @@ fn a_commit_for_a_few_and_the_request_after_it_are_polled_for_but_not_for_long()
     session.tick(1);
     set_all(&mut session, 40);
     session.sleep();
-    assert_eq!(polls(&mut session), 0, "many clients keep the threads busy anyway");
+    let looked = polls(&mut session);
+    assert!((1..=100).contains(&looked), "one that many wait for: {looked}");
 }

@@ -35,7 +35,7 @@ const POLL_CLIENT_US: u64 = 100;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Polling {
     No,
-    /// The commit that a few answers wait for.
+    /// The commit that answers wait for.
     Commit(u64),
     /// The next request of who got them.
     Client(u64),
@@ -425,14 +425,14 @@ impl LaneSession {
     /// What is worth polling for from now on.
     #[inline]
     fn expect(&mut self) {
-        let few = self.wants_commit.get() && self.waiting.get() < MANY;
-        if !few && self.polling == Polling::No {
+        let waits = self.wants_commit.get();
+        if !waits && self.polling == Polling::No {
             return;
         }
         let Some(durable) = &self.lane.durable else { return };
         let now = durable.now_us();
         self.polling = match self.polling {
-            _ if few => Polling::Commit(now + durable.poll_us()),
+            _ if waits => Polling::Commit(now + durable.poll_us()),
             // The commit came in time.
             Polling::Commit(_) if self.lane.commit_state(self.asked) != CommitState::Pending => {
                 Polling::Client(now + POLL_CLIENT_US)
