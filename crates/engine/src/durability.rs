@@ -249,6 +249,11 @@ impl Durable {
         }
     }
 
+    /// Whether somebody has asked for a commit since the last time.
+    pub(crate) fn take_wanted(&self) -> bool {
+        self.wanted.swap(false, Ordering::AcqRel)
+    }
+
     /// `waker` is woken when the state of any commit has changed.
     pub(crate) fn wait(&self, waker: &Waker) {
         let mut waiting = lock(&self.waiting);
@@ -317,7 +322,7 @@ fn run(weak: &Weak<Lane>) {
         let Some(lane) = weak.upgrade() else { return };
         let Some(durable) = &lane.durable else { return };
         let failing = durable.is_failing();
-        let asked = durable.wanted.swap(false, Ordering::AcqRel);
+        let asked = durable.take_wanted();
         let due = asked || durable.mode == Durability::Async;
         let healthy = if due || failing { lane.commit() } else { true };
         let wait = match durable.mode {

@@ -194,19 +194,20 @@ impl Session {
     }
 
     /// Has the session's waker woken once, when the state of some commit of this lane has changed; and
-    /// has what was written so far committed: when the thread sleeps, or before long if it does not.
+    /// has what `point` waits for committed: when the thread sleeps, or before long if it does not.
     #[inline]
     pub fn wake_on_commit(&self, point: CommitPoint) {
         if let Some(lane) = self.lanes.get(point.lane as usize) {
-            lane.wake_on_commit();
+            lane.wake_on_commit(point.position);
         }
     }
 
     /// Whether, and for how long, a thread without work should wait for some before it
     /// [sleeps](Session::sleep), which asks for the commit that was [wanted](Session::wake_on_commit): it
     /// should look once more (no time), and, for as long as a busy thread would put the commit off, wait
-    /// while most of the many clients that the last commit has set free are still to come. A lane that has
-    /// nothing to wait for has its commit begun here, whatever the others wait for.
+    /// while most of the many clients that the last commit has set free are still to come; while most clients
+    /// wait for no commit, it should wait for one of them, for a moment. A lane that has nothing to wait
+    /// for has its commit begun here, whatever the others wait for.
     #[inline]
     pub fn lingers(&mut self) -> Option<Duration> {
         self.lanes.iter_mut().fold(None, |longest, lane| lane.lingers().max(longest))

@@ -197,3 +197,46 @@ fn a_commit_and_the_request_after_it_are_polled_for_but_not_for_long() {
     let looked = polls(&mut session);
     assert!((1..=100).contains(&looked), "one that many wait for: {looked}");
 }
+
+#[test]
+fn a_thread_whose_other_clients_are_busy_waits_for_one_of_them_for_a_moment() {
+    let (engine, mut session) = open();
+    set_all(&mut session, 1);
+    session.sleep();
+    assert!(engine.commit());
+    session.tick(1);
+    let look_up = |session: &Session, times: u32| {
+        for _ in 0..times {
+            assert!(matches!(session.get(&session.key(b"unknown")), Outcome::Ready(None)));
+        }
+    };
+    look_up(&session, 15);
+    set_all(&mut session, 1);
+    assert_eq!(lingers(&mut session), ONCE, "few are busy");
+    assert!(engine.commit());
+
+    session.tick(1);
+    look_up(&session, 50);
+    set_all(&mut session, 10);
+    let waits = lingers(&mut session);
+    let [Duration::ZERO, moment] = waits[..] else { panic!("{waits:?}") };
+    assert!(!moment.is_zero() && moment < Duration::from_micros(200), "{moment:?}");
+    assert!(engine.commit());
+
+    session.tick(1);
+    look_up(&session, 50);
+    set_all(&mut session, 50);
+    assert_eq!(lingers(&mut session), ONCE, "as many wait as were busy");
+}
+
+#[test]
+fn answers_that_wait_for_one_commit_after_the_other_both_get_theirs() {
+    let (engine, mut session) = open();
+    set_all(&mut session, 1);
+    session.sleep();
+    // What comes now belongs to the next one, which nobody has asked for.
+    assert!(engine.commit());
+    set_all(&mut session, 1);
+    assert_eq!(lingers(&mut session), ONCE, "it is asked for");
+    assert_eq!(lingers(&mut session), [], "once");
+}

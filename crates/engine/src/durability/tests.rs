@@ -1,7 +1,7 @@
 //! What the committer's thread owes to those who ask before it is known.
 
 use super::*;
-use crate::{Engine, Options};
+use crate::{Engine, Expiry, Options, Outcome, Session, Store};
 use larder_disk::SimDevice;
 
 fn engine() -> Arc<Engine> {
@@ -43,4 +43,32 @@ fn who_asks_for_a_commit_before_the_committer_is_known_gets_it() {
         !durable.wanted.load(Ordering::Acquire)
     });
     assert!(heard, "the committer sleeps for ever");
+}
+
+#[test]
+fn a_commit_that_another_session_has_had_begun_is_not_asked_for() {
+    let engine = engine();
+    let write = |session: &Session| {
+        let stored = session.store(&session.key(b"k"), Store::set(b"v", 0, Expiry::NEVER));
+        let Outcome::AfterCommit(_, point) = stored else { panic!("{stored:?}") };
+        session.wake_on_commit(point);
+    };
+    let asked = || engine.lanes[0].durable.as_ref().unwrap().take_wanted();
+    let session = || engine.session(Waker::noop().clone());
+    let (mut one, mut other) = (session(), session());
+    [&one, &other].into_iter().for_each(write);
+    one.sleep();
+    assert!(asked());
+    one.tick(1);
+    one.sleep();
+    assert!(!asked(), "twice by the same");
+    assert!(engine.commit());
+    one.tick(1);
+    write(&one);
+    other.sleep();
+    assert!(!asked(), "by who needs nothing of what is not committed yet");
+    other.tick(1);
+    write(&other);
+    other.sleep();
+    assert!(asked());
 }

@@ -1,6 +1,7 @@
 //! One thread's way into a lane, with its counters, its clock and its part in the quiescent period.
 
 mod absent;
+mod group;
 mod moving;
 
 use crate::durability::{Change, Changes};
@@ -13,6 +14,7 @@ use crate::large::LargeValue;
 use crate::stats::{Counters, bump};
 use crate::write::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
+use group::Group;
 use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 use larder_log::{Address, Appender, Appending, Participant, Record, Rule, State};
@@ -21,25 +23,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
-
-/// Answers that wait for one commit are many from here on: whoever was set free by the last one is
-/// likely to come back.
-const MANY: u32 = 16;
-
-/// How long a request is polled for that may follow on an answer, in microseconds: about what it takes
-/// to wake the client and to hear from it.
-const POLL_CLIENT_US: u64 = 100;
-
-/// What a thread without work polls for, and until when, by the durability's clock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Polling {
-    No,
-    /// The commit that answers wait for.
-    Commit(u64),
-    /// The next request of who got them.
-    Client(u64),
-}
 
 /// One thread's way into a lane: `Send`, but not `Sync`.
 pub(crate) struct LaneSession {
@@ -58,21 +41,7 @@ pub(crate) struct LaneSession {
     /// The address of a record that must be read before there is an answer; 0 for none.
     missing: Cell<u64>,
     pub(crate) fetched: Fetched,
-    /// Something waits for a commit that was not asked for yet.
-    wants_commit: Cell<bool>,
-    /// How long that has been so, in microseconds of the durability's clock; 0 before it was looked
-    /// at.
-    wanted_since: u64,
-    /// Answers that wait for it, and how many waited for the one before when that was asked for.
-    waiting: Cell<u32>,
-    waited: u32,
-    /// In this turn the thread has looked for other work once more.
-    lingered: bool,
-    polling: Polling,
-    /// The commit that was asked for last.
-    asked: u64,
-    /// In this turn the waker was noted among those that commits wake.
-    listens: Cell<bool>,
+    group: Group,
     /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
     _not_sync: PhantomData<Cell<()>>,
 }
@@ -104,14 +73,7 @@ impl LaneSession {
             depends: Cell::new(0),
             missing: Cell::new(0),
             fetched,
-            wants_commit: Cell::new(false),
-            listens: Cell::new(false),
-            wanted_since: 0,
-            waiting: Cell::new(0),
-            waited: 0,
-            lingered: false,
-            polling: Polling::No,
-            asked: 0,
+            group: Group::new(),
             _not_sync: PhantomData,
         }
     }
@@ -121,11 +83,7 @@ impl LaneSession {
     #[inline]
     pub(crate) fn tick(&mut self, now: UnixSeconds) {
         self.participant.tick();
-        self.listens.set(false);
-        self.lingered = false;
-        if self.wants_commit.get() && self.left_to_gather().is_zero() {
-            self.ask_for_commit();
-        }
+        self.turn_of_group();
         if now != self.now {
             self.new_second(now);
         }
@@ -133,18 +91,6 @@ impl LaneSession {
             self.overdue = durable.is_overdue();
             self.fetched.turn(&self.lane.log);
         }
-    }
-
-    /// While there is other work, the commit that something waits for is put off for a while: what a
-    /// commit costs is shared by all who come until then. This is what is left of it.
-    fn left_to_gather(&mut self) -> Duration {
-        let Some(durable) = &self.lane.durable else { return Duration::ZERO };
-        let now = durable.now_us();
-        if self.wanted_since == 0 {
-            self.wanted_since = now;
-        }
-        let gathered = now.saturating_sub(self.wanted_since);
-        Duration::from_micros(durable.gather_us().saturating_sub(gathered))
     }
 
     #[cold]
@@ -371,97 +317,6 @@ impl LaneSession {
     #[inline]
     pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
         self.lane.commit_state(commit)
-    }
-
-    /// See [`Session::wake_on_commit`](crate::Session::wake_on_commit).
-    #[inline]
-    pub(crate) fn wake_on_commit(&self) {
-        let Some(durable) = &self.lane.durable else { return };
-        self.waiting.set(self.waiting.get() + 1);
-        if !self.listens.replace(true) {
-            self.wants_commit.set(true);
-            durable.wait(&self.waker);
-        }
-    }
-
-    /// See [`Session::lingers`](crate::Session::lingers).
-    #[inline]
-    pub(crate) fn lingers(&mut self) -> Option<Duration> {
-        if self.lane.durable.is_some() {
-            self.fetched.start(&self.lane.log);
-        }
-        if !self.wants_commit.get() {
-            return None;
-        }
-        if !std::mem::replace(&mut self.lingered, true) {
-            return Some(Duration::ZERO);
-        }
-        let longer = self.awaits_more();
-        if longer.is_none() {
-            // Now: the thread may linger for another lane.
-            self.end_turn();
-        }
-        longer
-    }
-
-    /// Has the commit that is waited for begun, if that was not done, and what is worth polling for noted.
-    fn end_turn(&mut self) {
-        self.expect();
-        self.ask_for_commit();
-    }
-
-    /// See [`Session::polls`](crate::Session::polls).
-    #[inline]
-    pub(crate) fn polls(&mut self) -> bool {
-        let (Polling::Commit(until) | Polling::Client(until)) = self.polling else { return false };
-        let Some(durable) = &self.lane.durable else { return false };
-        let polls = durable.now_us() < until;
-        if !polls {
-            self.polling = Polling::No;
-        }
-        polls
-    }
-
-    /// What is worth polling for from now on.
-    #[inline]
-    fn expect(&mut self) {
-        let waits = self.wants_commit.get();
-        if !waits && self.polling == Polling::No {
-            return;
-        }
-        let Some(durable) = &self.lane.durable else { return };
-        let now = durable.now_us();
-        self.polling = match self.polling {
-            _ if waits => Polling::Commit(now + durable.poll_us()),
-            // The commit came in time.
-            Polling::Commit(_) if self.lane.commit_state(self.asked) != CommitState::Pending => {
-                Polling::Client(now + POLL_CLIENT_US)
-            }
-            other => other,
-        };
-    }
-
-    /// For how long it is worth waiting for those that the last commit has set free.
-    #[cold]
-    fn awaits_more(&mut self) -> Option<Duration> {
-        let few = self.waited >= MANY && self.waiting.get() < self.waited / 2;
-        let left = if few { self.left_to_gather() } else { Duration::ZERO };
-        (!left.is_zero()).then_some(left)
-    }
-
-    /// Asks for the commit that calls wait for: all of them share one.
-    #[inline]
-    fn ask_for_commit(&mut self) {
-        if self.wants_commit.get()
-            && let Some(durable) = &self.lane.durable
-        {
-            self.wants_commit.set(false);
-            self.wanted_since = 0;
-            self.waited = self.waiting.take();
-            durable.wait(&self.waker);
-            self.asked = self.lane.open_commit();
-            durable.want_commit();
-        }
     }
 
     /// What a call answers that wrote nothing.

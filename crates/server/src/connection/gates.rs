@@ -89,7 +89,7 @@ pub(super) struct Gates {
     gates: SmallVec<[Gate; 1]>,
     /// The sum of the gates' costs, in bytes.
     cost: usize,
-    /// Of each lane whose commits a gate has waited for, some commit.
+    /// Of each lane whose commits a gate has waited for, the last commit.
     lanes: SmallVec<[CommitPoint; 1]>,
     /// Where in the output of the running call the withheld bytes begin.
     split: usize,
@@ -132,14 +132,13 @@ impl Gates {
     }
 
     fn note_lanes(&mut self, points: &Points) {
-        points.each(|point| {
-            if !self.lanes.iter().any(|known| known.lane == point.lane) {
-                self.lanes.push(point);
-            }
+        points.each(|point| match self.lanes.iter_mut().find(|known| known.lane == point.lane) {
+            Some(known) => known.position = known.position.max(point.position),
+            None => self.lanes.push(point),
         });
     }
 
-    /// Calls `visit` with some commit of each lane that it waits for.
+    /// Calls `visit` with the last commit of each lane that it waits for.
     pub(super) fn each_lane(&self, visit: impl FnMut(CommitPoint)) {
         self.lanes.iter().copied().for_each(visit);
     }

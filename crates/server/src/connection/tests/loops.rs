@@ -181,6 +181,23 @@ fn a_device_that_fails_is_told_to_who_waits_and_tried_again() {
     });
 }
 
+/// A connection that waits for a commit under way asks for the next one too, when it needs that.
+#[test]
+fn who_waits_for_two_commits_gets_both() {
+    on_both(|server| {
+        let mut client = server.connect();
+        server.stall(&mut client, b"set a 0 0 1\r\nx\r\n");
+        client.write_all(b"set b 0 0 1\r\ny\r\n").unwrap();
+        while server.engine.stats().totals.cmd_set < 2 {
+            std::thread::yield_now();
+        }
+        assert!(has_nothing(&client));
+        server.device.release();
+        read(&mut client, b"STORED\r\nSTORED\r\n");
+        server.join();
+    });
+}
+
 /// Nobody waits for it, and it becomes durable all the same.
 #[test]
 fn what_is_not_answered_is_committed_too() {
