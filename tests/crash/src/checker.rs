@@ -182,12 +182,10 @@ impl Checker {
         let text = match known.get(&cas) {
             Some(old) if *old == print => return None,
             Some(old) => format!("cas id {cas} stood for {old:?} and now for {print:?}"),
-            None if known.len() >= REMEMBERED
+            None if given
+                && known.len() >= REMEMBERED
                 && known.keys().next().is_some_and(|low| cas < *low) =>
             {
-                if !given {
-                    return None;
-                }
                 format!(
                     "cas id {cas} of {print:?} is older than {REMEMBERED} that were seen before"
                 )

@@ -1,4 +1,4 @@
-//! What the committer's thread owes to those who ask before it is known.
+//! Who asks for a commit, and what the committer's thread owes to those who ask before it is known.
 
 use super::*;
 use crate::{Engine, Expiry, Options, Outcome, Session, Store};
