@@ -26,6 +26,35 @@ pub trait ReadQueue: Send + fmt::Debug {
     fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>));
 }
 
+/// From so many reads on their way on the next one is expected to end at any moment.
+const MANY: usize = 16;
+/// How often a thread looks for the next end of a read for each that has ended; a look takes well below half a
+/// microsecond.
+const LOOKS_PER_READ: u32 = 64;
+/// How often it looks in a row: a device may answer in batches.
+const MOST_LOOKS: u32 = 2000;
+
+/// Whether a thread without work should look for reads that end instead of blocking in the kernel: while many are
+/// on their way, and those before them came fast. To fall asleep and to be woken takes longer than the next one,
+/// and the device has nothing to do meanwhile.
+#[derive(Debug, Default)]
+pub struct Looks(u32);
+
+impl Looks {
+    /// So many reads have ended.
+    pub fn ended(&mut self, reads: usize) {
+        self.0 = MOST_LOOKS.min(self.0.saturating_add(reads as u32 * LOOKS_PER_READ));
+    }
+
+    /// Whether to look once more, with so many reads on their way.
+    #[inline]
+    pub fn again(&mut self, on_their_way: usize) -> bool {
+        let again = on_their_way >= MANY && self.0 > 0;
+        self.0 -= u32::from(again);
+        again
+    }
+}
+
 /// Bytes that were read. They begin where the device wanted, so only a part of the memory is what
 /// was asked for: an offset of the device that is a multiple of 8 lies in memory that is, too.
 pub struct ReadBuffer {

@@ -268,7 +268,7 @@ impl Cleaner {
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in lane.log.sealed(stream) {
                 let segment = lane.log.segment(sealed.segment);
-                if sealed.sealed > settled || !lane.log.is_settled(sealed.segment) {
+                if !lane.log.is_final(sealed, settled) {
                     unsettled = true;
                     continue;
                 }
@@ -346,7 +346,7 @@ impl Cleaner {
         let mut live = [0u64; 2];
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in lane.log.sealed(stream) {
-                let lasts = sealed.sealed <= settled && lane.log.is_settled(sealed.segment);
+                let lasts = lane.log.is_final(sealed, settled);
                 if lasts && lane.log.live(sealed.segment) == 0 {
                     self.free_dead(lane, stream, sealed.segment, undoings);
                 } else if lasts && !self.stays(lane, sealed.segment) {
@@ -370,8 +370,7 @@ impl Cleaner {
 
     /// Whether a segment can be cleaned: nobody appends to it, it is durable, and it may go.
     fn can_clean(&self, lane: &Lane, sealed: Sealed, settled: u64) -> bool {
-        let number = sealed.segment;
-        sealed.sealed <= settled && lane.log.is_settled(number) && !self.stays(lane, number)
+        lane.log.is_final(sealed, settled) && !self.stays(lane, sealed.segment)
     }
 
     /// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u; `None`

@@ -5,7 +5,7 @@
 
 use crate::lane::lock;
 use crate::readers::{Charge, Readers, Request};
-use larder_disk::{ReadBuffer, ReadQueue};
+use larder_disk::{Looks, ReadBuffer, ReadQueue};
 use larder_log::{Address, Log, Record};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -135,6 +135,8 @@ pub(crate) struct Fetched {
     started: Cell<usize>,
     /// What is kept and on its way, bytes.
     bytes: Cell<usize>,
+    /// How often the thread may look for the next end of a read before it blocks.
+    looks: Looks,
     /// What calls asked for since the last [`Fetched::take`].
     wanted: RefCell<Vec<Place>>,
 }
@@ -155,6 +157,7 @@ impl Fetched {
             next_number: Cell::new(0),
             started: Cell::new(0),
             bytes: Cell::new(0),
+            looks: Looks::default(),
             wanted: RefCell::default(),
         }
     }
@@ -204,6 +207,7 @@ impl Fetched {
                 Err(_) => ended.push((place, Read::Failed)),
             }
         });
+        self.looks.ended(ended.len());
         for (place, size) in larger.into_iter().rev() {
             self.wait_again(place, size);
         }
@@ -399,6 +403,17 @@ impl Fetched {
             reads.next += 1;
         }
         false
+    }
+
+    /// Whether a thread without work should [look](Looks) for reads that end instead of blocking.
+    #[inline]
+    pub(crate) fn polls(&mut self) -> bool {
+        self.queue.is_some() && self.looks.again(self.started.get())
+    }
+
+    /// Whether the record was asked for and has not arrived.
+    pub(crate) fn expects(&self, address: Address, generation: u32) -> bool {
+        self.expected.borrow().contains_key(&(address, generation))
     }
 
     /// The record at `address` in that use of its segment, if it was fetched.

@@ -374,7 +374,7 @@ impl Job {
                 *looks += 1;
                 if !evicting.is_empty() && *looks < LOOKS {
                     if *looks % COMMIT_LOOKS == 1 {
-                        to.wake_on_commit(target.open_commit());
+                        to.wake_on_next_commit();
                     }
                     return Stepped::Waiting;
                 }

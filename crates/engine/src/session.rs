@@ -214,8 +214,8 @@ impl Session {
     }
 
     /// Whether a thread that was told to [sleep](Session::sleep) should look for work again instead of
-    /// blocking, because something is expected at any moment: the commit that answers wait for,
-    /// or afterwards the next request of who got them. Waking a thread takes as long as a fast sync, and a
+    /// blocking, because something is expected at any moment: the next of many reads, the commit that answers
+    /// wait for, or afterwards the next request of who got them. Waking a thread takes as long as a fast sync, and a
     /// processor that has fallen asleep hears later of a sync's end: clients wait for both.
     #[inline]
     pub fn polls(&mut self) -> bool {

@@ -1,4 +1,5 @@
-//! Reads of many records through a queue: they keep to what a session may have on its way.
+//! Reads of many records through a queue: they keep to what a session may have on its way, and a thread
+//! without work looks for those that come fast.
 
 #[path = "common/store.rs"]
 mod common;
@@ -11,24 +12,33 @@ use std::task::Waker;
 
 use common::store;
 use larder_disk::{Device, ReadBuffer, ReadQueue, SimDevice};
-use larder_engine::{Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Store};
+use larder_engine::{Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Session, Store};
 
 const NOW: u32 = 1;
 /// What a session may have on its way.
 const MOST: usize = 4 << 20;
 
 /// A device with a queue that remembers how much was on its way at once.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Queued {
     device: Arc<SimDevice>,
+    /// The most bytes that were on their way.
     most: Arc<AtomicUsize>,
+    /// How many reads may end.
+    may_end: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
 struct Reads {
-    device: Arc<SimDevice>,
     noted: Vec<(u64, u64, usize)>,
-    most: Arc<AtomicUsize>,
+    queued: Queued,
+}
+
+impl Queued {
+    fn new() -> Queued {
+        let device = Arc::new(SimDevice::new(64 << 20, 1));
+        Queued { device, most: Arc::default(), may_end: Arc::new(AtomicUsize::new(usize::MAX)) }
+    }
 }
 
 impl Device for Queued {
@@ -49,8 +59,7 @@ impl Device for Queued {
     }
 
     fn read_queue(&self, _event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
-        let (device, most) = (Arc::clone(&self.device), Arc::clone(&self.most));
-        Ok(Box::new(Reads { device, noted: Vec::new(), most }))
+        Ok(Box::new(Reads { noted: Vec::new(), queued: self.clone() }))
     }
 }
 
@@ -58,38 +67,38 @@ impl ReadQueue for Reads {
     fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()> {
         self.noted.push((token, offset, len));
         let bytes = self.noted.iter().map(|(_, _, len)| len).sum();
-        self.most.fetch_max(bytes, Relaxed);
+        self.queued.most.fetch_max(bytes, Relaxed);
         Ok(())
     }
 
     fn submit(&mut self) {}
 
     fn has_ended(&mut self) -> bool {
-        !self.noted.is_empty()
+        !self.noted.is_empty() && self.queued.may_end.load(Relaxed) > 0
     }
 
     fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>)) {
-        for (token, offset, len) in self.noted.drain(..) {
+        let Queued { device, may_end, .. } = &self.queued;
+        let ended = self.noted.len().min(may_end.load(Relaxed));
+        may_end.fetch_sub(ended, Relaxed);
+        for (token, offset, len) in self.noted.drain(..ended) {
             let mut buffer = ReadBuffer::new(offset, len, 512);
-            let read = self.device.read_at(offset, buffer.bytes_mut());
+            let read = device.read_at(offset, buffer.bytes_mut());
             each(token, read.map(|()| buffer));
         }
     }
 }
 
-/// Of a segment of which nothing was read yet, too little of a large record is.
-#[test]
-fn records_that_are_larger_than_was_guessed_wait_for_room() {
-    let most = Arc::new(AtomicUsize::new(0));
-    let device = Arc::new(SimDevice::new(64 << 20, 1));
-    let queued = Arc::new(Queued { device, most: Arc::clone(&most) });
-    let store = store(queued, Durability::Async);
+/// A session of an engine with little memory that reads through the queue; 24 MB of values of `size` bytes,
+/// or of three quarters of what counts as large, are stored, and these are their keys.
+fn filled(queued: &Queued, size: Option<usize>) -> (Session, Vec<String>, Vec<u8>) {
+    let store = store(Arc::new(queued.clone()), Durability::Async);
     let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
     let engine = Engine::open_without_threads(options).unwrap();
     let mut session = engine.session(Waker::noop().clone());
     session.read_through(io::stderr().as_fd()).unwrap();
     session.tick(NOW);
-    let value = vec![b'v'; engine.large_value_threshold() * 3 / 4];
+    let value = vec![b'v'; size.unwrap_or(engine.large_value_threshold() * 3 / 4)];
     let keys: Vec<_> = (0..(24 << 20) / value.len()).map(|n| format!("key{n}")).collect();
     let mut cleaner = ManualCleaner::default();
     for name in &keys {
@@ -102,27 +111,71 @@ fn records_that_are_larger_than_was_guessed_wait_for_room() {
             session.tick(NOW);
         }
     }
-    let is_there = |session: &larder_engine::Session, name: &str| match session
-        .get(&session.key(name.as_bytes()))
-    {
+    (session, keys, value)
+}
+
+/// Whether the key's value is at hand; it is read if it is not.
+fn is_there(session: &Session, name: &str, value: &[u8]) -> bool {
+    match session.get(&session.key(name.as_bytes())) {
         Outcome::Ready(found) => {
             assert!(found.is_some_and(|item| item.value() == value), "{name}");
             true
         }
         Outcome::NeedsRead => false,
         _ => panic!("a get waits for reads alone"),
+    }
+}
+
+/// How often a thread without work would look for some before it blocks.
+fn looks(session: &mut Session) -> usize {
+    (0..10_000).take_while(|_| session.polls()).count()
+}
+
+/// A device that answers in time keeps its thread awake; one that does not costs a bounded part of a processor.
+#[test]
+fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
+    let queued = Queued::new();
+    let (mut session, keys, value) = filled(&queued, Some(1000));
+    let end = |session: &mut Session, reads: usize| {
+        queued.may_end.store(reads, Relaxed);
+        session.tick(NOW);
+        assert_eq!(queued.may_end.load(Relaxed), 0);
     };
+    queued.may_end.store(0, Relaxed);
+    let absent = keys.iter().filter(|name| !is_there(&session, name, &value)).take(40).count();
+    assert_eq!(absent, 40);
+    session.tick(NOW);
+    assert_eq!(looks(&mut session), 0, "nobody knows how fast it is");
+    end(&mut session, 2);
+    let for_two = looks(&mut session);
+    assert!((20..1000).contains(&for_two), "{for_two} looks after two reads");
+    assert_eq!(looks(&mut session), 0, "it takes long: the thread blocks");
+    end(&mut session, 1);
+    assert_eq!(looks(&mut session), for_two / 2, "it has come all the same");
+    // What it does not use up it may use later.
+    end(&mut session, 4);
+    end(&mut session, 4);
+    assert_eq!(looks(&mut session), for_two * 4);
+    end(&mut session, 20);
+    assert_eq!(looks(&mut session), 0, "few are left, and the next may take as long as any");
+}
+
+/// Of a segment of which nothing was read yet, too little of a large record is.
+#[test]
+fn records_that_are_larger_than_was_guessed_wait_for_room() {
+    let queued = Queued::new();
+    let (mut session, keys, value) = filled(&queued, None);
     // All are asked for at once.
-    let absent = keys.iter().filter(|name| !is_there(&session, name)).count();
+    let absent = keys.iter().filter(|name| !is_there(&session, name, &value)).count();
     assert!(absent * value.len() > 2 * MOST, "{absent} of {} bytes", value.len());
     let mut waits = 0;
     for name in &keys {
-        while !is_there(&session, name) {
+        while !is_there(&session, name, &value) {
             waits += 1;
             assert!(waits < 10_000, "{name} waits for ever");
             session.tick(NOW);
         }
     }
-    let most = most.load(Relaxed);
+    let most = queued.most.load(Relaxed);
     assert!(most <= MOST, "{most} bytes on their way");
 }

@@ -18,6 +18,7 @@
 use crate::address::Address;
 use crate::frames::Frames;
 use crate::log::Log;
+use crate::memory;
 use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::sync::{self, Mutex, MutexGuard};
@@ -146,7 +147,11 @@ struct Table {
 
 impl Table {
     fn new(buckets: usize) -> Table {
-        Table { slots: (0..buckets * BUCKET).map(|_| AtomicU64::new(0)).collect() }
+        let count = buckets * BUCKET;
+        let mut slots = Vec::with_capacity(count);
+        memory::advise_huge(slots.spare_capacity_mut());
+        slots.extend((0..count).map(|_| AtomicU64::new(0)));
+        Table { slots: slots.into() }
     }
 
     /// The two buckets in which a copy may be found.
@@ -366,7 +371,7 @@ impl Copies {
         None
     }
 
-    /// Copies a record, unless that would leave writers fewer than `spare` frames.
+    /// See [`Log::keep_copy`].
     fn keep(
         &self,
         memory: &Memory<'_>,
@@ -386,6 +391,11 @@ impl Copies {
         // SAFETY: only who holds `state` replaces the table.
         if unsafe { self.table() }.is_none_or(|table| is_crowded(&state, table)) {
             return self.ask();
+        }
+        // SAFETY: slots, tables and frames are taken away by who holds `state` alone.
+        if let Some((_, at, slot)) = unsafe { self.find(place.0, place.1) } {
+            slot.count_read(at);
+            return Kept::Yes;
         }
         let frame = || {
             let spare = memory.frames.available(memory.budget) > spare;
@@ -501,7 +511,7 @@ impl Log {
     }
 
     /// Copies a record without a frame into `queue`, unless that would leave writers fewer than
-    /// `spare` frames. What is copied already should not be copied again: it would take room twice.
+    /// `spare` frames. If it is copied already, this is a read of the copy.
     pub fn keep_copy(
         &self,
         address: Address,

@@ -3,6 +3,7 @@
 
 use crate::sync;
 use std::io;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// The unit in which the kernel gives and takes memory.
@@ -34,6 +35,19 @@ fn map(bytes: usize) -> io::Result<NonNull<u8>> {
         return Err(io::Error::last_os_error());
     }
     NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap answered null"))
+}
+
+/// Asks for huge pages, as [`Region::advise_huge`], for memory of the allocator that nothing was written to yet.
+pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
+    let bytes = size_of_val(memory);
+    let start = memory.as_mut_ptr().cast::<u8>();
+    let into_page = start.addr() % PAGE;
+    // SAFETY: the pages hold this memory; the call is a hint and changes no contents, also of what lies in front
+    // of it and behind it.
+    unsafe {
+        let page = start.wrapping_sub(into_page);
+        libc::madvise(page.cast(), pages(into_page + bytes), libc::MADV_HUGEPAGE);
+    }
 }
 
 /// A reserved range of addresses whose pages become resident when they are touched.

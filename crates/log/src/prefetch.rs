@@ -16,6 +16,14 @@ pub fn for_reading(at: *const u8) {
     let _ = at;
 }
 
+/// Fetches all lines of `bytes`.
+#[inline]
+pub fn all(bytes: &[u8]) {
+    for line in bytes.chunks(LINE) {
+        for_reading(line.as_ptr());
+    }
+}
+
 /// Fetches the line of `at`, and has other processors give it up now: this thread will write to it.
 #[inline]
 pub fn for_writing(at: *const u8) {

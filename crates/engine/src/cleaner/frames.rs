@@ -114,7 +114,7 @@ impl Cleaner {
         let settled = lane.log.settled();
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in lane.log.sealed(stream) {
-                if sealed.sealed <= settled && lane.log.is_settled(sealed.segment) {
+                if lane.log.is_final(sealed, settled) {
                     resident.note(lane, stream, sealed, lane.log.live(sealed.segment));
                 }
             }

@@ -36,10 +36,7 @@ impl Cleaner {
         for stream in [Stream::Hot, Stream::Survivors] {
             for sealed in lane.log.sealed(stream) {
                 let number = sealed.segment;
-                if lane.log.tier(number) == Tier::Lower
-                    || sealed.sealed > settled
-                    || !lane.log.is_settled(number)
-                {
+                if lane.log.tier(number) == Tier::Lower || !lane.log.is_final(sealed, settled) {
                     continue;
                 }
                 let alive = lane.log.live(number);

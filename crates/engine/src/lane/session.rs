@@ -111,6 +111,12 @@ impl LaneSession {
         self.participant.sleep();
     }
 
+    /// See [`Session::polls`](crate::Session::polls).
+    #[inline]
+    pub(crate) fn polls(&mut self) -> bool {
+        self.fetched.polls() || self.polls_for_commit()
+    }
+
     /// The time of the last tick.
     #[inline]
     pub(crate) fn now(&self) -> UnixSeconds {
@@ -213,9 +219,7 @@ impl LaneSession {
         // is reused only after the next one; the generation says that it is still the same use.
         let record = match unsafe { self.lane.log.record(handle.address) } {
             Some(record) => Some(record),
-            // SAFETY: as above.
-            None => unsafe { self.lane.log.copy(handle.address, handle.generation) }
-                .or_else(|| self.fetched.get(handle.address, handle.generation)),
+            None => self.absent(handle.address, handle.generation),
         };
         if let Some(record) = record {
             return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.address), record)));

@@ -111,6 +111,17 @@ fn a_copy_is_found_by_address_and_use_alone() {
 }
 
 #[test]
+fn what_is_copied_already_counts_as_read_instead() {
+    let world = World::new(16);
+    let reader = awake(&world);
+    (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
+    (0..10).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
+    assert_eq!(world.copies.lock().slots, 100);
+    while world.evict(Queue::Small) {}
+    assert!((0..100).all(|n| world.has(n, &reader) == (n < 10)), "the ten go round");
+}
+
+#[test]
 fn what_was_read_goes_round_and_the_rest_goes() {
     let world = World::new(16);
     let mut reader = awake(&world);

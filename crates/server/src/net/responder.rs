@@ -175,6 +175,10 @@ impl Service for Responder {
         self.reads.iter_mut().for_each(Reads::sleep);
     }
 
+    fn polls(&mut self) -> bool {
+        self.reads.as_mut().is_some_and(Reads::polls)
+    }
+
     fn connect(&mut self, _peer: Peer, id: ConnectionId) -> Progress {
         Progress { place: Place::default(), id }
     }

@@ -44,8 +44,10 @@ impl LaneSession {
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) {
         let (log, address) = (&self.lane.log, slot.address());
         let generation = log.segment(address.segment()).generation();
+        let fetched = self.fetched.get(address, generation).is_some();
         // SAFETY: a session is awake while its calls are made.
-        if unsafe { log.count_copy_read(address, generation) } || slot.frequency() == 0 {
+        let counted = !fetched && unsafe { log.count_copy_read(address, generation) };
+        if counted || slot.frequency() == 0 {
             return;
         }
         if log.keep_copy(address, generation, record, Queue::Small, READY_FRAMES)
@@ -84,8 +86,19 @@ impl LaneSession {
         record.filter(|record| same_bytes(record.key(), key.bytes()))
     }
 
-    /// A record whose segment has no frame: its copy, or what was fetched; else it is noted as
-    /// missing.
+    /// A record of a normal segment that has no frame: what was fetched, or its copy. What is on its way is
+    /// waited for: the table of copies is large, and a look into it takes as long as many into what the
+    /// session has.
+    pub(crate) fn absent(&self, address: Address, generation: u32) -> Option<Record<'_>> {
+        let fetched = self.fetched.get(address, generation);
+        if fetched.is_some() || self.fetched.expects(address, generation) {
+            return fetched;
+        }
+        // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of it.
+        unsafe { self.lane.log.copy(address, generation) }
+    }
+
+    /// A record whose segment has no frame, as [`LaneSession::absent`]; noted as missing if it must be read.
     #[cold]
     pub(super) fn absent_record(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         let address = slot.address();
@@ -96,10 +109,7 @@ impl LaneSession {
             self.missing.set(address.bits());
             return None;
         }
-        let generation = segment.generation();
-        // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of it.
-        let copy = unsafe { self.lane.log.copy(address, generation) };
-        let record = copy.or_else(|| self.fetched.get(address, generation));
+        let record = self.absent(address, segment.generation());
         if record.is_none() {
             self.missing.set(address.bits());
         }
@@ -116,10 +126,12 @@ impl LaneSession {
     #[cold]
     pub(super) fn fetch_ahead(&self, address: Address) {
         let segment = self.lane.log.segment(address.segment());
+        if segment.is_jumbo() {
+            return;
+        }
         let generation = segment.generation();
-        // SAFETY: a session is awake while its calls are made.
-        let copy = unsafe { self.lane.log.copy(address, generation) };
-        if copy.is_none() && !segment.is_jumbo() {
+        let fetched = self.fetched.get(address, generation).is_some();
+        if fetched || self.absent(address, generation).is_none() {
             self.want(address, generation);
         }
     }

@@ -102,6 +102,11 @@ impl LaneSession {
         }
     }
 
+    /// As [`LaneSession::wake_on_commit`], for the next one that is written.
+    pub(crate) fn wake_on_next_commit(&self) {
+        self.wake_on_commit(self.lane.open_commit());
+    }
+
     /// A turn of the thread's loop begins.
     #[inline]
     pub(super) fn turn_of_group(&mut self) {
@@ -183,7 +188,6 @@ impl LaneSession {
         let Some(durable) = &self.lane.durable else { return };
         let group = &mut self.group;
         group.asked = group.wanted.get();
-        group.since.set(0);
         group.waited = group.waiting.take();
         group.lookups = lookups;
         if group.asked >= self.lane.open_commit() {
@@ -209,9 +213,10 @@ impl LaneSession {
         };
     }
 
-    /// See [`Session::polls`](crate::Session::polls).
+    /// Whether the commit that answers wait for, or the next request of who got them, is expected at any
+    /// moment.
     #[inline]
-    pub(crate) fn polls(&mut self) -> bool {
+    pub(super) fn polls_for_commit(&mut self) -> bool {
         let (Polling::Commit(until) | Polling::Client(until)) = self.group.polling else {
             return false;
         };

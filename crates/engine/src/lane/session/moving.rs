@@ -45,7 +45,7 @@ impl LaneSession {
     pub(crate) fn is_pending(&self, commit: u64) -> bool {
         let pending = self.commit_state(commit) == CommitState::Pending;
         if pending {
-            self.wake_on_commit(self.lane.open_commit());
+            self.wake_on_next_commit();
         }
         pending
     }
@@ -56,7 +56,7 @@ impl LaneSession {
         let store = self.lane.log.store();
         let undurable = store.is_some_and(|store| store.durable_commit() < commit);
         if undurable {
-            self.wake_on_commit(self.lane.open_commit());
+            self.wake_on_next_commit();
         }
         undurable
     }

@@ -136,8 +136,6 @@ impl LaneSession {
         if segment.is_jumbo() {
             return self.fetched.get_head(address, generation, segment.jumbo_value());
         }
-        // SAFETY: a session is awake while its calls are made.
-        let copy = unsafe { self.lane.log.copy(address, generation) };
-        copy.or_else(|| self.fetched.get(address, generation))
+        self.absent(address, generation)
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::task::Waker;
 
-use larder_disk::{Device, ReadQueue};
+use larder_disk::{Device, Looks, ReadQueue};
 
 use crate::net::ConnectionId;
 
@@ -20,6 +20,9 @@ pub(super) struct Reads {
     /// Blocks of the device at which a read may begin.
     blocks: u64,
     len: usize,
+    /// All that are on their way.
+    started: usize,
+    looks: Looks,
     /// How many reads a connection waits for; those that wait for none are not there.
     pending: HashMap<u64, usize>,
     random: u64,
@@ -39,7 +42,17 @@ impl Reads {
             return Err(io::Error::other("the device is smaller than one read"));
         }
         let queue = device.read_queue(event)?;
-        Ok(Reads { queue, waker, blocks, len, pending: HashMap::new(), random: 1, failed: false })
+        Ok(Reads {
+            queue,
+            waker,
+            blocks,
+            len,
+            started: 0,
+            looks: Looks::default(),
+            pending: HashMap::new(),
+            random: 1,
+            failed: false,
+        })
     }
 
     /// Begins `reads` reads for a connection that waits for none.
@@ -53,6 +66,7 @@ impl Reads {
             let block = (u128::from(self.random) * u128::from(self.blocks)) >> 64;
             self.failed |= self.queue.push(id.get(), block as u64 * BLOCK, self.len).is_err();
         }
+        self.started += reads;
         if reads > 0 {
             self.pending.insert(id.get(), reads);
         }
@@ -61,7 +75,9 @@ impl Reads {
     /// Hands new reads to the device and takes those that have ended.
     pub(super) fn turn(&mut self) {
         let (pending, failed) = (&mut self.pending, &mut self.failed);
+        let mut ended = 0;
         self.queue.ended(&mut |id, read| {
+            ended += 1;
             *failed |= read.is_err();
             if let Some(left) = pending.get_mut(&id) {
                 *left -= 1;
@@ -70,7 +86,14 @@ impl Reads {
                 }
             }
         });
+        self.started -= ended;
+        self.looks.ended(ended);
         self.queue.submit();
+    }
+
+    /// Whether the loop should look for reads that end instead of blocking.
+    pub(super) fn polls(&mut self) -> bool {
+        self.looks.again(self.started)
     }
 
     /// Hands new reads to the device before the loop blocks. What ended after this turn took what had may have
