@@ -26,6 +26,8 @@ pub trait ReadQueue: Send + fmt::Debug {
     fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>));
 }
 
+/// A page of memory, at least.
+const PAGE: usize = 4096;
 /// From so many reads on their way on the next one is expected to end at any moment.
 const MANY: usize = 16;
 /// How often a thread looks for the next end of a read for each that has ended; a look takes well below half a
@@ -69,6 +71,11 @@ unsafe impl Send for ReadBuffer {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for ReadBuffer {}
 
+/// How memory of `size` bytes is aligned so that it lies in as few pages as it can: each costs the kernel a look.
+fn within_page(size: usize, align: usize) -> usize {
+    if size <= PAGE { align.max(size.next_power_of_two()) } else { align }
+}
+
 impl ReadBuffer {
     /// Memory for `len` bytes from `offset`, widened on both sides to multiples of `align`,
     /// a power of two that is at least 8. It holds anything.
@@ -77,7 +84,8 @@ impl ReadBuffer {
         let start = (offset % align as u64) as usize;
         let size = (start + len).max(1).next_multiple_of(align);
         #[expect(clippy::expect_used, reason = "lengths of records are far below isize::MAX")]
-        let layout = Layout::from_size_align(size, align).expect("a length that fits");
+        let layout =
+            Layout::from_size_align(size, within_page(size, align)).expect("a length that fits");
         ReadBuffer { memory: spare::take(layout), layout, start, len }
     }
 

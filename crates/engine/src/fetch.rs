@@ -6,10 +6,12 @@
 use crate::lane::lock;
 use crate::readers::{Charge, Readers, Request};
 use larder_disk::{Looks, ReadBuffer, ReadQueue};
-use larder_log::{Address, Log, Record};
+use larder_log::{Address, Log, Record, prefetch};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -22,6 +24,8 @@ const IDLE_BYTES: usize = 1 << 20;
 const RUN: usize = 128 << 10;
 /// The most bytes that a session keeps and has on their way; a single record may be larger.
 const BYTES: usize = 4 << 20;
+/// What of a record that was read is brought into the cache at once, bytes.
+const PREFETCHED: usize = 2 << 10;
 
 /// A record: where it lies, in which use of its segment.
 type Place = (Address, u32);
@@ -51,11 +55,14 @@ impl Hasher for PlaceHasher {
 
 type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
 
+/// Most calls wait for one record.
+type Places = SmallVec<[Place; 1]>;
+
 /// What somebody waits for. To be given back.
 #[derive(Debug)]
 #[must_use = "what is not given back is kept for ever"]
 pub(crate) struct LaneReads {
-    places: Vec<Place>,
+    places: Places,
     /// All before this one have arrived.
     next: usize,
 }
@@ -138,7 +145,9 @@ pub(crate) struct Fetched {
     /// How often the thread may look for the next end of a read before it blocks.
     looks: Looks,
     /// What calls asked for since the last [`Fetched::take`].
-    wanted: RefCell<Vec<Place>>,
+    wanted: RefCell<Places>,
+    /// Empty: memory of [`Fetched::collect`].
+    ended: Vec<(Place, io::Result<ReadBuffer>)>,
 }
 
 impl Fetched {
@@ -159,6 +168,7 @@ impl Fetched {
             bytes: Cell::new(0),
             looks: Looks::default(),
             wanted: RefCell::default(),
+            ended: Vec::new(),
         }
     }
 
@@ -195,23 +205,27 @@ impl Fetched {
     /// Takes what the queue has read.
     fn collect(&mut self, log: &Log) {
         let Some(queue) = &mut self.queue else { return };
-        let queue = queue.get_mut();
         let queued = self.queued.get_mut();
-        let (mut ended, mut larger) = (Vec::new(), Vec::new());
-        queue.ended(&mut |number, read| {
+        let mut ended = std::mem::take(&mut self.ended);
+        queue.get_mut().ended(&mut |number, read| {
             let Some(place) = queued.remove(&number) else { return };
-            let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
-            match checked {
-                Ok((Some(size), _)) => larger.push((place, size)),
-                Ok((None, bytes)) => ended.push((place, Read::Record(bytes))),
-                Err(_) => ended.push((place, Read::Failed)),
+            if let Ok(bytes) = &read {
+                // The device has written it around the caches; all are looked at when they are on their way.
+                prefetch::all(&bytes[..bytes.len().min(PREFETCHED)]);
             }
+            ended.push((place, read));
         });
         self.looks.ended(ended.len());
-        for (place, size) in larger.into_iter().rev() {
-            self.wait_again(place, size);
+        // The last one first, so that the first of those that wait again is in front.
+        for (place, read) in ended.drain(..).rev() {
+            let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
+            match checked {
+                Ok((Some(size), _)) => self.wait_again(place, size),
+                Ok((None, bytes)) => self.arrive(place, Read::Record(bytes)),
+                Err(_) => self.arrive(place, Read::Failed),
+            }
         }
-        ended.into_iter().for_each(|(place, read)| self.arrive(place, read));
+        self.ended = ended;
     }
 
     /// A record is larger than what was read of it: it is read again when there is room for it, before

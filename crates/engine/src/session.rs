@@ -9,6 +9,7 @@ use crate::{
     Arith, CommitPoint, CommitState, Counted, Delete, Deleted, Get, Got, Item, ItemHandle, Key,
     LargeValue, Outcome, Refusal, Store, Stored, UnixSeconds,
 };
+use smallvec::SmallVec;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub struct Session {
 /// What calls wait for. To be [given back](Session::release).
 #[derive(Debug)]
 #[must_use = "what is not given back is kept for ever"]
-pub struct Reads(Vec<(usize, LaneReads)>);
+pub struct Reads(SmallVec<[(usize, LaneReads); 1]>);
 
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>, waker: Waker) -> Self {
@@ -238,7 +239,7 @@ impl Session {
     /// [released](Session::release); what nobody takes, until the next turn at least.
     #[inline]
     pub fn take_reads(&self) -> Option<Reads> {
-        let mut taken = Vec::new();
+        let mut taken = SmallVec::new();
         for (at, lane) in self.lanes.iter().enumerate() {
             taken.extend(lane.take_reads().map(|reads| (at, reads)));
         }

@@ -19,6 +19,7 @@ use crate::address::Address;
 use crate::frames::Frames;
 use crate::log::Log;
 use crate::memory;
+use crate::prefetch;
 use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::sync::{self, Mutex, MutexGuard};
@@ -141,31 +142,44 @@ fn hash(address: Address) -> u64 {
 }
 
 #[derive(Debug)]
+#[repr(align(64))]
+struct Bucket([AtomicU64; BUCKET]);
+
+#[derive(Debug)]
 struct Table {
-    slots: Box<[AtomicU64]>,
+    /// A power of two of them.
+    buckets: Box<[Bucket]>,
 }
 
 impl Table {
     fn new(buckets: usize) -> Table {
-        let count = buckets * BUCKET;
-        let mut slots = Vec::with_capacity(count);
-        memory::advise_huge(slots.spare_capacity_mut());
-        slots.extend((0..count).map(|_| AtomicU64::new(0)));
-        Table { slots: slots.into() }
+        let mut memory = Vec::with_capacity(buckets);
+        memory::advise_huge(memory.spare_capacity_mut());
+        memory.extend((0..buckets).map(|_| Bucket(std::array::from_fn(|_| AtomicU64::new(0)))));
+        Table { buckets: memory.into() }
+    }
+
+    /// All slots.
+    fn slots(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.buckets.iter().flat_map(|bucket| &bucket.0)
     }
 
     /// The two buckets in which a copy may be found.
-    fn buckets(&self, hash: u64) -> [&[AtomicU64]; 2] {
-        let count = self.slots.len() / BUCKET;
-        let bucket = |n: usize| &self.slots[n % count * BUCKET..][..BUCKET];
-        let first = hash as usize % count;
-        [bucket(first), bucket(first + 1)]
+    fn buckets(&self, hash: u64) -> [&Bucket; 2] {
+        let mask = self.buckets.len() - 1;
+        let first = hash as usize;
+        [&self.buckets[first & mask], &self.buckets[first.wrapping_add(1) & mask]]
+    }
+
+    /// The slots that may lead to a copy.
+    fn candidates(&self, hash: u64) -> impl Iterator<Item = &AtomicU64> {
+        self.buckets(hash).into_iter().flat_map(|bucket| &bucket.0)
     }
 
     /// Adds a slot, in the place of the least read one if there is none free. The answer is whether
     /// one was free.
     fn add(&self, hash: u64, slot: Slot) -> bool {
-        let all = || self.buckets(hash).into_iter().flatten();
+        let all = || self.candidates(hash);
         let value = |place: &AtomicU64| Slot(place.load(Ordering::Relaxed));
         if let Some(place) = all().find(|place| value(place).is_empty()) {
             sync::publish(place, slot.0);
@@ -180,7 +194,7 @@ impl Table {
 
 /// Whether the table should be larger.
 fn is_crowded(state: &State, table: &Table) -> bool {
-    state.slots * 8 > table.slots.len() * 5
+    state.slots * 8 > table.buckets.len() * BUCKET * 5
 }
 
 #[derive(Debug, Default)]
@@ -242,6 +256,19 @@ impl Copies {
         self.frames[slot.frame()].load(Ordering::Acquire).wrapping_add(slot.offset())
     }
 
+    /// Asks the processor to fetch the slots that may lead to a copy of the record at `address`.
+    ///
+    /// # Safety
+    /// As for [`Copies::find`].
+    #[cold]
+    pub(crate) unsafe fn prefetch(&self, address: Address) {
+        // SAFETY: by the caller's promise.
+        let Some(table) = (unsafe { self.table() }) else { return };
+        for bucket in table.buckets(hash(address)) {
+            prefetch::for_reading(ptr::from_ref(bucket).cast());
+        }
+    }
+
     /// The copy of the record at `address`, of that use of its segment, and the slot that leads to it.
     ///
     /// # Safety
@@ -254,7 +281,7 @@ impl Copies {
         // SAFETY: by the caller's promise.
         let table = unsafe { self.table() }?;
         let hash = hash(address);
-        for place in table.buckets(hash).into_iter().flatten() {
+        for place in table.candidates(hash) {
             let slot = Slot(place.load(Ordering::Acquire));
             if slot.is_empty() || !slot.has_tag(hash) {
                 continue;
@@ -333,14 +360,14 @@ impl Copies {
         let old = unsafe { self.table() };
         let buckets = match old {
             None => FIRST_BUCKETS,
-            Some(table) if is_crowded(state, table) => table.slots.len() / BUCKET * 2,
+            Some(table) if is_crowded(state, table) => table.buckets.len() * 2,
             Some(_) => return,
         };
         // Beyond the budget if need be: the cleaner gives frames back for it.
-        budget.charge((buckets * BUCKET * size_of::<Slot>()) as u64);
+        budget.charge((buckets * size_of::<Bucket>()) as u64);
         let table = Table::new(buckets);
         state.slots = 0;
-        for place in old.into_iter().flat_map(|old| &old.slots) {
+        for place in old.into_iter().flat_map(Table::slots) {
             let slot = Slot(place.load(Ordering::Acquire));
             if slot.is_empty() {
                 continue;
@@ -362,7 +389,7 @@ impl Copies {
     fn remove(&self, state: &mut State, address: Address, at: Slot) -> Option<u64> {
         // SAFETY: only who holds `state` replaces the table.
         let table = unsafe { self.table() }?;
-        for place in table.buckets(hash(address)).into_iter().flatten() {
+        for place in table.candidates(hash(address)) {
             if Slot(place.load(Ordering::Relaxed)).same_place(at) {
                 state.slots -= 1;
                 return Some(Slot(place.swap(0, Ordering::AcqRel)).frequency());
@@ -463,7 +490,7 @@ impl Copies {
             let passed = epochs.passed(*epoch);
             if passed {
                 sync::discarded((&raw const **table).cast(), size_of::<Table>());
-                budget.release((table.slots.len() * size_of::<Slot>()) as u64);
+                budget.release(size_of_val(&*table.buckets) as u64);
             }
             !passed
         });

@@ -280,10 +280,17 @@ impl Log {
         Some(unsafe { Record::at(frame.add(address.offset()), || segment.jumbo_value()) })
     }
 
-    /// Asks the processor to fetch the record at `address`.
+    /// Asks the processor to fetch the record at `address`, or what leads to its copy.
+    ///
+    /// # Safety
+    /// The thread is awake in the epochs.
     #[inline]
-    pub fn prefetch(&self, address: Address) {
+    pub unsafe fn prefetch(&self, address: Address) {
         let frame = self.segment(address.segment()).frame();
+        if frame.is_null() {
+            // SAFETY: by the caller's promise.
+            return unsafe { self.copies.prefetch(address) };
+        }
         let at = frame.wrapping_add(address.offset());
         prefetch::for_reading(at);
         prefetch::for_reading(at.wrapping_add(prefetch::LINE));

@@ -6,7 +6,6 @@ use crate::format::jumbo::RECORD_AT;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, BLOCK, Expect, Extent, Scanned, scan};
 use crate::log::{Log, Sealed, lock, unmap_jumbo};
-use crate::prefetch;
 use crate::record::{Head, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::segment::State;
@@ -16,8 +15,6 @@ use std::sync::atomic::Ordering;
 
 /// The fewest bytes worth reading: a sector, and more than any record's header.
 const LEAST_READ: usize = 512;
-/// What of a record that was read is brought into the cache at once, bytes.
-const PREFETCHED: usize = 2 << 10;
 
 /// A segment's bytes, 8-byte aligned.
 pub type Image = Box<[u64]>;
@@ -285,8 +282,6 @@ impl Log {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
         let number = address.segment();
         let segment = self.segment(number);
-        // The device has written it around the caches: all lines at once are hardly slower than one.
-        prefetch::all(&bytes[..bytes.len().min(PREFETCHED)]);
         let head = Head::parse(bytes, None).ok_or_else(damaged)?;
         let size = head.layout.size();
         if size > self.segment_size() - address.offset() {

@@ -143,7 +143,8 @@ impl LaneSession {
     pub(crate) fn prefetch_record(&self, key: &mut Key<'_>) -> Option<Address> {
         // SAFETY: as above; only an address is used.
         let address = unsafe { self.lane.index.guess(key) }?;
-        self.lane.log.prefetch(address);
+        // SAFETY: as above.
+        unsafe { self.lane.log.prefetch(address) };
         Some(address)
     }
 
