@@ -37,9 +37,13 @@ fn map(bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap answered null"))
 }
 
-/// Asks for huge pages, as [`Region::advise_huge`], for memory of the allocator that nothing was written to yet.
+/// Asks for huge pages, as [`Region::advise_huge`], for memory of the allocator that nothing was written to yet. Memory
+/// that is smaller than one shares its pages with others, and is left alone.
 pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
     let bytes = size_of_val(memory);
+    if bytes < HUGE_PAGE {
+        return;
+    }
     let start = memory.as_mut_ptr().cast::<u8>();
     let into_page = start.addr() % PAGE;
     // SAFETY: the pages hold this memory; the call is a hint and changes no contents, also of what lies in front
