@@ -7,7 +7,8 @@
 //! Copies lie in frames of their own, taken from the same pool as those of segments, in two queues:
 //! new ones in [`Queue::Small`], those read again in [`Queue::Main`], which goes round as a clock.
 //! Source of the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP
-//! 2023; the ghosts are the frequencies in the index.
+//! 2023. Before copies have to go for others everything that is read twice is copied; then what the
+//! [ghosts](Ghosts) remember.
 //!
 //! A table of one cache line per bucket leads to them. Readers use it without a lock; whoever
 //! changes it holds `state`.
@@ -15,6 +16,9 @@
 //! Invariant: a frame is taken from its number, and its number given to another, only when every
 //! slot that led there is gone and the quiescent period after that has passed.
 
+mod ghosts;
+
+use self::ghosts::Ghosts;
 use crate::address::Address;
 use crate::frames::Frames;
 use crate::log::Log;
@@ -149,6 +153,8 @@ struct Bucket([AtomicU64; BUCKET]);
 struct Table {
     /// A power of two of them.
     buckets: Box<[Bucket]>,
+    /// Reads of records without a copy: as many as there are slots.
+    ghosts: Ghosts,
 }
 
 impl Table {
@@ -156,7 +162,12 @@ impl Table {
         let mut memory = Vec::with_capacity(buckets);
         memory::advise_huge(memory.spare_capacity_mut());
         memory.extend((0..buckets).map(|_| Bucket(std::array::from_fn(|_| AtomicU64::new(0)))));
-        Table { buckets: memory.into() }
+        Table { buckets: memory.into(), ghosts: Ghosts::new(buckets * BUCKET) }
+    }
+
+    /// Bytes of memory of one with so many buckets.
+    const fn footprint(buckets: usize) -> u64 {
+        (buckets * (size_of::<Bucket>() + BUCKET)) as u64
     }
 
     /// All slots.
@@ -224,6 +235,8 @@ pub(crate) struct Copies {
     state: Mutex<State>,
     /// A frame would be used.
     wants_frame: AtomicBool,
+    /// Copies had to go for others.
+    evicts: AtomicBool,
 }
 
 impl Copies {
@@ -235,6 +248,7 @@ impl Copies {
             frame_size,
             state: Mutex::new(State { fresh: 1, ..State::default() }),
             wants_frame: AtomicBool::new(false),
+            evicts: AtomicBool::new(false),
         }
     }
 
@@ -297,6 +311,18 @@ impl Copies {
             return Some((unsafe { Record::at(memory.add(HEAD), || 0) }, place, slot));
         }
         None
+    }
+
+    /// See [`Log::is_worth_copy`].
+    ///
+    /// # Safety
+    /// As for [`Copies::find`].
+    unsafe fn is_worth_copy(&self, address: Address, was_read: bool) -> bool {
+        if !self.evicts.load(Ordering::Relaxed) {
+            return was_read;
+        }
+        // SAFETY: by the caller's promise.
+        unsafe { self.table() }.is_some_and(|table| table.ghosts.recall(hash(address)))
     }
 
     /// Copies a record to the end of a queue, for which `frame` gives a new frame if that is needed.
@@ -364,7 +390,7 @@ impl Copies {
             Some(_) => return,
         };
         // Beyond the budget if need be: the cleaner gives frames back for it.
-        budget.charge((buckets * size_of::<Bucket>()) as u64);
+        budget.charge(Table::footprint(buckets));
         let table = Table::new(buckets);
         state.slots = 0;
         for place in old.into_iter().flat_map(Table::slots) {
@@ -446,12 +472,12 @@ impl Copies {
         memory: &Memory<'_>,
         queue: Queue,
         is_wanted: impl Fn(Address, &Record<'_>) -> bool,
-        forgotten: impl Fn(Address, &Record<'_>),
     ) -> bool {
         let state = &mut *self.lock();
         let Some((number, filled)) = state.queues[queue as usize].pop_front() else {
             return false;
         };
+        self.evicts.store(true, Ordering::Relaxed);
         let mut offset = 0;
         while offset < filled {
             let at = Slot::new(0, 0, number, offset);
@@ -461,12 +487,10 @@ impl Copies {
                 unsafe { (read_head(copy), Record::at(copy.add(HEAD), || 0)) };
             offset += HEAD + size;
             let Some(frequency) = self.remove(state, address, at) else { continue };
-            let wanted = frequency > 0 && is_wanted(address, &record);
-            let left = if queue == Queue::Small { 0 } else { frequency.saturating_sub(1) };
-            let frame = || memory.frames.take(memory.budget, true);
-            let place = (address, generation);
-            if !wanted || !self.push(state, Queue::Main, place, &record, left, frame) {
-                forgotten(address, &record);
+            if frequency > 0 && is_wanted(address, &record) {
+                let left = if queue == Queue::Small { 0 } else { frequency - 1 };
+                let frame = || memory.frames.take(memory.budget, true);
+                self.push(state, Queue::Main, (address, generation), &record, left, frame);
             }
         }
         state.retired.push_back((memory.epochs.advance(), number));
@@ -490,7 +514,7 @@ impl Copies {
             let passed = epochs.passed(*epoch);
             if passed {
                 sync::discarded((&raw const **table).cast(), size_of::<Table>());
-                budget.release(size_of_val(&*table.buckets) as u64);
+                budget.release(Table::footprint(table.buckets.len()));
             }
             !passed
         });
@@ -537,6 +561,16 @@ impl Log {
         found.map(|(_, place, slot)| slot.count_read(place)).is_some()
     }
 
+    /// A record without a frame or a copy is read: whether it should be copied. It should if it `was_read`
+    /// before, ever, as long as there is room; as soon as copies have to go for others, if it was lately.
+    ///
+    /// # Safety
+    /// The thread is awake in the epochs.
+    pub unsafe fn is_worth_copy(&self, address: Address, was_read: bool) -> bool {
+        // SAFETY: by the caller's promise.
+        unsafe { self.copies.is_worth_copy(address, was_read) }
+    }
+
     /// Copies a record without a frame into `queue`, unless that would leave writers fewer than
     /// `spare` frames. If it is copied already, this is a read of the copy.
     pub fn keep_copy(
@@ -577,15 +611,13 @@ impl Log {
     }
 
     /// Frees the oldest frame of a queue of copies, for use after the quiescent period; false if there
-    /// is none. Those that were read stay, if `is_wanted` says so of their record; `forgotten` hears
-    /// of the others.
+    /// is none. Those that were read stay, if `is_wanted` says so of their record.
     pub fn evict_copies(
         &self,
         queue: Queue,
         is_wanted: impl Fn(Address, &Record<'_>) -> bool,
-        forgotten: impl Fn(Address, &Record<'_>),
     ) -> bool {
-        self.copies.evict(&self.copy_memory(), queue, is_wanted, forgotten)
+        self.copies.evict(&self.copy_memory(), queue, is_wanted)
     }
 
     /// Gives back the memory of copies that nobody can be reading any more.

@@ -55,7 +55,7 @@ impl World {
     }
 
     fn evict(&self, queue: Queue) -> bool {
-        self.copies.evict(&self.memory(), queue, |_, _| true, |_, _| {})
+        self.copies.evict(&self.memory(), queue, |_, _| true)
     }
 
     fn frames_of(&self, queue: Queue) -> usize {
@@ -154,22 +154,32 @@ fn what_was_read_goes_round_and_the_rest_goes() {
 }
 
 #[test]
-fn only_the_wanted_stay_and_of_the_others_somebody_hears() {
+fn of_those_that_were_read_only_the_wanted_stay() {
     let world = World::new(16);
     let reader = awake(&world);
     (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
     (0..100).for_each(|n| drop(world.value(n, &reader)));
-    let heard = Mutex::new(Vec::new());
-    let wanted = |address: Address, _: &Record<'_>| address == place(7).0;
-    let forgotten = |address: Address, record: &Record<'_>| {
+    let wanted = |address: Address, record: &Record<'_>| {
         assert_eq!(place(record.seq()).0, address);
-        heard.lock().unwrap().push(record.seq());
+        address == place(7).0
     };
-    while world.copies.evict(&world.memory(), Queue::Small, wanted, forgotten) {}
-    let heard = heard.into_inner().unwrap();
-    assert_eq!(heard.len(), 99);
-    assert!(!heard.contains(&7));
+    while world.copies.evict(&world.memory(), Queue::Small, wanted) {}
+    assert_eq!(world.copies.lock().slots, 1);
     assert_eq!(world.value(7, &reader), Some(value(7)));
+}
+
+#[test]
+fn when_copies_have_gone_for_others_only_what_was_read_lately_is_worth_one() {
+    let world = World::new(16);
+    let _reader = awake(&world);
+    // SAFETY: the reader is awake.
+    let worth = |n, was_read| unsafe { world.copies.is_worth_copy(place(n).0, was_read) };
+    assert!(worth(0, true) && !worth(0, false), "there is room");
+    (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
+    assert!(worth(200, true));
+    assert!(world.evict(Queue::Small));
+    assert!(!worth(200, true), "ever is not lately");
+    assert!(worth(200, false));
 }
 
 #[test]
@@ -218,10 +228,10 @@ fn the_table_grows_and_loses_next_to_nothing() {
 fn readers_never_see_a_frame_reused() {
     const RECORDS: u64 = 3000;
     let world = World::new(8);
-    let ended = Flag::new(false);
+    let (ended, hitting) = (Flag::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         for seed in 1..3u64 {
-            let (world, ended) = (&world, &ended);
+            let (world, ended, hitting) = (&world, &ended, &hitting);
             scope.spawn(move || {
                 let mut reader = world.epochs.join();
                 let (mut n, mut hits) = (seed, 0);
@@ -232,15 +242,16 @@ fn readers_never_see_a_frame_reused() {
                         let n = (n >> 33) % RECORDS;
                         if let Some(found) = world.value(n, &reader) {
                             assert_eq!(found, value(n), "the copy of {n}");
+                            hitting.fetch_add(u64::from(hits == 0), Ordering::Relaxed);
                             hits += 1;
                         }
                     }
                 }
                 reader.sleep();
-                assert!(hits > 0);
             });
         }
-        for n in 0..20_000u64 {
+        let all_hit = || hitting.load(Ordering::Relaxed) == 2;
+        for n in (0..10_000_000u64).take_while(|n| *n < 20_000 || !all_hit()) {
             if world.keep(n * 7 % RECORDS, Queue::Small, 1) != Kept::Yes {
                 world.evict(if n % 3 == 0 { Queue::Main } else { Queue::Small });
                 while world.copies.retired() > 4 {
@@ -250,5 +261,6 @@ fn readers_never_see_a_frame_reused() {
             }
         }
         ended.store(true, Ordering::Relaxed);
+        assert!(all_hit());
     });
 }

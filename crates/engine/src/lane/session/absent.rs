@@ -39,7 +39,7 @@ impl LaneSession {
         self.fetched.release(reads);
     }
 
-    /// The record has no frame: its copy was read, or one is made if it was read before.
+    /// The record has no frame: its copy was read, or one is made if it is worth that.
     #[cold]
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) {
         let (log, address) = (&self.lane.log, slot.address());
@@ -47,7 +47,8 @@ impl LaneSession {
         let fetched = self.fetched.get(address, generation).is_some();
         // SAFETY: a session is awake while its calls are made.
         let counted = !fetched && unsafe { log.count_copy_read(address, generation) };
-        if counted || slot.frequency() == 0 {
+        // SAFETY: as above.
+        if counted || !unsafe { log.is_worth_copy(address, slot.frequency() > 0) } {
             return;
         }
         if log.keep_copy(address, generation, record, Queue::Small, READY_FRAMES)

@@ -1,0 +1,60 @@
+//! Ghosts: which records were read from the device lately, a bit each.
+//!
+//! Every read sets the bit that its record hashes to and clears the next eight in the order of memory, so a bit lasts
+//! for one round at most, half of one on average, and one in sixteen is set. What it answers for a record that was
+//! not read lately is thus wrong once in sixteen times; the copy that is made then is one that proves itself or goes.
+
+use crate::memory;
+use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+#[derive(Debug)]
+pub(super) struct Ghosts {
+    /// A power of two of them.
+    bits: Box<[AtomicU8]>,
+    /// Reads so far.
+    reads: AtomicUsize,
+}
+
+impl Ghosts {
+    /// Remembers the last `reads` reads, a power of two, more or less.
+    pub(super) fn new(reads: usize) -> Ghosts {
+        let mut bits = Vec::with_capacity(reads);
+        memory::advise_huge(bits.spare_capacity_mut());
+        bits.extend((0..reads).map(|_| AtomicU8::new(0)));
+        Ghosts { bits: bits.into(), reads: AtomicUsize::new(0) }
+    }
+
+    /// A record with this hash is read from the device. Whether it was, lately.
+    pub(super) fn recall(&self, hash: u64) -> bool {
+        let mask = self.bits.len() - 1;
+        // The table of copies takes its bucket from the low bits, its tag from the high ones.
+        let place = &self.bits[(hash >> 3) as usize & mask];
+        let bit = 1 << (hash & 7);
+        let oldest = self.reads.fetch_add(1, Ordering::Relaxed) & mask;
+        self.bits[oldest].store(0, Ordering::Relaxed);
+        place.fetch_or(bit, Ordering::Relaxed) & bit != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::hash;
+    use super::*;
+    use crate::Address;
+
+    #[test]
+    fn remembers_what_was_read_lately_and_little_else() {
+        let ghosts = Ghosts::new(1 << 12);
+        let read = |n: u64| ghosts.recall(hash(Address::new(1, n as usize * 8)));
+        let fresh = (0..20_000).filter(|n| read(*n)).count();
+        assert!((600..2000).contains(&fresh), "{fresh} of 20 000 that were never read");
+        // Read again at once, after a quarter of a round, and after one.
+        let at_once = (20_000..20_500).filter(|n| read(*n) | read(*n)).count();
+        assert!(at_once > 495, "{at_once} of 500");
+        let lately = (20_000..20_500).filter(|n| read(*n)).count();
+        assert!(lately > 350, "{lately} of 500");
+        assert!((30_000..34_096).filter(|n| read(*n)).count() < 500);
+        let before = (20_000..20_500).filter(|n| read(*n)).count();
+        assert!(before < 100, "{before} of 500");
+    }
+}
