@@ -1,11 +1,13 @@
 //! The server that only answers, inside the lab's own process: what sockets cost on this machine.
 
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
 use larder_client::Address;
-use larder_disk::{Device, FileDevice};
+use larder_disk::{Device, FileDevice, ReadBuffer};
 use larder_server::net::{BackendChoice, Endpoint, Listener, Options, responder};
 
 use crate::machine::pin_thread;
@@ -14,6 +16,10 @@ use crate::{Error, Result};
 
 /// The responder's threads, and the kernel's helpers of its rings.
 const THREADS: &[&str] = &["responder-", "iou-wrk-"];
+
+/// Blocks of a device that are tried before it is used, and their size, bytes.
+const SAMPLES: u64 = 256;
+const BLOCK: u64 = 4096;
 
 /// A running responder; stopped when dropped.
 #[derive(Debug)]
@@ -35,15 +41,43 @@ pub(crate) fn backend(name: &str) -> Result<BackendChoice> {
 
 /// Opens what is there already: it is only read.
 fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
-    let what = || format!("cannot read {}", path.display());
-    if std::fs::metadata(path).map_err(|e| Error::io(what(), e))?.is_dir() {
+    let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
+    if std::fs::metadata(path).map_err(failed)?.is_dir() {
         return Err(Error::usage(format!(
             "{} is a directory: name the file in it",
             path.display()
         )));
     }
     let device = FileDevice::open(path, None).map_err(|e| Error::server(e.to_string()))?;
+    if let Some(hidden) = hidden_blocks(path, device.size()).filter(|hidden| *hidden > 0) {
+        eprintln!(
+            "READS THAT REACH NO DEVICE: {hidden} of {SAMPLES} blocks of {} were never written, or lie in a cache; \
+             write it from end to end first",
+            path.display()
+        );
+    }
     Ok(Arc::new(device))
+}
+
+/// How many of the sampled blocks come from elsewhere than the device, if the kernel tells: a file system answers
+/// reads of space that was allocated and never written by itself, at once.
+fn hidden_blocks(path: &Path, size: u64) -> Option<u64> {
+    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
+    let before = bytes_from_devices()?;
+    let blocks = size / BLOCK;
+    for sample in 0..SAMPLES {
+        let offset = (u128::from(blocks) * u128::from(sample) / u128::from(SAMPLES)) as u64 * BLOCK;
+        let mut block = ReadBuffer::new(offset, BLOCK as usize, BLOCK as usize);
+        file.read_exact_at(block.bytes_mut(), offset).ok()?;
+    }
+    let came = (bytes_from_devices()? - before) / BLOCK;
+    Some(SAMPLES.saturating_sub(came))
+}
+
+/// What this process has had read from devices, bytes.
+fn bytes_from_devices() -> Option<u64> {
+    let counts = std::fs::read_to_string("/proc/self/io").ok()?;
+    counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok())
 }
 
 impl Responder {

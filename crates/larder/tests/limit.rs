@@ -3,6 +3,7 @@
 mod harness;
 
 use std::fs;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Command, Output};
 
 use harness::{BINARY, Folder};
@@ -41,6 +42,30 @@ fn every_key_is_answered_after_a_read() {
         assert_eq!(report["report"]["total"]["misses"], 0);
     }
     assert!(fs::read(&path).expect("it is there") == bytes, "the device was changed");
+}
+
+#[test]
+fn parts_that_were_never_written_are_told() {
+    let folder = Folder::new("limit-sparse");
+    let path = folder.0.join("device");
+    let file = fs::File::create(&path).expect("a temporary directory");
+    file.set_len(16 << 20).expect("room");
+    let direct = fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    if direct.is_err() {
+        return; // This file system has nothing to tell.
+    }
+    let told = |written: usize| {
+        file.write_all_at(&vec![1; written], 0).expect("room");
+        file.sync_all().expect("it is written");
+        let output = limit(&path.display().to_string(), "auto");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        errors
+    };
+    let errors = told(4 << 20);
+    assert!(errors.contains("REACH NO DEVICE: 192 of 256 blocks"), "{errors}");
+    let errors = told(16 << 20);
+    assert!(!errors.contains("REACH NO DEVICE"), "{errors}");
 }
 
 #[test]
