@@ -346,6 +346,56 @@ fn what_is_read_often_is_read_from_memory_and_never_from_the_past() {
     );
 }
 
+/// In the time that it takes to fill a device everything in it may have been read a few times: what is evicted from it is
+/// told by reads that follow each other.
+#[test]
+fn what_is_read_evenly_is_not_written_again_and_again() {
+    const KEYS: u64 = 16_000;
+    const SETS: u64 = 8_000;
+    let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    let mut cleaner = ManualCleaner::default();
+    let mut step = |session: &mut Session| {
+        engine.clean(&mut cleaner);
+        engine.commit();
+        engine.serve_reads();
+        session.tick(1);
+    };
+    let mut drawn = 1u64;
+    let mut draw = || {
+        drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (drawn >> 33) % KEYS
+    };
+    let mut set = |session: &mut Session, n: u64| {
+        let name = format!("key{n}");
+        for turn in 0.. {
+            assert!(turn < 200, "{name} waits for ever: {:?}", engine.stats());
+            let store = Store::set(&[b'v'; 4000], 0, Expiry::NEVER);
+            if let Outcome::Ready(_) = session.store(&session.key(name.as_bytes()), store) {
+                return;
+            }
+            step(session);
+        }
+    };
+    (0..KEYS).for_each(|n| set(&mut session, n));
+    let before = engine.stats().totals;
+    for _ in 0..SETS {
+        for _ in 0..20 {
+            let name = format!("key{}", draw());
+            while let Outcome::NeedsRead = session.get(&session.key(name.as_bytes())).map(drop) {
+                engine.serve_reads();
+                session.tick(1);
+            }
+        }
+        set(&mut session, draw());
+    }
+    let after = engine.stats().totals;
+    let evictions = after.evictions - before.evictions;
+    let moved = after.moved_items - before.moved_items;
+    assert!(evictions > 1000, "{evictions} evictions");
+    assert!(moved < SETS, "{moved} items moved for {SETS} sets, {evictions} evictions");
+}
+
 /// An index that has taken all the memory it may have leads to newer items instead of older ones.
 #[test]
 fn more_items_than_the_index_may_lead_to_push_the_oldest_out() {

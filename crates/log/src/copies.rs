@@ -472,6 +472,7 @@ impl Copies {
         memory: &Memory<'_>,
         queue: Queue,
         is_wanted: impl Fn(Address, &Record<'_>) -> bool,
+        forgotten: impl Fn(Address, &Record<'_>),
     ) -> bool {
         let state = &mut *self.lock();
         let Some((number, filled)) = state.queues[queue as usize].pop_front() else {
@@ -487,10 +488,12 @@ impl Copies {
                 unsafe { (read_head(copy), Record::at(copy.add(HEAD), || 0)) };
             offset += HEAD + size;
             let Some(frequency) = self.remove(state, address, at) else { continue };
-            if frequency > 0 && is_wanted(address, &record) {
-                let left = if queue == Queue::Small { 0 } else { frequency - 1 };
-                let frame = || memory.frames.take(memory.budget, true);
-                self.push(state, Queue::Main, (address, generation), &record, left, frame);
+            let wanted = frequency > 0 && is_wanted(address, &record);
+            let left = if queue == Queue::Small { 0 } else { frequency.saturating_sub(1) };
+            let frame = || memory.frames.take(memory.budget, true);
+            let place = (address, generation);
+            if !wanted || !self.push(state, Queue::Main, place, &record, left, frame) {
+                forgotten(address, &record);
             }
         }
         state.retired.push_back((memory.epochs.advance(), number));
@@ -611,13 +614,15 @@ impl Log {
     }
 
     /// Frees the oldest frame of a queue of copies, for use after the quiescent period; false if there
-    /// is none. Those that were read stay, if `is_wanted` says so of their record.
+    /// is none. Those that were read stay, if `is_wanted` says so of their record; `forgotten` hears
+    /// of the others.
     pub fn evict_copies(
         &self,
         queue: Queue,
         is_wanted: impl Fn(Address, &Record<'_>) -> bool,
+        forgotten: impl Fn(Address, &Record<'_>),
     ) -> bool {
-        self.copies.evict(&self.copy_memory(), queue, is_wanted)
+        self.copies.evict(&self.copy_memory(), queue, is_wanted, forgotten)
     }
 
     /// Gives back the memory of copies that nobody can be reading any more.

@@ -7,7 +7,7 @@ use crate::UnixSeconds;
 use crate::key::Key;
 use crate::lane::{Lane, lock};
 use larder_log::record::Kind;
-use larder_log::{Queue, Record, Sealed, SegmentNumber, Stream};
+use larder_log::{Address, Queue, Record, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
@@ -160,13 +160,27 @@ impl Cleaner {
     fn forget_copies(&mut self, lane: &Lane, queue: Queue) -> bool {
         self.participant.tick();
         let now = lane.now.load(Ordering::Relaxed);
-        let is_wanted = |address, record: &Record<'_>| {
+        let slot_of = |address: Address, record: &Record<'_>| {
             let key = Key::new(record.key(), lane.options.hash_seed);
             // SAFETY: the cleaner is awake.
-            let found = || unsafe { lane.index.find(&key, walk::at(address)) };
-            !walk::expired(*record, now) && found().is_some()
+            let found = unsafe { lane.index.find(&key, walk::at(address)) };
+            found.map(|(place, slot, ())| (place, slot))
         };
-        let freed = lane.log.evict_copies(queue, is_wanted);
+        let is_wanted = |address, record: &Record<'_>| {
+            !walk::expired(*record, now) && slot_of(address, record).is_some()
+        };
+        // It was read, but not lately: what is evicted from the store is to know.
+        let forgotten = |address, record: &Record<'_>| {
+            if let Some((place, slot)) = slot_of(address, record)
+                && slot.frequency() > 1
+            {
+                let next = slot.with_frequency(1);
+                let order = Ordering::Relaxed;
+                // A lost race is a read or a write, whose result stands.
+                let _ = place.compare_exchange(slot.0, next.0, order, order);
+            }
+        };
+        let freed = lane.log.evict_copies(queue, is_wanted, forgotten);
         self.participant.sleep();
         freed
     }

@@ -197,13 +197,14 @@ impl LaneSession {
         Item::new(record, slot, &self.lane)
     }
 
-    /// Counts a read of an item. A lost race loses one count.
+    /// Counts a read of an item. A lost race loses one count. Reads of the device count once, unless they
+    /// follow each other: by the frequency the cleaner knows what must not be evicted, and in the time that
+    /// it takes a device to fill everything may have been read a few times.
     #[inline]
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
-        if self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address()) {
-            self.count_read_of_absent(slot, record);
-        }
-        if slot.frequency() < MAX_FREQUENCY {
+        let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());
+        let once = absent && !self.count_read_of_absent(slot, record);
+        if slot.frequency() < if once { 1 } else { MAX_FREQUENCY } {
             let bumped = slot.with_frequency(slot.frequency() + 1);
             let _ = place.compare_exchange(slot.0, bumped.0, Ordering::Relaxed, Ordering::Relaxed);
         }

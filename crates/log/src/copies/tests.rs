@@ -55,7 +55,7 @@ impl World {
     }
 
     fn evict(&self, queue: Queue) -> bool {
-        self.copies.evict(&self.memory(), queue, |_, _| true)
+        self.copies.evict(&self.memory(), queue, |_, _| true, |_, _| {})
     }
 
     fn frames_of(&self, queue: Queue) -> usize {
@@ -154,17 +154,21 @@ fn what_was_read_goes_round_and_the_rest_goes() {
 }
 
 #[test]
-fn of_those_that_were_read_only_the_wanted_stay() {
+fn only_the_wanted_stay_and_of_the_others_somebody_hears() {
     let world = World::new(16);
     let reader = awake(&world);
     (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
     (0..100).for_each(|n| drop(world.value(n, &reader)));
-    let wanted = |address: Address, record: &Record<'_>| {
+    let heard = Mutex::new(Vec::new());
+    let wanted = |address: Address, _: &Record<'_>| address == place(7).0;
+    let forgotten = |address: Address, record: &Record<'_>| {
         assert_eq!(place(record.seq()).0, address);
-        address == place(7).0
+        heard.lock().unwrap().push(record.seq());
     };
-    while world.copies.evict(&world.memory(), Queue::Small, wanted) {}
-    assert_eq!(world.copies.lock().slots, 1);
+    while world.copies.evict(&world.memory(), Queue::Small, wanted, forgotten) {}
+    let heard = heard.into_inner().unwrap();
+    assert_eq!(heard.len(), 99);
+    assert!(!heard.contains(&7));
     assert_eq!(world.value(7, &reader), Some(value(7)));
 }
 

@@ -177,7 +177,7 @@ fn evict_and_read(is_wanted: bool) {
                 (reader, found)
             })
         };
-        assert!(log.evict_copies(Queue::Small, |_, _| is_wanted));
+        assert!(log.evict_copies(Queue::Small, |_, _| is_wanted, |_, _| ()));
         log.reap_copies();
         let reused = log.retired_copy_frames() == 0;
         let other = (Address::new(place.0.segment() + 1, place.0.offset()), 1);

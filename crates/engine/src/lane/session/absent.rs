@@ -39,23 +39,26 @@ impl LaneSession {
         self.fetched.release(reads);
     }
 
-    /// The record has no frame: its copy was read, or one is made if it is worth that.
+    /// The record has no frame: its copy was read, or one is made if it is worth that. Whether it is.
     #[cold]
-    pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) {
+    pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) -> bool {
         let (log, address) = (&self.lane.log, slot.address());
         let generation = log.segment(address.segment()).generation();
         let fetched = self.fetched.get(address, generation).is_some();
         // SAFETY: a session is awake while its calls are made.
         let counted = !fetched && unsafe { log.count_copy_read(address, generation) };
-        // SAFETY: as above.
-        if counted || !unsafe { log.is_worth_copy(address, slot.frequency() > 0) } {
-            return;
+        if counted {
+            return true;
         }
-        if log.keep_copy(address, generation, record, Queue::Small, READY_FRAMES)
-            == Kept::NeedsFrame
+        // SAFETY: as above.
+        let worth = unsafe { log.is_worth_copy(address, slot.frequency() > 0) };
+        if worth
+            && log.keep_copy(address, generation, record, Queue::Small, READY_FRAMES)
+                == Kept::NeedsFrame
         {
             self.lane.kick_cleaner();
         }
+        worth
     }
 
     /// As [`Session::matching`]; of a large value that is not in memory the record's head is enough, and
