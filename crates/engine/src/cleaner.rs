@@ -15,6 +15,7 @@ mod frames;
 mod tiers;
 pub(crate) mod walk;
 
+use crate::dead_maps::MapWalk;
 use crate::durability::{Changes, Durable};
 use crate::key::Key;
 use crate::lane::Lane;
@@ -101,8 +102,12 @@ pub(crate) struct Cleaner {
     pub(crate) participant: Participant,
     /// What it moved and is not durable; only in sync mode.
     changes: Option<Arc<Changes>>,
-    /// Segments whose dead maps wait to be written, and the commit that they wait for.
-    pub(crate) mapped: HashMap<SegmentNumber, u64>,
+    /// The walk for dead maps that is under way.
+    pub(crate) map_walk: Option<MapWalk>,
+    /// The durable commit when maps were last asked for.
+    pub(crate) maps_at: u64,
+    /// Segments that have expired whole, to be cleaned.
+    expired: Vec<(Stream, Sealed)>,
     /// Segments with records that cannot be read and may not be lost, and which use of them: they stay.
     pub(crate) kept: HashMap<SegmentNumber, u32>,
     /// Bytes of the segment that is being moved to the lower device that may stay on the fast one.
@@ -155,7 +160,9 @@ impl Cleaner {
             counters: lane.new_counters(),
             participant: lane.epochs.join(),
             changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
-            mapped: HashMap::new(),
+            map_walk: None,
+            maps_at: 0,
+            expired: Vec::new(),
             kept: HashMap::new(),
             may_stay: 0,
             sweep_at: 0,
@@ -174,7 +181,8 @@ impl Cleaner {
         let warming = lane.warm_one();
         self.reap(lane);
         self.sweep(lane);
-        self.make_dead_maps(lane);
+        let mapping = self.make_dead_maps(lane);
+        let expiring = self.clean_expired(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
         while matches!(last, Step::Freed | Step::Unreadable)
             && unreadable < UNREADABLE
@@ -237,7 +245,7 @@ impl Cleaner {
         if lane.durable.as_ref().is_some_and(Durable::is_sync) {
             lane.log.prepare_place();
         }
-        if warming {
+        if warming || mapping || expiring {
             return Some(Duration::ZERO);
         }
         let tidying = lane.index.tidy(lane.now.load(Ordering::Relaxed));
@@ -486,7 +494,8 @@ impl Cleaner {
         self.swept = now;
         if lane.durable.is_some() {
             // What has expired still hides older versions: it goes when its segment is cleaned.
-            return self.clean_expired(lane, now);
+            self.expired = expired_segments(lane, now);
+            return;
         }
         let settled = lane.log.settled();
         let mut due: Vec<(SegmentNumber, Stream)> = Vec::new();
@@ -527,18 +536,38 @@ impl Cleaner {
         }
     }
 
-    /// Cleans segments that have expired whole.
-    fn clean_expired(&mut self, lane: &Lane, now: UnixSeconds) {
-        let settled = lane.log.settled();
-        for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in lane.log.sealed(stream) {
-                let expired = lane.log.segment(sealed.segment).expired_whole(now);
-                if expired && self.can_clean(lane, sealed, settled) {
-                    self.clean(lane, stream, sealed.segment, Fate::Evict);
-                }
+    /// Cleans one segment that has expired whole, which may take a read. The answer is whether there
+    /// are more.
+    fn clean_expired(&mut self, lane: &Lane) -> bool {
+        let now = lane.now.load(Ordering::Relaxed);
+        if overdrawn(lane) {
+            return false;
+        }
+        while let Some((stream, sealed)) = self.expired.pop() {
+            let settled = lane.log.settled();
+            if lane.log.segment(sealed.segment).expired_whole(now)
+                && self.can_clean(lane, sealed, settled)
+            {
+                self.clean(lane, stream, sealed.segment, Fate::Evict);
+                return !self.expired.is_empty();
             }
         }
+        false
     }
+}
+
+/// Sealed segments of a store in which everything has expired, the oldest last.
+fn expired_segments(lane: &Lane, now: UnixSeconds) -> Vec<(Stream, Sealed)> {
+    let of = |stream| {
+        let expired = |sealed: &Sealed| lane.log.segment(sealed.segment).expired_whole(now);
+        lane.log
+            .sealed(stream)
+            .into_iter()
+            .filter(expired)
+            .map(move |sealed| (stream, sealed))
+            .rev()
+    };
+    of(Stream::Hot).chain(of(Stream::Survivors)).collect()
 }
 
 /// Whether there are too few frames for the writers, counting those on their way.

@@ -1,19 +1,18 @@
 //! Dead maps: which records of a segment are superseded, written down so that a segment with
 //! tombstones or evicted items can be freed without older versions coming back after a crash.
 //!
-//! A map is made by asking the index about every item. What is marked is not shown after a crash, but
-//! goes on hiding older versions as long as it lies there, as a tombstone does: so it does not matter
-//! whether an item was superseded or removed, or in which order maps become durable.
+//! Maps are made without reading a segment. One walk over the index serves many segments: a record is
+//! alive if a slot leads to it, and everything else is marked. The walk goes in slices, a few stripes
+//! a turn. A recovery does not show a marked record, but the record goes on hiding older versions as
+//! long as it lies there, as a tombstone does. So it does not matter whether an item was superseded or
+//! removed, or in which order maps become durable.
 
 use crate::cleaner::Cleaner;
-use crate::key::Key;
 use crate::lane::Lane;
 use larder_log::cover::DeadMap;
-use larder_log::format::jumbo::RECORD_AT;
-use larder_log::format::meta::{MAP_UNIT, mark};
-use larder_log::record::Kind;
+use larder_log::deaths::MapState;
 use larder_log::{SegmentNumber, Stream};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 impl Lane {
     /// A segment's records are out of the index; `ends` are the offsets of those that nothing newer
@@ -67,86 +66,113 @@ impl Lane {
     }
 }
 
-impl Cleaner {
-    /// Makes the dead maps that are needed to free segments.
-    pub(crate) fn make_dead_maps(&mut self, lane: &Lane) {
-        let Some(store) = lane.log.store() else { return };
-        let durable = store.durable_commit();
-        let wanted = lane.log.wanted_maps();
-        // One that was lost with a failed commit is made again.
-        self.mapped.retain(|number, after| durable <= *after + 1 && wanted.contains(number));
-        for number in wanted {
-            if !self.mapped.contains_key(&number)
-                && let Some(map) = self.dead_map(lane, number)
-            {
-                self.mapped.insert(number, map.after);
-                lane.stage_dead_map(map);
-            }
+/// The maps of one walk may take one in so many bytes of memory.
+const MEMORY_SHARE: usize = 64;
+/// Slots that a turn of the cleaner looks at.
+const SLOTS_PER_TURN: usize = 1 << 16;
+
+/// A walk over the index for the maps of some segments.
+#[derive(Debug)]
+pub(crate) struct MapWalk {
+    maps: HashMap<SegmentNumber, DeadMap>,
+    /// A bit for each segment number: most slots lead to segments without a map in the walk.
+    wanted: Box<[u64]>,
+    undoings: u64,
+    /// The next stripe; `None` until all that the maps tell of is durable.
+    stripe: Option<usize>,
+}
+
+impl MapWalk {
+    fn new(lane: &Lane, numbers: &[SegmentNumber]) -> Self {
+        // From before the maps are begun.
+        let undoings = lane.undoings();
+        let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
+        let mut maps = HashMap::new();
+        for &number in numbers {
+            wanted[number as usize / 64] |= 1u64 << (number % 64);
+            maps.insert(number, lane.log.new_map(lane.log.begin_map(number), undoings));
         }
+        MapWalk { maps, wanted, undoings, stripe: None }
     }
 
-    fn dead_map(&mut self, lane: &Lane, number: SegmentNumber) -> Option<DeadMap> {
-        let store = lane.log.store()?;
-        // What the settled commits did is all published; what came later may be in the map too,
-        // which is why it is not written before that is durable as well.
-        let undoings = store.undoings();
-        let cover = store.settled_commit();
-        let segment = lane.log.segment(number);
-        let generation = segment.generation();
-        if segment.is_dead_jumbo() {
-            let mut bits = vec![0; store.map_bytes()];
-            mark(&mut bits, RECORD_AT);
-            return Some(DeadMap {
-                segment: number,
-                generation,
-                cover,
-                after: cover,
-                undoings,
-                bits,
+    /// Whether the walk can begin. Segments that were freed meanwhile leave it.
+    fn is_ready(&mut self, lane: &Lane) -> bool {
+        let mut ready = true;
+        self.maps.retain(|_, map| {
+            let state = lane.log.map_state(map.begun());
+            ready &= state != MapState::Undurable;
+            state != MapState::Gone
+        });
+        ready
+    }
+
+    /// Looks at some stripes from `stripe` on; the answer is the next one, `None` at the end.
+    fn step(&mut self, lane: &Lane, mut stripe: usize) -> Option<usize> {
+        let (mut seen, wanted) = (0, &self.wanted);
+        while stripe < lane.index.stripe_count() && seen < SLOTS_PER_TURN {
+            lane.index.visit_stripe(stripe, |slot| {
+                seen += 1;
+                let (number, offset) = (slot.address().segment(), slot.address().offset());
+                if wanted[number as usize / 64] >> (number % 64) & 1 != 0
+                    && let Some(map) = self.maps.get_mut(&number)
+                {
+                    map.mark_alive(offset, lane.log.segment(number).is_jumbo());
+                }
             });
+            stripe += 1;
         }
-        let loaded = lane.log.load_if_absent(number).ok()?;
-        self.participant.tick();
-        let mut bits = vec![0; store.map_bytes()];
-        let durable = segment.durable();
-        let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
-        let damaged = loaded.as_ref().is_some_and(|loaded| loaded.damaged);
-        let live = damaged.then(|| lane.offsets_in(number));
-        // SAFETY: only the cleaner frees segments, and what is durable is complete.
-        for (address, record) in unsafe { lane.log.records(number, image) } {
-            let offset = address.offset() as u32;
-            if offset >= durable {
-                break;
-            }
-            if let Some(live) = &live
-                && record.kind() == Kind::Filler
-            {
-                mark_unseen(&mut bits, offset as usize, record.size(), live);
-            }
-            if record.kind() != Kind::Item {
-                continue;
-            }
-            let key = Key::new(record.key(), lane.options.hash_seed);
-            let guard = lane.index.lock(&key);
-            let current = guard.find(&key, |slot| (slot.address() == address).then_some(()));
-            if current.is_none() {
-                let at = if segment.is_jumbo() { RECORD_AT } else { offset as usize };
-                mark(&mut bits, at);
-            }
+        (stripe < lane.index.stripe_count()).then_some(stripe)
+    }
+
+    fn abandon(self, lane: &Lane) {
+        for map in self.maps.values() {
+            lane.log.abandon_map(map.begun().segment, map.begun().generation);
         }
-        self.participant.sleep();
-        let after = store.open_commit();
-        Some(DeadMap { segment: number, generation, cover, after, undoings, bits })
     }
 }
 
-/// Marks what is damaged, from `from` on, where the index does not lead: nobody can tell what was there,
-/// but a summary may.
-fn mark_unseen(bits: &mut [u8], from: usize, bytes: usize, live: &BTreeSet<usize>) {
-    for at in (from..from + bytes).step_by(MAP_UNIT) {
-        let unit = at / MAP_UNIT * MAP_UNIT;
-        if live.range(unit..unit + MAP_UNIT).next().is_none() {
-            mark(bits, at);
+impl Cleaner {
+    /// Makes the dead maps that are needed to free segments, a slice at a time. The answer is whether
+    /// there is more to do at once.
+    pub(crate) fn make_dead_maps(&mut self, lane: &Lane) -> bool {
+        let Some(store) = lane.log.store() else { return false };
+        let Some(mut walk) = self.map_walk.take().or_else(|| self.begin_map_walk(lane)) else {
+            return false;
+        };
+        if walk.undoings != store.undoings() || walk.undoings % 2 == 1 {
+            walk.abandon(lane);
+            return false;
         }
+        if walk.stripe.is_none() && !walk.is_ready(lane) {
+            if let Some(durable) = &lane.durable {
+                durable.want_commit();
+            }
+            self.map_walk = Some(walk);
+            return false;
+        }
+        walk.stripe = walk.step(lane, walk.stripe.unwrap_or(0));
+        if walk.stripe.is_some() {
+            self.map_walk = Some(walk);
+            return true;
+        }
+        // What came while the walk went on may be in the maps, too.
+        let after = store.open_commit();
+        lane.stage_dead_maps(walk.maps.into_values().map(|mut map| {
+            map.finish(after);
+            map
+        }));
+        false
+    }
+
+    fn begin_map_walk(&mut self, lane: &Lane) -> Option<MapWalk> {
+        let store = lane.log.store()?;
+        let durable = store.durable_commit();
+        // What waits changes with commits only.
+        if lane.log.quarantined() == 0 || std::mem::replace(&mut self.maps_at, durable) == durable {
+            return None;
+        }
+        let most = lane.options.memory as usize / MEMORY_SHARE / store.map_bytes();
+        let numbers = lane.log.wanted_maps(most.max(1));
+        (!numbers.is_empty()).then(|| MapWalk::new(lane, &numbers))
     }
 }

@@ -606,9 +606,9 @@ impl Lane {
         }
     }
 
-    /// A dead map for the committer to write.
-    pub(crate) fn stage_dead_map(&self, map: DeadMap) {
-        lock(&self.dead_maps).push(map);
+    /// Dead maps for the committer to write.
+    pub(crate) fn stage_dead_maps(&self, maps: impl Iterator<Item = DeadMap>) {
+        lock(&self.dead_maps).extend(maps);
         if let Some(durable) = &self.durable {
             durable.want_commit();
         }

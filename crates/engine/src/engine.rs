@@ -495,6 +495,11 @@ impl Engine {
         self.lanes[lane].commit()
     }
 
+    /// Dead maps that the cleaner has made and no commit has taken up.
+    pub fn staged_maps(&self) -> usize {
+        self.lanes.iter().map(|lane| lock(&lane.dead_maps).len()).sum()
+    }
+
     /// The position of the lane that a key belongs to; `None` while it is on its way.
     pub fn lane_of(&self, key: &[u8]) -> Option<usize> {
         let key = Key::new(key, self.lanes[0].options.hash_seed);

@@ -531,6 +531,7 @@ impl Lane {
     /// A record of `bytes` in `segment` is dead.
     pub(crate) fn kill(&self, segment: u32, bytes: usize) {
         self.log.segment(segment).kill(bytes);
+        self.log.note_death(segment);
         self.killed(segment);
     }
 

@@ -64,7 +64,7 @@ impl Lane {
         let shared = Shared {
             survey: &survey,
             fence: store.superblock().fence,
-            newest: Newest::new(self.options.memory as usize, &self.budget),
+            newest: Newest::new(self.options.memory as usize, self.log.numbers().end, &self.budget),
             threads: self.options.store.as_ref().map_or(1, |store| store.threads),
         };
         // The index takes what it needs; frames are given back for it later.
@@ -82,6 +82,8 @@ impl Lane {
             }
             read = self.read_again(&shared, &scans, &jumbos, read, progress)?;
         }
+        let superseded = |number| shared.newest.is_superseded(number);
+        let superseded: Vec<_> = self.log.numbers().filter(|&number| superseded(number)).collect();
         drop(shared);
         self.settle_unread(&survey, &jumbos)?;
         let seen = segments::proof(&scans);
@@ -113,6 +115,17 @@ impl Lane {
         // Segments of commits that failed may have been opened after the last good one, and maps written since.
         let newest = survey.segments.iter().map(Found::newest_known).fold(newest, u64::max);
         self.log.finish_recovery(&survey, &loaded, &useless, newest)?;
+        // What cannot be read now may be readable at the next start.
+        let damaged = survey
+            .segments
+            .iter()
+            .zip(&scans)
+            .filter(|(_, scan)| scan.is_some_and(|scan| scan.gaps > 0));
+        let damaged = damaged.map(|(found, _)| found.number);
+        superseded
+            .into_iter()
+            .chain(damaged)
+            .for_each(|number| self.log.note_recovered_deaths(number));
         self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
         self.begin_life(store, options, seq_limit)?;
         self.warm_later(loaded.iter().map(|&(found, _)| found.number));

@@ -75,7 +75,8 @@ pub struct Written {
     /// Segments whose metas were written, and the versions of these.
     metas: Vec<(SegmentNumber, u64)>,
     superblock: Option<u64>,
-    pub(crate) covered: Vec<(SegmentNumber, u32, u64)>,
+    /// Segments whose dead maps were written, and which use of them.
+    pub(crate) mapped: Vec<(SegmentNumber, u32)>,
     /// Of segments that it sealed.
     summaries: Vec<Staged>,
     tails: [usize; 2],
@@ -256,6 +257,7 @@ impl Log {
         let failed_syncs = store.failed_syncs();
         let mut written = Written { tails: committer.tails, ..Written::default() };
         self.write_cuts(store, committer, &mut written)?;
+        self.write_maps(store, committer, &mut written)?;
         self.write_summaries(store, committer);
         for part in &closed.parts {
             self.write_part(store, committer, &mut written, closed.number, part)?;
@@ -273,7 +275,6 @@ impl Log {
                 }
             }
         }
-        self.write_maps(store, committer, &mut written)?;
         self.write_free_marks(store, &mut written)?;
         written.superblock = store.write_changed_superblock()?;
         store.sync(failed_syncs)?;
@@ -412,16 +413,13 @@ impl Log {
         if let Some(changes) = written.superblock {
             store.settle_superblock(changes);
         }
-        for (segment, generation, cover) in written.covered {
-            if self.segment(segment).generation() == generation {
-                store.entry(segment).cover.fetch_max(cover, Ordering::Relaxed);
-            }
-        }
+        self.settle_maps(store, committer, &written.mapped);
         if !written.freed.is_empty() {
             let mut quarantine = lock(&self.quarantine);
             for waiting in quarantine.iter_mut() {
                 if written.freed.contains(&waiting.number) && !waiting.marked {
                     waiting.marked = true;
+                    store.settle_free(waiting.number);
                     self.end_evicting();
                 }
             }
@@ -499,11 +497,10 @@ impl Log {
     /// Whether a commit would have something to write although no record is new.
     pub fn has_commit_work(&self, committer: &Committer) -> bool {
         let store = self.durable_log();
-        let durable = store.durable_commit();
         lock(&store.changing).is_dirty()
             || !committer.cuts.is_empty()
             || !committer.again.is_empty()
-            || committer.maps.iter().any(|map| map.after <= durable)
+            || self.has_maps_to_write(store, committer)
             || !self.freeable(store).is_empty()
     }
 

@@ -1,65 +1,134 @@
 //! What a commit writes beside records so that segments can be freed: dead maps, and free marks.
-//!
-//! A segment with *ends* hides older versions that are not marked as dead where they lie. It is freed
-//! only when every segment that could hold one is *covered*: its durable dead map is new enough.
 
 use crate::address::SegmentNumber;
+use crate::budget::Budget;
 use crate::commit::{Committer, Written};
+use crate::deaths::{BegunMap, Ending};
 use crate::format::Use;
+use crate::format::jumbo::RECORD_AT;
+use crate::format::meta::{MAP_UNIT, mark, unmark};
 use crate::log::{Log, lock};
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A dead map that waits until what it says is durable.
+/// The most maps that one commit writes: answers may wait for it.
+const MAPS_PER_COMMIT: usize = 16;
+/// The most segments that one commit marks as free.
+const FREED_PER_COMMIT: usize = 64;
+
+/// A dead map of a segment. Its memory is charged.
 #[derive(Debug)]
 pub struct DeadMap {
-    /// The segment.
-    pub segment: SegmentNumber,
-    /// Its use that the map was made for.
-    pub generation: u32,
-    /// Every record that was dead after this commit is in the map.
-    pub cover: u64,
+    begun: BegunMap,
     /// Nothing in the map is newer than this commit.
-    pub after: u64,
-    /// [`Store::undoings`] before the map was made: what it says may have been undone since.
-    pub undoings: u64,
+    after: u64,
+    /// [`Store::undoings`] before the index was asked: what the map says may have been undone since.
+    undoings: u64,
     /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
-    pub bits: Vec<u8>,
+    bits: Vec<u8>,
+    budget: Arc<Budget>,
+}
+
+impl Drop for DeadMap {
+    fn drop(&mut self) {
+        self.budget.release(self.bits.len() as u64);
+    }
+}
+
+impl DeadMap {
+    /// What the map was begun as.
+    pub fn begun(&self) -> &BegunMap {
+        &self.begun
+    }
+
+    /// The index leads to the record at `offset`.
+    pub fn mark_alive(&mut self, offset: usize, is_jumbo: bool) {
+        unmark(&mut self.bits, if is_jumbo { RECORD_AT } else { offset });
+    }
+
+    /// The index was asked about all keys. What the map says is durable with the commit `after`.
+    pub fn finish(&mut self, after: u64) {
+        self.after = after;
+    }
 }
 
 impl Log {
+    /// A map in which all records before `begun.until` are dead. `undoings` is
+    /// [`Store::undoings`] from before the map was begun.
+    pub fn new_map(&self, begun: BegunMap, undoings: u64) -> DeadMap {
+        let mut bits = vec![0; self.durable_log().map_bytes()];
+        let segment = self.segment(begun.segment);
+        if segment.jumbo_value() == 0 {
+            // No record begins in the last unit if that is not whole: a record is at least as long.
+            let (bytes, rest) =
+                (begun.until as usize / MAP_UNIT / 8, begun.until as usize / MAP_UNIT % 8);
+            bits[..bytes].fill(u8::MAX);
+            (0..rest).for_each(|bit| mark(&mut bits, (bytes * 8 + bit) * MAP_UNIT));
+        } else {
+            mark(&mut bits, RECORD_AT);
+        }
+        self.budget.charge(bits.len() as u64);
+        DeadMap { begun, after: u64::MAX, undoings, bits, budget: Arc::clone(&self.budget) }
+    }
+
     pub(crate) fn write_maps(
         &self,
         store: &Store,
         committer: &mut Committer,
         written: &mut Written,
     ) -> io::Result<()> {
+        let undoings = store.undoings();
+        committer.maps.retain(|map| {
+            let begun = map.begun();
+            let gone = self.segment(begun.segment).generation() != begun.generation
+                // A map says that its segment is in use, which must not undo a free mark.
+                || self.is_marked_free(begun.segment);
+            if !gone && map.undoings != undoings {
+                self.abandon_map(begun.segment, begun.generation);
+            }
+            !gone && map.undoings == undoings
+        });
         let durable = store.durable_commit();
-        for map in std::mem::take(&mut committer.maps) {
-            // A map says that its segment is in use, which must not undo a free mark.
-            let outdated = self.is_marked_free(map.segment)
-                || self.segment(map.segment).generation() != map.generation
-                || map.undoings != store.undoings();
-            if outdated {
-                continue;
-            }
-            if map.after > durable {
-                committer.maps.push(map);
-                continue;
-            }
-            let bits = Some(&map.bits[..]);
-            let end = store.entry(map.segment).end.load(Ordering::Relaxed);
-            self.write_meta(store, written, map.segment, Use::InUse { end }, map.cover, bits)?;
-            written.covered.push((map.segment, map.generation, map.cover));
+        for map in committer.maps.iter().filter(|map| can_write(map, durable)).take(MAPS_PER_COMMIT)
+        {
+            let begun = map.begun();
+            let end = store.entry(begun.segment).end.load(Ordering::Relaxed);
+            let usage = Use::InUse { end };
+            self.write_meta(store, written, begun.segment, usage, begun.cover, Some(&map.bits))?;
+            written.mapped.push((begun.segment, begun.generation));
         }
         Ok(())
     }
 
+    /// The maps are durable.
+    pub(crate) fn settle_maps(
+        &self,
+        store: &Store,
+        committer: &mut Committer,
+        mapped: &[(SegmentNumber, u32)],
+    ) {
+        committer.maps.retain(|map| {
+            let begun = map.begun();
+            let is_durable = mapped.contains(&(begun.segment, begun.generation));
+            if is_durable && self.segment(begun.segment).generation() == begun.generation {
+                store.settle_map(begun.segment, begun.cover);
+            }
+            !is_durable
+        });
+    }
+
+    /// Whether a commit would write maps.
+    pub(crate) fn has_maps_to_write(&self, store: &Store, committer: &Committer) -> bool {
+        let durable = store.durable_commit();
+        committer.maps.iter().any(|map| can_write(map, durable))
+    }
+
     /// Whether the device knows that the segment's last use is over.
-    fn is_marked_free(&self, number: SegmentNumber) -> bool {
+    pub(crate) fn is_marked_free(&self, number: SegmentNumber) -> bool {
         let quarantine = lock(&self.quarantine);
         match quarantine.iter().find(|waiting| waiting.number == number) {
             Some(waiting) => waiting.marked,
@@ -78,47 +147,38 @@ impl Log {
         Ok(())
     }
 
-    /// Segments whose records nobody needs any more, in the order in which they were emptied.
+    /// Segments whose records nobody needs any more: as many as one commit may mark as free.
     pub(crate) fn freeable(&self, store: &Store) -> Vec<SegmentNumber> {
         let durable = store.durable_commit();
-        let mut freeable = Vec::new();
-        for first in lock(&self.quarantine).iter().filter(|first| !first.marked) {
-            let last_commit = store.entry(first.number).last_commit.load(Ordering::Relaxed);
-            let ends = self.segment(first.number).has_ends() || !first.ends.is_empty();
-            let superseded = first.emptied <= durable || Rule::FreeWhenDurable.is_broken();
-            let needs_cover = ends && !Rule::EndsAreCovered.is_broken();
-            if !superseded || needs_cover && !self.covered(store, first.number, last_commit) {
-                break;
+        let mut unmarked = None;
+        let quarantine = lock(&self.quarantine);
+        let waiting = quarantine.iter().filter(|entry| !entry.marked);
+        let freeable = waiting.filter(|entry| {
+            if entry.emptied > durable && !Rule::FreeWhenDurable.is_broken() {
+                return false;
             }
-            freeable.push(first.number);
-        }
-        freeable
-    }
-
-    /// Whether no other segment could bring back a version older than `commit`.
-    fn covered(&self, store: &Store, except: SegmentNumber, commit: u64) -> bool {
-        let all = self.numbers().all(|number| {
-            number == except || !self.may_hide(number) || store.cover(number) >= commit
+            let has_ends = self.segment(entry.number).has_ends() || !entry.ends.is_empty();
+            !has_ends
+                || Rule::EndsAreCovered.is_broken()
+                || !unmarked
+                    .get_or_insert_with(|| self.unmarked_deaths())
+                    .block(&self.ending(entry.number))
         });
-        if !all {
-            store.cover_wanted.fetch_max(commit, Ordering::Relaxed);
-        }
-        all
+        freeable.map(|entry| entry.number).take(FREED_PER_COMMIT).collect()
     }
 
-    /// Segments whose dead maps are older than what is needed to free others, and how new they must
-    /// be.
-    pub fn wanted_maps(&self) -> Vec<SegmentNumber> {
+    /// Segments in quarantine whose ends are all that may keep them from being freed.
+    pub(crate) fn waiting_endings(&self) -> Vec<Ending> {
         let Some(store) = &self.store else { return Vec::new() };
-        let wanted = store.cover_wanted.load(Ordering::Relaxed);
-        let older = |&number: &SegmentNumber| self.may_hide(number) && store.cover(number) < wanted;
-        self.numbers().filter(older).collect()
+        let durable = store.durable_commit();
+        let quarantine = lock(&self.quarantine);
+        let waiting = quarantine.iter().filter(|entry| !entry.marked && entry.emptied <= durable);
+        let with_ends =
+            waiting.filter(|entry| self.segment(entry.number).has_ends() || !entry.ends.is_empty());
+        with_ends.map(|entry| self.ending(entry.number)).collect()
     }
+}
 
-    /// Whether a crash could bring records of the segment back: what is not durable at all holds
-    /// nothing that is older than what is.
-    fn may_hide(&self, number: SegmentNumber) -> bool {
-        let segment = self.segment(number);
-        segment.is_in_use() && segment.durable() > 0
-    }
+fn can_write(map: &DeadMap, durable: u64) -> bool {
+    map.after <= durable || Rule::MapWhenDurable.is_broken() && map.after != u64::MAX
 }

@@ -244,6 +244,7 @@ impl Log {
             min_expiry,
             max_expiry,
             jumbo_value: segment.jumbo_value() as u64,
+            earliest_death: self.earliest_death(number),
             ..free
         }
     }
@@ -341,6 +342,7 @@ impl Log {
         entry.cover.store(row.cover, Ordering::Relaxed);
         entry.end.store(row.end, Ordering::Relaxed);
         entry.sealed.store(true, Ordering::Release);
+        self.restore_deaths(number, row.earliest_death);
         Ok(())
     }
 

@@ -11,6 +11,7 @@ pub mod budget;
 pub mod commit;
 mod copies;
 pub mod cover;
+pub mod deaths;
 pub mod epoch;
 mod failure;
 pub mod format;

@@ -361,6 +361,8 @@ impl Log {
             return None;
         };
         self.forget_dead(number);
+        // What is appended to the next segment is newer than all that is in this one.
+        self.close_segment(full);
         match &self.store {
             None => self.segment(number).open(frame, 0..self.segment_size, stream as u8, now),
             Some(store) => {
@@ -382,9 +384,16 @@ impl Log {
         Some(())
     }
 
-    pub(crate) fn enqueue_sealed(&self, stream: Stream, number: SegmentNumber) {
+    fn close_segment(&self, number: SegmentNumber) {
         if number != 0 {
             self.segment(number).close();
+            self.note_closed(number);
+        }
+    }
+
+    pub(crate) fn enqueue_sealed(&self, stream: Stream, number: SegmentNumber) {
+        if number != 0 {
+            self.close_segment(number);
             let sealed = self.epochs.advance();
             self.segment(number).set_state(State::Sealed);
             lock(&self.queues[stream as usize]).push_back(Sealed { segment: number, sealed });

@@ -6,16 +6,14 @@
 //!
 //! 1. every change that took a record of the segment out of the index is durable;
 //! 2. if the segment holds *ends* (records that hide older versions without being hidden
-//!    themselves: tombstones, expired and evicted items), every other segment that could hold an
-//!    older version has a durable dead map at least as new as the segment's last commit;
+//!    themselves: tombstones, expired and evicted items), no other segment holds an older version
+//!    that its durable dead map does not mark (see [`deaths`](crate::deaths));
 //! 3. the segment's own free mark is durable.
-//!
-//! Segments are freed in the order in which they were emptied, so of two that hide each other's
-//! records the first goes first, and the second needs it no more.
 
 use crate::address::{Address, SegmentNumber};
 use crate::log::{Appended, Log, Sealed, Stream, lock};
 use crate::record::Record;
+use crate::rule::Rule;
 use crate::segment::State;
 use crate::sync::atomic::Ordering;
 
@@ -154,13 +152,14 @@ impl Log {
         loop {
             let number = {
                 let mut waiting = lock(&self.quarantine);
-                match waiting.front() {
-                    Some(first) if first.marked && self.epochs.passed(first.epoch) => {
-                        let number = first.number;
-                        waiting.pop_front();
-                        number
-                    }
-                    _ => return freed,
+                let horizon = self.epochs.horizon();
+                let unneeded = |entry: &Quarantined| {
+                    entry.marked && (entry.epoch <= horizon || Rule::QuiescentReuse.is_broken())
+                };
+                let Some(at) = waiting.iter().position(unneeded) else { return freed };
+                match waiting.remove(at) {
+                    Some(entry) => entry.number,
+                    None => return freed,
                 }
             };
             self.free(number);

@@ -29,6 +29,14 @@ pub enum Rule {
     FenceFirst = 9,
     /// No answer depends on what is not durable.
     AnswerWhenDurable = 10,
+    /// Whatever takes a record out of the index notes its death.
+    DeathsAreNoted = 11,
+    /// A death is noted at the earliest commit that its successor can be in.
+    DeathsAreNotedEarly = 12,
+    /// A dead map is written when the changes that it tells of are durable.
+    MapWhenDurable = 13,
+    /// A recovery notes the deaths that no map marks.
+    RecoveryNotesDeaths = 14,
 }
 
 #[cfg(not(feature = "breakable"))]
@@ -69,7 +77,7 @@ mod switch {
 
     impl Rule {
         /// All of them, in order.
-        pub const ALL: [Rule; 10] = [
+        pub const ALL: [Rule; 14] = [
             Rule::FreeWhenDurable,
             Rule::WaitForAppends,
             Rule::SeqDecides,
@@ -80,6 +88,10 @@ mod switch {
             Rule::CheckWhatIsRead,
             Rule::FenceFirst,
             Rule::AnswerWhenDurable,
+            Rule::DeathsAreNoted,
+            Rule::DeathsAreNotedEarly,
+            Rule::MapWhenDurable,
+            Rule::RecoveryNotesDeaths,
         ];
 
         /// Whether the rule is broken on purpose.
@@ -113,6 +125,14 @@ mod switch {
                 Rule::CheckWhatIsRead => "record checksums are not looked at",
                 Rule::FenceFirst => "a flush is acknowledged before its fence is durable",
                 Rule::AnswerWhenDurable => "reads answer with what is not durable yet",
+                Rule::DeathsAreNoted => {
+                    "superseded records do not keep segments with ends in place"
+                }
+                Rule::DeathsAreNotedEarly => "deaths are noted some commits too late",
+                Rule::MapWhenDurable => "dead maps tell of changes that are not durable",
+                Rule::RecoveryNotesDeaths => {
+                    "a recovery forgets which segments hold superseded records"
+                }
             }
         }
     }

@@ -5,6 +5,7 @@
 //! moment leaves every acknowledged record readable, stands in `docs/file-format.md`.
 
 use crate::address::SegmentNumber;
+use crate::deaths::Deaths;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::JumboSize;
 use crate::format::{
@@ -30,8 +31,10 @@ pub(crate) struct Entry {
     pub(crate) opened: AtomicU64,
     /// The last commit that covers a part of it.
     pub(crate) last_commit: AtomicU64,
-    /// Every record in it that was dead after this commit is durably known to be dead.
+    /// Every record in it that was dead after this commit is marked in its durable dead map.
     pub(crate) cover: AtomicU64,
+    /// When records in it died that are not marked.
+    pub(crate) deaths: Deaths,
     /// Version of its meta on the device.
     pub(crate) meta_version: AtomicU64,
     /// Where it was cut; 0: it ends at its sealed trailer, or is open.
@@ -108,8 +111,10 @@ pub struct Store {
     kept_ends: Mutex<HashMap<SegmentNumber, Vec<u32>>>,
     /// Where each stream was durable after the last commit: segment and offset.
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
-    /// Dead maps at least as new as this commit are needed to free something.
-    pub(crate) cover_wanted: AtomicU64,
+    /// Segments with records that died and are not marked in a durable dead map.
+    pub(crate) unmarked: Mutex<BTreeSet<SegmentNumber>>,
+    /// Counts the segments that were opened in this life of the store.
+    pub(crate) opened_segments: AtomicU64,
     /// Bytes that new segments of each stream leave to their summaries.
     pub(crate) summary_room: [AtomicU32; STREAMS],
 }
@@ -143,7 +148,8 @@ impl Store {
             parts: Mutex::default(),
             kept_ends: Mutex::default(),
             durable_ends: Mutex::default(),
-            cover_wanted: AtomicU64::new(0),
+            unmarked: Mutex::default(),
+            opened_segments: AtomicU64::new(0),
             summary_room: Default::default(),
         }
     }
@@ -237,7 +243,7 @@ impl Store {
         &self.entries[number as usize]
     }
 
-    /// Every record of the segment that was dead after this commit is durably known to be dead.
+    /// Every record of the segment that was dead after this commit is marked in its durable dead map.
     pub(crate) fn cover(&self, number: SegmentNumber) -> u64 {
         self.entry(number).cover.load(Ordering::Relaxed)
     }
@@ -408,7 +414,9 @@ impl Store {
         jumbo_parts: Option<Vec<SegmentNumber>>,
     ) {
         let entry = self.entry(number);
-        entry.cover.store(self.open_commit() - 1, Ordering::Relaxed);
+        // The open commit may be one too late.
+        entry.cover.store(self.settled_commit(), Ordering::Relaxed);
+        self.begin_deaths(number);
         entry.end.store(0, Ordering::Relaxed);
         entry.sealed.store(false, Ordering::Release);
         let parts = jumbo_parts.as_ref().map(Vec::len);

@@ -80,10 +80,11 @@ impl Cleaner {
             return Err(io::ErrorKind::InvalidData.into());
         }
         for stripe in 0..lane.index.stripe_count() {
-            for address in lane.index.take_segment(stripe, number) {
+            lane.index.take_segment(stripe, number, |address| {
+                lane.log.note_death(number);
                 ends.push(address.offset() as u32);
                 bump(&self.counters.unreadable, 1);
-            }
+            });
         }
         Ok(())
     }

@@ -358,23 +358,27 @@ impl Index {
         }
     }
 
-    /// Empties the slots of a stripe that lead into a segment; the answer is their addresses. All of them
-    /// lead to items.
-    pub(crate) fn take_segment(&self, number: usize, segment: SegmentNumber) -> Vec<Address> {
+    /// Empties the slots of a stripe that lead into a segment. All of them lead to items. `taken` gets
+    /// each address while the stripe is locked.
+    pub(crate) fn take_segment(
+        &self,
+        number: usize,
+        segment: SegmentNumber,
+        mut taken: impl FnMut(Address),
+    ) {
         let guard = self.lock_stripe(number);
-        let mut taken = Vec::new();
         for place in bucket::places(guard.buckets()) {
             let slot = Slot(place.load(Ordering::Relaxed));
             if !slot.is_empty() && slot.address().segment() == segment {
                 guard.remove(Place { place, displaced: slot.is_displaced() }, true);
-                taken.push(slot.address());
+                taken(slot.address());
             }
         }
-        taken
     }
 
-    /// Empties the slot of a stripe that leads to an item at `address`, if there is one.
-    pub(crate) fn take_address(&self, number: usize, address: Address) {
+    /// Empties the slot of a stripe that leads to an item at `address`, if there is one. `taken` runs
+    /// while the stripe is locked.
+    pub(crate) fn take_address(&self, number: usize, address: Address, taken: impl FnOnce()) {
         let guard = self.lock_stripe(number);
         let mut places = bucket::places(guard.buckets());
         let leads_there = |place: &&AtomicU64| {
@@ -383,6 +387,7 @@ impl Index {
         };
         if let Some(place) = places.find(leads_there) {
             guard.remove(Place { place, displaced: false }, true);
+            taken();
         }
     }
 

@@ -295,6 +295,7 @@ impl LaneSession {
     #[inline]
     pub(crate) fn kill(&self, address: Address, bytes: usize) {
         self.appender.kill(address.segment(), bytes);
+        self.lane.log.note_death(address.segment());
         self.lane.killed(address.segment());
     }
 

@@ -12,9 +12,9 @@
 
 use crate::lane::lock;
 use larder_log::format::KeyHash;
-use larder_log::{Address, Budget, Rule};
+use larder_log::{Address, Budget, Rule, SegmentNumber};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 const SHARD_BITS: u32 = 8;
@@ -117,17 +117,21 @@ impl Shard {
         }
     }
 
-    /// Enters a version; whether it is the newest so far.
-    fn enter(&mut self, entry: Entry) -> bool {
+    /// Enters a version. The answer is the older one of the two, if there was one of the key already.
+    fn enter(&mut self, entry: Entry) -> Option<Version> {
         let at = self.place(entry.lo, entry.hi);
         let old = &mut self.entries[at];
         if old.is_none() {
             self.used += 1;
-        } else if !entry.version().supersedes(&old.version()) {
-            return false;
+            *old = entry;
+            return None;
+        }
+        let (new, known) = (entry.version(), old.version());
+        if !new.supersedes(&known) {
+            return Some(new);
         }
         *old = entry;
-        true
+        Some(known)
     }
 
     /// How many entries it should have for `more` that may all be new; as many as it has, if they fit.
@@ -167,12 +171,15 @@ pub(super) struct Newest {
     limit: AtomicUsize,
     /// Keys in all shards.
     keys: AtomicUsize,
+    /// Segments in which something would be shown if nothing newer hid it, a bit each.
+    superseded: Box<[AtomicU64]>,
     budget: Arc<Budget>,
 }
 
 impl Newest {
-    /// An empty table that takes at most `limit` bytes or, if that is more, what one shard takes.
-    pub(super) fn new(limit: usize, budget: &Arc<Budget>) -> Self {
+    /// An empty table that takes at most `limit` bytes or, if that is more, what one shard takes. It is
+    /// for segments below `segments`.
+    pub(super) fn new(limit: usize, segments: SegmentNumber, budget: &Arc<Budget>) -> Self {
         Newest {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             from: AtomicUsize::new(0),
@@ -182,6 +189,7 @@ impl Newest {
             bytes: AtomicUsize::new(0),
             limit: AtomicUsize::new(limit),
             keys: AtomicUsize::new(0),
+            superseded: (0..=segments / u64::BITS).map(|_| AtomicU64::new(0)).collect(),
             budget: Arc::clone(budget),
         }
     }
@@ -281,10 +289,28 @@ impl Newest {
                 shard.grow(len);
             }
             let before = shard.used;
-            let newest = entries.iter().fold(true, |_, &entry| shard.enter(entry));
+            let mut newest = true;
+            for &entry in entries {
+                let older = shard.enter(entry);
+                newest = older.is_none_or(|older| older.address != entry.version().address);
+                if let Some(older) = older.filter(|older| older.shown) {
+                    self.note_superseded(older.address.segment());
+                }
+            }
             self.keys.fetch_add(shard.used - before, Ordering::Relaxed);
             return newest;
         }
+    }
+
+    fn note_superseded(&self, number: SegmentNumber) {
+        let (word, bit) = (number / u64::BITS, 1 << (number % u64::BITS));
+        self.superseded[word as usize].fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// Whether a version in the segment was found to be superseded that no map marks.
+    pub(super) fn is_superseded(&self, number: SegmentNumber) -> bool {
+        let word = self.superseded[(number / u64::BITS) as usize].load(Ordering::Relaxed);
+        word >> (number % u64::BITS) & 1 != 0
     }
 
     /// Calls `visit` for every key of a shard with the newest version of it.
@@ -354,7 +380,7 @@ mod tests {
     /// What all passes of a table of `bytes` show, and how many there were.
     fn decided(bytes: usize, all: &[(u32, Version)]) -> (HashMap<u64, Version>, usize) {
         let budget = Arc::new(Budget::new(1 << 30));
-        let newest = Newest::new(bytes, &budget);
+        let newest = Newest::new(bytes, 8, &budget);
         let (mut found, mut passes) = (HashMap::new(), 0);
         loop {
             passes += 1;

@@ -80,6 +80,7 @@ impl Lane {
             }
             self.log.seal_all();
             sealed = self.log.drain_sealed();
+            self.log.forget_deaths();
             io::Result::Ok(())
         })?;
         self.flush_at.store(0, Ordering::Relaxed);

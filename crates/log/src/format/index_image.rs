@@ -13,9 +13,9 @@ use crate::address::SegmentNumber;
 /// Bytes in front of what a part holds.
 pub const PART_HEADER_BYTES: usize = 64;
 /// Bytes of a row.
-pub const ROW_BYTES: usize = 72;
+pub const ROW_BYTES: usize = 80;
 
-const MAGIC: [u8; 4] = *b"LIMG";
+const MAGIC: [u8; 4] = *b"LIM2";
 const CHECKSUM: usize = 56;
 
 /// One part of an image.
@@ -124,6 +124,8 @@ pub struct Row {
     pub max_expiry: u32,
     /// A jumbo's value length.
     pub jumbo_value: u64,
+    /// The earliest commit in which a record died that the dead map does not mark; `u64::MAX`: none.
+    pub earliest_death: u64,
 }
 
 impl Row {
@@ -146,6 +148,7 @@ impl Row {
         put(&mut bytes, 56, self.min_expiry.to_le_bytes());
         put(&mut bytes, 60, self.max_expiry.to_le_bytes());
         put(&mut bytes, 64, self.jumbo_value.to_le_bytes());
+        put(&mut bytes, 72, self.earliest_death.to_le_bytes());
         bytes
     }
 
@@ -177,6 +180,7 @@ impl Row {
             min_expiry: u32_at(bytes, 56),
             max_expiry: u32_at(bytes, 60),
             jumbo_value: u64_at(bytes, 64),
+            earliest_death: u64_at(bytes, 72),
         })
     }
 }
@@ -206,6 +210,7 @@ mod tests {
             min_expiry: 16,
             max_expiry: 17,
             jumbo_value: 18,
+            earliest_death: 19,
         };
         assert_eq!(Row::decode(&row.encode()), Some(row));
         let mut bytes = Row::default().encode();

@@ -187,6 +187,11 @@ pub fn mark(map: &mut [u8], offset: usize) {
     map[offset / MAP_UNIT / 8] |= 1 << (offset / MAP_UNIT % 8);
 }
 
+/// Takes the mark of the record that begins at `offset` of the segment back.
+pub fn unmark(map: &mut [u8], offset: usize) {
+    map[offset / MAP_UNIT / 8] &= !(1 << (offset / MAP_UNIT % 8));
+}
+
 /// Whether the record that begins at `offset` is marked. Without a map (an empty one) none is.
 pub fn is_marked(map: &[u8], offset: usize) -> bool {
     let byte = map.get(offset / MAP_UNIT / 8);

@@ -34,8 +34,13 @@ impl DurableWorld {
 
     /// The power goes in the middle of a write or a sync.
     pub(super) fn plan_power_loss(&mut self) {
+        self.plan_power_loss_within(30);
+    }
+
+    /// As [`DurableWorld::plan_power_loss`], after so many changes of a device at most.
+    pub(super) fn plan_power_loss_within(&mut self, changes: u64) {
         let device = Arc::clone(self.some_device());
-        device.stop_at(device.counts().changes() + 1 + self.random.below(30));
+        device.stop_at(device.counts().changes() + 1 + self.random.below(changes));
     }
 
     /// A device of the machine.

@@ -195,6 +195,7 @@ impl LaneSession {
             self.lane.log.begin_evicting();
             self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
             guard.remove(place, true);
+            self.lane.log.note_death(address.segment());
             bump(&self.counters.unreadable, 1);
         }
         self.waker.wake_by_ref();

@@ -137,6 +137,8 @@ impl LaneSession {
         // As if a reader had met it: it may be readable after a restart.
         self.lane.log.begin_evicting();
         self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
-        stripes.for_each(|stripe| self.lane.index.take_address(stripe, address));
+        let log = &self.lane.log;
+        let died = || log.note_death(address.segment());
+        stripes.for_each(|stripe| self.lane.index.take_address(stripe, address, died));
     }
 }

@@ -1,0 +1,302 @@
+//! Which segments hold records that died and are not marked as dead on the device.
+//!
+//! A segment with *ends* (tombstones, expired or evicted items) hides older versions of their keys
+//! from a recovery. When it is freed, no other segment may bring such a version back. A hidden
+//! version *died*: it left the index, because of a successor in some commit. So every segment notes
+//! the earliest commit in which one of its records may have died without a mark in its durable dead
+//! map. A segment with ends can be freed when every other segment either noted nothing, or noted a
+//! commit after the last one of the segment with ends, or was opened after that segment was closed.
+//! None of this reads a segment, and a segment in which nothing dies costs nothing.
+//!
+//! A note may be too early, which costs a needless map. It must never be too late.
+
+use crate::address::SegmentNumber;
+use crate::log::{Log, lock};
+use crate::rule::Rule;
+use crate::segment::State;
+use crate::store::Store;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// No record has died.
+const NEVER: u64 = u64::MAX;
+
+/// What a segment knows about its dead records.
+#[derive(Debug)]
+pub(crate) struct Deaths {
+    /// The earliest commit in which a record may have died since the last map was begun.
+    noted: AtomicU64,
+    /// The same for what the map on its way will mark.
+    mapping: AtomicU64,
+    /// When the segment was opened, counted in segments. 0: before this start.
+    opened: AtomicU64,
+    /// How many segments had been opened when it was closed.
+    closed: AtomicU64,
+}
+
+impl Default for Deaths {
+    fn default() -> Self {
+        Deaths {
+            noted: AtomicU64::new(NEVER),
+            mapping: AtomicU64::new(NEVER),
+            opened: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Deaths {
+    /// The earliest commit in which a record died that no durable map marks; `NEVER` if none did.
+    fn earliest(&self) -> u64 {
+        self.noted.load(Ordering::Acquire).min(self.mapping.load(Ordering::Acquire))
+    }
+
+    fn clear(&self) {
+        self.noted.store(NEVER, Ordering::Release);
+        self.mapping.store(NEVER, Ordering::Release);
+    }
+}
+
+/// A segment with ends that waits to be freed, as far as the deaths in other segments concern it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending {
+    pub(crate) number: SegmentNumber,
+    last_commit: u64,
+    closed: u64,
+}
+
+/// A segment with unmarked deaths.
+#[derive(Clone, Copy, Debug)]
+struct Unmarked {
+    number: SegmentNumber,
+    earliest: u64,
+    opened: u64,
+}
+
+impl Unmarked {
+    fn blocks(&self, ending: &Ending) -> bool {
+        self.number != ending.number
+            && self.earliest <= ending.last_commit
+            && self.opened <= ending.closed
+    }
+}
+
+/// The segments with unmarked deaths at one moment, by the commit of the earliest.
+#[derive(Debug)]
+pub(crate) struct UnmarkedDeaths(Vec<Unmarked>);
+
+impl UnmarkedDeaths {
+    /// Whether freeing `ending` could bring back what it hides.
+    pub(crate) fn block(&self, ending: &Ending) -> bool {
+        let Self(unmarked) = self;
+        let early = unmarked.partition_point(|death| death.earliest <= ending.last_commit);
+        unmarked[..early].iter().any(|death| death.blocks(ending))
+    }
+}
+
+/// A map that was begun: see [`Log::begin_map`].
+#[derive(Clone, Copy, Debug)]
+pub struct BegunMap {
+    /// The segment.
+    pub segment: SegmentNumber,
+    /// Its use that the map is made for.
+    pub generation: u32,
+    /// Every record that was dead after this commit will be in the map.
+    pub cover: u64,
+    /// Records from this offset on are not in the map: they may not be complete.
+    pub until: u32,
+}
+
+/// How far a segment is whose map was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapState {
+    /// Its records are durable, so the index leads to each one that is alive.
+    Ready,
+    /// It waits for a commit.
+    Undurable,
+    /// The segment is free: there is nothing to mark.
+    Gone,
+}
+
+impl Log {
+    /// A record of the segment has left the index. The caller has changed the index and still holds
+    /// the stripe's lock. If it appended the successor, its [`Appending`](crate::Appending) lives.
+    #[inline]
+    pub fn note_death(&self, number: SegmentNumber) {
+        let Some(store) = &self.store else { return };
+        let deaths = &store.entry(number).deaths;
+        // A later death changes nothing.
+        if deaths.noted.load(Ordering::Relaxed) == NEVER {
+            note_first_death(store, number);
+        }
+    }
+
+    /// A recovery found records in the segment that newer ones supersede, or that cannot be read.
+    pub fn note_recovered_deaths(&self, number: SegmentNumber) {
+        if Rule::RecoveryNotesDeaths.is_broken() || !self.segment(number).is_in_use() {
+            return;
+        }
+        let store = self.durable_log();
+        let entry = store.entry(number);
+        // A successor is in no commit before its predecessor's, and up to `cover` all are marked.
+        let opened = entry.opened.load(Ordering::Relaxed);
+        self.restore_deaths(number, opened.max(store.cover(number) + 1));
+    }
+
+    /// [`Log::earliest_death`] of the segment in its last life.
+    pub(crate) fn restore_deaths(&self, number: SegmentNumber, earliest: u64) {
+        let store = self.durable_log();
+        store.entry(number).deaths.noted.store(earliest, Ordering::Release);
+        if earliest != NEVER {
+            lock(&store.unmarked).insert(number);
+        }
+    }
+
+    /// The earliest commit in which a record of the segment may have died that its durable dead map
+    /// does not mark; `u64::MAX` if none did.
+    pub(crate) fn earliest_death(&self, number: SegmentNumber) -> u64 {
+        self.durable_log().entry(number).deaths.earliest()
+    }
+
+    /// No version from before the flush comes back: its fence is durable.
+    pub fn forget_deaths(&self) {
+        if let Some(store) = &self.store {
+            let mut unmarked = lock(&store.unmarked);
+            unmarked.iter().for_each(|&number| store.entry(number).deaths.clear());
+            unmarked.clear();
+        }
+    }
+
+    /// No appends follow in the segment.
+    pub(crate) fn note_closed(&self, number: SegmentNumber) {
+        if let Some(store) = &self.store {
+            let opened = store.opened_segments.load(Ordering::SeqCst);
+            store.entry(number).deaths.closed.store(opened, Ordering::Release);
+        }
+    }
+
+    /// A segment in quarantine, if freeing it could bring something back.
+    pub(crate) fn ending(&self, number: SegmentNumber) -> Ending {
+        let entry = self.durable_log().entry(number);
+        Ending {
+            number,
+            last_commit: entry.last_commit.load(Ordering::Relaxed),
+            closed: entry.deaths.closed.load(Ordering::Acquire),
+        }
+    }
+
+    pub(crate) fn unmarked_deaths(&self) -> UnmarkedDeaths {
+        let store = self.durable_log();
+        let of = |&number: &SegmentNumber| {
+            let deaths = &store.entry(number).deaths;
+            let opened = deaths.opened.load(Ordering::Acquire);
+            Unmarked { number, earliest: deaths.earliest(), opened }
+        };
+        let mut all: Vec<_> = lock(&store.unmarked).iter().map(of).collect();
+        all.sort_unstable_by_key(|death| death.earliest);
+        UnmarkedDeaths(all)
+    }
+
+    /// At most so many segments whose maps are needed to free others, those with the earliest deaths
+    /// first.
+    pub fn wanted_maps(&self, most: usize) -> Vec<SegmentNumber> {
+        let endings = self.waiting_endings();
+        if endings.is_empty() {
+            return Vec::new();
+        }
+        let store = self.durable_log();
+        let UnmarkedDeaths(unmarked) = self.unmarked_deaths();
+        let can_be_mapped = |death: &&Unmarked| {
+            let being_mapped = store.entry(death.number).deaths.mapping.load(Ordering::Acquire);
+            // One that only waits for its turn is free before its map would be durable.
+            let leaves = self.segment(death.number).state() == State::Quarantine
+                && !endings.iter().any(|ending| ending.number == death.number);
+            being_mapped == NEVER && !leaves && endings.iter().any(|ending| death.blocks(ending))
+        };
+        unmarked.iter().filter(can_be_mapped).map(|death| death.number).take(most).collect()
+    }
+
+    /// Begins the dead map of a segment. What dies from here on is noted anew. The caller waits until
+    /// [`Log::map_state`] is ready, and then asks the index where it leads to.
+    pub fn begin_map(&self, number: SegmentNumber) -> BegunMap {
+        let store = self.durable_log();
+        let (segment, deaths) = (self.segment(number), &store.entry(number).deaths);
+        let (generation, cover) = (segment.generation(), store.settled_commit());
+        let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
+        deaths.mapping.fetch_min(noted, Ordering::AcqRel);
+        // Later than the swap: all that has died was appended before.
+        let until = segment.filled();
+        BegunMap { segment: number, generation, cover, until }
+    }
+
+    /// Whether the index can be asked about the segment.
+    pub fn map_state(&self, begun: &BegunMap) -> MapState {
+        let segment = self.segment(begun.segment);
+        if segment.generation() != begun.generation || self.is_marked_free(begun.segment) {
+            return MapState::Gone;
+        }
+        // A commit that failed may have cut it.
+        match segment.is_durable(begun.until.min(segment.filled())) {
+            true => MapState::Ready,
+            false => MapState::Undurable,
+        }
+    }
+
+    /// The map will not be written: what it would have marked is noted again.
+    pub fn abandon_map(&self, number: SegmentNumber, generation: u32) {
+        let deaths = &self.durable_log().entry(number).deaths;
+        if self.segment(number).generation() == generation {
+            // In this order: it is never missing from both.
+            deaths.noted.fetch_min(deaths.mapping.load(Ordering::Acquire), Ordering::AcqRel);
+            deaths.mapping.store(NEVER, Ordering::Release);
+        }
+    }
+}
+
+#[cold]
+fn note_first_death(store: &Store, number: SegmentNumber) {
+    if Rule::DeathsAreNoted.is_broken() {
+        return;
+    }
+    // The successor's commit does not settle before its append ends, so it is a later one.
+    let late = if Rule::DeathsAreNotedEarly.is_broken() { 2 } else { 0 };
+    let commit = store.settled_commit() + 1 + late;
+    let deaths = &store.entry(number).deaths;
+    if deaths.noted.fetch_min(commit, Ordering::AcqRel) == NEVER {
+        lock(&store.unmarked).insert(number);
+    }
+}
+
+impl Store {
+    /// A use of the segment begins, before anything is appended to it.
+    pub(crate) fn begin_deaths(&self, number: SegmentNumber) {
+        let deaths = &self.entry(number).deaths;
+        let order = self.opened_segments.fetch_add(1, Ordering::SeqCst) + 1;
+        lock(&self.unmarked).remove(&number);
+        deaths.clear();
+        deaths.opened.store(order, Ordering::Release);
+        // A segment that holds one record is closed from the beginning.
+        deaths.closed.store(order, Ordering::Release);
+    }
+
+    /// The segment's map is durable.
+    pub(crate) fn settle_map(&self, number: SegmentNumber, cover: u64) {
+        let entry = self.entry(number);
+        entry.cover.fetch_max(cover, Ordering::Relaxed);
+        entry.deaths.mapping.store(NEVER, Ordering::Release);
+        self.forget_if_marked(number);
+    }
+
+    /// The segment is durably free: no crash brings its records back.
+    pub(crate) fn settle_free(&self, number: SegmentNumber) {
+        self.entry(number).deaths.clear();
+        self.forget_if_marked(number);
+    }
+
+    fn forget_if_marked(&self, number: SegmentNumber) {
+        let mut unmarked = lock(&self.unmarked);
+        // Whoever notes a death inserts the number afterwards.
+        if self.entry(number).deaths.earliest() == NEVER {
+            unmarked.remove(&number);
+        }
+    }
+}
