@@ -11,6 +11,7 @@
 //! 2023; of the choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and
 //! implementation of a log-structured file system", 1992.
 
+mod ends;
 mod frames;
 mod tiers;
 pub(crate) mod walk;
@@ -21,6 +22,7 @@ use crate::key::Key;
 use crate::lane::Lane;
 use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
+use ends::Ends;
 use frames::Resident;
 use larder_log::{Participant, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
@@ -104,8 +106,8 @@ pub(crate) struct Cleaner {
     changes: Option<Arc<Changes>>,
     /// The walk for dead maps that is under way.
     pub(crate) map_walk: Option<MapWalk>,
-    /// The durable commit when maps were last asked for.
-    pub(crate) maps_at: u64,
+    /// What keeps segments with ends from being freed.
+    pub(crate) ends: Ends,
     /// Segments that have expired whole, to be cleaned.
     expired: Vec<(Stream, Sealed)>,
     /// Segments with records that cannot be read and may not be lost, and which use of them: they stay.
@@ -161,7 +163,7 @@ impl Cleaner {
             participant: lane.epochs.join(),
             changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
             map_walk: None,
-            maps_at: 0,
+            ends: Ends::default(),
             expired: Vec::new(),
             kept: HashMap::new(),
             may_stay: 0,
@@ -207,6 +209,9 @@ impl Cleaner {
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
         let full = short && stuck && !coming;
+        if full {
+            self.ends.note_stuck();
+        }
         lane.full.store(full, Ordering::Relaxed);
         lane.frames_full.store(full && must_free_frames(lane), Ordering::Relaxed);
         lane.log.shrink();

@@ -165,14 +165,9 @@ impl Cleaner {
     }
 
     fn begin_map_walk(&mut self, lane: &Lane) -> Option<MapWalk> {
-        let store = lane.log.store()?;
-        let durable = store.durable_commit();
-        // What waits changes with commits only.
-        if lane.log.quarantined() == 0 || std::mem::replace(&mut self.maps_at, durable) == durable {
-            return None;
-        }
-        let most = lane.options.memory as usize / MEMORY_SHARE / store.map_bytes();
-        let numbers = lane.log.wanted_maps(most.max(1));
+        let map_bytes = lane.log.store()?.map_bytes();
+        let mut numbers = self.move_ends(lane);
+        numbers.truncate((lane.options.memory as usize / MEMORY_SHARE / map_bytes).max(1));
         (!numbers.is_empty()).then(|| MapWalk::new(lane, &numbers))
     }
 }

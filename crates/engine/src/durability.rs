@@ -535,9 +535,8 @@ impl Lane {
         let found = guard.find(&key, |slot| (slot.address() == address).then_some(()));
         if let Some((place, _, ())) = found {
             guard.remove(place, false);
-            let segment = self.log.segment(address.segment());
-            segment.note_end();
-            segment.kill(size);
+            self.log.note_end(address.segment(), size);
+            self.log.segment(address.segment()).kill(size);
         }
     }
 

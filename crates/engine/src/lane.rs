@@ -303,6 +303,9 @@ impl Lane {
             buffer_bytes: self.budget.buffers(),
             segment_size: self.log.segment_size() as u64,
             device_written_bytes: self.log.store().map_or(0, |store| store.written()),
+            map_written_bytes: self.log.store().map_or(0, |store| store.map_bytes_written()),
+            freed_bytes: self.log.store().map_or(0, |store| store.freed_bytes()),
+            segment_read_bytes: self.log.store().map_or(0, |store| store.segment_bytes_read()),
             unsynced_bytes: self.log.unsynced_bytes(),
             ..Stats::default()
         };

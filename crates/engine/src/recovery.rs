@@ -160,7 +160,7 @@ impl Lane {
                         let shown = self.show(&Key::of_hash(key), version);
                         result = std::mem::replace(&mut result, Ok(())).and(shown);
                     } else {
-                        self.log.segment(version.address.segment()).note_end();
+                        self.log.note_end(version.address.segment(), version.size);
                     }
                 });
                 participant.sleep();

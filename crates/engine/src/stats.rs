@@ -147,6 +147,13 @@ pub struct Stats {
     /// Bytes written to the devices since the start. Divided by what
     /// [calls wrote](Totals::written_bytes) that is the write amplification.
     pub device_written_bytes: u64,
+    /// Of these, bytes of dead maps.
+    pub map_written_bytes: u64,
+    /// Bytes of records in segments of the store that were freed.
+    pub freed_bytes: u64,
+    /// Bytes that were read from devices to look at whole segments: to clean them, to bring them back
+    /// into memory, and for dumps.
+    pub segment_read_bytes: u64,
     /// Bytes that a crash would take back.
     pub unsynced_bytes: u64,
     /// How long ago the oldest of them may have been written, in milliseconds.
@@ -194,6 +201,9 @@ impl Stats {
         self.segments += other.segments;
         self.jumbos += other.jumbos;
         self.device_written_bytes += other.device_written_bytes;
+        self.map_written_bytes += other.map_written_bytes;
+        self.freed_bytes += other.freed_bytes;
+        self.segment_read_bytes += other.segment_read_bytes;
         self.unsynced_bytes += other.unsynced_bytes;
         self.unsynced_ms = self.unsynced_ms.max(other.unsynced_ms);
         self.commits += other.commits;

@@ -189,9 +189,8 @@ impl LaneSession {
         bump(&self.counters.written_bytes, layout.size() as u64);
         self.changed(address, layout.size(), existing);
         let bury = || {
-            let segment = log.segment(address.segment());
-            segment.note_end();
-            segment.kill(layout.size());
+            log.note_end(address.segment(), layout.size());
+            log.segment(address.segment()).kill(layout.size());
         };
         let Some(existing) = existing else {
             bury();

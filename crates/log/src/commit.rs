@@ -161,6 +161,7 @@ impl Log {
                 parts.extend(self.close_part(segment, stream, leave));
                 if leave {
                     open.segment.store(0, Ordering::Release);
+                    self.close_segment(segment);
                     self.enqueue_sealed(stream, segment);
                 }
             }
@@ -420,6 +421,8 @@ impl Log {
                 if written.freed.contains(&waiting.number) && !waiting.marked {
                     waiting.marked = true;
                     store.settle_free(waiting.number);
+                    let filled = u64::from(self.segment(waiting.number).filled());
+                    store.work.freed.fetch_add(filled, Ordering::Relaxed);
                     self.end_evicting();
                 }
             }

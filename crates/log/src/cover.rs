@@ -4,10 +4,11 @@ use crate::address::SegmentNumber;
 use crate::budget::Budget;
 use crate::commit::{Committer, Written};
 use crate::deaths::{BegunMap, Ending};
-use crate::format::Use;
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{MAP_UNIT, mark, unmark};
+use crate::format::{Meta, Use};
 use crate::log::{Log, lock};
+use crate::reclaim::Quarantined;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
@@ -100,6 +101,8 @@ impl Log {
             let usage = Use::InUse { end };
             self.write_meta(store, written, begun.segment, usage, begun.cover, Some(&map.bits))?;
             written.mapped.push((begun.segment, begun.generation));
+            let bytes = Meta::encoded_bytes(map.bits.len()) as u64;
+            store.work.maps.fetch_add(bytes, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -157,8 +160,7 @@ impl Log {
             if entry.emptied > durable && !Rule::FreeWhenDurable.is_broken() {
                 return false;
             }
-            let has_ends = self.segment(entry.number).has_ends() || !entry.ends.is_empty();
-            !has_ends
+            !self.needs_cover(entry)
                 || Rule::EndsAreCovered.is_broken()
                 || !unmarked
                     .get_or_insert_with(|| self.unmarked_deaths())
@@ -173,9 +175,24 @@ impl Log {
         let durable = store.durable_commit();
         let quarantine = lock(&self.quarantine);
         let waiting = quarantine.iter().filter(|entry| !entry.marked && entry.emptied <= durable);
-        let with_ends =
-            waiting.filter(|entry| self.segment(entry.number).has_ends() || !entry.ends.is_empty());
+        let with_ends = waiting.filter(|entry| self.needs_cover(entry));
         with_ends.map(|entry| self.ending(entry.number)).collect()
+    }
+
+    /// Whether older versions may come back when the segment is freed.
+    fn needs_cover(&self, entry: &Quarantined) -> bool {
+        !entry.carried && (self.segment(entry.number).has_ends() || !entry.ends.is_empty())
+    }
+
+    /// Copies of the ends of a segment in quarantine were appended elsewhere. It is free when these are
+    /// durable.
+    pub fn ends_are_carried(&self, number: SegmentNumber) {
+        let open = self.durable_log().open_commit();
+        let mut quarantine = lock(&self.quarantine);
+        if let Some(entry) = quarantine.iter_mut().find(|entry| entry.number == number) {
+            entry.carried = true;
+            entry.emptied = open;
+        }
     }
 }
 

@@ -196,23 +196,97 @@ impl Log {
         UnmarkedDeaths(all)
     }
 
-    /// At most so many segments whose maps are needed to free others, those with the earliest deaths
-    /// first.
-    pub fn wanted_maps(&self, most: usize) -> Vec<SegmentNumber> {
-        let endings = self.waiting_endings();
-        if endings.is_empty() {
+    /// Segments in quarantine that would be free if others had dead maps.
+    pub fn blocked_segments(&self) -> Vec<SegmentNumber> {
+        let waiting = self.waiting_endings();
+        if waiting.is_empty() {
             return Vec::new();
         }
+        let unmarked = self.unmarked_deaths();
+        waiting.iter().filter(|it| unmarked.block(it)).map(|it| it.number).collect()
+    }
+
+    /// Segments without whose dead maps others cannot be freed, or tombstones not be dropped; those
+    /// with the earliest deaths first. Only what died up to the commit `until` counts.
+    pub fn blocking_segments(&self, until: u64) -> Vec<SegmentNumber> {
         let store = self.durable_log();
+        let mut endings = self.waiting_endings();
+        endings.extend(self.held_endings(store));
         let UnmarkedDeaths(unmarked) = self.unmarked_deaths();
-        let can_be_mapped = |death: &&Unmarked| {
-            let being_mapped = store.entry(death.number).deaths.mapping.load(Ordering::Acquire);
-            // One that only waits for its turn is free before its map would be durable.
-            let leaves = self.segment(death.number).state() == State::Quarantine
-                && !endings.iter().any(|ending| ending.number == death.number);
-            being_mapped == NEVER && !leaves && endings.iter().any(|ending| death.blocks(ending))
+        let blocks = |death: &&Unmarked| {
+            let mapping = store.entry(death.number).deaths.mapping.load(Ordering::Acquire);
+            death.earliest <= until
+                && mapping == NEVER
+                && endings.iter().any(|ending| death.blocks(ending))
         };
-        unmarked.iter().filter(can_be_mapped).map(|death| death.number).take(most).collect()
+        let (leaving, staying): (Vec<Unmarked>, Vec<Unmarked>) = unmarked
+            .iter()
+            .filter(blocks)
+            .partition(|death| self.segment(death.number).state() == State::Quarantine);
+        // One that leaves needs a map only if it waits for another that leaves, and so on in a circle.
+        let needed: Vec<Unmarked> =
+            if staying.is_empty() && !self.any_is_freeable() { leaving } else { staying };
+        needed.into_iter().map(|death| death.number).collect()
+    }
+
+    fn any_is_freeable(&self) -> bool {
+        !self.freeable(self.durable_log()).is_empty()
+    }
+
+    /// Closed segments with copied tombstones.
+    fn held_endings(&self, store: &Store) -> Vec<Ending> {
+        let holders = lock(&store.holders);
+        let closed =
+            holders.iter().filter(|&&number| self.segment(number).state() == State::Sealed);
+        closed.map(|&number| self.ending(number)).collect()
+    }
+
+    /// A record of the segment hides older versions without being hidden. As a tombstone it takes so
+    /// many bytes.
+    pub fn note_end(&self, number: SegmentNumber, bytes: usize) {
+        self.segment(number).note_end();
+        self.count_end(number, bytes);
+    }
+
+    /// As [`Log::note_end`], of a segment that is being emptied.
+    pub fn count_end(&self, number: SegmentNumber, bytes: usize) {
+        if let Some(store) = &self.store {
+            store.entry(number).end_bytes.fetch_add(bytes as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// About how many bytes the ends of a segment take as tombstones.
+    pub fn end_bytes(&self, number: SegmentNumber) -> u64 {
+        self.durable_log().entry(number).end_bytes.load(Ordering::Relaxed).into()
+    }
+
+    /// A tombstone of `bytes` was copied into the segment. It counts as alive until nothing needs it.
+    pub fn hold_end(&self, number: SegmentNumber, bytes: usize) {
+        self.note_end(number, bytes);
+        let store = self.durable_log();
+        if store.entry(number).held_bytes.fetch_add(bytes as u32, Ordering::Relaxed) == 0 {
+            lock(&store.holders).insert(number);
+        }
+    }
+
+    /// Whether copied tombstones take room that dead maps could give back.
+    pub fn holds_ends(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| !lock(&store.holders).is_empty())
+    }
+
+    /// Copied tombstones that hide nothing any more do not count as alive.
+    pub fn release_held_ends(&self) {
+        let store = self.durable_log();
+        let held = self.held_endings(store);
+        if held.is_empty() {
+            return;
+        }
+        let unmarked = self.unmarked_deaths();
+        for Ending { number, .. } in held.into_iter().filter(|ending| !unmarked.block(ending)) {
+            lock(&store.holders).remove(&number);
+            let bytes = store.entry(number).held_bytes.swap(0, Ordering::Relaxed);
+            self.segment(number).kill(bytes as usize);
+        }
     }
 
     /// Begins the dead map of a segment. What dies from here on is noted anew. The caller waits until
@@ -271,11 +345,11 @@ impl Store {
     pub(crate) fn begin_deaths(&self, number: SegmentNumber) {
         let deaths = &self.entry(number).deaths;
         let order = self.opened_segments.fetch_add(1, Ordering::SeqCst) + 1;
+        self.forget_ends(number);
         lock(&self.unmarked).remove(&number);
         deaths.clear();
         deaths.opened.store(order, Ordering::Release);
-        // A segment that holds one record is closed from the beginning.
-        deaths.closed.store(order, Ordering::Release);
+        deaths.closed.store(u64::MAX, Ordering::Release);
     }
 
     /// The segment's map is durable.
@@ -290,6 +364,13 @@ impl Store {
     pub(crate) fn settle_free(&self, number: SegmentNumber) {
         self.entry(number).deaths.clear();
         self.forget_if_marked(number);
+        self.forget_ends(number);
+    }
+
+    fn forget_ends(&self, number: SegmentNumber) {
+        lock(&self.holders).remove(&number);
+        self.entry(number).end_bytes.store(0, Ordering::Relaxed);
+        self.entry(number).held_bytes.store(0, Ordering::Relaxed);
     }
 
     fn forget_if_marked(&self, number: SegmentNumber) {

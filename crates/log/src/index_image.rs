@@ -238,7 +238,8 @@ impl Log {
             last_commit: entry.last_commit.load(Ordering::Relaxed),
             cover: entry.cover.load(Ordering::Relaxed),
             filled: segment.filled(),
-            dead: self.dead(number),
+            // Whether its tombstones are still needed is found out anew.
+            dead: self.dead(number) + entry.held_bytes.load(Ordering::Relaxed),
             end: entry.end.load(Ordering::Relaxed),
             born: segment.born(),
             min_expiry,
@@ -291,7 +292,8 @@ impl Log {
             let ends = read_list(image)?;
             self.begin_evicting();
             let (epoch, emptied) = (self.epochs.advance(), store.durable_commit());
-            let entry = Quarantined { number, epoch, emptied, marked: false, ends };
+            let (marked, carried) = (false, false);
+            let entry = Quarantined { number, epoch, emptied, marked, ends, carried };
             lock(&self.quarantine).push_back(entry);
         }
         for _ in 0..read_u32(image)? {

@@ -384,7 +384,8 @@ impl Log {
         Some(())
     }
 
-    fn close_segment(&self, number: SegmentNumber) {
+    /// No appends follow in the segment, if there is one.
+    pub(crate) fn close_segment(&self, number: SegmentNumber) {
         if number != 0 {
             self.segment(number).close();
             self.note_closed(number);
@@ -393,7 +394,7 @@ impl Log {
 
     pub(crate) fn enqueue_sealed(&self, stream: Stream, number: SegmentNumber) {
         if number != 0 {
-            self.close_segment(number);
+            self.segment(number).close();
             let sealed = self.epochs.advance();
             self.segment(number).set_state(State::Sealed);
             lock(&self.queues[stream as usize]).push_back(Sealed { segment: number, sealed });
@@ -405,12 +406,17 @@ impl Log {
 
     /// Seals both open segments, whatever they hold.
     pub fn seal_all(&self) {
-        for stream in [Stream::Hot, Stream::Survivors] {
-            let open = &self.streams[stream as usize];
-            let _rolling = lock(&open.roll);
-            let number = open.segment.swap(0, Ordering::AcqRel);
-            self.enqueue_sealed(stream, number);
-        }
+        self.seal(Stream::Hot);
+        self.seal(Stream::Survivors);
+    }
+
+    /// Seals the open segment of a stream, whatever it holds.
+    pub fn seal(&self, stream: Stream) {
+        let open = &self.streams[stream as usize];
+        let _rolling = lock(&open.roll);
+        let number = open.segment.swap(0, Ordering::AcqRel);
+        self.close_segment(number);
+        self.enqueue_sealed(stream, number);
     }
 
     /// Gives a filled mapping a segment number: one record, of the size that was claimed for, that begins at `start`
@@ -440,6 +446,7 @@ impl Log {
                 let header = at.wrapping_sub(HEADER_BYTES);
                 store.begin_segment(number, segment, Stream::Hot, header, Some(parts));
             }
+            self.note_closed(number);
         }
         let sealed = self.epochs.advance();
         lock(&self.queues[Stream::Hot as usize]).push_back(Sealed { segment: number, sealed });

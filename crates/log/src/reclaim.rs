@@ -29,6 +29,8 @@ pub(crate) struct Quarantined {
     pub(crate) marked: bool,
     /// Where the ends begin that were made when it was emptied.
     pub(crate) ends: Vec<u32>,
+    /// Its ends were copied elsewhere, before `emptied`.
+    pub(crate) carried: bool,
 }
 
 impl Log {
@@ -141,7 +143,7 @@ impl Log {
         if marked {
             self.end_evicting();
         }
-        quarantine.push_back(Quarantined { number, epoch, emptied, marked, ends });
+        quarantine.push_back(Quarantined { number, epoch, emptied, marked, ends, carried: false });
         Ok(())
     }
 

@@ -190,6 +190,7 @@ impl Log {
         let store = self.durable_log();
         let segment = self.segment(number);
         store.device.read_at(store.geometry.segment(number), bytes)?;
+        store.work.segment_reads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let expect = Expect {
             identity: store.identity,
             segment: number,

@@ -35,6 +35,10 @@ pub(crate) struct Entry {
     pub(crate) cover: AtomicU64,
     /// When records in it died that are not marked.
     pub(crate) deaths: Deaths,
+    /// About how many bytes its ends would take as tombstones.
+    pub(crate) end_bytes: AtomicU32,
+    /// Bytes of tombstones that were copied here because they are still needed. They count as alive.
+    pub(crate) held_bytes: AtomicU32,
     /// Version of its meta on the device.
     pub(crate) meta_version: AtomicU64,
     /// Where it was cut; 0: it ends at its sealed trailer, or is open.
@@ -43,6 +47,17 @@ pub(crate) struct Entry {
     pub(crate) cutting: AtomicBool,
     /// Its last trailer was written, or it was cut: nothing more is written to it.
     pub(crate) sealed: AtomicBool,
+}
+
+/// What it takes to free segments, in bytes since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct BackgroundWork {
+    /// Dead maps that were written.
+    pub(crate) maps: AtomicU64,
+    /// Records of segments that were freed.
+    pub(crate) freed: AtomicU64,
+    /// Whole segments that were read.
+    pub(crate) segment_reads: AtomicU64,
 }
 
 /// How far a commit has come.
@@ -77,6 +92,7 @@ impl Changing {
 pub struct Store {
     pub(crate) device: Arc<dyn Device>,
     written: AtomicU64,
+    pub(crate) work: BackgroundWork,
     pub(crate) geometry: Geometry,
     fast_segments: u32,
     pub(crate) changing: Mutex<Changing>,
@@ -113,6 +129,8 @@ pub struct Store {
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
     /// Segments with records that died and are not marked in a durable dead map.
     pub(crate) unmarked: Mutex<BTreeSet<SegmentNumber>>,
+    /// Segments that hold copied tombstones.
+    pub(crate) holders: Mutex<BTreeSet<SegmentNumber>>,
     /// Counts the segments that were opened in this life of the store.
     pub(crate) opened_segments: AtomicU64,
     /// Bytes that new segments of each stream leave to their summaries.
@@ -128,6 +146,7 @@ impl Store {
         Store {
             device,
             written: AtomicU64::new(0),
+            work: BackgroundWork::default(),
             geometry,
             fast_segments: superblock.fast_segments,
             identity: superblock.identity(),
@@ -149,6 +168,7 @@ impl Store {
             kept_ends: Mutex::default(),
             durable_ends: Mutex::default(),
             unmarked: Mutex::default(),
+            holders: Mutex::default(),
             opened_segments: AtomicU64::new(0),
             summary_room: Default::default(),
         }
@@ -193,6 +213,21 @@ impl Store {
     /// Bytes that were written to the device since the store was opened, of whatever kind.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of dead maps that were written, since the store was opened.
+    pub fn map_bytes_written(&self) -> u64 {
+        self.work.maps.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of records in segments that were freed, since the store was opened.
+    pub fn freed_bytes(&self) -> u64 {
+        self.work.freed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were read to look at whole segments, since the store was opened.
+    pub fn segment_bytes_read(&self) -> u64 {
+        self.work.segment_reads.load(Ordering::Relaxed)
     }
 
     /// Segments of the store.

@@ -9,8 +9,8 @@ use crate::key::Key;
 use crate::lane::Lane;
 use crate::stats::bump;
 use larder_log::log::Appended;
-use larder_log::record::Kind;
-use larder_log::{Address, Claim, Record, SegmentNumber, Stream, Tier};
+use larder_log::record::{HEADER, Kind};
+use larder_log::{Address, Claim, Layout, Record, SegmentNumber, Stream, Tier};
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -106,6 +106,8 @@ impl Cleaner {
             lane.kill(address.segment(), record.size());
             if lane.durable.is_some() {
                 ends.push(address.offset() as u32);
+                let tombstone = Layout { header: HEADER, key: key.bytes().len(), value: 0 };
+                lane.log.count_end(address.segment(), tombstone.size());
             }
         };
         if expired(record, lane.now.load(Ordering::Relaxed)) {

@@ -168,6 +168,13 @@ fn store_metrics(source: &Source, engine: &Stats, lanes: &[Stats], page: &mut Pa
     let counters = [
         ("record_bytes_total", "Bytes of records that clients wrote.", engine.totals.written_bytes),
         ("device_written_bytes_total", "Bytes written to devices.", engine.device_written_bytes),
+        ("map_written_bytes_total", "Bytes of dead maps written.", engine.map_written_bytes),
+        ("freed_bytes_total", "Bytes of records in freed segments.", engine.freed_bytes),
+        (
+            "segment_read_bytes_total",
+            "Bytes read to look at whole segments.",
+            engine.segment_read_bytes,
+        ),
     ];
     for (name, help, value) in counters {
         page.one(name, "counter", help, value);

@@ -171,6 +171,9 @@ fn store_rows(source: &Source, engine: &Stats, lanes: &[Stats], row: &mut Row<'_
     put(row, "larder_unsynced_ms", engine.unsynced_ms);
     put(row, "larder_written_bytes", engine.totals.written_bytes);
     put(row, "larder_device_written_bytes", engine.device_written_bytes);
+    put(row, "larder_map_written_bytes", engine.map_written_bytes);
+    put(row, "larder_freed_bytes", engine.freed_bytes);
+    put(row, "larder_segment_read_bytes", engine.segment_read_bytes);
     put(row, "larder_commits", engine.commits);
     put(row, "larder_commit_us_p50", engine.commit_us_p50);
     put(row, "larder_commit_us_p99", engine.commit_us_p99);

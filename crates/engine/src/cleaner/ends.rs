@@ -1,0 +1,138 @@
+//! Segments that hold ends (tombstones, expired or evicted items) and may not be freed yet: either
+//! their ends move on, as tombstones, or other segments get dead maps.
+//!
+//! Moving tombstones costs as many bytes as they have. Maps cost as many as the segments have in which
+//! something died, but then all tombstones from before can go. So tombstones move until they have
+//! cost as much as the maps would: then the maps are made. Together that is at most twice what the
+//! better one of both costs.
+
+use super::Cleaner;
+use crate::key::Key;
+use crate::lane::Lane;
+use larder_log::format::Meta;
+use larder_log::record::{HEADER, Kind, write_head_as};
+use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
+use std::sync::atomic::Ordering;
+
+/// What is known about ends between two turns.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    /// The durable commit at the last look: what waits changes with commits only.
+    looked_at: u64,
+    /// Bytes of tombstones that moved since the last maps were made.
+    moved: u64,
+    /// Maps are being made for all that died up to this commit; 0: they are not.
+    maps_until: u64,
+    /// Nothing else can be freed.
+    is_stuck: bool,
+}
+
+impl Ends {
+    /// The cleaner found nothing to free, although room is wanted.
+    pub(super) fn note_stuck(&mut self) {
+        self.is_stuck = true;
+    }
+}
+
+impl Cleaner {
+    /// Moves the ends of segments that wait, or says which segments need dead maps first.
+    pub(crate) fn move_ends(&mut self, lane: &Lane) -> Vec<SegmentNumber> {
+        let Some(store) = lane.log.store() else { return Vec::new() };
+        let durable = store.durable_commit();
+        let idle = lane.log.quarantined() == 0 && !lane.log.holds_ends();
+        if idle || std::mem::replace(&mut self.ends.looked_at, durable) == durable {
+            return Vec::new();
+        }
+        lane.log.release_held_ends();
+        if self.ends.maps_until > 0 {
+            let needed = lane.log.blocking_segments(self.ends.maps_until);
+            if !needed.is_empty() {
+                return needed;
+            }
+            self.ends.maps_until = 0;
+        }
+        let blocked = lane.log.blocked_segments();
+        let stuck = std::mem::take(&mut self.ends.is_stuck) && lane.log.holds_ends();
+        if blocked.is_empty() && !stuck {
+            return Vec::new();
+        }
+        let blocking = lane.log.blocking_segments(durable);
+        if stuck && blocking.is_empty() {
+            // Tombstones in the segment that is being filled may be all that can go. Maps that let
+            // them go are made when it is durable.
+            lane.log.seal(Stream::Survivors);
+            self.ends.is_stuck = true;
+        }
+        let cost = (blocking.len() * Meta::encoded_bytes(store.map_bytes())) as u64;
+        for number in blocked {
+            // Without many maps nobody would notice one that is written too early.
+            let affordable = !Rule::MapWhenDurable.is_broken()
+                && self.ends.moved + lane.log.end_bytes(number) <= cost;
+            let moves = !stuck && affordable;
+            if !moves || !self.move_ends_of(lane, number) {
+                self.ends.moved = 0;
+                self.ends.maps_until = durable;
+                return blocking;
+            }
+        }
+        if stuck { blocking } else { Vec::new() }
+    }
+
+    /// Appends a tombstone for every key of a segment in quarantine whose newest version is there;
+    /// false if that cannot be done.
+    fn move_ends_of(&mut self, lane: &Lane, number: SegmentNumber) -> bool {
+        if lane.log.segment(number).is_dead_jumbo() {
+            return false;
+        }
+        let Ok(loaded) = lane.log.load_if_absent(number) else { return false };
+        if loaded.as_ref().is_some_and(|loaded| loaded.damaged) {
+            return false;
+        }
+        self.participant.tick();
+        let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
+        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
+        let mut records = unsafe { lane.log.records(number, image) };
+        let moved = records.all(|(_, record)| match record.kind() {
+            Kind::Item | Kind::Tombstone => self.move_end(lane, &record),
+            _ => true,
+        });
+        self.participant.sleep();
+        if moved {
+            lane.log.ends_are_carried(number);
+        }
+        moved
+    }
+
+    /// Appends a tombstone of the record's version, unless memory holds a newer version of its key. One
+    /// that is not needed does no harm: it hides older versions only.
+    fn move_end(&mut self, lane: &Lane, record: &Record<'_>) -> bool {
+        let key = Key::new(record.key(), lane.options.hash_seed);
+        // SAFETY: the cleaner is awake.
+        let newer = unsafe {
+            lane.index.find(&key, |slot| {
+                let found = lane.log.record(slot.address())?;
+                (found.key() == key.bytes()).then_some(())
+            })
+        };
+        if newer.is_some() {
+            return true;
+        }
+        let Some(_appending) = lane.append(&self.participant) else { return false };
+        let layout = Layout { header: HEADER, key: key.bytes().len(), value: 0 };
+        let now = lane.now.load(Ordering::Relaxed);
+        let Some(reserved) = lane.log.reserve(Stream::Survivors, layout.size(), now, Claim::Clean)
+        else {
+            return false;
+        };
+        let fields = Fields { seq: record.seq(), ..Fields::default() };
+        let value_hash = lane.log.store().map_or(0, |store| store.value_hash(&[], &[]));
+        // SAFETY: the reservation is this thread's own and as long as the layout says.
+        unsafe {
+            write_head_as(Kind::Tombstone, reserved.memory, &layout, &fields, key.bytes());
+            lane.log.seal_record(reserved.address, reserved.memory, &layout, value_hash);
+        }
+        lane.log.hold_end(reserved.address.segment(), layout.size());
+        self.ends.moved += layout.size() as u64;
+        true
+    }
+}
