@@ -116,6 +116,8 @@ pub(crate) struct Change {
     pub(crate) before: Slot,
     pub(crate) before_size: u32,
     pub(crate) before_is_item: bool,
+    /// The new record is a tombstone, which leaves the index when it is durable.
+    pub(crate) is_tombstone: bool,
 }
 
 /// The changes of one session that are not durable yet.
@@ -371,10 +373,12 @@ impl Lane {
         }
         match self.log.write_commit(&mut committer.log, &closed) {
             Ok(written) => {
+                // The sync has made it durable. Until its marks say so no frame of it can go, and the committer
+                // is no participant of the epochs: it looks at records here and never later.
+                self.settle_changes(&mut committer.changes);
                 self.log.settle_commit(&mut committer.log, &closed, written);
                 durable.synced_until.store(began, Ordering::Relaxed);
                 self.mark_lease();
-                self.settle_changes(&mut committer.changes);
                 let took = durable.now_us().saturating_sub(began);
                 durable.last_us.store(took, Ordering::Relaxed);
                 let mut times = lock(&durable.times);
@@ -507,21 +511,17 @@ impl Lane {
         }
     }
 
-    /// Forgets changes that are durable; a durable tombstone leaves the index.
+    /// Forgets the changes that the commit in flight covers, which was synced and is not settled;
+    /// tombstones leave the index.
     fn settle_changes(&self, changes: &mut Vec<Change>) {
         changes.retain(|change| {
-            let segment = self.log.segment(change.address.segment());
-            if segment.durable() <= change.address.offset() as u32 {
+            if !self.log.is_closed(change.address) {
                 return true;
             }
-            if segment.is_jumbo() {
-                // No tombstone, and its mapping may go as soon as it is durable.
-                return false;
-            }
-            // SAFETY: the committer gives up no frame while it looks here.
-            if let Some(record) = unsafe { self.log.record(change.address) }
-                && record.kind() == Kind::Tombstone
-            {
+            if change.is_tombstone {
+                // SAFETY: the commit is not settled, so its frames stay.
+                let record = unsafe { self.log.record(change.address) };
+                let record = record.expect("what is not settled has a frame");
                 self.bury(change.address, record.key(), record.size());
             }
             false

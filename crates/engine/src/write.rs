@@ -159,7 +159,7 @@ impl LaneSession {
         };
         log.segment(address.segment()).note_expiry(fields.expiry);
         bump(&self.counters.written_bytes, size as u64);
-        self.changed(address, size, existing);
+        self.changed(Kind::Item, address, size, existing);
         Ok(self.publish(guard, key, existing, place, address))
     }
 
@@ -187,7 +187,7 @@ impl LaneSession {
         }
         let address = reserved.address;
         bump(&self.counters.written_bytes, layout.size() as u64);
-        self.changed(address, layout.size(), existing);
+        self.changed(Kind::Tombstone, address, layout.size(), existing);
         let bury = || {
             log.note_end(address.segment(), layout.size());
             log.segment(address.segment()).kill(layout.size());

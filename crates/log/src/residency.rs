@@ -94,6 +94,11 @@ impl Log {
         store.entry(number).sealed.load(Ordering::Acquire) && durable
     }
 
+    /// Whether the commit in flight, or an earlier one, covers what lies at `address`.
+    pub fn is_closed(&self, address: Address) -> bool {
+        self.segment(address.segment()).closed() > address.offset() as u32
+    }
+
     /// Whether a sealed segment stays as it is: its last appenders were done by `settled`, which is
     /// [`Log::settled`], and it [is settled](Log::is_settled) itself.
     pub fn is_final(&self, sealed: Sealed, settled: u64) -> bool {

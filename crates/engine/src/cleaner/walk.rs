@@ -149,9 +149,13 @@ impl Cleaner {
         match copy(lane, record, to) {
             Some(copied) => {
                 if let Some(changes) = &self.changes {
-                    let (before_size, before_is_item) = (record.size() as u32, true);
-                    let change =
-                        Change { address: copied, before: slot, before_size, before_is_item };
+                    let change = Change {
+                        address: copied,
+                        before: slot,
+                        before_size: record.size() as u32,
+                        before_is_item: true,
+                        is_tombstone: false,
+                    };
                     changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
                 }
                 guard.replace(place, Slot::new(key.tag(), frequency, copied), 0);

@@ -1,16 +1,18 @@
 //! Who asks for a commit, and what the committer's thread owes to those who ask before it is known.
 
 use super::*;
-use crate::{Engine, Expiry, Options, Outcome, Session, Store};
+use crate::{Delete, Engine, Expiry, Options, Outcome, Session, Store};
 use larder_disk::SimDevice;
 
+/// How often it is looked for what must not happen.
+const LOOKS: u32 = 20_000;
+
 fn engine() -> Arc<Engine> {
-    let device = StoreDevice {
-        name: "store".to_owned(),
-        device: Arc::new(SimDevice::new(8 << 20, 1)),
-        lower: None,
-        seeds: [1, 2, 3],
-    };
+    engine_on(Arc::new(SimDevice::new(8 << 20, 1)))
+}
+
+fn engine_on(device: Arc<SimDevice>) -> Arc<Engine> {
+    let device = StoreDevice { name: "store".to_owned(), device, lower: None, seeds: [1, 2, 3] };
     let store = StoreOptions {
         devices: vec![device],
         forget: Vec::new(),
@@ -71,4 +73,62 @@ fn a_commit_that_another_session_has_had_begun_is_not_asked_for() {
     write(&other);
     other.sleep();
     assert!(asked());
+}
+
+/// A durable tombstone leaves the index before the cleaner may take its frame: afterwards nobody could
+/// tell which key it is of, and its slot would lead into memory that has another use.
+#[test]
+fn a_tombstone_is_buried_before_its_frame_may_go() {
+    let device = Arc::new(SimDevice::new(8 << 20, 1));
+    let engine = engine_on(Arc::clone(&device));
+    let lane = &engine.lanes[0];
+    let session = engine.session(Waker::noop().clone());
+    let first = session.key(b"first");
+    let others = (0..).map(|n: u32| n.to_string());
+    let other = { others }
+        .find(|other| {
+            let other = session.key(other.as_bytes());
+            lane.index.stripe_of(&other) != lane.index.stripe_of(&first)
+        })
+        .expect("there are several stripes");
+    let second = session.key(other.as_bytes());
+    let keys = [&first, &second];
+    for key in keys {
+        let stored = session.store(key, Store::set(b"v", 0, Expiry::NEVER));
+        assert!(matches!(stored, Outcome::AfterCommit(..)));
+    }
+    for key in keys {
+        let deleted = session.delete(key, &Delete::default());
+        assert!(matches!(deleted, Outcome::AfterCommit(..)));
+    }
+    // The cleaner can take the frame as soon as it is durable.
+    let number = (lane.log.numbers())
+        .find(|&number| lane.log.segment(number).is_in_use())
+        .expect("something was written");
+    lane.log.seal_all();
+    let slots = || {
+        let mut slots = 0;
+        (0..lane.index.stripe_count())
+            .for_each(|stripe| lane.index.visit_stripe(stripe, |_| slots += 1));
+        slots
+    };
+    assert_eq!(slots(), 2);
+    thread::scope(|scope| {
+        // The committer waits for it at the first tombstone, after its sync.
+        let guard = lane.index.lock(&first);
+        let syncs = device.counts().syncs;
+        let committer = scope.spawn(|| lane.commit());
+        while device.counts().syncs == syncs {
+            thread::yield_now();
+        }
+        let dropped = (0..LOOKS).any(|_| {
+            thread::yield_now();
+            lane.log.drop_frame(number)
+        });
+        assert!(!dropped, "the frame goes before the tombstones are buried");
+        drop(guard);
+        assert!(committer.join().unwrap());
+    });
+    assert_eq!(slots(), 0);
+    assert!(lane.log.segment(number).has_ends() && lane.log.drop_frame(number));
 }

@@ -273,9 +273,15 @@ impl LaneSession {
         self.lane.append(&self.participant).ok_or(NotWritten::StoreFailed)
     }
 
-    /// A record of `size` bytes was written at `address` and is about to be published.
+    /// A record of this kind and `size` was written at `address` and is about to be published.
     #[inline]
-    pub(crate) fn changed(&self, address: Address, size: usize, existing: Option<&Existing<'_>>) {
+    pub(crate) fn changed(
+        &self,
+        kind: Kind,
+        address: Address,
+        size: usize,
+        existing: Option<&Existing<'_>>,
+    ) {
         if self.lane.durable.is_none() {
             return;
         }
@@ -284,7 +290,8 @@ impl LaneSession {
             let before_size = existing.map_or(0, |old| old.record.size() as u32);
             let before_is_item = existing.is_some_and(|old| old.record.kind() == Kind::Item);
             let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
-            changes.push(Change { address, before, before_size, before_is_item });
+            let is_tombstone = kind == Kind::Tombstone;
+            changes.push(Change { address, before, before_size, before_is_item, is_tombstone });
         } else if !self.overdue {
             return;
         }
