@@ -146,13 +146,19 @@ impl Log {
 
     fn close(&self, committer: &mut Committer, leave: bool) -> Closed {
         let store = self.durable_log();
-        // First the number, then the trailers: a record behind a trailer is never counted to its
-        // commit. One in front of it may be counted to the next, which is late but not wrong.
-        let number = store.open_commit.fetch_add(1, Ordering::AcqRel);
         let mut parts = std::mem::take(&mut committer.again);
+        // Who opens a segment reads the number and makes the segment known under one of these locks. So what
+        // is found here was opened before the next commit, and what is not found belongs to it.
+        let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
+        let (number, jumbos) = {
+            let mut new_jumbos = lock(&store.new_jumbos);
+            // First the number, then the trailers: a record behind a trailer is never counted to its
+            // commit. One in front of it may be counted to the next, which is late but not wrong.
+            let number = store.open_commit.fetch_add(1, Ordering::AcqRel);
+            (number, std::mem::take(&mut *new_jumbos))
+        };
         for stream in STREAMS {
             let open = &self.streams[stream as usize];
-            let _rolling = lock(&open.roll);
             for segment in store.take_unsynced(stream) {
                 parts.extend(self.close_part(segment, stream, true));
             }
@@ -166,11 +172,11 @@ impl Log {
                 }
             }
         }
-        let jumbos = std::mem::take(&mut *lock(&store.new_jumbos));
         for &jumbo in &jumbos {
             let segment = self.segment(jumbo);
             segment.set_closed(segment.filled());
         }
+        drop(rolling);
         store.closed_commit.store(number, Ordering::Release);
         if !Rule::WaitForAppends.is_broken() {
             self.epochs.wait_for_appends();
@@ -526,3 +532,6 @@ impl Log {
         bytes
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -19,6 +19,8 @@ mod frames;
 pub mod index_image;
 pub mod log;
 pub mod memory;
+#[cfg(all(test, loom))]
+mod model;
 mod places;
 pub mod prefetch;
 mod reclaim;

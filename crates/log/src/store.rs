@@ -448,6 +448,9 @@ impl Store {
         at: *mut u8,
         jumbo_parts: Option<Vec<SegmentNumber>>,
     ) {
+        // Of a jumbo the commit and the list that the commit takes it from belong together; other segments
+        // are begun under their stream's lock, which no commit is closed without.
+        let mut new_jumbos = jumbo_parts.is_some().then(|| lock(&self.new_jumbos));
         let entry = self.entry(number);
         // The open commit may be one too late.
         entry.cover.store(self.settled_commit(), Ordering::Relaxed);
@@ -459,7 +462,9 @@ impl Store {
         unsafe { self.write_header(number, segment, stream, at, parts) };
         if let Some(parts) = jumbo_parts {
             lock(&self.parts).insert(number, parts);
-            lock(&self.new_jumbos).push(number);
+        }
+        if let Some(new_jumbos) = &mut new_jumbos {
+            new_jumbos.push(number);
         }
     }
 

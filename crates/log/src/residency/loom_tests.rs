@@ -5,17 +5,12 @@
 
 use super::*;
 use crate::commit::Committer;
-use crate::format::{Geometry, Superblock};
-use crate::log::{Claim, Config, Stream};
+use crate::log::Stream;
+use crate::model::{VALUE, append, durable_log};
 use crate::record::{Fields, write_head};
 use crate::sync::model::{Outcomes, check, spawn};
-use crate::{Budget, Epochs, Kept, Participant, Queue, Store};
-use larder_disk::SimDevice;
+use crate::{Epochs, Kept, Participant, Queue};
 use std::sync::Arc;
-
-const SEGMENT: u32 = 8 << 10;
-const SEGMENTS: u32 = 16;
-const VALUE: usize = 200;
 
 /// A log over a device, in which one segment with one record is durable.
 struct World {
@@ -27,15 +22,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let geometry = Geometry::new(SEGMENT, SEGMENTS).unwrap();
-        let device = Arc::new(SimDevice::new(geometry.total_bytes(), 1));
-        let store = Store::new(device, superblock(geometry));
-        let budget = Arc::new(Budget::new(1 << 20));
-        let epochs = Arc::new(Epochs::default());
-        let frames = u64::from(SEGMENT) * 8;
-        let config = Config { segment_size: SEGMENT as usize, max_frame_bytes: frames };
-        let log = Log::new(config, Some(store), budget, Arc::clone(&epochs)).unwrap();
-        lock(&log.numbers).extend((1..=SEGMENTS).rev());
+        let (log, epochs) = durable_log();
         let address = append(&log, Stream::Hot, b'a');
         log.seal_all();
         let mut committer = Committer::default();
@@ -43,7 +30,7 @@ impl World {
         let written = log.write_commit(&mut committer, &closed).unwrap();
         log.settle_commit(&mut committer, &closed, written);
         let place = (address, log.segment(address.segment()).generation());
-        World { log: Arc::new(log), epochs, place }
+        World { log, epochs, place }
     }
 
     /// A reader of the record, in memory or copied: it must be whole, and stay so until the reader's
@@ -60,24 +47,6 @@ impl World {
         reader.sleep();
         found.is_some()
     }
-}
-
-fn superblock(geometry: Geometry) -> Superblock {
-    Superblock { seq_limit: 1 << 20, ..Superblock::new(1, 2, 3, geometry, 0) }
-}
-
-/// Appends a record whose key and value are made of `byte`.
-fn append(log: &Log, stream: Stream, byte: u8) -> Address {
-    let fields = Fields { seq: u64::from(byte), ..Fields::default() };
-    let layout = Layout::of(&fields, 1, VALUE);
-    let reserved = log.reserve(stream, layout.size(), 1, Claim::Clean).expect("there is room");
-    // SAFETY: the reservation is this thread's own and as long as the layout says.
-    unsafe {
-        write_head(reserved.memory, &layout, &fields, &[byte]);
-        reserved.memory.add(layout.value_offset()).write_bytes(byte, VALUE);
-        log.seal_record(reserved.address, reserved.memory, &layout, 0);
-    }
-    reserved.address
 }
 
 /// The same as bytes that lie elsewhere.

@@ -1,0 +1,74 @@
+//! Models of a segment that is opened while a commit is closed. Its header names the first commit that
+//! can be in it, and its cover begins before that one.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
+
+use super::*;
+use crate::log::JUMBO_HEADROOM;
+use crate::memory::{Mapping, PAGE};
+use crate::model::{SEGMENT, append, append_value, durable_log};
+use crate::record::{Fields, Layout, write_head};
+use crate::sync::model::{Outcomes, check, spawn};
+use std::sync::Arc;
+
+/// Opens a segment beside a commit that is closed; the answer of `open` is a record in it.
+fn open_and_close(prepare: fn(&Log), open: fn(&Log) -> Address) {
+    let outcomes = Arc::new(Outcomes::default());
+    let noted = Arc::clone(&outcomes);
+    check(3, move || {
+        let (log, epochs) = durable_log();
+        prepare(&log);
+        let writer = epochs.join();
+        loom::explore();
+        let thread = {
+            let log = Arc::clone(&log);
+            spawn(move || {
+                let _appending = writer.appending();
+                open(&log)
+            })
+        };
+        let closed = log.close_commit(&mut Committer::default());
+        let address = thread.join().unwrap();
+        let covered = closed.segments().any(|number| number == address.segment());
+        let first = if covered { closed.number } else { closed.number + 1 };
+        let entry = log.durable_log().entry(address.segment());
+        let opened = entry.opened.load(Ordering::Relaxed);
+        assert!(opened <= first, "commit {first} is in it, and it says {opened} is its first");
+        assert!(entry.cover.load(Ordering::Relaxed) < first);
+        noted.note((covered, first - opened));
+    });
+    let all = outcomes.all();
+    assert!(all.contains(&(true, 0)) && all.contains(&(false, 0)), "{all:?}");
+}
+
+/// The open segment is full: the next record opens another.
+#[test]
+fn loom_a_segment_that_is_opened_knows_its_first_commit() {
+    let fill = |log: &Log| {
+        append_value(log, Stream::Hot, b'a', SEGMENT as usize / 2 - 64);
+        append_value(log, Stream::Hot, b'b', SEGMENT as usize / 2 - 200);
+        assert!(log.segment(1).filled() as usize + 250 > SEGMENT as usize);
+    };
+    open_and_close(fill, |log| {
+        let address = append(log, Stream::Hot, b'c');
+        assert_ne!(address.segment(), 1);
+        address
+    });
+}
+
+#[test]
+fn loom_a_large_value_knows_its_commit() {
+    open_and_close(
+        |_| (),
+        |log| {
+            let fields = Fields { seq: 1, ..Fields::default() };
+            let layout = Layout::of(&fields, 1, SEGMENT as usize);
+            let claim = log.claim_jumbo(layout.size()).expect("there is room");
+            let mapping = Mapping::new(layout.size() + 2 * PAGE).expect("memory");
+            let record = mapping.base().wrapping_add(JUMBO_HEADROOM);
+            // SAFETY: the mapping is this thread's own and longer than the record.
+            unsafe { write_head(record, &layout, &fields, b"j") };
+            log.adopt_jumbo(claim, mapping, JUMBO_HEADROOM, layout.value, 1, |_| ())
+        },
+    );
+}

@@ -1,0 +1,46 @@
+//! What the models of a log with a store have in common.
+
+use crate::address::Address;
+use crate::format::{Geometry, Superblock};
+use crate::log::{Claim, Config, Stream, lock};
+use crate::record::{Fields, Layout, write_head};
+use crate::{Budget, Epochs, Log, Store};
+use larder_disk::SimDevice;
+use std::sync::Arc;
+
+pub(crate) const SEGMENT: u32 = 8 << 10;
+const SEGMENTS: u32 = 16;
+pub(crate) const VALUE: usize = 200;
+
+/// An empty log over a simulated device.
+pub(crate) fn durable_log() -> (Arc<Log>, Arc<Epochs>) {
+    let geometry = Geometry::new(SEGMENT, SEGMENTS).unwrap();
+    let device = Arc::new(SimDevice::new(geometry.total_bytes(), 1));
+    let superblock = Superblock { seq_limit: 1 << 20, ..Superblock::new(1, 2, 3, geometry, 0) };
+    let store = Store::new(device, superblock);
+    let budget = Arc::new(Budget::new(1 << 20));
+    let epochs = Arc::new(Epochs::default());
+    let config = Config { segment_size: SEGMENT as usize, max_frame_bytes: u64::from(SEGMENT) * 8 };
+    let log = Log::new(config, Some(store), budget, Arc::clone(&epochs)).unwrap();
+    lock(&log.numbers).extend((1..=SEGMENTS).rev());
+    (Arc::new(log), epochs)
+}
+
+/// Appends a record whose key and value are made of `byte`.
+pub(crate) fn append(log: &Log, stream: Stream, byte: u8) -> Address {
+    append_value(log, stream, byte, VALUE)
+}
+
+/// As [`append`], with a value of `len` bytes.
+pub(crate) fn append_value(log: &Log, stream: Stream, byte: u8, len: usize) -> Address {
+    let fields = Fields { seq: u64::from(byte), ..Fields::default() };
+    let layout = Layout::of(&fields, 1, len);
+    let reserved = log.reserve(stream, layout.size(), 1, Claim::Clean).expect("there is room");
+    // SAFETY: the reservation is this thread's own and as long as the layout says.
+    unsafe {
+        write_head(reserved.memory, &layout, &fields, &[byte]);
+        reserved.memory.add(layout.value_offset()).write_bytes(byte, len);
+        log.seal_record(reserved.address, reserved.memory, &layout, 0);
+    }
+    reserved.address
+}
