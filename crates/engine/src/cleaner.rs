@@ -24,7 +24,7 @@ use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
 use ends::Ends;
 use frames::Resident;
-use larder_log::{Participant, Sealed, SegmentNumber, Stream};
+use larder_log::{Claim, Participant, Sealed, SegmentNumber, Stream};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -47,6 +47,9 @@ const CLEANING_OVERDRAFT: usize = 1;
 const CLEAN_BELOW: f64 = 0.6;
 /// In refuse mode nothing is evicted, so segments that are alive up to this share are cleaned.
 const CLEAN_BELOW_WHEN_REFUSING: f64 = 0.95;
+/// When deletes and updates have used much of their reserve, so are segments that are alive up to this share.
+/// All segments together hold less dead then than the reserve of either has room for.
+const CLEAN_BELOW_FOR_RESERVE: f64 = 0.99;
 /// With a store, a segment whose frame is wanted is cleaned instead if it is alive up to this share:
 /// what is overwritten often never gets to lie on the device only.
 const CLEAN_INSTEAD_OF_DROPPING: f64 = 0.4;
@@ -212,12 +215,13 @@ impl Cleaner {
         if full {
             self.ends.note_stuck();
         }
-        lane.full.store(full, Ordering::Relaxed);
+        lane.set_full(full.then(|| hopeless(lane)));
         lane.frames_full.store(full && must_free_frames(lane), Ordering::Relaxed);
         lane.log.shrink();
         let pending = coming || cooled || last == Step::Later;
+        let waiting = lane.waiting();
         let room = lane.log.available_frames() > 0
-            && lane.log.available_numbers() > 0
+            && waiting.is_some_and(|claim| lane.log.available_numbers(claim) > 0)
             && lane.budget.excess() == 0;
         // Who wants to read needs no place in the store.
         let readable = lane.budget.wanted() > 0 && lane.budget.excess() == 0;
@@ -225,13 +229,14 @@ impl Cleaner {
             lane.wake_waiting();
         }
         if coming
-            && (lane.log.available_numbers() < wanted_places(lane) || tiers::is_fast_short(lane, 0))
+            && (lane.log.available_numbers(Claim::Write) < wanted_places(lane)
+                || tiers::is_fast_short(lane, 0))
             && let Some(durable) = &lane.durable
         {
             // They are free when that is durable: before a writer has to wait for it.
             durable.want_commit();
         }
-        if lane.has_waiting() || (pending && short) {
+        if lane.waiting().is_some() || (pending && short) {
             // With a store what was freed comes back by a commit, and whoever would ask for one may
             // be the one who waits here.
             if coming && let Some(durable) = &lane.durable {
@@ -239,10 +244,11 @@ impl Cleaner {
             }
             return Some(POLL);
         }
-        if lane.budget.wanted() > 0 {
+        if lane.budget.wanted() > 0 || lane.log.wanted_numbers() > 0 {
             self.idle_polls += 1;
             if self.idle_polls > WANTED_POLLS {
                 lane.budget.unwant();
+                lane.log.unwant_numbers();
             }
             return Some(IDLE_POLL);
         }
@@ -407,6 +413,7 @@ impl Cleaner {
             // Its frame could simply go.
             _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
             WhenFull::Evict => CLEAN_BELOW,
+            WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,
             WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,
         };
         let age = f64::from(now.saturating_sub(segment.born())) + 1.0;
@@ -584,7 +591,27 @@ fn must_free_frames(lane: &Lane) -> bool {
 
 /// Whether there are too few places in the store for the writers, counting those on their way.
 fn must_free_places(lane: &Lane) -> bool {
-    lane.log.available_numbers().saturating_add(lane.log.quarantined()) < wanted_places(lane)
+    let available = lane.log.available_numbers(Claim::Write);
+    available.saturating_add(lane.log.quarantined()) < wanted_places(lane)
+}
+
+/// Whether of the reserve that values may not take too few places are left, counting those on their way.
+fn is_reserve_short(lane: &Lane) -> bool {
+    let available = lane.log.available_numbers(Claim::Grow);
+    let reserve = lane.log.spared(Claim::Write) - lane.log.spared(Claim::Grow);
+    available.saturating_add(lane.log.quarantined()) < reserve.min(READY_FRAMES)
+}
+
+/// Nothing can be reclaimed: the most urgent claim that finds nothing.
+fn hopeless(lane: &Lane) -> Claim {
+    let finds_nothing = |&claim: &Claim| lane.log.available_numbers(claim) == 0;
+    match must_free_frames(lane) {
+        true => Claim::Delete,
+        false => [Claim::Delete, Claim::Update, Claim::Grow]
+            .into_iter()
+            .find(finds_nothing)
+            .unwrap_or(Claim::Write),
+    }
 }
 
 /// Places in the store that writers should find ready. A place that was emptied is free two commits

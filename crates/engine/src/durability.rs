@@ -442,7 +442,7 @@ impl Lane {
             Ok(()) => {
                 durable.failing.store(false, Ordering::Release);
                 // What the cleaner could not empty meanwhile says nothing any more.
-                self.full.store(false, Ordering::Relaxed);
+                self.set_full(None);
                 self.kick_cleaner();
                 durable.wake();
                 true

@@ -21,13 +21,14 @@ use larder_log::cover::DeadMap;
 use larder_log::format::{Lanes, PARTITIONS, Superblock};
 use larder_log::store::SEQ_LEASE;
 use larder_log::{
-    Address, Budget, Buffers, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State, Tier,
+    Address, Budget, Buffers, Claim, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State,
+    Tier,
 };
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread::Thread;
@@ -94,8 +95,8 @@ pub(crate) struct Lane {
     pub(crate) now: AtomicU32,
     /// When a delayed flush_all is due; 0 for none.
     pub(crate) flush_at: AtomicU32,
-    /// Nothing can be reclaimed: writes that need space are refused until something dies.
-    pub(crate) full: AtomicBool,
+    /// Nothing can be reclaimed: [claims](Claim) below this number are refused until something dies.
+    full: AtomicU8,
     /// No memory can be freed, not even for what is to be read.
     pub(crate) frames_full: AtomicBool,
     /// Keys are to come here, and wait for the segments that keep ends to be cleaned.
@@ -120,8 +121,16 @@ pub(crate) struct Lane {
     /// Held by the cleaner during a turn.
     pub(crate) cleaning: Mutex<()>,
     counters: Mutex<Ledger>,
-    waiting: Mutex<Vec<Waker>>,
+    waiting: Mutex<Waiting>,
     cleaner: Mutex<Option<Thread>>,
+}
+
+/// Who waits for space.
+#[derive(Debug, Default)]
+struct Waiting {
+    wakers: Vec<Waker>,
+    /// The most urgent claim among them.
+    claim: Option<Claim>,
 }
 
 /// The counters of all sessions.
@@ -209,11 +218,11 @@ impl Lane {
         };
         // Memory that other lanes have now may be this one's later.
         let most = options.engine.memory * GROWTH;
-        let config = Config { segment_size, max_frame_bytes: most };
+        let keeps_all = options.engine.when_full == WhenFull::Refuse;
+        let config = Config { segment_size, max_frame_bytes: most, keeps_all };
         let (store, recovery) = opened.map(|opened| (opened.store, opened.recovery)).unzip();
         let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
-        let strict = options.engine.when_full == WhenFull::Refuse;
-        let index = Index::new(options.engine.memory, most, strict, &budget, &epochs);
+        let index = Index::new(options.engine.memory, most, keeps_all, &budget, &epochs);
         let index = index.map_err(OpenError::Map)?;
         if store_evicts(&options) {
             index.set_limit(index_limit(memory, segment_size));
@@ -227,7 +236,7 @@ impl Lane {
             wins: Wins::default(),
             now: AtomicU32::new(0),
             flush_at: AtomicU32::new(0),
-            full: AtomicBool::new(false),
+            full: AtomicU8::new(0),
             frames_full: AtomicBool::new(false),
             ends_must_go: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
@@ -456,7 +465,7 @@ impl Lane {
         if store_evicts(&self.options) {
             self.index.set_limit(index_limit(bytes, self.log.segment_size()));
         }
-        self.full.store(false, Ordering::Relaxed);
+        self.set_full(None);
         self.kick_cleaner();
     }
 
@@ -479,21 +488,34 @@ impl Lane {
     }
 
     /// A call was answered `NeedsSpace`: the cleaner must work, and `waker` hear of it.
-    pub(crate) fn wait_for_space(&self, waker: &Waker) {
-        lock(&self.waiting).push(waker.clone());
+    pub(crate) fn wait_for_space(&self, waker: &Waker, claim: Claim) {
+        let mut waiting = lock(&self.waiting);
+        waiting.wakers.push(waker.clone());
+        waiting.claim = waiting.claim.max(Some(claim));
+        drop(waiting);
         self.kick_cleaner();
     }
 
-    /// Lets those who wait try again; false if nobody waited.
-    pub(crate) fn wake_waiting(&self) -> bool {
+    /// Lets those who wait try again.
+    pub(crate) fn wake_waiting(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
-        let any = !waiting.is_empty();
-        waiting.into_iter().for_each(Waker::wake);
-        any
+        waiting.wakers.into_iter().for_each(Waker::wake);
     }
 
-    pub(crate) fn has_waiting(&self) -> bool {
-        !lock(&self.waiting).is_empty()
+    /// The most urgent claim that somebody waits with.
+    pub(crate) fn waiting(&self) -> Option<Claim> {
+        lock(&self.waiting).claim
+    }
+
+    /// Whether a claim that finds no space is refused, because nothing can be reclaimed.
+    pub(crate) fn is_full(&self, claim: Claim) -> bool {
+        self.full.load(Ordering::Relaxed) > claim as u8
+    }
+
+    /// Nothing can be reclaimed for claims up to this one.
+    pub(crate) fn set_full(&self, most_urgent: Option<Claim>) {
+        let below = most_urgent.map_or(0, |claim| claim as u8 + 1);
+        self.full.store(below, Ordering::Relaxed);
     }
 
     /// The position of the key of a record.
@@ -552,8 +574,8 @@ impl Lane {
     /// Something in `segment` is dead that was not.
     #[inline]
     pub(crate) fn killed(&self, segment: u32) {
-        if self.full.load(Ordering::Relaxed) || self.log.segment(segment).is_jumbo() {
-            self.full.store(false, Ordering::Relaxed);
+        if self.is_full(Claim::Write) || self.log.segment(segment).is_jumbo() {
+            self.set_full(None);
             self.kick_cleaner();
         }
     }

@@ -45,8 +45,8 @@ impl Body<'_> {
 pub(crate) enum NotWritten {
     /// The item is larger than the largest.
     TooLarge,
-    /// Memory, or a place in the store, must be reclaimed first.
-    NoSpace,
+    /// Memory, or a place in the store, must be reclaimed first for this claim.
+    NoSpace(Claim),
     /// What the key's slot leads to must be read from the store first.
     NeedsRead,
     /// Commits fail, and nothing is accepted until they succeed again.
@@ -101,6 +101,7 @@ impl LaneSession {
         guard: &Guard<'a>,
         key: &Key<'_>,
         existing: Option<&Existing<'a>>,
+        claim: Claim,
         fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
@@ -108,7 +109,7 @@ impl LaneSession {
         if body.len() > self.lane.max_value_len(key.bytes().len()) {
             return Err(NotWritten::TooLarge);
         }
-        self.write_any_size(guard, key, existing, fields, body)
+        self.write_any_size(guard, key, existing, claim, fields, body)
     }
 
     /// As [`LaneSession::write`], although the item may be larger than the largest.
@@ -117,11 +118,14 @@ impl LaneSession {
         guard: &Guard<'a>,
         key: &Key<'_>,
         existing: Option<&Existing<'a>>,
+        claim: Claim,
         mut fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
         let (size, log) = (layout.size(), &self.lane.log);
+        let grows = existing.is_none_or(|old| old.record.size() < size);
+        let claim = if grows { claim.min(Claim::Grow) } else { claim };
         // Another lane may have smaller segments, in which it would have had to be received so.
         let body = match &body {
             Body::Large(large) if size <= log.largest_record() => Body::Pieces(large.bytes(), &[]),
@@ -129,7 +133,9 @@ impl LaneSession {
         };
         let place = match existing {
             Some(existing) => existing.place,
-            None => guard.vacate(key, |at| self.lane.position(at)).ok_or(NotWritten::NoSpace)?,
+            None => guard
+                .vacate(key, |at| self.lane.position(at))
+                .ok_or(NotWritten::NoSpace(Claim::Write))?,
         };
         let value_hash = self.value_hash(&body);
         let _appending = self.appending()?;
@@ -137,8 +143,8 @@ impl LaneSession {
             Body::Pieces(first, second) if size <= log.largest_record() => {
                 let stream = self.stream_for(key, existing);
                 let reserved = log
-                    .reserve_for(&self.appender, stream, size, self.now(), Claim::Write)
-                    .ok_or(NotWritten::NoSpace)?;
+                    .reserve_for(&self.appender, stream, size, self.now(), claim)
+                    .ok_or(NotWritten::NoSpace(claim))?;
                 if log.begins_segment(reserved.address) {
                     self.lane.kick_cleaner();
                 }
@@ -155,7 +161,7 @@ impl LaneSession {
                 }
                 reserved.address
             }
-            body => self.write_jumbo(guard, key, fields, &layout, body, value_hash)?,
+            body => self.write_jumbo(guard, key, claim, fields, body, value_hash)?,
         };
         log.segment(address.segment()).note_expiry(fields.expiry);
         bump(&self.counters.written_bytes, size as u64);
@@ -176,8 +182,8 @@ impl LaneSession {
         let value_hash = self.value_hash(&Body::Pieces(&[], &[]));
         let _appending = self.appending()?;
         let reserved = log
-            .reserve(Stream::Hot, layout.size(), self.now(), Claim::Small)
-            .ok_or(NotWritten::NoSpace)?;
+            .reserve(Stream::Hot, layout.size(), self.now(), Claim::Delete)
+            .ok_or(NotWritten::NoSpace(Claim::Delete))?;
         let seq = guard.next_seq();
         // SAFETY: the reservation is this thread's own and as long as the layout says.
         unsafe {
@@ -214,11 +220,14 @@ impl LaneSession {
         &self,
         guard: &Guard<'_>,
         key: &Key<'_>,
+        claim: Claim,
         mut fields: Fields,
-        layout: &Layout,
         body: Body<'_>,
         value_hash: u64,
     ) -> Result<Address, NotWritten> {
+        let layout = Layout::of(&fields, key.bytes().len(), body.len());
+        // So much room may never come free, whoever asks: it is refused as soon as values are.
+        let no_space = NotWritten::NoSpace(Claim::Write);
         let mut copied;
         let large = match body {
             Body::Large(large) => {
@@ -226,7 +235,7 @@ impl LaneSession {
                 large
             }
             Body::Pieces(first, second) => {
-                copied = self.lane.map_large(layout.value).ok_or(NotWritten::NoSpace)?;
+                copied = self.lane.map_large(layout.value).ok_or(no_space)?;
                 let (front, back) = copied.bytes_mut().split_at_mut(first.len());
                 front.copy_from_slice(first);
                 back.copy_from_slice(second);
@@ -234,17 +243,17 @@ impl LaneSession {
             }
         };
         let log = &self.lane.log;
-        let claimed = log.claim_jumbo(layout.size()).ok_or(NotWritten::NoSpace)?;
+        let claimed = log.claim_jumbo(layout.size(), claim).ok_or(no_space)?;
         let (mapping, start) =
             large.take_record(layout.value_offset()).ok_or(NotWritten::OutOfMemory)?;
         fields.seq = guard.next_seq();
         let record = mapping.base().wrapping_add(start);
         // SAFETY: header and key lie in the mapping's headroom, directly before the value.
-        unsafe { write_head(record, layout, &fields, key.bytes()) };
+        unsafe { write_head(record, &layout, &fields, key.bytes()) };
         let now = self.now();
         Ok(log.adopt_jumbo(claimed, mapping, start, layout.value, now, |address| {
             // SAFETY: nobody reads the record before its slot is published.
-            unsafe { log.seal_record(address, record, layout, value_hash) };
+            unsafe { log.seal_record(address, record, &layout, value_hash) };
         }))
     }
 

@@ -205,7 +205,7 @@ mod tests {
     const CHUNK: usize = SEGMENT / CHUNKS;
 
     fn log() -> Log {
-        let config = Config { segment_size: SEGMENT, max_frame_bytes: 32 << 20 };
+        let config = Config { segment_size: SEGMENT, max_frame_bytes: 32 << 20, keeps_all: false };
         let budget = Arc::new(Budget::new(32 << 20));
         Log::new(config, None, budget, Arc::new(Epochs::default())).unwrap()
     }

@@ -14,7 +14,7 @@ use crate::record::Record;
 use crate::residency::Dropped;
 use crate::segment::{Segment, State};
 use crate::store::Store;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
@@ -31,33 +31,32 @@ pub enum Stream {
     Survivors = 1,
 }
 
-/// Who asks for space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who asks for space: the more urgent, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 pub enum Claim {
-    /// A client's write.
-    Write,
-    /// A client's write that must work when the store is full of values: a delete, or the next
-    /// state of a counter.
-    Small,
-    /// The cleaner, which may use the whole reserve.
-    Clean,
+    /// A client's write of something new.
+    Write = 0,
+    /// As [`Claim::Update`], and larger than what is there.
+    Grow = 1,
+    /// A client's write of the next state of what is there: a counter, or an item with another expiry.
+    Update = 2,
+    /// A client's delete.
+    Delete = 3,
+    /// The cleaner, which may use all there is.
+    Clean = 4,
 }
 
 impl Claim {
-    /// Segments of a store that this claim must leave to the more urgent ones.
-    pub fn spared(self) -> usize {
-        match self {
-            Claim::Write => CLEANER_SEGMENTS + SMALL_SEGMENTS,
-            Claim::Small => CLEANER_SEGMENTS,
-            Claim::Clean => 0,
-        }
-    }
+    const ALL: [Claim; 5] = [Claim::Write, Claim::Grow, Claim::Update, Claim::Delete, Claim::Clean];
 }
 
 /// Segments of a store that only the cleaner may take: one per stream that it appends to.
 const CLEANER_SEGMENTS: usize = 2;
-/// Segments of a store that values may not take, so that a full store can still delete and count.
-const SMALL_SEGMENTS: usize = 1;
+/// Of a store that evicts nothing, deletes have one segment in so many to themselves, updates as much again,
+/// and so have those that make items larger. The first two make at least as much dead as they append, so
+/// when theirs is used up, some segment holds enough that is dead to be worth cleaning.
+const RESERVE_SHARE: usize = 64;
 /// How far behind a reservation memory is fetched for later ones, bytes: a few records, for the fetch takes as
 /// long as a few writes.
 const PREFETCH_AHEAD: usize = 512;
@@ -119,6 +118,8 @@ pub struct Config {
     pub segment_size: usize,
     /// The most bytes of frames that may ever be wanted.
     pub max_frame_bytes: u64,
+    /// Nothing is evicted: a store that is full must still be able to delete and to update.
+    pub keeps_all: bool,
 }
 
 /// Where a stream is appended to.
@@ -126,6 +127,8 @@ pub struct Config {
 pub(crate) struct Open {
     /// The open segment; 0 before the first.
     pub(crate) segment: AtomicU32,
+    /// The least urgent [claim](Claim) that may append to it. Written under the lock, before the segment.
+    claim: AtomicU8,
     pub(crate) roll: Mutex<()>,
 }
 
@@ -142,6 +145,8 @@ pub struct Log {
     pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
     pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
     wanted_numbers: AtomicU32,
+    /// Places of the store that each claim leaves to more urgent ones.
+    spared: [usize; Claim::ALL.len()],
     pub(crate) dead: DeadCounts,
     /// Segments being emptied, or emptied and not durably free.
     pub(crate) evicting: AtomicU32,
@@ -151,6 +156,16 @@ pub struct Log {
     pub(crate) jumbo_frames: Mutex<()>,
     pub(crate) copies: Copies,
     pub(crate) store: Option<Store>,
+}
+
+/// Of a store with so many places, those that each claim leaves to more urgent ones.
+fn spared(places: usize, keeps_all: bool) -> [usize; Claim::ALL.len()] {
+    // Where items are evicted there is soon room for all of them.
+    let reserve = if keeps_all { places.div_ceil(RESERVE_SHARE) } else { 1 };
+    let more = if keeps_all { reserve } else { 0 };
+    let delete = CLEANER_SEGMENTS;
+    let update = delete + reserve;
+    [update + 2 * more, update + more, update, delete, 0]
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -182,6 +197,8 @@ impl Log {
         };
         let segments: Box<[Segment]> = (0..=count).map(|_| Segment::default()).collect();
         budget.charge((segments.len() * size_of::<Segment>()) as u64);
+        let spared =
+            if store.is_some() { spared(count, config.keeps_all) } else { Default::default() };
         let mut numbers = Places::new(store.as_ref().map_or(0, Store::fast_segments));
         if store.is_none() {
             numbers.extend((1..=count as SegmentNumber).rev());
@@ -197,6 +214,7 @@ impl Log {
             queues: Default::default(),
             quarantine: Mutex::default(),
             wanted_numbers: AtomicU32::new(0),
+            spared,
             dead: DeadCounts::default(),
             evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
@@ -307,8 +325,13 @@ impl Log {
         claim: Claim,
     ) -> Option<Reservation> {
         debug_assert!(bytes <= self.largest_record() && bytes.is_multiple_of(8));
+        let open = &self.streams[stream as usize];
         loop {
             let number = self.open_segment(stream);
+            // Read after the segment that it is about.
+            if open.claim.load(Ordering::Relaxed) > claim as u8 {
+                self.admit(stream, number, claim)?;
+            }
             let segment = self.segment(number);
             if let Some(offset) = segment.reserve(bytes as u32, 0) {
                 let address = Address::new(number, offset as usize);
@@ -328,20 +351,43 @@ impl Log {
     }
 
     /// Takes a free number for a segment of a stream, unless it is among those reserved for more urgent
-    /// claims.
-    fn take_number(&self, stream: Stream, claim: Claim) -> Option<SegmentNumber> {
+    /// claims; with the least urgent claim that may append to the segment.
+    fn take_number(&self, stream: Stream, claim: Claim) -> Option<(SegmentNumber, Claim)> {
         let mut numbers = lock(&self.numbers);
-        let spared = if self.store.is_some() { claim.spared() } else { 0 };
-        if numbers.len() <= spared {
+        if numbers.len() <= self.spared(claim) {
             return None;
         }
-        numbers.take(Tier::of(stream))
+        let number = numbers.take(Tier::of(stream))?;
+        let admitted = |&least: &Claim| numbers.len() >= self.spared(least);
+        Some((number, Claim::ALL.into_iter().find(admitted).unwrap_or(claim)))
     }
 
-    /// Segments of the store that values could take; without a store, `usize::MAX`.
-    pub fn available_numbers(&self) -> usize {
+    /// The stream's segment `open` was opened for more urgent claims. If as much is free again as this one
+    /// has to spare, it may append there; else the answer is `None`.
+    #[cold]
+    fn admit(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
+        let stream = &self.streams[stream as usize];
+        let _rolling = lock(&stream.roll);
+        if stream.segment.load(Ordering::Acquire) != open {
+            return Some(());
+        }
+        if lock(&self.numbers).len() < self.spared(claim) {
+            return None;
+        }
+        let least = stream.claim.load(Ordering::Relaxed).min(claim as u8);
+        stream.claim.store(least, Ordering::Relaxed);
+        Some(())
+    }
+
+    /// Places of the store that a claim leaves to more urgent ones; without a store, none.
+    pub fn spared(&self, claim: Claim) -> usize {
+        self.spared[claim as usize]
+    }
+
+    /// Places of the store that a claim could take; without a store, `usize::MAX`.
+    pub fn available_numbers(&self, claim: Claim) -> usize {
         match self.store {
-            Some(_) => lock(&self.numbers).len().saturating_sub(Claim::Write.spared()),
+            Some(_) => lock(&self.numbers).len().saturating_sub(self.spared(claim)),
             None => usize::MAX,
         }
     }
@@ -355,7 +401,7 @@ impl Log {
             return Some(());
         }
         let frame = self.frames.take(&self.budget, claim == Claim::Clean)?;
-        let Some(number) = self.take_number(stream, claim) else {
+        let Some((number, least)) = self.take_number(stream, claim) else {
             // SAFETY: the frame was just taken and nobody has seen it.
             unsafe { self.frames.put(frame, &self.budget) };
             return None;
@@ -379,6 +425,7 @@ impl Log {
         }
         // Before the epoch in which `full` is sealed begins: a thread that has seen that epoch does not
         // take `full` for the open segment, and fills no chunk of it any more.
+        open.claim.store(least as u8, Ordering::Relaxed);
         open.segment.store(number, Ordering::Release);
         self.enqueue_sealed(stream, full);
         Some(())
@@ -458,20 +505,25 @@ impl Log {
         self.wanted_numbers.load(Ordering::Relaxed) as usize
     }
 
+    /// Nobody waits for them any more.
+    pub fn unwant_numbers(&self) {
+        self.wanted_numbers.store(0, Ordering::Relaxed);
+    }
+
     /// Claims what [`Log::adopt_jumbo`] needs for a record of `size` bytes; `None` if places must be
     /// freed first.
-    pub fn claim_jumbo(&self, size: usize) -> Option<JumboClaim> {
+    pub fn claim_jumbo(&self, size: usize, claim: Claim) -> Option<JumboClaim> {
         let Some(store) = &self.store else {
-            let number = self.take_number(Stream::Hot, Claim::Write)?;
+            let (number, _) = self.take_number(Stream::Hot, claim)?;
             return Some(JumboClaim { number, parts: Vec::new(), size });
         };
         let parts = store.jumbo_places(size);
         let mut numbers = lock(&self.numbers);
-        if numbers.len() < parts + Claim::Write.spared() {
+        if numbers.len() < parts + self.spared(claim) {
             self.wanted_numbers.store(parts as u32, Ordering::Relaxed);
             return None;
         }
-        self.wanted_numbers.store(0, Ordering::Relaxed);
+        self.unwant_numbers();
         let mut take = || numbers.take(Tier::of(Stream::Hot));
         let number = take()?;
         let parts: Vec<_> = (1..parts).filter_map(|_| take()).collect();

@@ -20,7 +20,11 @@ pub(crate) fn durable_log() -> (Arc<Log>, Arc<Epochs>) {
     let store = Store::new(device, superblock);
     let budget = Arc::new(Budget::new(1 << 20));
     let epochs = Arc::new(Epochs::default());
-    let config = Config { segment_size: SEGMENT as usize, max_frame_bytes: u64::from(SEGMENT) * 8 };
+    let config = Config {
+        segment_size: SEGMENT as usize,
+        max_frame_bytes: u64::from(SEGMENT) * 8,
+        keeps_all: false,
+    };
     let log = Log::new(config, Some(store), budget, Arc::clone(&epochs)).unwrap();
     lock(&log.numbers).extend((1..=SEGMENTS).rev());
     (Arc::new(log), epochs)

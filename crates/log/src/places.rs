@@ -140,7 +140,7 @@ impl Log {
         let number = {
             let mut numbers = lock(&self.numbers);
             // Nobody is to be refused a place because this one is taken for a moment.
-            let spare = numbers.len() > Claim::Write.spared() + READY_PLACES;
+            let spare = numbers.len() > self.spared(Claim::Write) + READY_PLACES;
             spare.then(|| numbers.take_blank(Tier::of(Stream::Hot))).flatten()
         };
         if let Some(number) = number {

@@ -25,7 +25,7 @@ impl Cleaner {
     /// lower one is not. The answer is whether something was moved.
     pub(super) fn cool(&mut self, lane: &Lane) -> bool {
         if !is_fast_short(lane, lane.log.coming_places(Tier::Fast))
-            || lane.log.free_places(Tier::Lower) <= Claim::Write.spared()
+            || lane.log.free_places(Tier::Lower) <= lane.log.spared(Claim::Write)
         {
             return false;
         }

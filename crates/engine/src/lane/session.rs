@@ -17,7 +17,7 @@ use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
 use group::Group;
 use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
-use larder_log::{Address, Appender, Appending, Participant, Record, Rule, State};
+use larder_log::{Address, Appender, Appending, Claim, Participant, Record, Rule, State};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -241,7 +241,7 @@ impl LaneSession {
         }
         match self.lane.map_large(len) {
             Some(large) => Outcome::Ready(Some(large)),
-            None => self.no_space(),
+            None => self.no_space(Claim::Write),
         }
     }
 
@@ -337,7 +337,7 @@ impl LaneSession {
     pub(crate) fn not_written<T>(&self, key: &Key<'_>, why: NotWritten) -> Outcome<T> {
         match why {
             NotWritten::NeedsRead => return self.needs_read(key),
-            NotWritten::NoSpace => return self.no_space(),
+            NotWritten::NoSpace(claim) => return self.no_space(claim),
             // No room can be made for these by waiting.
             NotWritten::TooLarge | NotWritten::OutOfMemory => {
                 bump(&self.counters.store_no_memory, 1);
@@ -353,21 +353,23 @@ impl LaneSession {
     }
 
     /// What a call answers that found no space: wait for the cleaner, or that there is none.
-    fn no_space<T>(&self) -> Outcome<T> {
+    fn no_space<T>(&self, claim: Claim) -> Outcome<T> {
         self.depends.set(0);
         self.missing.set(0);
-        if self.lane.full.load(Ordering::Relaxed) {
+        if self.lane.is_full(claim) {
             if self.lane.options.engine.when_full == WhenFull::Evict {
                 self.lane.kick_cleaner();
             }
             bump(&self.counters.store_no_memory, 1);
-            let full = self.lane.log.available_numbers() == 0;
+            let log = &self.lane.log;
+            let full = log.available_numbers(claim) < log.wanted_numbers().max(1);
+            log.unwant_numbers();
             if !full {
                 self.lane.budget.unwant();
             }
             return Outcome::Refused(if full { Refusal::StoreFull } else { Refusal::OutOfMemory });
         }
-        self.lane.wait_for_space(&self.waker);
+        self.lane.wait_for_space(&self.waker, claim);
         Outcome::NeedsSpace
     }
 }

@@ -5,7 +5,7 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::{Body, Existing, NotWritten};
 use crate::{Arith, Counted, Expiry, Key, Outcome};
-use larder_log::Fields;
+use larder_log::{Claim, Fields};
 
 impl LaneSession {
     /// Counts up or down. Exact under any number of callers: each sees a number of its own.
@@ -65,7 +65,8 @@ impl LaneSession {
         let kept = old.record.fields();
         let expiry = arith.expiry.map_or(kept.expiry, Expiry::raw);
         let fields = Fields { cas: arith.cas, expiry, ..kept };
-        let item = self.write(guard, key, Some(old), fields, Body::Pieces(digits, padding))?;
+        let body = Body::Pieces(digits, padding);
+        let item = self.write(guard, key, Some(old), Claim::Update, fields, body)?;
         let (cas, expiry) = (item.cas(), item.expiry());
         Ok(Counted::Value { value, cas, expiry, created: false })
     }
@@ -81,7 +82,8 @@ impl LaneSession {
         let mut digits = [b' '; DIGITS];
         let digits = format_number(create.initial, &mut digits);
         let fields = Fields { cas: arith.cas, expiry: create.expiry.raw(), ..Fields::default() };
-        let item = self.write(guard, key, expired, fields, Body::Pieces(digits, &[]))?;
+        let body = Body::Pieces(digits, &[]);
+        let item = self.write(guard, key, expired, Claim::Write, fields, body)?;
         bump(&self.counters.total_items, 1);
         Ok(Counted::Value {
             value: create.initial,

@@ -4,7 +4,7 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::Body;
 use crate::{Delete, Deleted, Key, Outcome};
-use larder_log::Fields;
+use larder_log::{Claim, Fields};
 
 impl LaneSession {
     /// Deletes an item, or marks it stale, or empties it.
@@ -61,7 +61,8 @@ impl LaneSession {
             flags,
             stale: delete.invalidate || kept.stale && !delete.clear_value,
         };
-        match self.write(&guard, key, Some(&old), fields, Body::Pieces(value, &[])) {
+        let body = Body::Pieces(value, &[]);
+        match self.write(&guard, key, Some(&old), Claim::Update, fields, body) {
             Ok(_) => {
                 bump(&self.counters.delete_hits, 1);
                 self.answer(Deleted::Deleted)

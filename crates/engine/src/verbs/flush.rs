@@ -91,7 +91,7 @@ impl Lane {
             // One that is kept, because something is being undone, is cleaned like others.
             self.quarantine(stream, number, Vec::new(), undoings);
         }
-        self.full.store(false, Ordering::Relaxed);
+        self.set_full(None);
         self.kick_cleaner();
         Ok(())
     }

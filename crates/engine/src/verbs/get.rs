@@ -4,7 +4,7 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::{Body, Existing, NotWritten};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, Vivify};
-use larder_log::Fields;
+use larder_log::{Claim, Fields};
 
 impl LaneSession {
     /// Plain get, the hot path: counts, bumps.
@@ -114,7 +114,8 @@ impl LaneSession {
         }
         let fields = Fields { expiry: expiry.raw(), cas: Some(old.cas()), ..old.fields() };
         let hit_before = existing.place.slot();
-        let item = self.write(&guard, key, Some(&existing), fields, Body::Pieces(old.value(), &[]));
+        let body = Body::Pieces(old.value(), &[]);
+        let item = self.write(&guard, key, Some(&existing), Claim::Update, fields, body);
         debug_assert!(item.is_err() || item.as_ref().is_ok_and(|new| new.cas() == old.cas()));
         item.map(|item| Some((item.with_frequency_of(hit_before), old_expiry)))
     }
@@ -135,7 +136,8 @@ impl LaneSession {
             return self.answer(Some(self.found(key, get, item, old_expiry)));
         }
         let fields = Fields { cas: vivify.cas, expiry: vivify.expiry.raw(), ..Fields::default() };
-        match self.write(&guard, key, existing.as_ref(), fields, Body::Pieces(&[], &[])) {
+        let body = Body::Pieces(&[], &[]);
+        match self.write(&guard, key, existing.as_ref(), Claim::Write, fields, body) {
             Ok(item) => {
                 self.lane.wins.claim(key, item.cas());
                 // As in memcached, who creates an item has read it.

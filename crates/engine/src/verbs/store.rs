@@ -4,7 +4,7 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::{Body, Existing, NotWritten};
 use crate::{Key, Outcome, Store, StoreMode, Stored, Value};
-use larder_log::Fields;
+use larder_log::{Claim, Fields};
 
 /// How the item that a store meets compares with what the client compares to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl LaneSession {
             Value::Bytes(bytes) => Body::Pieces(bytes, &[]),
             Value::Large(large) => Body::Large(large),
         };
-        let item = self.write(guard, key, existing, fields, body)?;
+        let item = self.write(guard, key, existing, Claim::Write, fields, body)?;
         if store.cas.is_some() {
             self.lane.wins.forget(key, item.cas());
         }
@@ -148,7 +148,7 @@ impl LaneSession {
             StoreMode::Prepend => Body::Pieces(more, old.record.value()),
             _ => Body::Pieces(old.record.value(), more),
         };
-        let item = self.write(guard, key, Some(old), fields, body)?;
+        let item = self.write(guard, key, Some(old), Claim::Write, fields, body)?;
         Ok(Stored::Stored { cas: item.cas(), size })
     }
 

@@ -4,7 +4,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
 use super::*;
-use crate::log::JUMBO_HEADROOM;
+use crate::log::{Claim, JUMBO_HEADROOM};
 use crate::memory::{Mapping, PAGE};
 use crate::model::{SEGMENT, append, append_value, durable_log};
 use crate::record::{Fields, Layout, write_head};
@@ -63,7 +63,7 @@ fn loom_a_large_value_knows_its_commit() {
         |log| {
             let fields = Fields { seq: 1, ..Fields::default() };
             let layout = Layout::of(&fields, 1, SEGMENT as usize);
-            let claim = log.claim_jumbo(layout.size()).expect("there is room");
+            let claim = log.claim_jumbo(layout.size(), Claim::Write).expect("there is room");
             let mapping = Mapping::new(layout.size() + 2 * PAGE).expect("memory");
             let record = mapping.base().wrapping_add(JUMBO_HEADROOM);
             // SAFETY: the mapping is this thread's own and longer than the record.

@@ -221,7 +221,7 @@ impl DurableWorld {
                 self.model.said_gone(key, commit);
                 Ok(())
             }
-            None => self.refused("a delete", key),
+            None => self.not_refused("a delete", key),
             answer => Err(format!("a delete of {before} was answered {answer:?}")),
         }
     }

@@ -12,7 +12,7 @@ use crate::{Outcome, Refusal};
 use larder_log::memory::pages;
 use larder_log::recover::jumbo_footprint;
 use larder_log::sync::atomic::Ordering;
-use larder_log::{Address, Kept, Log, Queue, Record};
+use larder_log::{Address, Claim, Kept, Log, Queue, Record};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -168,7 +168,7 @@ impl LaneSession {
             self.lane.kick_cleaner();
             return Outcome::Refused(Refusal::OutOfMemory);
         }
-        self.lane.wait_for_space(&self.waker);
+        self.lane.wait_for_space(&self.waker, Claim::Write);
         Outcome::NeedsSpace
     }
 

@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::write::{Body, NotWritten};
 use crate::{CommitState, Item, ItemHandle, Outcome, Refusal};
 use larder_log::record::Kind;
-use larder_log::{Address, Fields};
+use larder_log::{Address, Claim, Fields};
 use std::ops::Range;
 
 impl LaneSession {
@@ -79,7 +79,8 @@ impl LaneSession {
                     stale: item.is_stale(),
                 };
                 let body = Body::Pieces(item.value(), &[]);
-                self.write_any_size(&guard, &key, existing.as_ref(), fields, body).map(|_| ())
+                self.write_any_size(&guard, &key, existing.as_ref(), Claim::Write, fields, body)
+                    .map(|_| ())
             })
         };
         match written {

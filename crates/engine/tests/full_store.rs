@@ -1,0 +1,387 @@
+//! A store that refuses when it is full, and is: deletes, counts and touches work all the same, for ever,
+//! and what they free is found again.
+
+#[path = "common/store.rs"]
+mod common;
+#[path = "common/machine.rs"]
+mod machine;
+
+use common::store;
+use larder_disk::SimDevice;
+use larder_engine::{
+    Arith, CommitState, Counted, Create, Delete, Deleted, Durability, Engine, Expiry, Get, Options,
+    Outcome, Refusal, Session, Store, Stored, WhenFull,
+};
+use machine::{Machine, NOW};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// Turns after which a call that still waits waits for ever.
+const PATIENCE: usize = 3000;
+/// Sets after a delete that are not refused, at most.
+const MOST_SETS: usize = 400;
+const COUNTERS: u32 = 16;
+
+fn options(device: &Arc<SimDevice>, durability: Durability) -> Options {
+    let store = store(Arc::<SimDevice>::clone(device), durability);
+    let (memory, when_full) = (8 << 20, WhenFull::Refuse);
+    Options { memory, max_item_size: 1 << 20, when_full, store: Some(store), ..Options::default() }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+/// What somebody does who has an engine: calls, repeated until they are done.
+trait Caller {
+    /// `None`: there is no room.
+    fn done<T>(&mut self, call: impl Fn(&Session) -> Outcome<T>) -> Option<T>;
+
+    fn set(&mut self, key: u64, len: usize) -> bool {
+        let (name, value) = (key.to_string(), vec![b'0' + (key % 10) as u8; len]);
+        let stored = self.done(|session| {
+            let store = Store::set(&value, 0, Expiry::NEVER);
+            session.store(&session.key(name.as_bytes()), store)
+        });
+        stored.inspect(|stored| assert!(matches!(stored, Stored::Stored { .. }))).is_some()
+    }
+
+    fn delete(&mut self, key: u64) {
+        let name = key.to_string();
+        let deleted =
+            self.done(|session| session.delete(&session.key(name.as_bytes()), &Delete::default()));
+        assert_eq!(deleted, Some(Deleted::Deleted), "{key}");
+    }
+
+    fn count(&mut self, counter: &str, by: u64) -> u64 {
+        let arith = Arith {
+            decrement: false,
+            delta: by,
+            compare: None,
+            cas: None,
+            expiry: None,
+            create: Some(Create { initial: by, expiry: Expiry::NEVER }),
+        };
+        let counted = self.done(|session| session.arith(&session.key(counter.as_bytes()), &arith));
+        match counted {
+            Some(Counted::Value { value, .. }) => value,
+            other => panic!("{counter}: {other:?}"),
+        }
+    }
+
+    fn touch(&mut self, key: u64, expiry: u32) {
+        assert!(self.try_touch(key, expiry), "{key}");
+    }
+
+    /// Whether there was room.
+    fn try_touch(&mut self, key: u64, expiry: u32) -> bool {
+        let (name, touch) = (key.to_string(), Some(Expiry::at(NOW + 1_000_000 + expiry)));
+        let get = Get { touch, ..Get::default() };
+        let touched = self.done(|session| {
+            session.get_with(&session.key(name.as_bytes()), &get).map(|found| found.is_some())
+        });
+        assert_ne!(touched, Some(false), "{key}");
+        touched.is_some()
+    }
+
+    /// The length of the value, which is the key's.
+    fn get(&mut self, key: u64) -> Option<usize> {
+        let name = key.to_string();
+        self.done(|session| {
+            session.get(&session.key(name.as_bytes())).map(|item| {
+                item.map(|item| {
+                    assert!(item.value().iter().all(|&byte| byte == b'0' + (key % 10) as u8));
+                    item.value().len()
+                })
+            })
+        })
+        .expect("a read is not refused")
+    }
+}
+
+impl Caller for Machine {
+    fn done<T>(&mut self, call: impl Fn(&Session) -> Outcome<T>) -> Option<T> {
+        for _ in 0..PATIENCE {
+            match call(&self.session) {
+                Outcome::Ready(answer) | Outcome::AfterCommit(answer, _) => return Some(answer),
+                Outcome::Refused(refusal) => {
+                    assert_eq!(refusal, Refusal::StoreFull);
+                    return None;
+                }
+                Outcome::NeedsRead => drop(self.engine.serve_reads()),
+                Outcome::NeedsSpace => {
+                    self.engine.clean(&mut self.cleaner);
+                    assert!(self.engine.commit());
+                }
+            }
+            self.session.tick(NOW);
+        }
+        panic!("a call waits for ever: {:?}", self.engine.stats());
+    }
+}
+
+/// A client with items of its own.
+struct Client<C> {
+    caller: C,
+    random: u64,
+    keys: Range<u64>,
+    sizes: Range<u64>,
+    items: BTreeMap<u64, usize>,
+    counters: Vec<u64>,
+}
+
+impl<C: Caller> Client<C> {
+    fn new(caller: C, keys: Range<u64>, sizes: Range<u64>) -> Client<C> {
+        let random = keys.start + 1;
+        Client { caller, random, keys, sizes, items: BTreeMap::new(), counters: Vec::new() }
+    }
+
+    fn counter(&self, at: usize) -> String {
+        format!("counter {at} of {}", self.keys.start)
+    }
+
+    /// Stores until there is no room; the answer is for how many items there was.
+    fn fill(&mut self, most: usize) -> usize {
+        for stored in 0..most {
+            let key = (0..)
+                .map(|_| {
+                    self.keys.start + random(&mut self.random) % (self.keys.end - self.keys.start)
+                })
+                .find(|key| !self.items.contains_key(key))
+                .expect("there are more keys than items");
+            let len =
+                self.sizes.start + random(&mut self.random) % (self.sizes.end - self.sizes.start);
+            if !self.caller.set(key, len as usize) {
+                return stored;
+            }
+            self.items.insert(key, len as usize);
+        }
+        most
+    }
+
+    fn any(&mut self) -> u64 {
+        let from = self.keys.start + random(&mut self.random) % (self.keys.end - self.keys.start);
+        let found = self.items.range(from..).next().or_else(|| self.items.iter().next());
+        *found.expect("there are items").0
+    }
+
+    /// Deletes one and fills up, counts and touches.
+    fn rounds(&mut self, rounds: u32, touches: bool) -> usize {
+        let mut stored = 0;
+        for round in 0..rounds {
+            let key = self.any();
+            self.caller.delete(key);
+            self.items.remove(&key);
+            stored += self.fill(MOST_SETS);
+            let at = random(&mut self.random) as usize % self.counters.len();
+            self.counters[at] += 1;
+            assert_eq!(self.caller.count(&self.counter(at), 1), self.counters[at], "round {round}");
+            if touches {
+                let key = self.any();
+                self.caller.touch(key, round);
+            }
+        }
+        stored
+    }
+
+    fn make_counters(&mut self) {
+        for at in 0..COUNTERS as usize {
+            self.counters.push(self.caller.count(&self.counter(at), 1000));
+        }
+    }
+
+    fn check(&mut self) {
+        let items = std::mem::take(&mut self.items);
+        for (&key, &len) in &items {
+            assert_eq!(self.caller.get(key), Some(len), "{key}");
+        }
+        for at in 0..self.counters.len() {
+            assert_eq!(self.caller.count(&self.counter(at), 0), self.counters[at]);
+        }
+        self.items = items;
+    }
+}
+
+fn delete_one_and_fill_up(durability: Durability, sizes: Range<u64>, rounds: u32) {
+    let device = Arc::new(SimDevice::new(12 << 20, 1));
+    let machine = Machine::open(Arc::clone(&device), options(&device, durability));
+    let mut client = Client::new(machine, 0..1 << 20, sizes.clone());
+    client.make_counters();
+    let fill = client.fill(usize::MAX);
+    let room = fill as u64 * (sizes.start + sizes.end) / 2;
+    assert!(room > 8 << 20, "{fill} items have room in 12 MiB");
+    client.rounds(rounds, true);
+    client.check();
+    // Half of it goes, and there is room for nearly as much again.
+    for _ in 0..fill / 2 {
+        let key = client.any();
+        client.caller.delete(key);
+        client.items.remove(&key);
+    }
+    let again = client.fill(usize::MAX);
+    assert!(again > fill / 3, "{again} of {fill} have room again");
+    client.rounds(rounds / 10, true);
+    // Another process finds it so.
+    let Client { caller, items, counters, .. } = &mut client;
+    assert!(caller.engine.commit());
+    let device = Arc::new(caller.device.image());
+    let machine = Machine::open(Arc::clone(&device), options(&device, durability));
+    let mut next = Client::new(machine, 0..1 << 20, sizes);
+    (next.items, next.counters) = (std::mem::take(items), std::mem::take(counters));
+    next.check();
+    next.fill(usize::MAX);
+    next.rounds(rounds / 10, true);
+    next.check();
+}
+
+#[test]
+fn a_full_store_of_small_items_deletes_counts_and_touches() {
+    delete_one_and_fill_up(Durability::Async, 100..700, 4000);
+}
+
+#[test]
+fn a_full_store_of_larger_items_deletes_counts_and_touches() {
+    delete_one_and_fill_up(Durability::Sync, 1000..20_000, 3000);
+}
+
+#[test]
+fn a_full_store_of_items_that_fill_half_a_segment_deletes_counts_and_touches() {
+    delete_one_and_fill_up(Durability::Async, 8_000..32_000, 3000);
+}
+
+/// Large values have places of their own. One can be touched while the store has room for two of it.
+#[test]
+fn a_full_store_of_large_values_deletes_and_counts() {
+    let device = Arc::new(SimDevice::new(24 << 20, 1));
+    let machine = Machine::open(Arc::clone(&device), options(&device, Durability::Async));
+    let mut client = Client::new(machine, 0..1 << 20, 40_000..400_000);
+    client.make_counters();
+    let fill = client.fill(usize::MAX);
+    assert!(fill > 50, "{fill} have room");
+    client.rounds(1000, false);
+    client.check();
+}
+
+/// Counters alone: their versions are all that is written to a store that is full of other things.
+#[test]
+fn a_full_store_counts_for_ever() {
+    let device = Arc::new(SimDevice::new(12 << 20, 1));
+    let machine = Machine::open(Arc::clone(&device), options(&device, Durability::Sync));
+    let mut client = Client::new(machine, 0..1 << 20, 100..3000);
+    client.make_counters();
+    client.fill(usize::MAX);
+    for round in 0..100_000 {
+        let at = round % COUNTERS as usize;
+        client.counters[at] += 1;
+        assert_eq!(client.caller.count(&client.counter(at), 1), client.counters[at]);
+        if round % 100 == 0 {
+            assert!(client.caller.engine.commit());
+            assert!(!client.caller.set(u64::MAX, 30_000), "there is too much room");
+        }
+    }
+    client.check();
+}
+
+/// A thread of its own.
+struct Threaded {
+    session: Session,
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl Threaded {
+    fn new(engine: &Arc<Engine>) -> Threaded {
+        let mut session = engine.session(Waker::from(Arc::new(Unpark(thread::current()))));
+        session.tick(NOW);
+        Threaded { session }
+    }
+
+    fn sleep(&mut self) {
+        self.session.sleep();
+        thread::park_timeout(Duration::from_millis(10));
+        self.session.tick(NOW);
+    }
+}
+
+impl Caller for Threaded {
+    fn done<T>(&mut self, call: impl Fn(&Session) -> Outcome<T>) -> Option<T> {
+        for _ in 0..PATIENCE {
+            let (answer, point) = match call(&self.session) {
+                Outcome::Ready(answer) => (answer, None),
+                Outcome::AfterCommit(answer, point) => (answer, Some(point)),
+                Outcome::Refused(refusal) => {
+                    assert_eq!(refusal, Refusal::StoreFull);
+                    return None;
+                }
+                Outcome::NeedsRead | Outcome::NeedsSpace => {
+                    let reads = self.session.take_reads();
+                    self.sleep();
+                    reads.into_iter().for_each(|reads| self.session.release(reads));
+                    continue;
+                }
+            };
+            if let Some(point) = point {
+                while self.session.commit_state(point) == CommitState::Pending {
+                    self.session.wake_on_commit(point);
+                    self.sleep();
+                }
+                assert_eq!(self.session.commit_state(point), CommitState::Durable);
+            }
+            self.session.tick(NOW);
+            return Some(answer);
+        }
+        panic!("a call waits for ever: {:?}", self.session.engine().stats());
+    }
+}
+
+#[test]
+fn threads_delete_count_and_touch_in_a_full_store() {
+    const THREADS: u64 = 3;
+    let device = Arc::new(SimDevice::new(12 << 20, 1));
+    let engine = Engine::open(options(&device, Durability::Sync)).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let engine = &engine;
+            scope.spawn(move || {
+                let keys = thread << 20..(thread + 1) << 20;
+                let mut client = Client::new(Threaded::new(engine), keys, 500..8000);
+                client.make_counters();
+                client.fill(usize::MAX);
+                client.rounds(700, true);
+                client.check();
+                client.caller.session.sleep();
+            });
+        }
+    });
+    engine.close().unwrap();
+}
+
+/// A touch may make an item larger: with an expiry, and with the cas id that stays. There is room for that, but
+/// not without end: it takes none from those who need no more than they have.
+#[test]
+fn what_grows_takes_no_room_from_counts_and_deletes() {
+    let device = Arc::new(SimDevice::new(12 << 20, 1));
+    let machine = Machine::open(Arc::clone(&device), options(&device, Durability::Async));
+    let mut client = Client::new(machine, 0..1 << 20, 100..200);
+    client.make_counters();
+    let fill = client.fill(usize::MAX);
+    let keys: Vec<u64> = client.items.keys().copied().collect();
+    let touched = keys.iter().take_while(|&&key| client.caller.try_touch(key, 1)).count();
+    assert!((fill / 20..fill).contains(&touched), "{touched} of {fill} items could grow");
+    for (round, key) in keys[..touched].iter().enumerate() {
+        client.caller.touch(*key, round as u32 + 2);
+    }
+    client.rounds(2000, false);
+    client.check();
+}
