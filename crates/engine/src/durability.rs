@@ -12,8 +12,8 @@ use crate::lane::{Lane, lock};
 use larder_disk::Device;
 use larder_log::commit::{Closed, Committer as LogCommitter};
 use larder_log::cover::DeadMap;
-use larder_log::record::Kind;
-use larder_log::store::SEQ_LEASE;
+use larder_log::record::{Kind, MAX_SEQ};
+use larder_log::store::{SEQ_LEASE, seq_lease};
 use larder_log::{Address, Appending, Participant, Rule};
 use std::collections::VecDeque;
 use std::fmt;
@@ -424,14 +424,18 @@ impl Lane {
         if self.index.wants_lease()
             && let Some(store) = self.log.store()
         {
-            store.change_superblock(|superblock| superblock.seq_limit += SEQ_LEASE);
+            store.change_superblock(|superblock| {
+                superblock.seq_limit = seq_lease(superblock.seq_limit);
+            });
         }
     }
 
     /// The limit in the superblock is durable.
     pub(crate) fn mark_lease(&self) {
         if let Some(store) = self.log.store() {
-            self.index.set_lease_mark(store.superblock().seq_limit - SEQ_LEASE / 2);
+            let limit = store.superblock().seq_limit;
+            let mark = if limit < MAX_SEQ { limit - SEQ_LEASE / 2 } else { u64::MAX };
+            self.index.set_lease_mark(mark);
         }
     }
 
@@ -578,7 +582,10 @@ impl Lane {
         // What the superblock names must be there when it does.
         store.sync(failed_syncs)?;
         let next_commit = store.open_commit();
+        // Nobody writes any more: what is leased beyond that is left to the next start.
+        let newest = self.index.newest_seq(0..self.index.stripe_count());
         store.change_superblock_now(|superblock| {
+            superblock.seq_limit = newest;
             superblock.clean = true;
             superblock.volatile = false;
             superblock.next_commit = next_commit;

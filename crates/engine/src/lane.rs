@@ -19,7 +19,8 @@ use crate::{OpenError, Options, StoreDevice, StoreOptions, UnixSeconds, WhenFull
 use larder_disk::ReadQueue;
 use larder_log::cover::DeadMap;
 use larder_log::format::{Lanes, PARTITIONS, Superblock};
-use larder_log::store::SEQ_LEASE;
+use larder_log::record::MAX_SEQ;
+use larder_log::store::{SEQ_LEASE, seq_lease};
 use larder_log::{
     Address, Budget, Buffers, Claim, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State,
     Tier,
@@ -449,9 +450,9 @@ impl Lane {
     /// Those of the device: no number above the durable limit is ever used.
     pub(crate) fn raise_versions(&self, stripes: Range<usize>, seq: u64) -> io::Result<()> {
         if let Some(store) = self.log.store()
-            && store.superblock().seq_limit < seq + SEQ_LEASE / 2
+            && store.superblock().seq_limit < (seq + SEQ_LEASE / 2).min(MAX_SEQ)
         {
-            store.change_superblock_now(|superblock| superblock.seq_limit = seq + SEQ_LEASE)?;
+            store.change_superblock_now(|superblock| superblock.seq_limit = seq_lease(seq))?;
             self.mark_lease();
         }
         self.index.raise_seq_in(stripes, seq);

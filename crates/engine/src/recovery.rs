@@ -24,8 +24,9 @@ use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::{Lane, lock};
 use jumbos::Jumbos;
+use larder_log::record::MAX_SEQ;
 use larder_log::recover::{Found, Survey};
-use larder_log::store::SEQ_LEASE;
+use larder_log::store::{SEQ_LIFE, seq_lease};
 use larder_log::{SegmentNumber, Store};
 use newest::{Newest, Version};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +61,9 @@ impl Lane {
         let (Some(store), Some(options)) = (self.log.store(), self.store_options()) else {
             return Ok(report);
         };
-        let survey = self.log.survey()?;
+        // What was discarded is of no use, and no place holds anything else.
+        let survey =
+            if report.discarded { self.log.survey_nothing() } else { self.log.survey()? };
         let shared = Shared {
             survey: &survey,
             fence: store.superblock().fence,
@@ -203,7 +206,11 @@ impl Lane {
         seq_limit: u64,
     ) -> Result<(), StoreError> {
         let superblock = store.superblock();
-        self.index.raise_seq(seq_limit.max(superblock.fence));
+        let newest = seq_limit.max(superblock.fence);
+        if newest + SEQ_LIFE > MAX_SEQ {
+            return Err(StoreError::VersionsUsedUp);
+        }
+        self.index.raise_seq(newest);
         self.flush_at.store(superblock.pending_flush, Ordering::Relaxed);
         if superblock.counter == 0 {
             // Both copies of a new store are written: one alone is the mark of a start that was cut off.
@@ -212,7 +219,7 @@ impl Lane {
         store.change_superblock_now(|superblock| {
             superblock.clean = false;
             superblock.volatile = options.durability == Durability::None;
-            superblock.seq_limit = seq_limit.max(superblock.fence) + SEQ_LEASE;
+            superblock.seq_limit = seq_lease(newest);
             superblock.image_segment = 0;
         })?;
         self.mark_lease();

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::store;
 use larder_disk::SimDevice;
 use larder_engine::{
-    Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Progress, Refusal, Session, Store,
-    Stored, WhenFull,
+    Delete, Deleted, Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Progress,
+    Refusal, Session, Store, Stored, WhenFull,
 };
 
 /// How long a test waits for what must happen.
@@ -224,6 +224,54 @@ fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
         }
     }
     assert_eq!(found, engine.stats().items);
+}
+
+/// Records that turn out to be unreadable are gone only when their segment is: until then a delete of a key
+/// that is not there leaves a tombstone. Afterwards it writes nothing.
+#[test]
+fn deletes_of_what_is_not_there_write_nothing_when_the_unreadable_is_gone() {
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    let mut options = options(Durability::Async);
+    options.store.as_mut().unwrap().devices[0].device = Arc::<SimDevice>::clone(&device);
+    let engine = Engine::open_without_threads(options).unwrap();
+    let delete = |session: &mut Session| {
+        session.tick(1);
+        let before = engine.stats().totals.written_bytes;
+        let deleted = session.delete(&session.key(b"nothing"), &Delete::default());
+        assert!(matches!(deleted, Outcome::Ready(Deleted::NotFound)), "{deleted:?}");
+        session.sleep();
+        engine.stats().totals.written_bytes - before
+    };
+    let mut session = engine.session(Waker::noop().clone());
+    assert_eq!(delete(&mut session), 0);
+    set_all(&engine, 0..20_000, &"old".repeat(300));
+    for at in (1 << 20..20 << 20).step_by(10_000) {
+        device.flip_bit(at, 3);
+    }
+    let mut missed = 0;
+    session.tick(1);
+    for n in 0..20_000 {
+        let name = format!("key{n}");
+        while !match session.get(&session.key(name.as_bytes())) {
+            Outcome::Ready(found) => {
+                missed += usize::from(found.is_none());
+                true
+            }
+            _ => false,
+        } {
+            engine.serve_reads();
+            session.tick(1);
+        }
+    }
+    assert!(missed > 1000, "{missed}");
+    assert!(delete(&mut session) > 0);
+    // All that was written before is pushed out.
+    assert_eq!(set_all(&engine, 20_000..120_000, &"new".repeat(300)), 0);
+    let mut cleaner = ManualCleaner::default();
+    while engine.clean(&mut cleaner) {
+        assert!(engine.commit());
+    }
+    assert_eq!(delete(&mut session), 0);
 }
 
 #[test]

@@ -498,9 +498,7 @@ impl Log {
             unsafe { store.reopen_segment(jumbo, self.segment(jumbo), Stream::Hot, header) };
         }
         lock(&store.new_jumbos).extend(closed.jumbos);
-        lock(&store.failed).insert(closed.number);
-        store.any_failed.store(true, Ordering::Release);
-        store.settled_commit.store(closed.number, Ordering::Release);
+        store.settle_failed(closed.number);
     }
 
     /// Whether a commit would have something to write although no record is new.

@@ -33,13 +33,7 @@ impl Log {
         }
         self.restore_quarantined(store.settled_commit());
         store.end_undo();
-        let mut failed = lock(&store.failed);
-        failed.extend(closed.iter().map(|commit| commit.number));
-        store.any_failed.store(true, Ordering::Release);
-        drop(failed);
-        if let Some(last) = closed.last() {
-            store.settled_commit.store(last.number, Ordering::Release);
-        }
+        closed.iter().for_each(|commit| store.settle_failed(commit.number));
     }
 
     /// Seals a segment at its durable end.
@@ -67,7 +61,7 @@ impl Log {
             let segment = self.segment(entry.number);
             segment.set_state(State::Sealed);
             self.durable_log().keep_ends(entry.number, entry.ends);
-            self.removed_nothing(entry.number);
+            self.end_evicting();
             let sealed = Sealed { segment: entry.number, sealed: 0 };
             lock(&self.queues[segment.stream() as usize]).push_front(sealed);
         }

@@ -299,9 +299,6 @@ impl Log {
         for _ in 0..read_u32(image)? {
             let number = self.known(read_u32(image)?)?;
             store.keep_ends(number, read_list(image)?);
-            if rows[number as usize - 1].usage == Usage::Sealed {
-                self.begin_evicting();
-            }
         }
         let free = self.numbers().zip(&rows).filter(|(_, row)| row.usage == Usage::Free);
         lock(&self.numbers).found_free(free.map(|(number, _)| number).rev());

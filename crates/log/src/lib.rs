@@ -13,6 +13,7 @@ mod copies;
 pub mod cover;
 pub mod deaths;
 pub mod epoch;
+mod failed;
 mod failure;
 pub mod format;
 mod frames;

@@ -45,7 +45,7 @@ impl Log {
             .iter()
             .flat_map(|queue| std::mem::take(&mut *lock(queue)))
             .map(|q| q.segment)
-            .inspect(|&number| self.begin_removing(number))
+            .inspect(|_| self.begin_evicting())
             .collect()
     }
 
@@ -73,21 +73,21 @@ impl Log {
         if self.take_queued(stream, number).is_none() {
             return false;
         }
-        self.begin_removing(number);
+        self.begin_evicting();
         self.segment(number).set_state(State::Cleaning);
         true
     }
 
     /// Puts a segment that could not be cleaned back at the front of its queue.
     pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
-        self.removed_nothing(number);
+        self.end_evicting();
         self.segment(number).set_state(State::Sealed);
         lock(&self.queues[stream as usize]).push_front(Sealed { segment: number, sealed: 0 });
     }
 
     /// Puts a segment that could not be cleaned at the end of its queue: others come first.
     pub fn postpone_cleaning(&self, stream: Stream, number: SegmentNumber) {
-        self.removed_nothing(number);
+        self.end_evicting();
         self.segment(number).set_state(State::Sealed);
         lock(&self.queues[stream as usize]).push_back(Sealed { segment: number, sealed: 0 });
     }
@@ -173,7 +173,7 @@ impl Log {
     /// durable yet.
     #[inline]
     pub fn is_evicting(&self) -> bool {
-        self.evicting.load(Ordering::Acquire) > 0
+        self.evicting.load(Ordering::Acquire) > 0 || self.keeps_ends()
     }
 
     /// The segments, and which use of them, that records are being removed from without a newer version, and
@@ -202,32 +202,14 @@ impl Log {
         self.store.as_ref().is_some_and(|store| store.keeps_ends())
     }
 
-    /// Before records are removed without a newer version. [`Log::begin_cleaning`] does it;
-    /// [`Log::quarantine`] or [`Log::abandon_cleaning`] of the segment follows.
-    pub fn begin_evicting(&self) {
+    /// Before records of a segment are removed. It ends when the segment is not emptied after all, or when
+    /// that is durable.
+    pub(crate) fn begin_evicting(&self) {
         self.evicting.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Before records of this segment are removed. What was removed from it earlier and is not
-    /// durable counts already.
-    fn begin_removing(&self, number: SegmentNumber) {
-        if !self.has_kept_ends(number) {
-            self.begin_evicting();
-        }
-    }
-
-    /// The segment is not emptied after all.
-    pub(crate) fn removed_nothing(&self, number: SegmentNumber) {
-        if !self.has_kept_ends(number) {
-            self.end_evicting();
-        }
-    }
-
-    fn has_kept_ends(&self, number: SegmentNumber) -> bool {
-        self.store.as_ref().is_some_and(|store| !store.kept_ends(number).is_empty())
-    }
-
-    /// Nothing was removed, or that is durable.
+    /// The end of [`Log::begin_evicting`]. Removed records of a segment that stays are
+    /// [kept](crate::Store::keep_ends) before.
     pub(crate) fn end_evicting(&self) {
         self.evicting.fetch_sub(1, Ordering::AcqRel);
     }

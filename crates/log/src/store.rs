@@ -6,23 +6,32 @@
 
 use crate::address::SegmentNumber;
 use crate::deaths::Deaths;
+use crate::failed::FailedCommits;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::JumboSize;
 use crate::format::{
     self, BLOCK, DurableEnd, Geometry, Header, Identity, STREAMS, SegmentSeed, Superblock,
 };
 use crate::log::{Stream, lock};
+use crate::record::MAX_SEQ;
 use crate::segment::Segment;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, spin};
 use larder_disk::Device;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 /// A version number that is leased ahead lasts for so many versions of one stripe: long enough that
-/// no stripe uses it up between two commits, short enough for a million restarts.
-pub const SEQ_LEASE: u64 = 1 << 28;
+/// no stripe uses it up between two commits, short enough for a crash every second for half a year.
+pub const SEQ_LEASE: u64 = 1 << 24;
+/// So many versions must be left when a store is opened: of one key a million a second for half a year.
+pub const SEQ_LIFE: u64 = 1 << 44;
+
+/// The limit that leases versions behind `seq`.
+pub fn seq_lease(seq: u64) -> u64 {
+    (seq + SEQ_LEASE).min(MAX_SEQ)
+}
 
 /// What is known about a segment beyond its entry in the segment table.
 #[derive(Debug, Default)]
@@ -113,8 +122,9 @@ pub struct Store {
     /// The last commit that is durable. One that failed and is written again is settled, and durable
     /// only with a later one.
     pub(crate) durable_commit: AtomicU64,
-    pub(crate) failed: Mutex<BTreeSet<u64>>,
-    pub(crate) any_failed: AtomicBool,
+    failed: Mutex<FailedCommits>,
+    /// The last commit that has failed; 0: none has.
+    last_failed: AtomicU64,
     /// Counts when the changes of failed commits begin to be undone, and when that has ended: odd meanwhile.
     undoings: AtomicU64,
     /// Sealed segments of each stream of which something is not durable.
@@ -125,6 +135,8 @@ pub struct Store {
     parts: Mutex<HashMap<SegmentNumber, Vec<SegmentNumber>>>,
     /// Where ends begin in segments that were emptied and then filled again by an undone commit.
     kept_ends: Mutex<HashMap<SegmentNumber, Vec<u32>>>,
+    /// In how many segments.
+    keep_ends: AtomicU32,
     /// Where each stream was durable after the last commit: segment and offset.
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
     /// Segments with records that died and are not marked in a durable dead map.
@@ -160,12 +172,13 @@ impl Store {
             settled_commit: AtomicU64::new(next - 1),
             durable_commit: AtomicU64::new(next - 1),
             failed: Mutex::default(),
-            any_failed: AtomicBool::new(false),
+            last_failed: AtomicU64::new(0),
             undoings: AtomicU64::new(0),
             unsynced: Default::default(),
             new_jumbos: Mutex::default(),
             parts: Mutex::default(),
             kept_ends: Mutex::default(),
+            keep_ends: AtomicU32::new(0),
             durable_ends: Mutex::default(),
             unmarked: Mutex::default(),
             holders: Mutex::default(),
@@ -336,12 +349,21 @@ impl Store {
         self.settled_commit.store(commit, Ordering::Release);
     }
 
+    /// The commit has failed, and is settled so.
+    pub(crate) fn settle_failed(&self, commit: u64) {
+        lock(&self.failed).insert(commit);
+        self.last_failed.store(commit, Ordering::Release);
+        self.settled_commit.store(commit, Ordering::Release);
+    }
+
     /// How far a commit has come.
     #[inline]
     pub fn commit_state(&self, commit: u64) -> CommitState {
         if self.settled_commit() < commit {
             CommitState::Pending
-        } else if self.any_failed.load(Ordering::Acquire) && lock(&self.failed).contains(&commit) {
+        } else if commit <= self.last_failed.load(Ordering::Acquire)
+            && lock(&self.failed).contains(commit)
+        {
             CommitState::Failed
         } else {
             CommitState::Durable
@@ -545,12 +567,13 @@ impl Store {
             kept.append(&mut ends);
             kept.sort_unstable();
             kept.dedup();
+            self.keep_ends.store(all.len() as u32, Ordering::Release);
         }
     }
 
     /// Whether any segment has such ends as [`Store::kept_ends`] gives.
     pub(crate) fn keeps_ends(&self) -> bool {
-        !lock(&self.kept_ends).is_empty()
+        self.keep_ends.load(Ordering::Acquire) > 0
     }
 
     /// The offsets of such records in a segment.
@@ -566,7 +589,11 @@ impl Store {
 
     /// The segment is free: nothing that is said of it holds for its next use.
     pub(crate) fn forget_segment(&self, number: SegmentNumber) {
-        lock(&self.kept_ends).remove(&number);
+        {
+            let mut kept = lock(&self.kept_ends);
+            kept.remove(&number);
+            self.keep_ends.store(kept.len() as u32, Ordering::Release);
+        }
         for end in lock(&self.durable_ends).iter_mut().filter(|end| end.segment == number) {
             *end = DurableEnd::default();
         }

@@ -7,6 +7,7 @@ use super::{GROWTH, Index, Stripe, View};
 use crate::key::Key;
 use larder_log::Address;
 use larder_log::memory::PAGE;
+use larder_log::record::MAX_SEQ;
 use larder_log::sync;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,15 +69,22 @@ impl<'a> Guard<'a> {
         Some((Place { place, displaced: slot.is_displaced() }, slot, found))
     }
 
-    /// The next version.
+    /// The next version. The last one is given again and again, which a start sees to it that nobody lives
+    /// to see.
     #[inline]
     pub(crate) fn next_seq(&self) -> u64 {
-        let seq = self.stripe.seq.load(Ordering::Relaxed) + 1;
+        let seq = (self.stripe.seq.load(Ordering::Relaxed) + 1).min(MAX_SEQ);
         self.stripe.seq.store(seq, Ordering::Relaxed);
         if seq >= self.index.lease_mark.load(Ordering::Relaxed) {
             self.index.wants_lease.store(true, Ordering::Relaxed);
         }
         seq
+    }
+
+    /// Every later version has a number above `seq`.
+    pub(super) fn raise_seq(&self, seq: u64) {
+        let newest = self.stripe.seq.load(Ordering::Relaxed);
+        self.stripe.seq.store(newest.max(seq), Ordering::Relaxed);
     }
 
     /// Publishes a new slot in a place that is in use; the number of items changes by `items`.

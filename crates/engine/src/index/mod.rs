@@ -11,6 +11,8 @@
 pub(crate) mod bucket;
 mod chunks;
 mod guard;
+#[cfg(all(test, loom))]
+mod loom_tests;
 pub(crate) mod slot;
 pub(crate) mod table;
 #[cfg(all(test, not(loom)))]
@@ -289,9 +291,7 @@ impl Index {
 
     /// As [`Index::raise_seq`], in these stripes.
     pub(crate) fn raise_seq_in(&self, stripes: Range<usize>, seq: u64) {
-        for stripe in &self.stripes[stripes] {
-            stripe.seq.fetch_max(seq, Ordering::Relaxed);
-        }
+        stripes.for_each(|number| self.lock_stripe(number).raise_seq(seq));
     }
 
     /// [`Index::wants_lease`] becomes true when a version reaches this number.

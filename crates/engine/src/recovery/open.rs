@@ -100,6 +100,7 @@ fn discarded(options: &LaneStore, superblock: Superblock) -> Superblock {
         counter,
         compatible,
         fast_segments: superblock.fast_segments,
+        renewed: true,
         ..Superblock::new(store_id, hash_seed, checksum_seed, geometry, options.common.created)
     }
 }

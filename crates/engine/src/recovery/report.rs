@@ -86,6 +86,8 @@ pub enum StoreError {
         /// Damaged places, at least.
         records: u64,
     },
+    /// Nearly all version numbers of items are used up, after millions of crashes.
+    VersionsUsedUp,
     /// Memory cannot hold the index of the store.
     IndexTooLarge,
     /// One of several devices cannot be used.
@@ -179,6 +181,9 @@ impl fmt::Display for StoreError {
                 write!(f, "a store has at most {MAX_LANES} devices")
             }
             StoreError::NoLanes => f.write_str("no device of the store is left in use"),
+            StoreError::VersionsUsedUp => f.write_str(
+                "the store has used its version numbers up, after millions of unclean stops: create another",
+            ),
             StoreError::IndexTooLarge => {
                 f.write_str("the index of the store needs more memory: raise --memory")
             }

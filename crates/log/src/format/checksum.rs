@@ -26,7 +26,7 @@ pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
 /// What all structures of one store have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Low 64 bits of the store id.
+    /// Low 64 bits of the store id; in a store whose contents were discarded, combined with the secret.
     pub store: u64,
     /// The store's secret.
     pub checksum_seed: u64,

@@ -20,11 +20,13 @@ const CLEAN: u32 = 1;
 const VOLATILE: u32 = 2;
 /// Feature bits of each kind that this program knows.
 const KNOWN_READ_ONLY: u64 = 0;
-const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS;
+const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS | RENEWED;
 /// The incompatible feature of a store that has, or had, several lanes.
 const LANES: u64 = 1;
 /// The incompatible feature of a lane that has a lower device.
 const TIERS: u64 = 2;
+/// The incompatible feature of a store whose contents were discarded once.
+const RENEWED: u64 = 4;
 const FAST_SEGMENTS: usize = 3008;
 
 /// A store's superblock.
@@ -66,6 +68,8 @@ pub struct Superblock {
     pub lanes: Lanes,
     /// How many segments, the first ones, lie on the fast device; 0: there is no lower one.
     pub fast_segments: u32,
+    /// What it held was discarded, and lies there still: what is written since names the secret, too.
+    pub renewed: bool,
 }
 
 /// Why a superblock cannot be used.
@@ -180,6 +184,7 @@ impl Superblock {
             image_bytes: 0,
             lanes: Lanes::alone(store_id),
             fast_segments: 0,
+            renewed: false,
         }
     }
 
@@ -200,7 +205,8 @@ impl Superblock {
 
     /// What the store's structures have in common.
     pub fn identity(&self) -> Identity {
-        Identity { store: self.store_id as u64, checksum_seed: self.checksum_seed }
+        let mixed = if self.renewed { self.checksum_seed } else { 0 };
+        Identity { store: self.store_id as u64 ^ mixed, checksum_seed: self.checksum_seed }
     }
 
     /// Writes all of `into`.
@@ -212,7 +218,8 @@ impl Superblock {
         put(into, COUNTER, self.counter.to_le_bytes());
         put(into, 24, self.compatible.to_le_bytes());
         let lanes = if self.lanes.is_alone() { 0 } else { LANES };
-        let incompatible = lanes | if self.has_lower() { TIERS } else { 0 };
+        let tiers = if self.has_lower() { TIERS } else { 0 };
+        let incompatible = lanes | tiers | if self.renewed { RENEWED } else { 0 };
         put(into, 40, incompatible.to_le_bytes());
         put(into, 48, self.store_id.to_le_bytes());
         put(into, 64, self.hash_seed.to_le_bytes());
@@ -280,6 +287,7 @@ impl Superblock {
             image_bytes: u64_at(copy, 136),
             lanes: Lanes::decode(copy, store_id).ok_or(SuperblockError::Damaged)?,
             fast_segments: if has_lower { u32_at(copy, FAST_SEGMENTS) } else { 0 },
+            renewed: u64_at(copy, 40) & RENEWED != 0,
         };
         let possible = superblock.seq_limit <= MAX_SEQ
             && superblock.fence <= MAX_SEQ + 1

@@ -192,7 +192,6 @@ impl LaneSession {
         if let Some((place, ..)) = found {
             // It may be readable after a restart: until then a delete of it leaves a tombstone, and
             // it counts as what hides older versions.
-            self.lane.log.begin_evicting();
             self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
             guard.remove(place, true);
             self.lane.log.note_death(address.segment());

@@ -136,7 +136,6 @@ impl LaneSession {
     fn give_up_unreadable(&self, handle: ItemHandle, stripes: Range<usize>) {
         let address = handle.address;
         // As if a reader had met it: it may be readable after a restart.
-        self.lane.log.begin_evicting();
         self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
         let log = &self.lane.log;
         let died = || log.note_death(address.segment());

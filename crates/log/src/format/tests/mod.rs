@@ -34,6 +34,7 @@ fn a_superblock() -> Superblock {
         image_bytes: 17,
         lanes: Lanes::alone(0x1111_2222_3333_4444_5555_6666_7777_8888),
         fast_segments: 0,
+        renewed: false,
     }
 }
 
@@ -385,6 +386,7 @@ proptest! {
             image_bytes: numbers.3,
             lanes: Lanes::alone(ids.2),
             fast_segments: fast % (shape.1 + 1),
+            renewed: fast % 2 == 1,
         };
         prop_assert_eq!(Superblock::decode(&encoded(&superblock)), Ok(superblock));
     }

@@ -1,0 +1,220 @@
+//! What restarts cost, and what they use up.
+
+#[path = "common/store.rs"]
+mod common;
+#[path = "common/machine.rs"]
+mod machine;
+
+use common::store;
+use larder_disk::{Device, SimDevice};
+use larder_engine::{
+    Durability, Engine, Expiry, OpenError, Options, Outcome, Session, Store, StoreError, Stored,
+    WhenFull,
+};
+use larder_log::format::geometry::SUPERBLOCKS;
+use larder_log::format::{BLOCK, Superblock, superblock};
+use larder_log::record::MAX_SEQ;
+use machine::{Machine, NOW};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn options(device: Arc<dyn Device>, durability: Durability) -> Options {
+    let store = Some(store(device, durability));
+    Options { memory: 8 << 20, max_item_size: 1 << 20, store, ..Options::default() }
+}
+
+fn set(session: &Session, key: &str, value: &[u8]) -> u64 {
+    match session.store(&session.key(key.as_bytes()), Store::set(value, 0, Expiry::NEVER)) {
+        Outcome::Ready(Stored::Stored { cas, .. })
+        | Outcome::AfterCommit(Stored::Stored { cas, .. }, _) => cas,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the superblock on a device says.
+fn read(device: &SimDevice) -> Superblock {
+    let mut copies = [[0; BLOCK]; 2];
+    for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
+        device.read_at(at, copy).unwrap();
+    }
+    superblock::choose([&copies[0], &copies[1]]).expect("a store").0
+}
+
+fn change(device: &SimDevice, change: impl FnOnce(&mut Superblock)) {
+    let mut superblock = read(device);
+    change(&mut superblock);
+    superblock.counter += 1;
+    let mut block = [0; BLOCK];
+    superblock.encode(&mut block);
+    device.write_at(SUPERBLOCKS[superblock.copy()], &block).unwrap();
+}
+
+/// Each crash costs the versions that were leased. When nearly none are left, a start says so, and nothing
+/// that it writes is ever taken for damage.
+#[test]
+fn a_store_that_has_used_its_versions_up_says_so() {
+    let start = |device: &Arc<SimDevice>| {
+        let device = Arc::<SimDevice>::clone(device);
+        Engine::open_without_threads(options(device, Durability::Async))
+    };
+    let mut device = Arc::new(SimDevice::new(8 << 20, 1));
+    drop(start(&device).unwrap());
+    change(&device, |superblock| superblock.seq_limit = MAX_SEQ - (1 << 44) - (1 << 25));
+    let mut before = 0;
+    let used_up = loop {
+        device = Arc::new(device.image());
+        let engine = match start(&device) {
+            Ok(engine) => engine,
+            Err(OpenError::Store(StoreError::VersionsUsedUp)) => break true,
+            Err(error) => panic!("{error}"),
+        };
+        let mut session = engine.session(std::task::Waker::noop().clone());
+        session.tick(NOW);
+        let cas = set(&session, "key", b"value");
+        assert!(cas > before && engine.commit());
+        before = cas;
+    };
+    assert!(used_up && before > 0);
+    // As is one of which a lane with the last version is a neighbour.
+    change(&device, |superblock| superblock.seq_limit = MAX_SEQ);
+    assert!(matches!(start(&device), Err(OpenError::Store(StoreError::VersionsUsedUp))));
+}
+
+#[test]
+fn a_clean_stop_uses_no_versions_up() {
+    let device = Arc::new(SimDevice::new(8 << 20, 1));
+    let mut last = 0;
+    for round in 0..5 {
+        let shared = Arc::<SimDevice>::clone(&device);
+        let machine = Machine::open(shared.clone(), options(shared, Durability::Async));
+        let cas = set(&machine.session, &format!("key{round}"), b"value");
+        assert!(cas > 0);
+        last = cas.max(last);
+        machine.engine.close().unwrap();
+        assert!(read(&machine.device).seq_limit < 1000);
+    }
+    assert!(last < 1000, "{last} versions are used up");
+}
+
+/// Counts the bytes that are read.
+#[derive(Debug)]
+struct Counting {
+    device: SimDevice,
+    read: AtomicU64,
+}
+
+impl Device for Counting {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        self.device.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.device.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.device.sync()
+    }
+}
+
+/// Nothing in a store counts that was in use without durability when its server died, so nothing of it is
+/// read: not by the next start, and not by those after it.
+#[test]
+fn what_a_crash_without_durability_leaves_behind_is_not_read() {
+    const SIZE: u64 = 16 << 20;
+    let image = |before: &Counting| {
+        Arc::new(Counting { device: before.device.image(), read: AtomicU64::new(0) })
+    };
+    let open = |device: &Arc<Counting>, durability, seed| {
+        let mut options = options(Arc::<Counting>::clone(device), durability);
+        options.store.as_mut().unwrap().devices[0].seeds =
+            [seed, !seed, seed ^ 0x5555_5555_5555_5555];
+        let engine = Engine::open_without_threads(options).unwrap();
+        let mut session = engine.session(std::task::Waker::noop().clone());
+        session.tick(NOW);
+        (engine, session, device.read.swap(0, Ordering::Relaxed))
+    };
+    let device = Counting { device: SimDevice::new(SIZE, 1), read: AtomicU64::new(0) };
+    let device = Arc::new(device);
+    let (engine, mut session, _) = open(&device, Durability::None, 0x0123_4567_89AB_CDEF);
+    for key in 0..800 {
+        set(&session, &format!("{key}"), &[1; 10_000]);
+        assert!(engine.commit());
+        session.tick(NOW);
+        engine.clean(&mut Default::default());
+    }
+    let device = image(&device);
+    let (engine, session, read) = open(&device, Durability::Async, 0x1331_7227_4114_9009);
+    assert!(engine.recovered().unwrap().discarded && engine.stats().items == 0);
+    assert!(read < SIZE / 50, "{read} bytes are read of what was discarded");
+    set(&session, "key", b"value");
+    assert!(engine.commit());
+    let device = image(&device);
+    let (engine, _, read) = open(&device, Durability::Async, 0x7007_1881_2992_3663);
+    assert_eq!(engine.stats().items, 1);
+    let recovered = engine.recovered().unwrap();
+    assert_eq!((recovered.discarded, recovered.damaged_segments), (false, 0));
+    // The headers of all places, and what was written since.
+    assert!(read < SIZE / 4, "{read} bytes are read of what was discarded before");
+}
+
+/// Whoever wants a large value stored and goes away before there is room leaves the store as full as it
+/// would be otherwise.
+#[test]
+fn an_abandoned_large_value_keeps_no_places_free() {
+    const VALUE: usize = 4 << 20;
+    let device = Arc::new(SimDevice::new(24 << 20, 1));
+    let shared = Arc::<SimDevice>::clone(&device);
+    let mut options = options(shared, Durability::Async);
+    (options.memory, options.max_item_size) = (16 << 20, 2 * VALUE as u64);
+    options.when_full = WhenFull::Evict;
+    let mut machine = Machine::open(device, options);
+    let fill = |machine: &mut Machine, keys: std::ops::Range<u32>| {
+        for key in keys {
+            let (name, value) = (format!("key{key}"), [1; 5000]);
+            let store = || Store::set(&value, 0, Expiry::NEVER);
+            while !matches!(
+                machine.session.store(&machine.session.key(name.as_bytes()), store()),
+                Outcome::Ready(_)
+            ) {
+                machine.engine.clean(&mut machine.cleaner);
+                assert!(machine.engine.commit());
+                machine.session.tick(NOW);
+            }
+        }
+    };
+    let free = |machine: &Machine| {
+        let stats = machine.engine.stats();
+        stats.fast_bytes - stats.fast_used
+    };
+    fill(&mut machine, 0..6000);
+    assert!(free(&machine) < 2 << 20);
+    let value = vec![1; VALUE];
+    let abandoned = (0..100).any(|_| {
+        let store = Store::set(&value, 0, Expiry::NEVER);
+        let stored = machine.session.store(&machine.session.key(b"large"), store);
+        assert!(matches!(stored, Outcome::NeedsSpace), "{stored:?}");
+        // Its memory comes first, then its places.
+        (0..8).any(|_| {
+            machine.engine.clean(&mut machine.cleaner);
+            assert!(machine.engine.commit());
+            machine.session.tick(NOW);
+            free(&machine) > 2 << 20
+        })
+    });
+    assert!(abandoned);
+    // It does not come back.
+    for _ in 0..100 {
+        machine.engine.clean(&mut machine.cleaner);
+        assert!(machine.engine.commit());
+        machine.session.tick(NOW);
+    }
+    fill(&mut machine, 10_000..16_000);
+    assert!(free(&machine) < 2 << 20, "{} bytes are kept free for nobody", free(&machine));
+}

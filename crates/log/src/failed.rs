@@ -1,0 +1,59 @@
+//! Which commits have failed, for those who wait for one.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+/// Outages that are remembered. Each takes as long as the committer waits before it tries again, at least,
+/// and whoever waits for a commit is woken when it has failed: nobody asks after so many more.
+const OUTAGES: usize = 4096;
+
+/// Numbers of commits that have failed: those of one outage follow each other.
+#[derive(Debug, Default)]
+pub(crate) struct FailedCommits {
+    /// In order.
+    outages: VecDeque<RangeInclusive<u64>>,
+}
+
+impl FailedCommits {
+    /// This commit has failed, and no later one.
+    pub(crate) fn insert(&mut self, commit: u64) {
+        match self.outages.back_mut() {
+            Some(last) if *last.end() + 1 >= commit => *last = *last.start()..=commit,
+            _ => self.outages.push_back(commit..=commit),
+        }
+        if self.outages.len() > OUTAGES {
+            self.outages.pop_front();
+        }
+    }
+
+    pub(crate) fn contains(&self, commit: u64) -> bool {
+        let after = self.outages.partition_point(|outage| *outage.start() <= commit);
+        after.checked_sub(1).is_some_and(|at| self.outages[at].contains(&commit))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_takes_no_more_memory_the_longer_it_lasts() {
+        let mut failed = FailedCommits::default();
+        (5..1_000_000).for_each(|commit| failed.insert(commit));
+        assert_eq!(failed.outages.len(), 1);
+        assert!(!failed.contains(4) && failed.contains(5) && failed.contains(999_999));
+        assert!(!failed.contains(1_000_000));
+    }
+
+    #[test]
+    fn outages_are_told_apart_and_the_oldest_forgotten() {
+        let mut failed = FailedCommits::default();
+        let commits = || (1..3 * OUTAGES as u64).map(|n| n * 3);
+        commits().for_each(|commit| failed.insert(commit));
+        assert_eq!(failed.outages.len(), OUTAGES);
+        for commit in commits().skip(2 * OUTAGES) {
+            assert!(failed.contains(commit));
+            assert!(!failed.contains(commit - 1) && !failed.contains(commit + 1));
+        }
+    }
+}
