@@ -5,6 +5,7 @@
 //! The do-nothing responder gets the same load for the same time: its worst second is what this machine
 //! does to any server.
 
+mod cold;
 mod page;
 mod report;
 mod steadiness;
@@ -23,6 +24,7 @@ use crate::launch::{Allowance, Program, Running};
 use crate::responder::Responder;
 use crate::workload::{Lengths, Mix, Shape};
 use crate::{Error, Result};
+use cold::{Cold, FreeingCost};
 use report::{Outcome, Report, Run};
 use steadiness::Steadiness;
 
@@ -66,6 +68,11 @@ pub struct Arguments {
     /// Bytes of a value
     #[arg(long, default_value = "1000")]
     value_size: Lengths,
+    /// Seconds to live of what the load stores; 0 is forever
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    ttl: u32,
+    #[command(flatten)]
+    cold: Cold,
     /// Connections
     #[arg(short, long, default_value_t = 50)]
     connections: usize,
@@ -118,6 +125,7 @@ impl Arguments {
         if programs.is_empty() || self.rounds == 0 || self.time == 0 || self.max_time == 0 {
             return Err(Error::usage("there is nothing to measure"));
         }
+        self.cold.check()?;
         let mut runs: Vec<Run> = Vec::new();
         for round in 1..=self.rounds {
             for program in &programs {
@@ -141,6 +149,7 @@ impl Arguments {
             mix: self.mix.clone(),
             keys: self.keys,
             value_lengths: self.value_size,
+            ttl: self.ttl,
             ..Shape::default()
         };
         let load = Load {
@@ -151,6 +160,7 @@ impl Arguments {
             progress: !self.quiet,
             ..Load::new(server.address.clone())
         };
+        self.cold.fill(&load)?;
         for _ in 0..self.fills {
             fill(&Load { progress: false, ..load.clone() }, &shape, true)?;
         }
@@ -162,7 +172,9 @@ impl Arguments {
             ..load
         };
         eprintln!("open loop, {rate:.0}/s for {} s", self.time);
-        let loaded = steady.run(shape.clone())?.without_errors()?;
+        let before = FreeingCost::of(&server);
+        let loaded = self.cold.run_beside(&steady, shape.clone())?.without_errors()?;
+        let after = FreeingCost::of(&server);
         let store_bytes = directory.bytes()?;
         let version = server.version.clone();
         drop(server);
@@ -178,6 +190,7 @@ impl Arguments {
             noise_steadiness: Steadiness::of(&noise.per_second),
             store_bytes,
             turnovers: if store_bytes > 0 { written as f64 / store_bytes as f64 } else { 0.0 },
+            freeing: after.zip(before).map(|(after, before)| after.since(before)),
             load: loaded,
             noise,
         })
@@ -226,7 +239,7 @@ impl Arguments {
     fn setup(&self) -> String {
         format!(
             "store of {}, durability {}, memory {} MiB, server threads {}; {} over {} keys, values of {} \
-             bytes, stored {} times before, {} connections, open loop for {} s",
+             bytes, stored {} times before, {} connections, open loop for {} s{}",
             self.store_size,
             self.durability,
             self.memory,
@@ -236,7 +249,8 @@ impl Arguments {
             self.value_size,
             self.fills,
             self.connections,
-            self.time
+            self.time,
+            self.cold.describe()
         )
     }
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::super::output::{megabytes, print_table};
+use super::cold::FreeingCost;
 use super::steadiness::{DELIVERED_MIN, LATENCY_MAX, Steadiness, Verdict};
 use crate::generator::Summary;
 use crate::machine::Machine;
@@ -23,6 +24,8 @@ pub(super) struct Run {
     pub(super) store_bytes: u64,
     /// How many times its size was written within the measured time.
     pub(super) turnovers: f64,
+    /// What freeing segments took, if the server tells.
+    pub(super) freeing: Option<FreeingCost>,
     pub(super) load: Summary,
     pub(super) noise: Summary,
 }
@@ -90,7 +93,13 @@ impl Run {
         };
         let hits =
             self.load.hit_ratio.map_or(String::new(), |hits| format!("; hit ratio {hits:.4}"));
-        format!("{:.0} requests/s{maximum}{written}{hits}", self.rate)
+        let freeing = self.freeing.map_or(String::new(), FreeingCost::line);
+        let waits = format!(
+            "; longest wait {:.1} ms (responder {:.1})",
+            self.load.latency.max_us / 1000.0,
+            self.noise.latency.max_us / 1000.0
+        );
+        format!("{:.0} requests/s{maximum}{waits}{written}{hits}{freeing}", self.rate)
     }
 
     fn cells(&self, name: &str, of: &Steadiness) -> Vec<String> {

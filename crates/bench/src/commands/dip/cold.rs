@@ -1,0 +1,140 @@
+//! Items that nobody asks for while the load runs. They are most of what a large store holds, and the
+//! server's work for hot items must not grow with them.
+
+use std::thread;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::super::load::fill;
+use super::super::output::megabytes;
+use crate::generator::{Load, Pacing, Summary};
+use crate::launch::Running;
+use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::{Error, Result};
+
+/// Connections that delete cold items.
+const DELETERS: usize = 4;
+
+/// The cold items.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Cold {
+    /// Items that are stored before the load and that it never asks for
+    #[arg(long = "cold", value_name = "ITEMS", default_value_t = 0)]
+    pub(super) items: u64,
+    /// Bytes of a cold value
+    #[arg(long = "cold-size", value_name = "BYTES", default_value = "1000")]
+    value_size: Lengths,
+    /// Seconds to live of cold items: with fewer than the run takes, all of them expire in it
+    #[arg(long = "cold-ttl", value_name = "SECONDS", default_value_t = 0)]
+    ttl: u32,
+    /// Deletes per second, spread over the cold items while the load runs
+    #[arg(long = "cold-deletes", value_name = "PER_SECOND", default_value_t = 0.0)]
+    deletes: f64,
+}
+
+impl Cold {
+    fn shape(&self, mix: Mix) -> Shape {
+        Shape {
+            mix,
+            keys: self.items,
+            prefix: "cold-".into(),
+            value_lengths: self.value_size,
+            ttl: self.ttl,
+            ..Shape::default()
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.deletes > 0.0 && self.items == 0 {
+            return Err(Error::usage("--cold-deletes needs --cold"));
+        }
+        Ok(())
+    }
+
+    /// Stores all of them.
+    pub(super) fn fill(&self, load: &Load) -> Result<()> {
+        if self.items == 0 {
+            return Ok(());
+        }
+        eprintln!("storing {} cold items", self.items);
+        let load = Load { progress: false, probe: None, ..load.clone() };
+        fill(&load, &self.shape(Mix::only(Verb::Set)), true)
+    }
+
+    /// Runs the load, and deletes cold items meanwhile if that is wanted.
+    pub(super) fn run_beside(&self, load: &Load, shape: Shape) -> Result<Summary> {
+        if self.deletes == 0.0 {
+            return load.run(shape);
+        }
+        let deletes = Load {
+            connections: DELETERS,
+            pacing: Pacing::Constant(self.deletes),
+            progress: false,
+            probe: None,
+            ..load.clone()
+        };
+        let cold = self.shape(Mix::only(Verb::Delete));
+        thread::scope(|scope| {
+            let deleting = scope.spawn(|| deletes.run(cold)?.without_errors());
+            let loaded = load.run(shape);
+            match deleting.join() {
+                Ok(deleted) => deleted.and(loaded),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// What it says in the setup of a report.
+    pub(super) fn describe(&self) -> String {
+        if self.items == 0 {
+            return String::new();
+        }
+        let ttl =
+            if self.ttl > 0 { format!(", expiring after {} s", self.ttl) } else { String::new() };
+        let deletes = match self.deletes > 0.0 {
+            true => format!(", {:.0} of them deleted per second", self.deletes),
+            false => String::new(),
+        };
+        format!("; beside {} cold items of {} bytes{ttl}{deletes}", self.items, self.value_size)
+    }
+}
+
+/// What it took Larder to free segments, in bytes.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct FreeingCost {
+    /// Records in segments that were freed.
+    pub(super) freed: u64,
+    /// Dead maps that were written for that.
+    pub(super) maps: u64,
+    /// Whole segments that were read.
+    pub(super) read: u64,
+}
+
+impl FreeingCost {
+    /// Since the server's start; `None` if it does not tell.
+    pub(super) fn of(server: &Running) -> Option<FreeingCost> {
+        Some(FreeingCost {
+            freed: server.stat("larder_freed_bytes").ok()?,
+            maps: server.stat("larder_map_written_bytes").ok()?,
+            read: server.stat("larder_segment_read_bytes").ok()?,
+        })
+    }
+
+    pub(super) fn since(self, before: FreeingCost) -> FreeingCost {
+        FreeingCost {
+            freed: self.freed - before.freed,
+            maps: self.maps - before.maps,
+            read: self.read - before.read,
+        }
+    }
+
+    pub(super) fn line(self) -> String {
+        format!(
+            "; freed {}, wrote {} of dead maps and read {} of segments for it",
+            megabytes(self.freed),
+            megabytes(self.maps),
+            megabytes(self.read)
+        )
+    }
+}
