@@ -21,6 +21,7 @@ use image::Image;
 use random::Random;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ struct State {
     random: Random,
     counts: Counts,
     faults: Vec<Fault>,
+    /// What cannot be read any more, whatever is written there.
+    bad: Vec<Range<u64>>,
     /// The number of the change at which the machine stops.
     stop_at: Option<u64>,
     stopped: bool,
@@ -73,11 +76,18 @@ impl SimDevice {
         SimDevice::with(Cache::new(image), Random::new(seed))
     }
 
+    /// The same medium: what is bad stays so.
+    fn with_bad(self, bad: Vec<Range<u64>>) -> SimDevice {
+        self.state().bad = bad;
+        self
+    }
+
     fn with(cache: Cache, random: Random) -> SimDevice {
         let state = State {
             random,
             counts: Counts::default(),
             faults: Vec::new(),
+            bad: Vec::new(),
             stop_at: None,
             stopped: false,
             held: None,
@@ -94,8 +104,9 @@ impl SimDevice {
     /// one is not changed: many seeds may be tried on one state.
     pub fn crash(&self, seed: u64) -> SimDevice {
         let mut random = Random::new(seed);
-        let image = self.state().cache.crash(&mut random);
-        SimDevice::with(Cache::new(image), random)
+        let state = self.state();
+        let image = state.cache.crash(&mut random);
+        SimDevice::with(Cache::new(image), random).with_bad(state.bad.clone())
     }
 
     /// The device as a new process finds it after `kill -9` now: every write is there, and what was
@@ -103,7 +114,7 @@ impl SimDevice {
     /// it. No faults, counts from 0; this one is not changed.
     pub fn image(&self) -> SimDevice {
         let state = self.state();
-        SimDevice::with(state.cache.clone(), state.random.clone())
+        SimDevice::with(state.cache.clone(), state.random.clone()).with_bad(state.bad.clone())
     }
 
     /// A device of `size` bytes that begins with this one's content, as [`image`](SimDevice::image)
@@ -116,7 +127,7 @@ impl SimDevice {
         let state = self.state();
         let mut cache = state.cache.clone();
         cache.grow(size);
-        SimDevice::with(cache, state.random.clone())
+        SimDevice::with(cache, state.random.clone()).with_bad(state.bad.clone())
     }
 
     /// Adds a fault; several may be planned.
@@ -127,6 +138,12 @@ impl SimDevice {
     /// Takes back all planned faults: the device works again. What they have done stays done.
     pub fn mend(&self) {
         self.state().faults.clear();
+    }
+
+    /// Spoils a range: from now on every read that touches it fails with `EIO`, on every device that this
+    /// one becomes, whatever is written there.
+    pub fn spoil(&self, range: Range<u64>) {
+        self.state().bad.push(range);
     }
 
     /// Stops the machine in the middle of the `change`-th call of `write_at` or `sync`, counted
@@ -255,7 +272,14 @@ impl Device for SimDevice {
         check_range(self.size, offset, buffer.len())?;
         let mut guard = self.enter(self.state(), Operation::Read);
         let state = &mut *guard;
+        let end = offset + buffer.len() as u64;
+        let bad =
+            !buffer.is_empty() && state.bad.iter().any(|bad| bad.start < end && offset < bad.end);
         match state.judge(Operation::Read)? {
+            Verdict::Proceed if bad => {
+                buffer.fill_with(|| state.random.next() as u8);
+                Err(Failure::Io.error())
+            }
             Verdict::Proceed => {
                 state.cache.read(offset, buffer);
                 Ok(())

@@ -222,7 +222,8 @@ impl Fetched {
             match checked {
                 Ok((Some(size), _)) => self.wait_again(place, size),
                 Ok((None, bytes)) => self.arrive(place, Read::Record(bytes)),
-                Err(_) => self.arrive(place, Read::Failed),
+                // What cannot be read may lie beside the record: a reader looks closer.
+                Err(_) => self.ask_readers(place, None, None),
             }
         }
         self.ended = ended;

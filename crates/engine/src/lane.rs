@@ -317,6 +317,7 @@ impl Lane {
             freed_bytes: self.log.store().map_or(0, |store| store.freed_bytes()),
             segment_read_bytes: self.log.store().map_or(0, |store| store.segment_bytes_read()),
             unsynced_bytes: self.log.unsynced_bytes(),
+            bad_places: self.log.store().map_or(0, |store| store.bad_places()) as u64,
             ..Stats::default()
         };
         (stats.fast_bytes, stats.fast_used) = self.tier_bytes(Tier::Fast);

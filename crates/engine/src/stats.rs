@@ -154,6 +154,8 @@ pub struct Stats {
     /// Bytes that were read from devices to look at whole segments: to clean them, to bring them back
     /// into memory, and for dumps.
     pub segment_read_bytes: u64,
+    /// Places of segments in the store of which a part cannot be read. They are not used again.
+    pub bad_places: u64,
     /// Bytes that a crash would take back.
     pub unsynced_bytes: u64,
     /// How long ago the oldest of them may have been written, in milliseconds.
@@ -205,6 +207,7 @@ impl Stats {
         self.freed_bytes += other.freed_bytes;
         self.segment_read_bytes += other.segment_read_bytes;
         self.unsynced_bytes += other.unsynced_bytes;
+        self.bad_places += other.bad_places;
         self.unsynced_ms = self.unsynced_ms.max(other.unsynced_ms);
         self.commits += other.commits;
         self.commit_us_p50 = self.commit_us_p50.max(other.commit_us_p50);

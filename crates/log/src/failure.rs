@@ -131,7 +131,9 @@ impl Log {
         let superblock = store.superblock();
         let (mut written, mut read) = ([0; BLOCK], [0; BLOCK]);
         superblock.encode(&mut written);
-        store.device.read_at(SUPERBLOCKS[superblock.copy()], &mut read)?;
+        let answered = store.device.read_at(SUPERBLOCKS[superblock.copy()], &mut read);
+        // Should its place be bad: the next commit writes the other copy.
+        answered.inspect_err(|_| store.change_superblock(|_| {}))?;
         if read == written {
             Ok(())
         } else {

@@ -95,7 +95,9 @@ impl ImageReader<'_> {
             return Err(unusable("the index image ends early"));
         }
         self.buffer.resize(self.store.segment_size(), 0);
-        self.store.device.read_at(self.store.geometry.segment(number), &mut self.buffer)?;
+        if !self.store.read(self.store.geometry.segment(number), &mut self.buffer)? {
+            return Err(unusable("a part of the index image cannot be read"));
+        }
         let (part, held) = ImagePart::decode(&self.buffer, &self.store.identity, number, self.stop)
             .filter(|(_, held)| !held.is_empty())
             .ok_or_else(|| unusable("a part of the index image is damaged"))?;

@@ -102,7 +102,8 @@ impl Log {
         loaded: Option<&'a [u64]>,
     ) -> impl Iterator<Item = Appended<'a>> {
         let segment = self.segment(number);
-        let filled = segment.filled() as usize;
+        let loaded_bytes = loaded.map_or(usize::MAX, size_of_val);
+        let filled = (segment.filled() as usize).min(loaded_bytes);
         let frame = loaded.map_or(segment.frame().cast_const(), |words| words.as_ptr().cast());
         let mut offset = 0;
         std::iter::from_fn(move || {
@@ -229,11 +230,13 @@ impl Log {
             // SAFETY: nobody reads the frame after the quiescent period.
             unsafe { self.give_back(frame, jumbo) };
         }
-        let mut numbers = lock(&self.numbers);
-        if let Some(store) = &self.store {
-            numbers.extend(store.take_parts(number));
+        let parts = self.store.as_ref().map(|store| {
             store.forget_segment(number);
-        }
-        numbers.put(number);
+            store.take_parts(number)
+        });
+        let places = parts.into_iter().flatten().chain([number]);
+        // What cannot be read would be lost again.
+        let is_bad = |number| self.store.as_ref().is_some_and(|store| store.is_bad(number));
+        lock(&self.numbers).extend(places.filter(|&number| !is_bad(number)));
     }
 }

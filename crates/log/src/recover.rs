@@ -16,7 +16,7 @@ use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Summary, Superblock, Tail, Trailer,
     Use, scan,
 };
-use crate::log::{Log, Sealed, lock};
+use crate::log::{Log, Sealed, Stream, lock};
 use crate::record::Record;
 use crate::residency::{Image, bytes_of, fill_gaps};
 use crate::segment::Restored;
@@ -32,8 +32,15 @@ use std::sync::atomic::Ordering;
 /// Those of the device; inside, why there is no store that this program can use.
 pub fn read_superblock(device: &dyn Device) -> io::Result<Result<Superblock, SuperblockError>> {
     let mut copies = [[0; BLOCK]; 2];
+    let mut unread = None;
     for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
-        device.read_at(at, copy)?;
+        if let Err(error) = device.read_at(at, copy).or_else(|_| device.read_at(at, copy)) {
+            // It counts as damaged. The other one must do.
+            *copy = superblock::mark();
+            if let Some(before) = unread.replace(error) {
+                return Err(before);
+            }
+        }
     }
     Ok(superblock::choose([&copies[0], &copies[1]]).map(|(superblock, _)| superblock))
 }
@@ -68,6 +75,17 @@ impl Found {
     }
 }
 
+/// What is known of a segment whose header cannot be read: nothing but that trailers of one use of it are there.
+/// It may be as old as the store, and be of either stream.
+const HEADLESS: Header = Header {
+    segment: 0,
+    generation: 0,
+    stream: Stream::Hot as u8,
+    opened: 1,
+    born: 0,
+    jumbo: None,
+};
+
 /// What lies on a device.
 #[derive(Debug, Default)]
 pub struct Survey {
@@ -90,7 +108,7 @@ impl Log {
         for stream in 0..STREAMS {
             for which in 0..2 {
                 let mut place = Box::new([0; TAIL_BYTES]);
-                store.device.read_at(store.geometry.tail_place(stream, which), &mut place[..])?;
+                store.read(store.geometry.tail_place(stream, which), &mut place[..])?;
                 if let Some((tail, data)) = Tail::decode(&place, &store.identity) {
                     survey.tails.push((tail, data.to_vec()));
                 }
@@ -104,6 +122,7 @@ impl Log {
         }
         survey.segments.sort_by_key(|found| std::cmp::Reverse((found.opened, found.number)));
         self.settle_parts(store, &mut survey, &mut free);
+        free.retain(|&number| !store.is_bad(number));
         lock(&self.numbers).found_free(free);
         Ok(survey)
     }
@@ -124,10 +143,10 @@ impl Log {
         let mut copies = [vec![0; BLOCK], vec![0; BLOCK]];
         for (which, copy) in copies.iter_mut().enumerate() {
             let at = store.geometry.meta(number, which);
-            store.device.read_at(at, copy)?;
-            if has_map(copy) {
+            // A copy that cannot be read is as good as damaged.
+            if store.read(at, copy)? && has_map(copy) {
                 copy.resize(store.geometry.meta_bytes(), 0);
-                store.device.read_at(at, copy)?;
+                store.read(at, copy)?;
             }
         }
         let map_bytes = store.geometry.map_bytes();
@@ -138,13 +157,16 @@ impl Log {
             None => (None, &[][..]),
         };
         let mut block = vec![0; BLOCK];
-        store.device.read_at(store.geometry.segment(number), &mut block)?;
+        let readable = store.read(store.geometry.segment(number), &mut block)?;
         for (tail, data) in &survey.tails {
             if tail.segment == number && tail.offset == 0 {
                 tail.lay_over(data, &store.identity, &mut block);
             }
         }
-        let header = Header::decode(&block, &store.identity, number);
+        let header = match Header::decode(&block, &store.identity, number) {
+            Err(_) if !readable => Err(NoSegment::Damaged),
+            header => header,
+        };
         let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
         let greatest = tails
             .map(|(tail, _)| tail.generation)
@@ -175,10 +197,21 @@ impl Log {
                     let known = greatest.unwrap_or(0);
                     let next = store.superblock().generation_floor.max(known + 1);
                     segment.set_generation(next);
-                    let newest = self.newest_trailer(store, number, [known, next])?;
-                    survey.damaged.push((number, newest));
+                    let trailers = self.find_trailers(store, number, [known, next])?;
+                    match trailers {
+                        Some((generation, _))
+                            if !readable && meta.is_none_or(|meta| meta.admits(generation)) =>
+                        {
+                            Header { segment: number, generation, ..HEADLESS }
+                        }
+                        found => {
+                            survey.damaged.push((number, found.map(|(_, newest)| newest)));
+                            return Ok(false);
+                        }
+                    }
+                } else {
+                    return Ok(false);
                 }
-                return Ok(false);
             }
         };
         if meta.is_some_and(|meta| !meta.admits(header.generation)) {
@@ -194,22 +227,23 @@ impl Log {
         Ok(true)
     }
 
-    /// The greatest commit that has a trailer in the segment, in one of these uses of it.
-    fn newest_trailer(
+    /// Of these uses of a segment the last one that has a trailer in it, and the greatest commit that has one.
+    fn find_trailers(
         &self,
         store: &Store,
         number: SegmentNumber,
         generations: [u32; 2],
-    ) -> io::Result<Option<u64>> {
+    ) -> io::Result<Option<(u32, u64)>> {
         let mut bytes = vec![0; self.segment_size()];
-        store.device.read_at(store.geometry.segment(number), &mut bytes)?;
+        store.read_blocks(store.geometry.segment(number), &mut bytes)?;
         let found = generations.iter().flat_map(|&generation| {
             let seed = store.segment_seed(number, generation);
             let all = (0..bytes.len()).step_by(GRANULE);
             let bytes = &bytes;
-            all.filter_map(move |at| Trailer::find(&bytes[at..], generation, seed))
+            let found = all.filter_map(move |at| Trailer::find(&bytes[at..], generation, seed));
+            found.map(move |found| (generation, found.trailer.commit))
         });
-        Ok(found.map(|found| found.trailer.commit).max())
+        Ok(found.max())
     }
 
     /// Gives jumbos their further places, and the places that no jumbo claims to `free`.
@@ -269,7 +303,7 @@ impl Log {
             // SAFETY: the frame is the segment's, of which only recovery knows yet.
             false => unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) },
         };
-        let read = store.device.read_at(store.geometry.segment(found.number), bytes);
+        let read = store.read_blocks(store.geometry.segment(found.number), bytes);
         survey.lay_tails_over(store, found, 0, bytes);
         segment.restore(Restored {
             frame,
@@ -313,12 +347,16 @@ impl Log {
         };
         let end = store.geometry.segment(found.number) + self.segment_size() as u64;
         let mut bytes = vec![0; BLOCK];
-        store.device.read_at(end - BLOCK as u64, &mut bytes)?;
+        if !store.read(end - BLOCK as u64, &mut bytes)? {
+            return Ok(None);
+        }
         let taken = Summary::look(&bytes, &place).filter(|&taken| taken < self.segment_size());
         let Some(taken) = taken else { return Ok(None) };
         if taken > BLOCK {
             bytes.resize(taken, 0);
-            store.device.read_at(end - taken as u64, &mut bytes)?;
+            if !store.read(end - taken as u64, &mut bytes)? {
+                return Ok(None);
+            }
         }
         Ok(Summary::decode(&bytes, &place, self.segment_size()))
     }
@@ -369,7 +407,9 @@ impl Log {
             // What is torn now would look damaged when later commits have followed it.
             for place in store.take_parts(number).into_iter().chain([number]) {
                 self.write_meta(store, &mut written, place, Use::Free, 0, None)?;
-                lock(&self.numbers).put(place);
+                if !store.is_bad(place) {
+                    lock(&self.numbers).put(place);
+                }
             }
         }
         for &(number, _) in &survey.damaged {
@@ -422,7 +462,7 @@ impl Log {
         for (tail, _) in survey.tails.iter().filter(|(tail, _)| ours(tail)) {
             let place = store.geometry.segment(found.number) + u64::from(tail.offset);
             let mut block = [0; BLOCK];
-            store.device.read_at(place, &mut block)?;
+            store.read(place, &mut block)?;
             survey.lay_tails_over(store, found, tail.offset as usize, &mut block);
             store.write(place, &block)?;
         }
@@ -443,7 +483,7 @@ impl Log {
         let place = store.geometry.segment(found.number) + first as u64;
         if len > 0 {
             let mut block = [0; BLOCK];
-            store.device.read_at(place, &mut block)?;
+            store.read(place, &mut block)?;
             survey.lay_tails_over(store, found, first, &mut block);
             block[len..].fill(0);
             store.write(place, &block)?;

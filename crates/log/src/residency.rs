@@ -34,7 +34,7 @@ pub(crate) struct Dropped {
 pub struct Loaded {
     /// Its bytes.
     pub image: Image,
-    /// Something of it was not right: there it has fillers.
+    /// Something of it was not right: there it has fillers, or ends.
     pub damaged: bool,
 }
 
@@ -178,7 +178,12 @@ impl Log {
             return Ok(None);
         }
         if segment.is_jumbo() {
-            let head = self.read_jumbo_head(number)?;
+            let head = match self.read_jumbo_head(number) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return Ok(Some(Loaded { image: Box::default(), damaged: true }));
+                }
+                head => head?,
+            };
             let record = &head[RECORD_AT..];
             let mut image = vec![0u64; record.len() / size_of::<u64>()].into_boxed_slice();
             bytes_of(&mut image).copy_from_slice(record);
@@ -194,7 +199,7 @@ impl Log {
     pub(crate) fn read_segment(&self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<bool> {
         let store = self.durable_log();
         let segment = self.segment(number);
-        store.device.read_at(store.geometry.segment(number), bytes)?;
+        store.read_blocks(store.geometry.segment(number), bytes)?;
         store.work.segment_reads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let expect = Expect {
             identity: store.identity,
@@ -241,7 +246,13 @@ impl Log {
         loop {
             let (offset, len) = self.record_range(address, size);
             let mut buffer = ReadBuffer::new(offset, len, size_of::<u64>());
-            self.durable_log().device.read_at(offset, buffer.bytes_mut())?;
+            let read = self.durable_log().device.read_at(offset, buffer.bytes_mut());
+            if read.is_err() && size.is_none() && len > LEAST_READ {
+                // What cannot be read may lie behind the record.
+                size = Some(LEAST_READ);
+                continue;
+            }
+            read?;
             match self.check_record(address, &buffer)? {
                 None => return Ok(buffer),
                 larger => size = larger,

@@ -145,6 +145,8 @@ pub struct Store {
     pub(crate) holders: Mutex<BTreeSet<SegmentNumber>>,
     /// Counts the segments that were opened in this life of the store.
     pub(crate) opened_segments: AtomicU64,
+    /// Places of which a part cannot be read.
+    bad: Mutex<BTreeSet<SegmentNumber>>,
     /// Bytes that new segments of each stream leave to their summaries.
     pub(crate) summary_room: [AtomicU32; STREAMS],
 }
@@ -183,6 +185,7 @@ impl Store {
             unmarked: Mutex::default(),
             holders: Mutex::default(),
             opened_segments: AtomicU64::new(0),
+            bad: Mutex::default(),
             summary_room: Default::default(),
         }
     }
@@ -191,6 +194,64 @@ impl Store {
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.device.write_at(offset, bytes)
+    }
+
+    /// Reads a part of a place; false if that cannot be read although the device answers elsewhere: then the
+    /// bytes are zero, and the place is not used again before the next start.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
+        let first = self.device.read_at(offset, bytes);
+        // Once more: some errors do not last.
+        let Err(error) = first.or_else(|_| self.device.read_at(offset, bytes)) else {
+            return Ok(true);
+        };
+        self.answers().then(|| bytes.fill(0)).ok_or(error)?;
+        self.note_bad(offset);
+        Ok(false)
+    }
+
+    /// As [`Store::read`], of blocks: those that can be read are, and the others are zero. False if there
+    /// are such.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) fn read_blocks(&self, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
+        if bytes.len() <= BLOCK {
+            return self.read(offset, bytes);
+        }
+        let Err(error) = self.device.read_at(offset, bytes) else { return Ok(true) };
+        if !self.answers() {
+            return Err(error);
+        }
+        let half = (bytes.len() / 2).next_multiple_of(BLOCK);
+        let (front, back) = bytes.split_at_mut(half);
+        let front = self.read_blocks(offset, front)?;
+        Ok(self.read_blocks(offset + half as u64, back)? & front)
+    }
+
+    /// Whether the device can be read at all: of its superblock one copy at least.
+    fn answers(&self) -> bool {
+        SUPERBLOCKS.into_iter().any(|at| self.device.read_at(at, &mut [0; BLOCK]).is_ok())
+    }
+
+    fn note_bad(&self, offset: u64) {
+        let first = self.geometry.segment(1);
+        if let Some(behind) = offset.checked_sub(first) {
+            let number = 1 + (behind / u64::from(self.geometry.segment_size())) as SegmentNumber;
+            lock(&self.bad).insert(number);
+        }
+    }
+
+    /// Whether a part of the place cannot be read.
+    pub(crate) fn is_bad(&self, number: SegmentNumber) -> bool {
+        lock(&self.bad).contains(&number)
+    }
+
+    /// Places of which a part could not be read.
+    pub fn bad_places(&self) -> usize {
+        lock(&self.bad).len()
     }
 
     /// How many syncs have failed: what [`Store::sync`] has to know from before the writes that it is for.

@@ -94,6 +94,27 @@ fn a_flipped_bit_stays_flipped_at_rest_and_is_replaced_by_what_was_not() {
 }
 
 #[test]
+fn what_is_spoilt_is_never_read_again() {
+    let device = SimDevice::new(1 << 20, 1);
+    device.write_at(0, &[7; 8192]).expect("write");
+    device.sync().expect("sync");
+    device.spoil(4096..4608);
+    let later = [device.image(), device.crash(3), device.grown(2 << 20)];
+    for device in later.iter().chain([&device]) {
+        device.mend();
+        device.write_at(4096, &[8; 512]).expect("it can be written");
+        let mut bytes = [0; 513];
+        for (at, len) in [(4096, 1), (4607, 1), (3600, 513), (4607, 513)] {
+            let error = device.read_at(at, &mut bytes[..len]).expect_err("a bad range");
+            assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        }
+        for (at, len) in [(4095, 1), (4608, 513), (3583, 513), (4200, 0)] {
+            device.read_at(at, &mut bytes[..len]).expect("beside it");
+        }
+    }
+}
+
+#[test]
 fn the_same_seeds_give_the_same_bytes() {
     let run = |seed| {
         let device = SimDevice::new(64 << 10, seed);

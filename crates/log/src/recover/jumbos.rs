@@ -147,7 +147,7 @@ impl Log {
         let segment = self.segment(number);
         let found = self.find_jumbo(store, number, segment.generation());
         let damaged = || io::Error::from(io::ErrorKind::InvalidData);
-        let first = read_first(store, &found)?;
+        let first = read_first(store, &found)?.ok_or_else(damaged)?;
         let jumbo = open(store, &found, &first)
             .filter(|jumbo| jumbo.record_bytes == segment.filled() as usize)
             .ok_or_else(damaged)?;
@@ -159,7 +159,9 @@ impl Log {
             let len = (size - at % size).min(TRAILER_BYTES - read);
             let place = store.places(number).nth(at / size).ok_or_else(damaged)?;
             let offset = store.geometry.segment(place) + (at % size) as u64;
-            store.device.read_at(offset, &mut trailer[read..read + len])?;
+            if !store.read(offset, &mut trailer[read..read + len])? {
+                return Err(damaged());
+            }
             (at, read) = (at + len, read + len);
         }
         jumbo.trailer(&trailer).ok_or_else(damaged)?;
@@ -175,7 +177,7 @@ impl Log {
         let store = self.durable_log();
         let size = self.segment_size();
         let first = read_first(store, found)?;
-        let Some(jumbo) = open(store, found, &first) else {
+        let Some(jumbo) = first.as_ref().and_then(|first| open(store, found, first)) else {
             return Ok(Err(LoadedJumbo::Damaged));
         };
         let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
@@ -189,9 +191,12 @@ impl Log {
         // SAFETY: the mapping is this function's own and longer than the image.
         let image = unsafe { std::slice::from_raw_parts_mut(mapping.base(), image_bytes) };
         for (piece, place) in image.chunks_mut(size).zip(store.places(found.number)) {
-            if let Err(error) = store.device.read_at(store.geometry.segment(place), piece) {
-                self.budget.release(mapping.len() as u64);
-                return Err(error);
+            match store.read(store.geometry.segment(place), piece) {
+                Ok(true) => {}
+                unread => {
+                    self.budget.release(mapping.len() as u64);
+                    return unread.map(|_| Err(LoadedJumbo::Damaged));
+                }
             }
         }
         let value = &image[jumbo.value_at..jumbo.value_at + jumbo.value_bytes];
@@ -228,14 +233,18 @@ impl Log {
         let store = self.durable_log();
         let size = self.segment_size();
         let first = read_first(store, found)?;
-        let Some(jumbo) = open(store, found, &first) else { return Ok(None) };
+        let Some(jumbo) = first.as_ref().and_then(|first| open(store, found, first)) else {
+            return Ok(None);
+        };
         let mut hasher = ValueHasher::new(store.identity.checksum_seed);
         let mut trailer = Vec::with_capacity(TRAILER_BYTES);
         let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
         let mut piece = vec![0; size];
         for (from, place) in (0..image_bytes).step_by(size).zip(store.places(found.number)) {
             let piece = &mut piece[..size.min(image_bytes - from)];
-            store.device.read_at(store.geometry.segment(place), piece)?;
+            if !store.read(store.geometry.segment(place), piece)? {
+                return Ok(None);
+            }
             let within = |range: std::ops::Range<usize>| {
                 let at = |end: usize| end.saturating_sub(from).min(piece.len());
                 &piece[at(range.start)..at(range.end)]
@@ -255,7 +264,8 @@ impl Log {
     pub fn look_at_jumbo(&self, found: &Found) -> io::Result<Option<(Vec<u8>, u64)>> {
         let store = self.durable_log();
         let first = read_first(store, found)?;
-        Ok(open(store, found, &first).map(|jumbo| (jumbo.key.to_vec(), jumbo.fields.seq)))
+        let jumbo = first.as_ref().and_then(|first| open(store, found, first));
+        Ok(jumbo.map(|jumbo| (jumbo.key.to_vec(), jumbo.fields.seq)))
     }
 
     /// Makes a jumbo that nobody needs part of the log, so that its places are freed like others.
@@ -288,12 +298,11 @@ impl Log {
     }
 }
 
-/// The first block of a jumbo's place, which holds its header and the head of its record.
-fn read_first(store: &Store, found: &Found) -> io::Result<ReadBuffer> {
+/// The first block of a jumbo's place, which holds its header and the head of its record, if it can be read.
+fn read_first(store: &Store, found: &Found) -> io::Result<Option<ReadBuffer>> {
     let place = store.geometry.segment(found.number);
     let mut first = ReadBuffer::new(place, BLOCK, size_of::<u64>());
-    store.device.read_at(place, first.bytes_mut())?;
-    Ok(first)
+    Ok(store.read(place, first.bytes_mut())?.then_some(first))
 }
 
 /// The jumbo that begins with this block; `None` if it is damaged, or another than was found.

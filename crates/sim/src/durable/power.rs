@@ -163,13 +163,14 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Bits flip where they lie at rest, which ends a world: every read is answered with the truth,
-    /// or as a miss or an error, and after a restart with something that was written once.
+    /// Bits flip where they lie at rest, or ranges cannot be read any more, which ends a world: every read is
+    /// answered with the truth, or as a miss or an error, and after a restart with something that was
+    /// written once.
     pub(super) fn rot(&mut self) -> Check {
-        for _ in 0..1 << self.random.below(10) {
-            let device = Arc::clone(self.some_device());
-            let at = GROUPS + self.random.below(device.size() - GROUPS);
-            device.flip_bit(at, self.random.below(8) as u32);
+        if self.random.one_in(2) {
+            self.spoil()?;
+        } else {
+            self.flip_bits();
         }
         self.check_all()?;
         if let Some(store) = &mut self.options.store {
@@ -180,6 +181,29 @@ impl DurableWorld {
         self.cleaner = ManualCleaner::default();
         self.open(machine)?;
         self.model.keys().iter().try_for_each(|key| self.check_damaged(key))
+    }
+
+    fn flip_bits(&mut self) {
+        for _ in 0..1 << self.random.below(10) {
+            let device = Arc::clone(self.some_device());
+            let at = GROUPS + self.random.below(device.size() - GROUPS);
+            device.flip_bit(at, self.random.below(8) as u32);
+        }
+    }
+
+    /// Ranges go bad, and everybody goes on.
+    fn spoil(&mut self) -> Check {
+        for _ in 0..1 + self.random.below(3) {
+            let device = Arc::clone(self.some_device());
+            let at = GROUPS + self.random.below(device.size() - GROUPS);
+            device.spoil(at..at + (1 << self.random.below(19)));
+        }
+        for _ in 0..self.random.below(200) {
+            self.set()?;
+            self.clean();
+            self.commit()?;
+        }
+        Ok(())
     }
 
     /// A commit begins between reserving space for a value and filling it.

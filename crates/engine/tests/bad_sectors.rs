@@ -1,0 +1,207 @@
+//! A range of the device that cannot be read any more, ever: it costs what lies in it and nothing else.
+
+#[path = "common/store.rs"]
+mod common;
+#[path = "common/machine.rs"]
+mod machine;
+
+use common::store;
+use larder_disk::SimDevice;
+use larder_engine::{
+    Delete, Durability, Engine, Expiry, OpenError, Options, Outcome, Refusal, Session, Store,
+    StoreError, WhenFull,
+};
+use machine::{Machine, NOW};
+use std::ops::Range;
+use std::sync::Arc;
+
+const SIZE: u64 = 32 << 20;
+/// Eight segments of 64 KiB, and two of them by halves.
+const BAD: Range<u64> = (6 << 20) + 12_288..(6 << 20) + 12_288 + (512 << 10);
+const VALUE: usize = 900;
+/// Turns after which a call that still waits waits for ever.
+const PATIENCE: usize = 500;
+
+fn options(device: &Arc<SimDevice>, durability: Durability, when_full: WhenFull) -> Options {
+    let store = store(Arc::<SimDevice>::clone(device), durability);
+    Options {
+        memory: 8 << 20,
+        max_item_size: 1 << 20,
+        when_full,
+        store: Some(store),
+        ..Options::default()
+    }
+}
+
+fn value(key: u32, round: u32, len: usize) -> Vec<u8> {
+    let mut value = format!("<{key}:{round}>").into_bytes();
+    value.resize(len, b'v');
+    value
+}
+
+impl Machine {
+    fn start(device: SimDevice, durability: Durability, when_full: WhenFull) -> Machine {
+        let device = Arc::new(device);
+        let options = options(&device, durability, when_full);
+        Machine::open(device, options)
+    }
+
+    fn turn(&mut self) {
+        self.engine.serve_reads();
+        self.engine.clean(&mut self.cleaner);
+        assert!(self.engine.commit(), "{:?}", self.engine.health());
+        self.session.tick(NOW);
+    }
+
+    fn done<T>(&mut self, call: impl Fn(&Session) -> Outcome<T>) -> Result<T, Refusal> {
+        for _ in 0..PATIENCE {
+            match call(&self.session) {
+                Outcome::Ready(answer) | Outcome::AfterCommit(answer, _) => return Ok(answer),
+                Outcome::Refused(refusal) => return Err(refusal),
+                Outcome::NeedsRead | Outcome::NeedsSpace => self.turn(),
+            }
+        }
+        panic!("a call waits for ever: {:?}", self.engine.stats());
+    }
+
+    fn set(&mut self, key: u32, round: u32, len: usize) -> Result<(), Refusal> {
+        let (name, value) = (format!("key{key}"), value(key, round, len));
+        self.done(|session| {
+            let store = Store::set(&value, 0, Expiry::NEVER);
+            session.store(&session.key(name.as_bytes()), store).map(drop)
+        })
+    }
+
+    fn set_all(&mut self, keys: Range<u32>, round: u32) {
+        for key in keys {
+            self.set(key, round, VALUE).unwrap_or_else(|refusal| panic!("{key}: {refusal:?}"));
+            if key % 64 == 0 {
+                self.turn();
+            }
+        }
+    }
+
+    /// Whether the key is there, with its value of that round.
+    fn has(&mut self, key: u32, round: u32) -> Result<bool, Refusal> {
+        let (name, value) = (format!("key{key}"), value(key, round, VALUE));
+        self.done(|session| {
+            session
+                .get(&session.key(name.as_bytes()))
+                .map(|found| found.inspect(|item| assert_eq!(item.value(), value)).is_some())
+        })
+    }
+
+    /// How many of the keys are there, are not, and are answered with an error.
+    fn count(&mut self, keys: Range<u32>, round: u32) -> (u32, u32, u32) {
+        let (mut there, mut gone, mut errors) = (0, 0, 0);
+        for key in keys {
+            match self.has(key, round) {
+                Ok(true) => there += 1,
+                Ok(false) => gone += 1,
+                Err(Refusal::StoreFailed) => errors += 1,
+                Err(refusal) => panic!("{key}: {refusal:?}"),
+            }
+        }
+        (there, gone, errors)
+    }
+
+    /// Reads nothing from memory any more.
+    fn restarted(self, durability: Durability, when_full: WhenFull) -> Machine {
+        Machine::start(self.device.image(), durability, when_full)
+    }
+}
+
+/// Records that the bad range touches, at most.
+const LOST: u32 = (512 << 10) / (VALUE as u32) + 9 * 2;
+
+/// Sets go on through many turnovers, each of which comes by the bad range; a crash in between, too.
+#[test]
+fn a_store_that_evicts_loses_what_is_in_the_range_and_goes_on() {
+    for durability in [Durability::Async, Durability::Sync] {
+        let device = SimDevice::new(SIZE, 1);
+        let mut machine = Machine::start(device, durability, WhenFull::Evict);
+        machine.set_all(0..20_000, 0);
+        machine.device.spoil(BAD);
+        let (_, gone, errors) = machine.count(0..20_000, 0);
+        assert!((100..LOST).contains(&gone) && errors == 0, "{gone} are gone, {errors}");
+        for round in 1..5 {
+            machine.set_all(round * 30_000..round * 30_000 + 60_000, round);
+            let stats = machine.engine.stats();
+            assert!(stats.items > 20_000, "{} items after {round} rounds", stats.items);
+            if round % 2 == 0 {
+                machine = machine.restarted(durability, WhenFull::Evict);
+            }
+            let keys = round * 30_000 + 58_500..round * 30_000 + 60_000;
+            let (there, gone, errors) = machine.count(keys, round);
+            assert!(gone < LOST && errors == 0, "{there} of 1500 are there, {errors}");
+        }
+        assert!(machine.engine.stats().bad_places > 0);
+    }
+}
+
+/// Large values and their pieces lie there as well.
+#[test]
+fn large_values_in_the_range_are_lost_and_the_others_not() {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Evict);
+    for key in 0..100 {
+        machine.set(key, 0, 200_000).unwrap();
+        machine.turn();
+    }
+    machine.device.spoil(BAD);
+    for round in 1..4 {
+        for key in 0..300 {
+            machine.set(key, round, 200_000).unwrap();
+            machine.turn();
+        }
+        machine = machine.restarted(Durability::Async, WhenFull::Evict);
+        let items = machine.engine.stats().items;
+        assert!(items > 100, "{items} are left");
+    }
+}
+
+/// Nothing is lost without a word: whoever asks for what is in the range gets an error, all else goes on, and a
+/// start is refused unless the damage is accepted.
+#[test]
+fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
+    let device = SimDevice::new(SIZE, 1);
+    let mut machine = Machine::start(device, Durability::Async, WhenFull::Refuse);
+    machine.set_all(0..22_000, 0);
+    machine.device.spoil(BAD);
+    let (there, gone, errors) = machine.count(0..22_000, 0);
+    assert!((100..LOST).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
+    // What can be read is overwritten again and again.
+    for round in 1..6 {
+        let mut refused = 0;
+        for key in (0..22_000).map(|n| n * 7919 % 22_000) {
+            match machine.set(key, round, VALUE) {
+                Ok(()) => {}
+                Err(Refusal::StoreFailed) => refused += 1,
+                Err(refusal) => panic!("round {round}, {key}: {refusal:?}"),
+            }
+            if key % 64 == 0 {
+                machine.turn();
+            }
+        }
+        assert!(refused <= errors, "{refused}");
+    }
+    assert_eq!(machine.count(0..22_000, 5), (there, 0, errors));
+    assert!(machine.engine.commit());
+    let device = Arc::new(machine.device.image());
+    let options = options(&device, Durability::Async, WhenFull::Refuse);
+    let refused = Engine::open_without_threads(options.clone());
+    assert!(
+        matches!(refused, Err(OpenError::Store(StoreError::Damaged { .. }))),
+        "{:?}",
+        refused.err()
+    );
+    let mut accepting = options;
+    accepting.store.as_mut().unwrap().accept_damage = true;
+    let mut machine = Machine::open(device, accepting);
+    let found = machine.count(0..22_000, 5);
+    assert_eq!(found, (there, errors, 0));
+    machine.set_all(0..22_000, 6);
+    let name = "key7".to_owned();
+    machine
+        .done(|session| session.delete(&session.key(name.as_bytes()), &Delete::default()))
+        .unwrap();
+}
