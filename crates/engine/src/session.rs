@@ -155,6 +155,11 @@ impl Session {
         self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.arith(key, arith))
     }
 
+    /// Counts a value that was refused as too large before it had arrived.
+    pub fn count_too_large(&self) {
+        bump(&self.lanes[0].counters.store_too_large, 1);
+    }
+
     /// Forgets every item written before now, or at `at` every item written before then. A later
     /// call replaces an earlier one that is not due yet.
     pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {

@@ -35,9 +35,9 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys looked up.
+    /// Keys looked up, but for what is counted as a touch.
     cmd_get,
-    /// Writes of whole values, refused ones too.
+    /// Writes of whole values that were not refused.
     cmd_set,
     /// Touches and gats.
     cmd_touch,

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::store;
 use larder_disk::SimDevice;
 use larder_engine::{
-    Delete, Deleted, Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Progress,
-    Refusal, Session, Store, Stored, WhenFull,
+    Arith, Create, Delete, Deleted, Durability, Engine, Expiry, Get, Key, ManualCleaner, Options,
+    Outcome, Progress, ReadCount, Refusal, Session, Store, StoreMode, Stored, WhenFull,
 };
 
 /// How long a test waits for what must happen.
@@ -83,6 +83,61 @@ fn whoever_asks_again_for_what_has_arrived_is_woken_again() {
     assert!(wakes.0.load(SeqCst) > woken);
     session.tick(3);
     assert_eq!(asked(&session), Some(4000));
+}
+
+/// Calls are repeated until the record that they need has been read, or until there is space: each counts once.
+#[test]
+fn a_call_that_has_to_be_repeated_is_counted_once() {
+    let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1);
+    fill(&engine, &mut session);
+    assert_eq!(engine.stats().totals.cmd_set, 4000);
+    let mut cleaner = ManualCleaner::default();
+    let mut repeated = 0;
+    let mut call = |name: &str, what: &dyn Fn(&Session, &Key<'_>) -> Outcome<()>| {
+        for turn in 0.. {
+            assert!(turn < 200, "{name} waits for ever: {:?}", engine.stats());
+            match what(&session, &session.key(name.as_bytes())) {
+                Outcome::Ready(()) | Outcome::AfterCommit(..) => return,
+                Outcome::NeedsRead | Outcome::NeedsSpace => repeated += 1,
+                Outcome::Refused(refusal) => panic!("{name}: {refusal:?}"),
+            }
+            engine.clean(&mut cleaner);
+            engine.commit();
+            engine.serve_reads();
+            session.tick(3);
+        }
+    };
+    let touch =
+        Get { touch: Some(Expiry::at(100)), counted_as: ReadCount::Touch, ..Get::default() };
+    let arith = Arith {
+        decrement: false,
+        delta: 1,
+        compare: None,
+        cas: None,
+        expiry: None,
+        create: Some(Create { initial: 1, expiry: Expiry::NEVER }),
+    };
+    let compared = |mode| Store { mode, compare: Some(1), ..Store::set(b"x", 0, Expiry::NEVER) };
+    for n in 0..40 {
+        call(&format!("key{n}"), &|s, key| s.get(key).map(drop));
+        call(&format!("key1{n:03}"), &|s, key| s.get_with(key, &Get::default()).map(drop));
+        call(&format!("key2{n:03}"), &|s, key| s.get_with(key, &touch).map(drop));
+        call(&format!("key3{n:03}"), &|s, key| s.store(key, compared(StoreMode::Set)).map(drop));
+        call(&format!("key4{n:02}"), &|s, key| s.store(key, compared(StoreMode::Append)).map(drop));
+        call(&format!("key5{n:02}"), &|s, key| s.delete(key, &Delete::default()).map(drop));
+        call(&format!("key6{n:02}"), &|s, key| s.arith(key, &arith).map(drop));
+        call(&format!("new{n}"), &|s, key| s.arith(key, &arith).map(drop));
+    }
+    let totals = engine.stats().totals;
+    assert!(repeated > 200, "{repeated}: what is asked for must not be in memory");
+    assert_eq!((totals.cmd_get, totals.get_hits, totals.get_misses), (80, 80, 0));
+    assert_eq!((totals.cmd_touch, totals.touch_hits, totals.touch_misses), (40, 40, 0));
+    assert_eq!(totals.cmd_set, 4000 + 80);
+    assert_eq!(totals.cas_hits + totals.cas_badval, 40);
+    assert_eq!((totals.delete_hits, totals.delete_misses), (40, 0));
+    assert_eq!((totals.incr_hits, totals.incr_misses), (0, 0));
 }
 
 /// Unparks the thread that it was made on.

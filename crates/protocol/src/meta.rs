@@ -62,7 +62,7 @@ impl<'a> Meta<'a> {
                 b'b' if verb == Verb::Debug => base64 |= at == 0 && token.len() == 1,
                 b'b' => base64 = true,
                 b'A'..=b'z' | b'0'..=b'9' => {}
-                _ if verb != Verb::Debug && at + skip < TOKENS_MAX => return None,
+                _ if at + skip < TOKENS_MAX => return None,
                 _ => {}
             }
         }

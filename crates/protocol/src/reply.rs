@@ -23,8 +23,6 @@ lines! {
     INVALID_DELTA = "CLIENT_ERROR invalid numeric delta argument";
     /// Counting on something that is no number.
     NON_NUMERIC = "CLIENT_ERROR cannot increment or decrement non-numeric value";
-    /// A delete with arguments it does not have.
-    DELETE_USAGE = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
     /// flush_all is disabled.
     FLUSH_NOT_ALLOWED = "CLIENT_ERROR flush_all not allowed";
     /// A meta flag that does not exist.
@@ -67,8 +65,14 @@ lines! {
     INVALID_SHUTDOWN = "CLIENT_ERROR invalid shutdown mode";
     /// shutdown is disabled.
     SHUTDOWN_NOT_ENABLED = "SERVER_ERROR: shutdown not enabled";
-    /// There are no slabs to move.
-    REASSIGN_DISABLED = "CLIENT_ERROR slab reassignment disabled";
+    /// A page of slabs cannot move to where it is.
+    REASSIGN_SAME = "SAME src and dst class are identical";
+    /// A slab class that memcached would not take.
+    REASSIGN_BADCLASS = "BADCLASS invalid src or dst class id";
+    /// There are no pages of slabs to move.
+    REASSIGN_NOSPARE = "NOSPARE source class has no spare pages";
+    /// There is no TLS.
+    TLS_NOT_ENABLED = "Error TLS not enabled";
     /// A window that memcached would not take.
     AUTOMOVE_WINDOW = "CLIENT_ERROR automove window too low or too high";
     /// A pause that memcached would not take.

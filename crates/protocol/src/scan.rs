@@ -96,12 +96,66 @@ pub fn last_token(line: &[u8]) -> &[u8] {
     &line[start..end]
 }
 
+/// Whether `token` is `name` or the beginning of it: memcached takes the sub-commands of operators so.
+pub fn abbreviates(token: &[u8], name: &[u8]) -> bool {
+    !token.is_empty() && name.starts_with(token)
+}
+
+/// The longest numbers that memcached reads from a command line, in bytes: leading zeros count.
+const U64_LEN_MAX: usize = 22;
+const U32_LEN_MAX: usize = 11;
+
 /// A decimal number: digits only.
 #[inline]
 pub fn parse_u64(token: &[u8]) -> Option<u64> {
-    if token.is_empty() || token.len() > 20 {
+    if token.is_empty() || token.len() > U64_LEN_MAX {
         return None;
     }
+    digits(token)
+}
+
+/// A decimal number below 2^32: digits only.
+#[inline]
+pub fn parse_u32(token: &[u8]) -> Option<u32> {
+    if token.len() > U32_LEN_MAX {
+        return None;
+    }
+    parse_u64(token)?.try_into().ok()
+}
+
+/// A decimal number of 32 bits with an optional minus sign. A lone minus sign is 0, as in memcached.
+#[inline]
+pub fn parse_i32(token: &[u8]) -> Option<i32> {
+    if token.is_empty() || token.len() > U32_LEN_MAX {
+        return None;
+    }
+    let number = match token {
+        [b'-', rest @ ..] => 0i64.checked_sub_unsigned(digits(rest)?)?,
+        _ => digits(token)?.try_into().ok()?,
+    };
+    number.try_into().ok()
+}
+
+/// A number as C's `strtol` and `strtoul` read one where memcached uses them: white space, a sign, any number
+/// of digits, and nothing behind them but white space or a NUL with whatever follows that. Returns
+/// whether there is a minus sign, and the digits.
+pub fn parse_c_number(token: &[u8]) -> Option<(bool, u64)> {
+    let is_space = |byte: &u8| *byte == b' ' || (b'\t'..=b'\r').contains(byte);
+    let start = token.iter().position(|byte| !is_space(byte))?;
+    let (negative, rest) = match &token[start..] {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] | rest => (false, rest),
+    };
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+    if end == 0 || rest.get(end).is_some_and(|byte| *byte != 0 && !is_space(byte)) {
+        return None;
+    }
+    Some((negative, digits(&rest[..end])?))
+}
+
+/// The number that these digits are, of any length; 0 if there are none.
+#[inline]
+fn digits(token: &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for &byte in token {
         let digit = byte.wrapping_sub(b'0');
@@ -113,21 +167,6 @@ pub fn parse_u64(token: &[u8]) -> Option<u64> {
     Some(number)
 }
 
-/// A decimal number below 2^32: digits only.
-#[inline]
-pub fn parse_u32(token: &[u8]) -> Option<u32> {
-    parse_u64(token)?.try_into().ok()
-}
-
-/// A decimal number with an optional minus sign.
-#[inline]
-pub fn parse_i64(token: &[u8]) -> Option<i64> {
-    match token {
-        [b'-', digits @ ..] => 0i64.checked_sub_unsigned(parse_u64(digits)?),
-        digits => parse_u64(digits)?.try_into().ok(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,18 +176,48 @@ mod tests {
     fn numbers_at_their_limits() {
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_u64(b"18446744073709551616"), None);
-        assert_eq!(parse_u64(b"00000000000000000007"), Some(7));
-        assert_eq!(parse_u64(b"000000000000000000007"), None);
+        assert_eq!(parse_u64(b"0000000000000000000007"), Some(7));
+        assert_eq!(parse_u64(b"00000000000000000000007"), None);
         assert_eq!(parse_u64(b""), None);
         assert_eq!(parse_u64(b"+1"), None);
         assert_eq!(parse_u64(b"1a"), None);
         assert_eq!(parse_u32(b"4294967295"), Some(u32::MAX));
         assert_eq!(parse_u32(b"4294967296"), None);
-        assert_eq!(parse_i64(b"-9223372036854775808"), Some(i64::MIN));
-        assert_eq!(parse_i64(b"-9223372036854775809"), None);
-        assert_eq!(parse_i64(b"9223372036854775808"), None);
-        assert_eq!(parse_i64(b"-"), None);
-        assert_eq!(parse_i64(b"--1"), None);
+        assert_eq!(parse_u32(b"00000000007"), Some(7));
+        assert_eq!(parse_u32(b"000000000007"), None);
+        assert_eq!(parse_i32(b"-2147483648"), Some(i32::MIN));
+        assert_eq!(parse_i32(b"-2147483649"), None);
+        assert_eq!(parse_i32(b"2147483647"), Some(i32::MAX));
+        assert_eq!(parse_i32(b"2147483648"), None);
+        assert_eq!(parse_i32(b"-"), Some(0));
+        assert_eq!(parse_i32(b"--1"), None);
+        assert_eq!(parse_i32(b"+1"), None);
+        assert_eq!(parse_i32(b""), None);
+        assert_eq!(parse_i32(b"00000000007"), Some(7));
+        assert_eq!(parse_i32(b"000000000007"), None);
+    }
+
+    #[test]
+    fn numbers_as_c_reads_them() {
+        let zeros = [[b'0'; 40].as_slice(), b"7"].concat();
+        for (token, number) in [
+            (&b"7"[..], Some((false, 7))),
+            (b"+7", Some((false, 7))),
+            (b"-7", Some((true, 7))),
+            (b"\t\x0b-7\r", Some((true, 7))),
+            (b"7\tx", Some((false, 7))),
+            (b"7\0x", Some((false, 7))),
+            (&zeros, Some((false, 7))),
+            (b"18446744073709551615", Some((false, u64::MAX))),
+            (b"18446744073709551616", None),
+            (b"7x", None),
+            (b"+-7", None),
+            (b"-", None),
+            (b"\t", None),
+            (b"", None),
+        ] {
+            assert_eq!(parse_c_number(token), number, "{token:?}");
+        }
     }
 
     #[test]
@@ -182,10 +251,12 @@ mod tests {
         }
 
         #[test]
-        fn numbers_agree_with_the_standard_library(number in any::<i64>(), token in "[0-9]{1,21}") {
-            prop_assert_eq!(parse_i64(number.to_string().as_bytes()), Some(number));
-            if token.len() <= 20 {
-                prop_assert_eq!(parse_u64(token.as_bytes()), token.parse().ok());
+        fn numbers_agree_with_the_standard_library(number in any::<i32>(), token in "-?[0-9]{1,21}") {
+            prop_assert_eq!(parse_i32(number.to_string().as_bytes()), Some(number));
+            prop_assert_eq!(parse_u64(token.as_bytes()), token.parse().ok());
+            if token.len() <= 11 {
+                prop_assert_eq!(parse_i32(token.as_bytes()), token.parse().ok());
+                prop_assert_eq!(parse_u32(token.as_bytes()), token.parse().ok());
             }
         }
     }

@@ -13,7 +13,7 @@ pub use admin::{Admin, Device, Dump, DumpFormat, Shutdown};
 pub use request::{Arithmetic, Delete, Get, Request, Store, Touch};
 pub use retrieval::{Keys, KeysEnd, parse_keys};
 
-use crate::scan::{Tokens, last_token, parse_i64, parse_u64};
+use crate::scan::{Tokens, last_token, parse_i32, parse_u64};
 use crate::{KEY_LEN_MAX, KeySink, LINE_LEN_MAX, Parse, Then, meta, reply};
 
 /// What [`parse`] answers: error replies are whole lines, or empty for `noreply`.
@@ -166,27 +166,20 @@ fn touch<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     if key.len() > KEY_LEN_MAX {
         return refuse_unless(noreply, reply::BAD_FORMAT, frame.consumed);
     }
-    let Some(exptime) = parse_i64(exptime) else {
+    let Some(exptime) = parse_i32(exptime) else {
         return refuse_unless(noreply, reply::INVALID_EXPTIME, frame.consumed);
     };
     keys.push(key);
     request(frame, Request::Touch(Touch { exptime, noreply }))
 }
 
-/// memcached up to 1.6.39 allowed exactly `delete key [0] [noreply]`, and test suites in the field
-/// insist on both the old form and the refusal of anything else; 1.6.45 ignores what follows.
+/// What follows the key is ignored, but for `noreply` at the end: some clients send a time, which old
+/// versions of memcached took for the delay of the delete.
 fn delete<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
-    let Some((key, mut tokens)) = keyed(frame) else {
+    let Some((key, _)) = keyed(frame) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);
     };
-    let noreply = match (tokens.next(), tokens.next(), tokens.next()) {
-        (None, ..) | (Some(b"0"), None, _) => false,
-        (Some(b"noreply"), None, _) | (Some(b"0"), Some(b"noreply"), None) => true,
-        _ => {
-            let noreply = is_noreply(frame.line);
-            return refuse_unless(noreply, reply::DELETE_USAGE, frame.consumed);
-        }
-    };
+    let noreply = is_noreply(frame.line);
     if key.len() > KEY_LEN_MAX {
         return refuse_unless(noreply, reply::BAD_FORMAT, frame.consumed);
     }

@@ -272,6 +272,10 @@ impl World {
             session.store(&session.key(&key), store)
         })?;
         let Some(stored) = stored else { return Ok(()) };
+        if len > self.engine.max_value_len(key.len()) {
+            same!("too large a value", stored, Stored::TooLarge);
+            return Ok(());
+        }
         let old = self.model.get(&key).cloned();
         let extends = matches!(mode, StoreMode::Append | StoreMode::Prepend);
         let expected = match (&old, mode) {
@@ -289,7 +293,7 @@ impl World {
             return Ok(());
         }
         let (Stored::Stored { cas, size }, old) = (stored, old) else {
-            return self.too_large(stored, &key, len);
+            return self.grown_too_large(stored, &key, len);
         };
         if old.as_ref().is_some_and(|old| old.cas >= cas) {
             return Err(format!("cas id {cas} is not above {old:?}"));
@@ -308,11 +312,11 @@ impl World {
         Ok(())
     }
 
-    /// A store that should have worked did not: fine if the item would be too large.
-    fn too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Check {
+    /// A store that should have worked did not: fine if the item would have grown too large.
+    fn grown_too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Check {
         let old = self.model.get(key).map_or(0, |entry| entry.value.len());
         let size = (len + old + key.len()) as u64;
-        if stored == Stored::TooLarge && size + 40 > self.engine.options().max_item_size {
+        if stored == Stored::NotStored && size + 40 > self.engine.options().max_item_size {
             return Ok(());
         }
         let stats = self.engine.stats();

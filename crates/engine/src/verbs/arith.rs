@@ -3,6 +3,7 @@
 
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
+use crate::verbs::store::is_version;
 use crate::write::{Body, Existing, NotWritten};
 use crate::{Arith, Counted, Expiry, Key, Outcome};
 use larder_log::{Claim, Fields};
@@ -27,8 +28,11 @@ impl LaneSession {
                     counted
                 }
                 Ok(existing) => {
-                    bump(misses, 1);
-                    self.create_counter(&guard, key, existing.as_ref(), arith)
+                    let created = self.create_counter(&guard, key, existing.as_ref(), arith);
+                    if matches!(created, Ok(Counted::NotFound)) {
+                        bump(misses, 1);
+                    }
+                    created
                 }
             }
         };
@@ -50,7 +54,7 @@ impl LaneSession {
         if text.is_empty() {
             return Ok(Counted::NonNumeric);
         }
-        if !self.same_version(old, arith.compare) {
+        if !is_version(old, arith.compare) {
             return Ok(Counted::Exists);
         }
         let Some(number) = parse_number(text) else { return Ok(Counted::NonNumeric) };

@@ -2,6 +2,7 @@
 
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
+use crate::verbs::store::is_version;
 use crate::write::Body;
 use crate::{Delete, Deleted, Key, Outcome};
 use larder_log::{Claim, Fields};
@@ -25,23 +26,19 @@ impl LaneSession {
                     drop(guard);
                     return self.not_written(key, why);
                 }
-                bump(&self.counters.delete_misses, 1);
-                return self.answer(Deleted::NotFound);
+                return self.end_delete(delete, Deleted::NotFound);
             }
             Err(why) => {
                 drop(guard);
                 return self.not_written(key, why);
             }
         };
-        if !self.same_version(&old, delete.compare) {
-            return self.answer(Deleted::Exists);
+        if !is_version(&old, delete.compare) {
+            return self.end_delete(delete, Deleted::Exists);
         }
         if !delete.invalidate && !delete.clear_value {
             return match self.remove(&guard, key, &old) {
-                Ok(()) => {
-                    bump(&self.counters.delete_hits, 1);
-                    self.answer(Deleted::Deleted)
-                }
+                Ok(()) => self.end_delete(delete, Deleted::Deleted),
                 Err(why) => {
                     drop(guard);
                     self.not_written(key, why)
@@ -63,14 +60,25 @@ impl LaneSession {
         };
         let body = Body::Pieces(value, &[]);
         match self.write(&guard, key, Some(&old), Claim::Update, fields, body) {
-            Ok(_) => {
-                bump(&self.counters.delete_hits, 1);
-                self.answer(Deleted::Deleted)
-            }
+            Ok(_) => self.end_delete(delete, Deleted::Deleted),
             Err(why) => {
                 drop(guard);
                 self.not_written(key, why)
             }
         }
+    }
+
+    /// Counts as memcached does: an item that is only marked stale was not deleted.
+    fn end_delete(&self, delete: &Delete, deleted: Deleted) -> Outcome<Deleted> {
+        let counter = match deleted {
+            _ if delete.uncounted => None,
+            Deleted::Deleted if delete.invalidate => None,
+            Deleted::Deleted => Some(&self.counters.delete_hits),
+            Deleted::NotFound | Deleted::Exists => Some(&self.counters.delete_misses),
+        };
+        if let Some(counter) = counter {
+            bump(counter, 1);
+        }
+        self.answer(deleted)
     }
 }

@@ -3,8 +3,23 @@
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::{Body, Existing, NotWritten};
-use crate::{Expiry, Get, Got, Item, Key, Outcome, Vivify};
+use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
+use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
+
+/// What a key leads to.
+enum Found<'a> {
+    /// A live item, and the expiry that it had before the read.
+    Live(Item<'a>, Expiry),
+    Expired,
+    Missing,
+}
+
+impl Found<'_> {
+    fn has_expired(&self) -> bool {
+        matches!(self, Found::Expired)
+    }
+}
 
 impl LaneSession {
     /// Plain get, the hot path: counts, bumps.
@@ -29,50 +44,47 @@ impl LaneSession {
         self.answer(Some(self.item(slot, record)))
     }
 
-    /// Get with options.
+    /// Get with options. Nothing is counted before there is an answer: the caller may have to repeat the call.
     pub(crate) fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
-        bump(&self.counters.cmd_get, 1);
-        if get.touch.is_some() {
-            bump(&self.counters.cmd_touch, 1);
-        }
         let found = match get.touch {
             Some(expiry) => self.touch(key, expiry),
             None => self.look(key),
         };
-        let found = match (found, &get.vivify) {
-            (Ok(None), Some(vivify)) => {
-                self.count_miss(get);
-                return self.vivify(key, get, vivify);
-            }
-            (found, _) => found,
-        };
-        match found {
-            Ok(Some((item, old_expiry))) => {
-                self.count_hit(get);
+        match (found, &get.vivify) {
+            (Ok(Found::Live(item, old_expiry)), _) => {
+                self.count_get(get, true, false);
                 if !get.no_bump {
                     self.bump(key);
                 }
                 self.answer(Some(self.found(key, get, item, old_expiry)))
             }
-            Ok(None) => {
-                self.count_miss(get);
+            (Ok(gone), Some(vivify)) => self.vivify(key, get, vivify, gone.has_expired()),
+            (Ok(gone), None) => {
+                self.count_get(get, false, gone.has_expired());
                 self.answer(None)
             }
-            Err(why) => self.not_written(key, why),
+            (Err(why), _) => self.not_written(key, why),
         }
     }
 
-    fn count_hit(&self, get: &Get) {
-        bump(&self.counters.get_hits, 1);
-        if get.touch.is_some() {
-            bump(&self.counters.touch_hits, 1);
-        }
-    }
-
-    fn count_miss(&self, get: &Get) {
-        bump(&self.counters.get_misses, 1);
-        if get.touch.is_some() {
-            bump(&self.counters.touch_misses, 1);
+    fn count_get(&self, get: &Get, found: bool, expired: bool) {
+        let touches = match get.counted_as {
+            ReadCount::Get => false,
+            ReadCount::Touch => true,
+            ReadCount::TouchIfFound => found,
+            ReadCount::Nothing => return,
+        };
+        let counters = &self.counters;
+        let (all, ended_so) = match (touches, found) {
+            (true, true) => (&counters.cmd_touch, &counters.touch_hits),
+            (true, false) => (&counters.cmd_touch, &counters.touch_misses),
+            (false, true) => (&counters.cmd_get, &counters.get_hits),
+            (false, false) => (&counters.cmd_get, &counters.get_misses),
+        };
+        bump(all, 1);
+        bump(ended_so, 1);
+        if expired {
+            bump(&counters.get_expired, 1);
         }
     }
 
@@ -82,46 +94,47 @@ impl LaneSession {
         }
     }
 
-    /// The live item, and its expiry.
-    fn look(&self, key: &Key<'_>) -> Result<Option<(Item<'_>, Expiry)>, NotWritten> {
+    fn look(&self, key: &Key<'_>) -> Result<Found<'_>, NotWritten> {
         let Some((_, slot, record)) = self.find(key) else {
-            return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(None) };
+            return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(Found::Missing) };
         };
         let item = self.item(slot, record);
         if item.expiry().is_past(self.now()) {
-            bump(&self.counters.get_expired, 1);
-            return Ok(None);
+            return Ok(Found::Expired);
         }
-        Ok(Some((item, item.expiry())))
+        Ok(Found::Live(item, item.expiry()))
     }
 
     /// Gives the live item another expiry: a new version with the old cas id. The answer is the new
     /// version and the old expiry.
-    fn touch(
-        &self,
-        key: &Key<'_>,
-        expiry: Expiry,
-    ) -> Result<Option<(Item<'_>, Expiry)>, NotWritten> {
+    fn touch(&self, key: &Key<'_>, expiry: Expiry) -> Result<Found<'_>, NotWritten> {
         let guard = self.lane.index.lock(key);
-        let Some(existing) = self.existing(&guard, key)?.filter(|old| !old.gone) else {
-            return Ok(None);
-        };
+        let Some(existing) = self.existing(&guard, key)? else { return Ok(Found::Missing) };
         let old = existing.record;
+        if existing.gone {
+            let expired = old.kind() == Kind::Item;
+            return Ok(if expired { Found::Expired } else { Found::Missing });
+        }
         let old_expiry = Expiry::from_raw(old.expiry());
         if old_expiry == expiry {
-            let item = self.item(existing.place.slot(), old);
-            return Ok(Some((item, old_expiry)));
+            return Ok(Found::Live(self.item(existing.place.slot(), old), old_expiry));
         }
         let fields = Fields { expiry: expiry.raw(), cas: Some(old.cas()), ..old.fields() };
         let hit_before = existing.place.slot();
         let body = Body::Pieces(old.value(), &[]);
         let item = self.write(&guard, key, Some(&existing), Claim::Update, fields, body);
         debug_assert!(item.is_err() || item.as_ref().is_ok_and(|new| new.cas() == old.cas()));
-        item.map(|item| Some((item.with_frequency_of(hit_before), old_expiry)))
+        item.map(|item| Found::Live(item.with_frequency_of(hit_before), old_expiry))
     }
 
-    /// Creates an empty item unless somebody else was faster.
-    fn vivify(&self, key: &Key<'_>, get: &Get, vivify: &Vivify) -> Outcome<Option<Got<'_>>> {
+    /// Creates an empty item unless somebody else was faster. Either way the read has found one.
+    fn vivify(
+        &self,
+        key: &Key<'_>,
+        get: &Get,
+        vivify: &Vivify,
+        expired: bool,
+    ) -> Outcome<Option<Got<'_>>> {
         let guard = self.lane.index.lock(key);
         let existing = match self.existing(&guard, key) {
             Ok(existing) => existing,
@@ -131,6 +144,7 @@ impl LaneSession {
             }
         };
         if let Some(Existing { place, record, gone: false }) = existing {
+            self.count_get(get, true, expired);
             let item = self.item(place.slot(), record);
             let old_expiry = item.expiry();
             return self.answer(Some(self.found(key, get, item, old_expiry)));
@@ -139,6 +153,7 @@ impl LaneSession {
         let body = Body::Pieces(&[], &[]);
         match self.write(&guard, key, existing.as_ref(), Claim::Write, fields, body) {
             Ok(item) => {
+                self.count_get(get, true, expired);
                 self.lane.wins.claim(key, item.cas());
                 // As in memcached, who creates an item has read it.
                 if !get.no_bump {

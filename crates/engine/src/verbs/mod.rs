@@ -12,9 +12,25 @@ pub use scan::ScanCursor;
 
 use crate::{Expiry, Item, LargeValue};
 
+/// As what a read appears in the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadCount {
+    /// A get.
+    #[default]
+    Get,
+    /// A touch, and not a get (touch, gat).
+    Touch,
+    /// A touch if there is an item, and a get if there is none (meta `T`).
+    TouchIfFound,
+    /// Nothing: the read is part of another command, or for people (`me`).
+    Nothing,
+}
+
 /// How a read treats the item beside returning it. The default is memcached's plain `get`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Get {
+    /// As what the read is counted.
+    pub counted_as: ReadCount,
     /// Leave the item's frequency alone (meta `u`, `me`).
     pub no_bump: bool,
     /// Give the item this expiry (gat, touch, meta `T`). Its cas id does not change.
@@ -148,19 +164,22 @@ pub enum Stored {
         /// The length of the whole value, in bytes.
         size: usize,
     },
-    /// The mode forbids it: add met an item; replace, append or prepend met none.
+    /// The mode forbids it: add met an item; replace, append or prepend met none. Or the item would
+    /// have grown beyond the largest one.
     NotStored,
     /// The item has another cas id than `compare`.
     Exists,
     /// `compare` was given and there is no item.
     NotFound,
-    /// The item would be larger than the largest item; nothing changed.
+    /// No item with this key can have such a value, whatever is stored already; nothing changed.
     TooLarge,
 }
 
 /// A delete, or one of its meta variants.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delete {
+    /// The delete is part of another command: no counter shows it.
+    pub uncounted: bool,
     /// Delete only the item with this cas id.
     pub compare: Option<u64>,
     /// Keep the item, mark it stale and give it a new cas id (meta `I`).

@@ -19,7 +19,10 @@ enum Comparison {
 impl LaneSession {
     /// Writes a value.
     pub(crate) fn store(&self, key: &Key<'_>, store: Store<'_>) -> Outcome<Stored> {
-        bump(&self.counters.cmd_set, 1);
+        if store.value.len() > self.lane.max_value_len(key.bytes().len()) {
+            bump(&self.counters.store_too_large, 1);
+            return self.answer(Stored::TooLarge);
+        }
         let stored = {
             let guard = self.lane.index.lock(key);
             let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
@@ -49,19 +52,17 @@ impl LaneSession {
                 _ => self.put(&guard, key, existing.as_ref(), live.as_ref(), store),
             }
         };
-        match stored {
-            Ok(stored) => {
-                if matches!(stored, Stored::Stored { .. }) {
-                    bump(&self.counters.total_items, 1);
-                }
-                self.answer(stored)
-            }
-            Err(NotWritten::TooLarge) => {
-                bump(&self.counters.store_too_large, 1);
-                self.answer(Stored::TooLarge)
-            }
-            Err(why) => self.not_written(key, why),
+        let stored = match stored {
+            Ok(stored) => stored,
+            // What is added is not too large, but the sum is.
+            Err(NotWritten::TooLarge) => Stored::NotStored,
+            Err(why) => return self.not_written(key, why),
+        };
+        bump(&self.counters.cmd_set, 1);
+        if matches!(stored, Stored::Stored { .. }) {
+            bump(&self.counters.total_items, 1);
         }
+        self.answer(stored)
     }
 
     /// Set, add, replace, each with or without a comparison.
@@ -76,7 +77,7 @@ impl LaneSession {
     ) -> Result<Stored, NotWritten> {
         let compare = if store.mode == StoreMode::Add { None } else { store.compare };
         let comparison = match (live, compare) {
-            (Some(old), Some(wanted)) => self.compare(old, wanted, store.invalidate),
+            (Some(old), Some(wanted)) => compared(old, wanted, store.invalidate),
             (None, Some(_)) => {
                 bump(&self.counters.cas_misses, 1);
                 return Ok(Stored::NotFound);
@@ -101,7 +102,10 @@ impl LaneSession {
             ..Fields::default()
         };
         match comparison {
-            Comparison::Mismatch => return Ok(Stored::Exists),
+            Comparison::Mismatch => {
+                bump(&self.counters.cas_badval, 1);
+                return Ok(Stored::Exists);
+            }
             Comparison::Stale => {
                 fields.stale = true;
                 fields.expiry = live.map_or(0, |old| old.record.expiry());
@@ -114,6 +118,9 @@ impl LaneSession {
             Value::Large(large) => Body::Large(large),
         };
         let item = self.write(guard, key, existing, Claim::Write, fields, body)?;
+        if comparison != Comparison::NotAsked {
+            bump(&self.counters.cas_hits, 1);
+        }
         if store.cas.is_some() {
             self.lane.wins.forget(key, item.cas());
         }
@@ -134,7 +141,7 @@ impl LaneSession {
         store: Store<'_>,
     ) -> Result<Stored, NotWritten> {
         if let Some(wanted) = store.compare
-            && self.compare(old, wanted, false) == Comparison::Mismatch
+            && compared(old, wanted, false) == Comparison::Mismatch
         {
             return Ok(Stored::Exists);
         }
@@ -151,22 +158,21 @@ impl LaneSession {
         let item = self.write(guard, key, Some(old), Claim::Write, fields, body)?;
         Ok(Stored::Stored { cas: item.cas(), size })
     }
+}
 
-    fn compare(&self, old: &Existing<'_>, wanted: u64, stale_allowed: bool) -> Comparison {
-        let cas = old.record.cas();
-        let (counter, comparison) = if cas == wanted {
-            (&self.counters.cas_hits, Comparison::Match)
-        } else if stale_allowed && wanted < cas {
-            (&self.counters.cas_hits, Comparison::Stale)
-        } else {
-            (&self.counters.cas_badval, Comparison::Mismatch)
-        };
-        bump(counter, 1);
-        comparison
+/// How the live item compares with the cas id that is wanted.
+fn compared(old: &Existing<'_>, wanted: u64, stale_allowed: bool) -> Comparison {
+    let cas = old.record.cas();
+    if cas == wanted {
+        Comparison::Match
+    } else if stale_allowed && wanted < cas {
+        Comparison::Stale
+    } else {
+        Comparison::Mismatch
     }
+}
 
-    /// Whether a comparison matches, where only that is asked.
-    pub(crate) fn same_version(&self, old: &Existing<'_>, compare: Option<u64>) -> bool {
-        compare.is_none_or(|wanted| self.compare(old, wanted, false) == Comparison::Match)
-    }
+/// Whether a comparison matches, where only that is asked.
+pub(super) fn is_version(old: &Existing<'_>, wanted: Option<u64>) -> bool {
+    wanted.is_none_or(|wanted| compared(old, wanted, false) == Comparison::Match)
 }

@@ -1,7 +1,7 @@
 //! What the flags of a meta command say.
 
 use super::{Meta, Verb};
-use crate::scan::{parse_i64, parse_u32, parse_u64};
+use crate::scan::{parse_i32, parse_u32, parse_u64};
 use crate::{KEY_LEN_MAX, StoreMode, base64, reply};
 
 /// Command, key and flags together.
@@ -16,11 +16,11 @@ const FLAG_MAX: u8 = 127;
 pub struct Flags {
     seen: u128,
     /// T: the new expiry time.
-    pub ttl: Option<i64>,
+    pub ttl: Option<i32>,
     /// N: create a missing item with this expiry time.
-    pub vivify: Option<i64>,
+    pub vivify: Option<i32>,
     /// R: recache an item with less time to live than this.
-    pub recache: Option<i64>,
+    pub recache: Option<i32>,
     /// C: the cas id to compare with.
     pub compare: Option<u64>,
     /// E: the new cas id.
@@ -113,9 +113,9 @@ impl Flags {
                     // memcached sets no message of its own here.
                     None => Err(wrong.unwrap_or(reply::BAD_FORMAT)),
                 },
-                b'N' => store(parse_i64(argument), &mut self.vivify),
-                b'T' => store(parse_i64(argument), &mut self.ttl),
-                b'R' => store(parse_i64(argument), &mut self.recache),
+                b'N' => store(parse_i32(argument), &mut self.vivify),
+                b'T' => store(parse_i32(argument), &mut self.ttl),
+                b'R' => store(parse_i32(argument), &mut self.recache),
                 b'C' => store(parse_u64(argument), &mut self.compare),
                 b'E' => store(parse_u64(argument), &mut self.cas),
                 b'D' => number(argument, &mut self.delta, reply::BAD_DELTA_TOKEN),

@@ -3,7 +3,7 @@
 //! without effect: there is nothing here that they could tune, and scripts go on working.
 
 use super::{Frame, Parsed, Request, last_token, refuse, refuse_unless, request};
-use crate::scan::{Tokens, parse_i64, parse_u32, parse_u64};
+use crate::scan::{Tokens, abbreviates, parse_i32, parse_u32, parse_u64};
 use crate::{Parse, Then, reply};
 
 /// A command of an operator.
@@ -12,7 +12,7 @@ pub enum Admin<'a> {
     /// flush_all.
     FlushAll {
         /// The time as the client wrote it; 0 or less is now.
-        exptime: i64,
+        exptime: i32,
         /// No reply is wanted.
         noreply: bool,
     },
@@ -81,6 +81,9 @@ pub enum DumpFormat {
     Mgdump,
 }
 
+/// The last slab class that memcached has by default.
+const SLAB_CLASS_MAX: i32 = 39;
+
 /// No command here has more arguments.
 const TOKENS_MAX: usize = 8;
 
@@ -104,6 +107,11 @@ impl<'a> Arguments<'a> {
     /// The token at `at`, empty if there are fewer.
     fn get(&self, at: usize) -> &'a [u8] {
         self.tokens.get(at).copied().unwrap_or(&[])
+    }
+
+    /// Whether the first token is the sub-command `name` or the beginning of it.
+    fn begins(&self, name: &[u8]) -> bool {
+        abbreviates(self.get(0), name)
     }
 }
 
@@ -130,7 +138,7 @@ pub(super) fn parse<'a>(frame: Frame<'a>) -> Parsed<'a> {
         b"shutdown" => {
             let mode = match (arguments.len, arguments.get(0)) {
                 (0, _) => Shutdown::Now,
-                (1, b"graceful") => Shutdown::Graceful,
+                (1, word) if abbreviates(word, b"graceful") => Shutdown::Graceful,
                 _ => Shutdown::Unknown,
             };
             admin(frame, Admin::Shutdown(mode))
@@ -146,6 +154,8 @@ pub(super) fn parse<'a>(frame: Frame<'a>) -> Parsed<'a> {
             Some(dump) => admin(frame, Admin::Dump(dump)),
             None => checked(lru_crawler(&arguments)),
         },
+        // What a memcached that was built with TLS says when it is off, whatever was asked.
+        b"refresh_certs" => refuse(reply::TLS_NOT_ENABLED, frame.consumed),
         _ if arguments.len > 0 && last_token(frame.line).starts_with(b"HTTP/") => {
             // A browser was lured into speaking to this port.
             Parse::Refused { reply: "", consumed: frame.consumed, then: Then::Close }
@@ -162,7 +172,7 @@ fn flush_all<'a>(frame: Frame<'a>, arguments: &Arguments<'a>, noreply: bool) -> 
     if arguments.len == usize::from(noreply) {
         return admin(frame, Admin::FlushAll { exptime: 0, noreply });
     }
-    match parse_i64(arguments.get(0)) {
+    match parse_i32(arguments.get(0)) {
         Some(exptime) => admin(frame, Admin::FlushAll { exptime, noreply }),
         None if noreply => refuse("", frame.consumed),
         None => refuse(reply::INVALID_EXPTIME, frame.consumed),
@@ -170,10 +180,15 @@ fn flush_all<'a>(frame: Frame<'a>, arguments: &Arguments<'a>, noreply: bool) -> 
 }
 
 fn dump<'a>(arguments: &Arguments<'a>) -> Option<Dump<'a>> {
-    let format = match (arguments.len, arguments.get(0)) {
-        (2, b"metadump") => DumpFormat::Metadump,
-        (2, b"mgdump") => DumpFormat::Mgdump,
-        _ => return None,
+    if arguments.len != 2 {
+        return None;
+    }
+    let format = if arguments.begins(b"metadump") {
+        DumpFormat::Metadump
+    } else if arguments.begins(b"mgdump") {
+        DumpFormat::Mgdump
+    } else {
+        return None;
     };
     Some(Dump { format, classes: arguments.get(1) })
 }
@@ -202,52 +217,74 @@ fn parse_f64(token: &[u8]) -> Option<f64> {
 }
 
 fn slabs(arguments: &Arguments<'_>) -> Result<(), &'static str> {
-    let value = arguments.get(2);
-    match (arguments.len, arguments.get(0), arguments.get(1)) {
-        (3, b"reassign", _) => Err(reply::REASSIGN_DISABLED),
-        (2.., b"automove", b"ratio" | b"freeratio") => require(is_number(value), reply::ERROR),
-        (2.., b"automove", b"window") => match parse_u32(value) {
-            None => Err(reply::BAD_FORMAT),
-            Some(window) => require((3..=1800).contains(&window), reply::AUTOMOVE_WINDOW),
-        },
-        (2.., b"automove", level) => match parse_u32(level) {
-            None => Err(reply::BAD_FORMAT),
-            Some(level) => require(level <= 2, reply::ERROR),
-        },
-        _ => Err(reply::ERROR),
+    if arguments.len == 3 && arguments.begins(b"reassign") {
+        reassign(arguments)
+    } else if arguments.len >= 2 && arguments.begins(b"automove") {
+        automove(arguments)
+    } else {
+        Err(reply::ERROR)
+    }
+}
+
+/// There are no pages, so no class ever has one to spare.
+fn reassign(arguments: &Arguments<'_>) -> Result<(), &'static str> {
+    let (Some(from), Some(to)) = (parse_i32(arguments.get(1)), parse_i32(arguments.get(2))) else {
+        return Err(reply::BAD_FORMAT);
+    };
+    let exists = |class| (0..=SLAB_CLASS_MAX).contains(&class);
+    Err(match (from == to, exists(from) && exists(to)) {
+        (true, _) => reply::REASSIGN_SAME,
+        (false, true) => reply::REASSIGN_NOSPARE,
+        (false, false) => reply::REASSIGN_BADCLASS,
+    })
+}
+
+fn automove(arguments: &Arguments<'_>) -> Result<(), &'static str> {
+    let (what, value) = (arguments.get(1), arguments.get(2));
+    if abbreviates(what, b"ratio") || abbreviates(what, b"freeratio") {
+        require(is_number(value), reply::ERROR)
+    } else if abbreviates(what, b"window") {
+        let window = parse_u32(value).ok_or(reply::BAD_FORMAT)?;
+        require((3..=1800).contains(&window), reply::AUTOMOVE_WINDOW)
+    } else {
+        let level = parse_u32(what).ok_or(reply::BAD_FORMAT)?;
+        require(level <= 2, reply::ERROR)
     }
 }
 
 fn lru(arguments: &Arguments<'_>) -> Result<(), &'static str> {
-    match (arguments.len, arguments.get(0)) {
-        (5.., b"tune") => {
-            let (Some(hot), Some(warm), Some(hot_factor), Some(warm_factor)) = (
-                parse_u32(arguments.get(1)),
-                parse_u32(arguments.get(2)),
-                parse_f64(arguments.get(3)),
-                parse_f64(arguments.get(4)),
-            ) else {
-                return Err(reply::ERROR);
-            };
-            require(u64::from(hot) + u64::from(warm) <= 80, reply::LRU_PERCENTAGES)?;
-            require(hot_factor > 0.0 && warm_factor > 0.0, reply::LRU_FACTORS)
-        }
-        (2.., b"mode") => require(matches!(arguments.get(1), b"flat" | b"segmented"), reply::ERROR),
-        (2.., b"temp_ttl") => require(parse_i64(arguments.get(1)).is_some(), reply::ERROR),
-        _ => Err(reply::ERROR),
+    let value = arguments.get(1);
+    if arguments.len >= 5 && arguments.begins(b"tune") {
+        let (Some(hot), Some(warm), Some(hot_factor), Some(warm_factor)) = (
+            parse_u32(value),
+            parse_u32(arguments.get(2)),
+            parse_f64(arguments.get(3)),
+            parse_f64(arguments.get(4)),
+        ) else {
+            return Err(reply::ERROR);
+        };
+        require(u64::from(hot) + u64::from(warm) <= 80, reply::LRU_PERCENTAGES)?;
+        require(hot_factor > 0.0 && warm_factor > 0.0, reply::LRU_FACTORS)
+    } else if arguments.len >= 2 && arguments.begins(b"mode") {
+        let known = abbreviates(value, b"flat") || abbreviates(value, b"segmented");
+        require(known, reply::ERROR)
+    } else if arguments.len >= 2 && arguments.begins(b"temp_ttl") {
+        require(parse_i32(value).is_some(), reply::ERROR)
+    } else {
+        Err(reply::ERROR)
     }
 }
 
 fn lru_crawler(arguments: &Arguments<'_>) -> Result<(), &'static str> {
     let value = arguments.get(1);
-    match (arguments.len, arguments.get(0)) {
-        (1, b"enable" | b"disable") => Ok(()),
-        (2, b"crawl") => require(are_classes(value), reply::BAD_CLASS),
-        (2, b"tocrawl") => require(parse_u32(value).is_some(), reply::BAD_FORMAT),
-        (2, b"sleep") => match parse_u32(value) {
-            None => Err(reply::BAD_FORMAT),
-            Some(microseconds) => require(microseconds <= 1_000_000, reply::CRAWLER_SLEEP),
-        },
+    match arguments.len {
+        1 => require(arguments.begins(b"enable") || arguments.begins(b"disable"), reply::ERROR),
+        2 if arguments.begins(b"crawl") => require(are_classes(value), reply::BAD_CLASS),
+        2 if arguments.begins(b"tocrawl") => require(parse_u32(value).is_some(), reply::BAD_FORMAT),
+        2 if arguments.begins(b"sleep") => {
+            let microseconds = parse_u32(value).ok_or(reply::BAD_FORMAT)?;
+            require(microseconds <= 1_000_000, reply::CRAWLER_SLEEP)
+        }
         _ => Err(reply::ERROR),
     }
 }
@@ -275,20 +312,32 @@ impl Dump<'_> {
     }
 }
 
+/// The settings of extstore, in the order in which memcached looks for an abbreviated one.
+const EXTSTORE: [&[u8]; 9] = [
+    b"item_size",
+    b"item_age",
+    b"low_ttl",
+    b"recache_rate",
+    b"compact_under",
+    b"drop_under",
+    b"max_sleep",
+    MAX_FRAG,
+    b"drop_unread",
+];
+/// The one that is no whole number.
+const MAX_FRAG: &[u8] = b"max_frag";
+
 fn extstore(arguments: &Arguments<'_>) -> Result<(), &'static str> {
     let value = arguments.get(1);
-    let valid = match (arguments.len, arguments.get(0)) {
-        (3.., b"free_memchunks") => {
-            parse_u32(value).is_some_and(|class| class < 64)
-                && parse_u32(arguments.get(2)).is_some()
+    let is_u32 = |token| parse_u32(token).is_some();
+    let valid = if arguments.len >= 3 && arguments.begins(b"free_memchunks") {
+        parse_u32(value).is_some_and(|class| class < 64) && is_u32(arguments.get(2))
+    } else {
+        match EXTSTORE.into_iter().find(|name| arguments.begins(name)) {
+            _ if arguments.len < 2 => false,
+            Some(MAX_FRAG) => is_number(value),
+            setting => setting.is_some() && is_u32(value),
         }
-        (
-            2..,
-            b"item_size" | b"item_age" | b"low_ttl" | b"recache_rate" | b"compact_under"
-            | b"drop_under" | b"max_sleep" | b"drop_unread",
-        ) => parse_u32(value).is_some(),
-        (2.., b"max_frag") => is_number(value),
-        _ => false,
     };
     require(valid, reply::ERROR)
 }

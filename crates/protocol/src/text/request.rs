@@ -38,7 +38,7 @@ pub struct Get {
     /// The reply shows cas ids (gets, gats).
     pub cas: bool,
     /// The items get this expiry time, as the client wrote it (gat, gats).
-    pub exptime: Option<i64>,
+    pub exptime: Option<i32>,
     /// No keys were parsed: they follow in the input, see [`parse_keys`](super::parse_keys).
     pub keys_follow: bool,
 }
@@ -52,8 +52,8 @@ pub struct Store<'a> {
     pub compare: Option<u64>,
     /// The client's flags.
     pub flags: u32,
-    /// The expiry time as the client wrote it.
-    pub exptime: i64,
+    /// The expiry time, cut to 32 bits as memcached does.
+    pub exptime: i32,
     /// No reply is wanted.
     pub noreply: bool,
     /// The value, without its line end.
@@ -82,7 +82,7 @@ pub struct Arithmetic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// The expiry time as the client wrote it.
-    pub exptime: i64,
+    pub exptime: i32,
     /// No reply is wanted.
     pub noreply: bool,
 }

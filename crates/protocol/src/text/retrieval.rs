@@ -5,7 +5,7 @@
 //! its length alone, never on how it was cut into packets.
 
 use super::{Frame, Get, Parsed, Request, refuse, request};
-use crate::scan::{find, find_separator, parse_i64};
+use crate::scan::{find, find_separator, parse_i32};
 use crate::{KEY_LEN_MAX, KeySink, LINE_LEN_MAX, Parse, Then, reply};
 
 /// What [`parse_keys`] found.
@@ -68,7 +68,7 @@ pub(super) fn gat<'a>(
     let Some((token, end)) = token_at(frame.line, prefix) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);
     };
-    let Some(exptime) = parse_i64(token) else {
+    let Some(exptime) = parse_i32(token) else {
         let has_key = frame.line[end..].iter().any(|&byte| byte != b' ');
         let reply = if has_key { reply::INVALID_EXPTIME } else { reply::BAD_FORMAT };
         return refuse(reply, frame.consumed);
@@ -126,7 +126,7 @@ pub(super) fn long_line<'a>(input: &[u8]) -> Option<Parsed<'a>> {
     let refuse = |reply, consumed| Parse::Refused { reply, consumed, then: Then::SkipLine };
     Some(match token_at(line, prefix).filter(|&(_, end)| end < line.len()) {
         None => refuse(reply::BAD_FORMAT, line.len()),
-        Some((token, end)) => match parse_i64(token) {
+        Some((token, end)) => match parse_i32(token) {
             Some(exptime) => keys_follow(end, Get { exptime: Some(exptime), ..get }),
             None => refuse(reply::INVALID_EXPTIME, end),
         },

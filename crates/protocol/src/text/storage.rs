@@ -4,7 +4,7 @@
 
 use super::{Frame, Parsed, Request, Store, TRAILER, is_noreply, refuse};
 use crate::meta::{Flags, Meta, Verb as MetaVerb};
-use crate::scan::{Tokens, parse_i64, parse_u32, parse_u64};
+use crate::scan::{Tokens, parse_c_number, parse_i32, parse_u64};
 use crate::{KEY_LEN_MAX, KeySink, Parse, StoreMode, Then, VALUE_LEN_MAX, reply};
 
 /// A storage command.
@@ -103,20 +103,25 @@ fn with_value<'a>(
     }
 }
 
-/// memcached reads lengths into an `int` and takes no longer token than one of those has.
 fn parse_length(token: &[u8]) -> Option<usize> {
-    if token.len() > 11 {
-        return None;
-    }
-    let length = usize::try_from(parse_u64(token)?).ok()?;
+    let length = usize::try_from(parse_i32(token)?).ok()?;
     (length <= VALUE_LEN_MAX).then_some(length)
 }
 
-/// Flags have 32 bits. memcached cuts off higher ones without a word; that is refused here.
+/// Flags have 32 bits; memcached cuts off higher ones without a word, and clients rely on it.
 fn parse_flags(token: &[u8]) -> Option<u32> {
-    parse_u32(token.strip_prefix(b"+").unwrap_or(token))
+    let (negative, number) = parse_c_number(token)?;
+    let number = if negative { number.wrapping_neg() } else { number };
+    // What stays negative is refused.
+    (!negative || number as i64 >= 0).then_some(number as u32)
 }
 
-fn parse_exptime(token: &[u8]) -> Option<i64> {
-    parse_i64(token.strip_prefix(b"+").unwrap_or(token))
+/// A time of 64 bits, of which memcached keeps the lower 32 with their sign: some clients write -1 as
+/// 4294967295.
+fn parse_exptime(token: &[u8]) -> Option<i32> {
+    let time = match parse_c_number(token)? {
+        (true, number) => 0i64.checked_sub_unsigned(number)?,
+        (false, number) => i64::try_from(number).ok()?,
+    };
+    Some(time as i32)
 }

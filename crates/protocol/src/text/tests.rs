@@ -61,7 +61,7 @@ fn storage_waits_for_its_value() {
 fn wrong_storage_requests_swallow_their_value() {
     for (line, reply) in [
         (&b"set k x 0 3\r\n"[..], reply::BAD_FORMAT),
-        (b"set k 4294967296 0 3\r\n", reply::BAD_FORMAT),
+        (b"set k 18446744073709551616 0 3\r\n", reply::BAD_FORMAT),
         (b"cas k 0 0 3\r\n", reply::BAD_FORMAT),
         (b"add k x 0 3 noreply\r\n", ""),
     ] {

@@ -2,11 +2,11 @@
 //! get, so none of them has to be taken up again half-way except in the middle of a long value.
 //! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
 
-use super::{Executed, Execution, Unready, conclude, engine_mode, put_value};
+use super::{Executed, Execution, IfRefused, Unready, conclude, engine_mode, put_value};
 use crate::net::OutputBuffer;
 use larder_engine::{
-    Arith, Counted, Create, Delete as EngineDelete, Deleted, Expiry, Get as EngineGet, Item, Key,
-    Refusal as EngineRefusal, Store as EngineStore, Stored, Value,
+    Arith, Counted, Create, Delete as EngineDelete, Deleted, Item, Key, Refusal as EngineRefusal,
+    Store as EngineStore, Stored, Value,
 };
 use larder_protocol::StoreMode;
 use larder_protocol::binary::{
@@ -81,11 +81,7 @@ fn execute_rare(
         }
         Command::Flush { .. } if !x.context.switches().flush => error(x, head, Status::AuthError),
         Command::Flush { exptime, quiet } => {
-            let at = if exptime > 0 { expiry_of(x, exptime).seconds() } else { None };
-            // No item is older than the server.
-            if at.is_none_or(|at| at > x.context.started) {
-                x.settle(x.session.flush_all(at))?;
-            }
+            x.flush(exptime.into())?;
             ok(x, head, quiet, 0)
         }
         Command::Stat(arguments) => stat(x, head, arguments),
@@ -110,18 +106,34 @@ pub(crate) fn refuse_value(
     keys: &[Key<'_>],
     value_len: usize,
 ) -> Option<Executed> {
-    match (&request.command, keys) {
-        (Command::Store(store), [key]) => x.is_too_large(key, value_len).then(|| {
-            let executed = too_large(x, request.head, store.mode, key);
-            conclude(executed, |refusal| refused(x, request, refusal))
-        }),
-        _ => None,
+    let (Command::Store(store), [key]) = (&request.command, keys) else { return None };
+    match x.refuse_large(key, value_len, if_refused(store)) {
+        Ok(false) => None,
+        Ok(true) => Some(error(x, request.head, Status::TooLarge)),
+        Err(unready) => Some(conclude(Err(unready), |refusal| refused(x, request, refusal))),
     }
 }
 
-/// Replies that there is no memory to receive a value.
-pub(crate) fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>) {
-    error_text(x, request.head, Status::OutOfMemory, NO_MEMORY_STORING);
+/// Refuses a storage request whose value there is no memory to receive.
+pub(crate) fn no_memory(
+    x: &mut Execution<'_, '_>,
+    request: &Request<'_>,
+    keys: &[Key<'_>],
+) -> Executed {
+    if let (Command::Store(store), [key]) = (&request.command, keys)
+        && let Err(Unready::Again) = x.leave(key, if_refused(store))
+    {
+        return Executed::Again;
+    }
+    error_text(x, request.head, Status::OutOfMemory, NO_MEMORY_STORING)
+}
+
+/// memcached removes the old value for set alone, with a cas id too.
+fn if_refused(request: &Store<'_>) -> IfRefused {
+    match request.mode {
+        StoreMode::Set => IfRefused::Remove,
+        _ => IfRefused::Keep,
+    }
 }
 
 /// Replies that what a request did was not kept, or what it found.
@@ -159,11 +171,6 @@ fn put_error(output: &mut OutputBuffer<'_>, head: Head, status: Status, text: &s
     output.extend(text.as_bytes());
 }
 
-/// Expiry times are unsigned here: what a client means as negative is a time in 2106.
-fn expiry_of(x: &Execution<'_, '_>, exptime: u32) -> Expiry {
-    x.expiry(i64::from(exptime))
-}
-
 #[inline]
 fn get(
     x: &mut Execution<'_, '_>,
@@ -173,10 +180,7 @@ fn get(
 ) -> Result<Executed, Unready> {
     let found = match get.exptime {
         None => x.settle(x.session.get(key))?,
-        Some(exptime) => {
-            let touch = EngineGet { touch: Some(expiry_of(x, exptime)), ..EngineGet::default() };
-            x.settle(x.session.get_with(key, &touch))?.map(|got| got.item)
-        }
+        Some(exptime) => x.touch(key, x.expiry(exptime))?,
     };
     x.context.prefixes.get(key.bytes(), found.is_some());
     let shown_key = if get.with_key { key.bytes() } else { &[] };
@@ -227,8 +231,7 @@ fn touch(
     exptime: u32,
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
-    let touch = EngineGet { touch: Some(expiry_of(x, exptime)), ..EngineGet::default() };
-    let found = x.settle(x.session.get_with(key, &touch))?.map(|got| got.item);
+    let found = x.touch(key, x.expiry(exptime))?;
     x.context.prefixes.get(key.bytes(), found.is_some());
     Ok(match found {
         Some(item) => {
@@ -255,10 +258,9 @@ fn store(
         mode: engine_mode(mode),
         compare: request.compare,
         value: value.unwrap_or(Value::Bytes(request.value)),
-        ..EngineStore::set(&[], request.flags, expiry_of(x, request.exptime))
+        ..EngineStore::set(&[], request.flags, x.expiry(request.exptime))
     };
-    let piece_len = store.value.len();
-    let status = match x.settle(x.session.store(key, store))? {
+    let status = match x.put(key, store, if_refused(request))? {
         Stored::Stored { cas, .. } => return Ok(ok(x, head, request.quiet, cas)),
         Stored::Exists => Status::Exists,
         Stored::NotFound => Status::NotFound,
@@ -267,25 +269,9 @@ fn store(
             StoreMode::Replace => Status::NotFound,
             _ => Status::NotStored,
         },
-        // What is appended fits, but the sum does not.
-        Stored::TooLarge if grows && !x.is_too_large(key, piece_len) => Status::NotStored,
-        Stored::TooLarge => return too_large(x, head, request.mode, key),
+        Stored::TooLarge => Status::TooLarge,
     };
     Ok(error(x, head, status))
-}
-
-/// Refuses a value that is larger than an item may be. A set that fails so leaves no old value
-/// behind: the client believes it is gone.
-fn too_large(
-    x: &mut Execution<'_, '_>,
-    head: Head,
-    mode: StoreMode,
-    key: &Key<'_>,
-) -> Result<Executed, Unready> {
-    if mode == StoreMode::Set {
-        x.settle(x.session.delete(key, &EngineDelete::default()))?;
-    }
-    Ok(error(x, head, Status::TooLarge))
 }
 
 fn delete(
@@ -314,7 +300,7 @@ fn arithmetic(
 ) -> Result<Executed, Unready> {
     let create = request
         .create
-        .map(|create| Create { initial: create.initial, expiry: expiry_of(x, create.exptime) });
+        .map(|create| Create { initial: create.initial, expiry: x.expiry(create.exptime) });
     let arith = Arith {
         decrement: request.decrement,
         delta: request.delta,

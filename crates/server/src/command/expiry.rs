@@ -1,6 +1,6 @@
 //! How clients write expiry times, and what is meant: 0 is never, a negative time is already
-//! over, up to 30 days counts from now, anything else is an absolute time. Unlike in memcached
-//! absolute times work beyond 2038; those that do not even fit 2106 are cut down to it.
+//! over, up to 30 days counts from now, anything else is an absolute time. In text and meta commands times
+//! have 32 bits with a sign, as in memcached; in the binary protocol they have no sign, and reach to 2106.
 
 use larder_engine::{Expiry, UnixSeconds};
 
@@ -20,15 +20,11 @@ pub(crate) fn expiry(exptime: i64, now: UnixSeconds, started: UnixSeconds) -> Ex
 }
 
 /// The seconds to live below which an item is to be recached, for a meta `R` token.
-pub(crate) fn recache_below(exptime: i64, now: UnixSeconds) -> u32 {
-    match exptime {
+pub(crate) fn recache_below(exptime: i32, now: UnixSeconds) -> u32 {
+    match i64::from(exptime) {
         ..=0 => 0,
         1..=RELATIVE_MAX => exptime as u32,
-        _ => u32::try_from(exptime - i64::from(now)).unwrap_or(if exptime > i64::from(now) {
-            u32::MAX
-        } else {
-            0
-        }),
+        exptime => u32::try_from(exptime - i64::from(now)).unwrap_or(0),
     }
 }
 
@@ -60,7 +56,7 @@ mod tests {
         assert_eq!(recache_below(0, NOW), 0);
         assert_eq!(recache_below(30, NOW), 30);
         assert_eq!(recache_below(2_592_001, NOW), 0);
-        assert_eq!(recache_below(i64::from(NOW) + 5, NOW), 5);
-        assert_eq!(recache_below(i64::MAX, NOW), u32::MAX);
+        assert_eq!(recache_below(NOW as i32 + 5, NOW), 5);
+        assert_eq!(recache_below(i32::MAX, NOW), i32::MAX as u32 - NOW);
     }
 }

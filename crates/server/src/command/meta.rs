@@ -1,10 +1,10 @@
 //! Meta commands. What a reply carries and in which order follows the flags of the command.
 
-use super::{Executed, Execution, Unready, engine_mode, put_value, recache_below};
+use super::{Executed, Execution, IfRefused, Unready, engine_mode, put_value, recache_below};
 use crate::net::OutputBuffer;
 use larder_engine::{
-    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, Recache, Store, Stored,
-    UnixSeconds, Value, Vivify,
+    Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, ReadCount, Recache,
+    Store, Stored, UnixSeconds, Value, Vivify,
 };
 use larder_protocol::StoreMode;
 use larder_protocol::meta::{Flags, Meta, Verb};
@@ -28,13 +28,9 @@ pub(super) fn execute(
             return Ok(x.say(refusal));
         }
     };
-    let mut decoded = [0; base64::DECODED_KEY_MAX];
-    let key = match keys {
-        [key] => *key,
-        _ => match base64::decode(command.key, &mut decoded) {
-            Some(key) => x.session.key(key),
-            None => return Ok(x.say(reply::KEY_NOT_DECODED)),
-        },
+    let mut decoded = DECODED;
+    let Some(key) = key_of(x, command, keys, &mut decoded) else {
+        return Ok(x.say(reply::KEY_NOT_DECODED));
     };
     let target = Target { command, flags: &flags, key: &key };
     match command.verb {
@@ -42,6 +38,22 @@ pub(super) fn execute(
         Verb::Delete => delete(x, &target),
         Verb::Arithmetic => arithmetic(x, &target),
         Verb::Get | Verb::Debug => get(x, &target),
+    }
+}
+
+/// Room for a key that is sent in base64.
+const DECODED: [u8; base64::DECODED_KEY_MAX] = [0; base64::DECODED_KEY_MAX];
+
+/// The key of a command, of which `keys` has what stands there as it is.
+fn key_of<'k>(
+    x: &Execution<'_, '_>,
+    command: &Meta<'_>,
+    keys: &[Key<'k>],
+    decoded: &'k mut [u8],
+) -> Option<Key<'k>> {
+    match keys {
+        [key] => Some(*key),
+        _ => base64::decode(command.key, decoded).map(|key| x.session.key(key)),
     }
 }
 
@@ -85,7 +97,7 @@ impl Target<'_, '_> {
     }
 
     /// The expiry of an item that this command creates: of `N` and `T` the later one counts.
-    fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i64) -> Expiry {
+    fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i32) -> Expiry {
         let last = self.command.tokens().filter(|token| matches!(token[0], b'N' | b'T')).last();
         match (last.map(|token| token[0]), self.flags.ttl) {
             (Some(b'T'), Some(ttl)) => x.expiry(ttl),
@@ -185,7 +197,9 @@ fn put_status(x: &mut Execution<'_, '_>, status: &[u8], target: &Target<'_, '_>)
 fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, Unready> {
     let flags = target.flags;
     let now = x.session.now();
+    let touches = flags.ttl.is_some();
     let get = Get {
+        counted_as: if touches { ReadCount::TouchIfFound } else { ReadCount::Get },
         no_bump: flags.has(b'u'),
         touch: flags.ttl.map(|ttl| x.expiry(ttl)),
         vivify: flags
@@ -283,17 +297,13 @@ fn set(
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
-    let stored = x.settle(x.session.store(target.key, store))?;
-    if !matches!(stored, Stored::Stored { .. }) && x.is_too_large(target.key, given) {
-        return too_large(x, target.key);
-    }
-    let (status, cas, size): (&[u8], _, _) = match stored {
+    let (status, cas, size): (&[u8], _, _) = match x.put(target.key, store, IfRefused::Remove)? {
         Stored::Stored { .. } if target.quiet() => return Ok(Executed::Done),
         Stored::Stored { cas, size } => (b"HD", cas, size),
         Stored::Exists => (b"EX", 0, given),
         Stored::NotFound if overwrites => (b"NF", 0, given),
-        // What is too large here has grown to it.
-        Stored::NotStored | Stored::NotFound | Stored::TooLarge => (b"NS", 0, given),
+        Stored::NotStored | Stored::NotFound => (b"NS", 0, given),
+        Stored::TooLarge => return Ok(x.say(reply::TOO_LARGE)),
     };
     put_line(x.output, status, target, |line, token| match token[0] {
         b'c' => line.flag(b'c', cas),
@@ -303,31 +313,35 @@ fn set(
     Ok(Executed::Done)
 }
 
-/// Refuses a value that is larger than an item may be. Whatever the mode, no old value stays
-/// behind.
-fn too_large(x: &mut Execution<'_, '_>, key: &Key<'_>) -> Result<Executed, Unready> {
-    x.settle(x.session.delete(key, &Delete::default()))?;
-    Ok(x.say(reply::TOO_LARGE))
-}
-
-/// Refuses an `ms` before its value has arrived: its flags are wrong, or the value is too large.
+/// Refuses an `ms` before its value has arrived: its flags are wrong, or the value is too large. The reply, or
 /// `None` if nothing is wrong.
 pub(super) fn refuse_value(
     x: &mut Execution<'_, '_>,
     command: &Meta<'_>,
     keys: &[Key<'_>],
     value_len: usize,
-) -> Option<Result<Executed, Unready>> {
+) -> Result<Option<&'static str>, Unready> {
     if let Err(refusal) = Flags::parse(command) {
         x.counters.malformed.bump();
-        return Some(Ok(x.say(refusal)));
+        return Ok(Some(refusal));
     }
-    let mut decoded = [0; base64::DECODED_KEY_MAX];
-    let key = match keys {
-        [key] => *key,
-        _ => x.session.key(base64::decode(command.key, &mut decoded)?),
-    };
-    x.is_too_large(&key, value_len).then(|| too_large(x, &key))
+    let mut decoded = DECODED;
+    let Some(key) = key_of(x, command, keys, &mut decoded) else { return Ok(None) };
+    let too_large = x.refuse_large(&key, value_len, IfRefused::Remove)?;
+    Ok(too_large.then_some(reply::TOO_LARGE))
+}
+
+/// Refuses an `ms` whose value there is no memory to receive.
+pub(super) fn refuse_for_memory(
+    x: &mut Execution<'_, '_>,
+    command: &Meta<'_>,
+    keys: &[Key<'_>],
+) -> Result<(), Unready> {
+    let mut decoded = DECODED;
+    match key_of(x, command, keys, &mut decoded) {
+        Some(key) => x.leave(&key, IfRefused::Remove),
+        None => Ok(()),
+    }
 }
 
 fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, Unready> {
@@ -339,6 +353,7 @@ fn delete(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed
         expiry: flags.ttl.filter(|_| keeps).map(|ttl| x.expiry(ttl)),
         clear_value: flags.has(b'x'),
         cas: flags.cas,
+        uncounted: false,
     };
     Ok(match x.settle(x.session.delete(target.key, &delete))? {
         Deleted::Deleted if target.quiet() => Executed::Done,
@@ -404,29 +419,35 @@ fn old_expiry(
     if target.flags.ttl.is_none() || first.is_none_or(|token| token[0] != b't') {
         return Ok(None);
     }
-    let get = Get { no_bump: true, ..Get::default() };
+    let get = Get { no_bump: true, counted_as: ReadCount::Nothing, ..Get::default() };
     Ok(x.settle(x.session.get_with(target.key, &get))?.map(|got| got.item.expiry()))
 }
 
 /// `me`: what is known of an item, for people.
 fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Result<Executed, Unready> {
-    let mut decoded = [0; base64::DECODED_KEY_MAX];
-    let bytes = match (command.base64, command.key) {
-        (true, key) => base64::decode(key, &mut decoded),
-        (false, key) => Some(key),
-    };
-    let Some(bytes) = bytes.filter(|_| command.key.len() <= KEY_LEN_MAX) else {
+    if command.key.len() > KEY_LEN_MAX {
         return Ok(x.say(reply::BAD_FORMAT));
+    }
+    let mut decoded = DECODED;
+    let key = if command.base64 { base64::decode(command.key, &mut decoded) } else { None };
+    // memcached looks at the `b` only if another flag follows it. Here that matters only to a key that is no
+    // base64.
+    let base64 = key.is_some();
+    let bytes = match key {
+        None if command.base64 && command.tokens().count() > 1 => {
+            return Ok(x.say(reply::BAD_FORMAT));
+        }
+        key => key.unwrap_or(command.key),
     };
     let key = x.session.key(bytes);
-    let get = Get { no_bump: true, ..Get::default() };
+    let get = Get { no_bump: true, counted_as: ReadCount::Nothing, ..Get::default() };
     let Some(got) = x.settle(x.session.get_with(&key, &get))? else {
         return Ok(x.say(reply::META_MISS));
     };
     let (item, now) = (got.item, x.session.now());
     let mut line = Line { room: x.output.room(LINE_MAX), len: 0 };
     line.text(b"ME ");
-    line.plain_or_base64(bytes, command.base64);
+    line.plain_or_base64(bytes, base64);
     line.text(b" exp=");
     match item.expiry().remaining(now) {
         None => line.text(b"-1"),

@@ -6,6 +6,7 @@ pub(crate) mod binary;
 mod context;
 mod dump;
 mod expiry;
+mod intent;
 pub(crate) mod meta;
 mod points;
 mod prefix;
@@ -17,11 +18,12 @@ pub use context::{CounterTotals, Hooks, ServerContext, Switches};
 pub(crate) use dump::Dump;
 pub(crate) use expiry::expiry;
 use expiry::recache_below;
+use intent::IfRefused;
 pub(crate) use points::Points;
 pub(crate) use prefix::PrefixStats;
 
 use crate::net::OutputBuffer;
-use larder_engine::{CommitPoint, Expiry, Item, ItemHandle, Key, Outcome, Refusal, Session};
+use larder_engine::{CommitPoint, Expiry, Item, ItemHandle, Outcome, Refusal, Session};
 use larder_protocol::StoreMode;
 use larder_protocol::text::Get;
 
@@ -63,15 +65,10 @@ impl Execution<'_, '_> {
         }
     }
 
-    /// Whether no item with this key can have a value of `len` bytes, whatever is stored already.
-    fn is_too_large(&self, key: &Key<'_>, len: usize) -> bool {
-        len > self.context.engine().max_value_len(key.bytes().len())
-    }
-
     /// The expiry that `exptime` means now.
     #[inline]
-    fn expiry(&self, exptime: i64) -> Expiry {
-        expiry(exptime, self.session.now(), self.context.started)
+    fn expiry(&self, exptime: impl Into<i64>) -> Expiry {
+        expiry(exptime.into(), self.session.now(), self.context.started)
     }
 }
 

@@ -4,7 +4,7 @@
 use super::{Dump, Executed, Execution};
 use crate::net::OutputBuffer;
 use larder_protocol::reply;
-use larder_protocol::scan::{Tokens, parse_u32};
+use larder_protocol::scan::{Tokens, abbreviates, parse_u32};
 use std::fmt::{self, Write};
 
 /// memcached has slab classes below this.
@@ -20,10 +20,15 @@ impl Write for Formatter<'_, '_> {
     }
 }
 
+/// The groups that memcached knows by the beginnings of their names; the others it wants whole. In its order.
+const ABBREVIATED: [&[u8]; 6] =
+    [b"reset", b"detail", b"settings", b"cachedump", b"conns", b"extstore"];
+
 /// Executes `stats arguments`.
 pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
     let mut tokens = Tokens::new(arguments);
     let group = tokens.next().unwrap_or(b"");
+    let group = ABBREVIATED.into_iter().find(|name| abbreviates(group, name)).unwrap_or(group);
     match group {
         b"reset" => {
             x.context.reset_stats();
@@ -46,13 +51,14 @@ fn detail(x: &mut Execution<'_, '_>, argument: &[u8]) {
     if !x.context.switches().dump {
         return x.output.extend(reply::DETAIL_NOT_ALLOWED.as_bytes());
     }
-    match argument {
-        b"on" | b"off" => {
-            x.context.prefixes.enable(argument == b"on");
-            x.output.extend(reply::OK.as_bytes());
-        }
-        b"dump" => x.output.extend(&x.context.prefixes.dump()),
-        _ => x.output.extend(reply::DETAIL_USAGE.as_bytes()),
+    let (on, off) = (abbreviates(argument, b"on"), abbreviates(argument, b"off"));
+    if on || off {
+        x.context.prefixes.enable(on);
+        x.output.extend(reply::OK.as_bytes());
+    } else if abbreviates(argument, b"dump") {
+        x.output.extend(&x.context.prefixes.dump());
+    } else {
+        x.output.extend(reply::DETAIL_USAGE.as_bytes());
     }
 }
 

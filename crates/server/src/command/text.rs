@@ -1,11 +1,11 @@
 //! Classic text commands.
 
 use super::{
-    Dump, Executed, Execution, LongValue, Unready, conclude, engine_mode, meta, put_value, stats,
+    Dump, Executed, Execution, IfRefused, LongValue, Unready, conclude, engine_mode, meta,
+    put_value, stats,
 };
 use larder_engine::{
-    Arith, Counted, Delete, Deleted, Get as EngineGet, Item, Key, Refusal, Store as EngineStore,
-    Stored, Value,
+    Arith, Counted, Delete, Deleted, Item, Key, Refusal, Store as EngineStore, Stored, Value,
 };
 use larder_protocol::StoreMode;
 use larder_protocol::meta::Verb;
@@ -46,14 +46,37 @@ pub(crate) fn refuse_value(
     keys: &[Key<'_>],
     value_len: usize,
 ) -> Option<Executed> {
-    let executed = match (request, keys) {
-        (Request::Store(store), [key]) => {
-            x.is_too_large(key, value_len).then(|| too_large(x, store, key))
-        }
-        (Request::Meta(command), keys) => meta::refuse_value(x, command, keys, value_len),
-        _ => None,
+    let too_large = match (request, keys) {
+        (Request::Store(store), [key]) => x.refuse_large(key, value_len, if_refused(store)),
+        (Request::Meta(command), keys) => match meta::refuse_value(x, command, keys, value_len) {
+            Ok(None) => Ok(false),
+            Ok(Some(reply)) => return Some(x.say(reply)),
+            Err(unready) => Err(unready),
+        },
+        _ => return None,
     };
-    executed.map(|executed| conclude(executed, |refusal| refused(x, request, refusal)))
+    match too_large {
+        Ok(false) => None,
+        Ok(true) => Some(x.say_unless(is_noreply(request), reply::TOO_LARGE)),
+        Err(unready) => Some(conclude(Err(unready), |refusal| refused(x, request, refusal))),
+    }
+}
+
+/// Refuses a storage request whose value there is no memory to receive.
+pub(crate) fn no_memory(
+    x: &mut Execution<'_, '_>,
+    request: &Request<'_>,
+    keys: &[Key<'_>],
+) -> Executed {
+    let refused = match (request, keys) {
+        (Request::Store(store), [key]) => x.leave(key, if_refused(store)),
+        (Request::Meta(command), keys) => meta::refuse_for_memory(x, command, keys),
+        _ => Ok(()),
+    };
+    match refused {
+        Err(Unready::Again) => Executed::Again,
+        _ => x.say_unless(is_noreply(request), reply::NO_MEMORY_STORING),
+    }
 }
 
 /// Replies that the engine refused, unless the client wants no reply.
@@ -187,10 +210,7 @@ pub(crate) fn answer_keys(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]
         }
         let found = match get.exptime {
             None => x.settle(x.session.get(key)),
-            Some(exptime) => {
-                let touch = EngineGet { touch: Some(x.expiry(exptime)), ..EngineGet::default() };
-                x.settle(x.session.get_with(key, &touch)).map(|got| got.map(|got| got.item))
-            }
+            Some(exptime) => x.touch(key, x.expiry(exptime)),
         };
         let found = match found {
             Ok(found) => found,
@@ -238,33 +258,24 @@ fn store(
     x.context.prefixes.set(key.bytes());
     let (mode, compare) = (engine_mode(request.mode), request.compare);
     let value = value.unwrap_or(Value::Bytes(request.value));
-    let given = value.len();
     let plain = EngineStore::set(&[], request.flags, x.expiry(request.exptime));
-    let stored = x.settle(x.session.store(key, EngineStore { mode, compare, value, ..plain }))?;
-    if !matches!(stored, Stored::Stored { .. }) && x.is_too_large(key, given) {
-        return too_large(x, request, key);
-    }
-    let line = match stored {
+    let store = EngineStore { mode, compare, value, ..plain };
+    let line = match x.put(key, store, if_refused(request))? {
         Stored::Stored { .. } => reply::STORED,
-        // What is too large here has grown to it.
-        Stored::NotStored | Stored::TooLarge => reply::NOT_STORED,
+        Stored::NotStored => reply::NOT_STORED,
         Stored::Exists => reply::EXISTS,
         Stored::NotFound => reply::NOT_FOUND,
+        Stored::TooLarge => reply::TOO_LARGE,
     };
     Ok(x.say_unless(request.noreply, line))
 }
 
-/// Refuses a value that is larger than an item may be. A set that fails so leaves no old value
-/// behind: the client believes it is gone.
-fn too_large(
-    x: &mut Execution<'_, '_>,
-    request: &Store<'_>,
-    key: &Key<'_>,
-) -> Result<Executed, Unready> {
-    if request.mode == StoreMode::Set && request.compare.is_none() {
-        x.settle(x.session.delete(key, &Delete::default()))?;
+/// memcached removes the old value for set alone.
+fn if_refused(request: &Store<'_>) -> IfRefused {
+    match (request.mode, request.compare) {
+        (StoreMode::Set, None) => IfRefused::Remove,
+        _ => IfRefused::Keep,
     }
-    Ok(x.say_unless(request.noreply, reply::TOO_LARGE))
 }
 
 fn delete(
@@ -310,8 +321,7 @@ fn arithmetic(
 }
 
 fn touch(x: &mut Execution<'_, '_>, request: &Touch, key: &Key<'_>) -> Result<Executed, Unready> {
-    let get = EngineGet { touch: Some(x.expiry(request.exptime)), ..EngineGet::default() };
-    let touched = x.settle(x.session.get_with(key, &get))?.is_some();
+    let touched = x.touch(key, x.expiry(request.exptime))?.is_some();
     let line = if touched { reply::TOUCHED } else { reply::NOT_FOUND };
     Ok(x.say_unless(request.noreply, line))
 }
@@ -322,8 +332,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
             x.say_unless(noreply, reply::FLUSH_NOT_ALLOWED)
         }
         Admin::FlushAll { exptime, noreply } => {
-            let at = (exptime > 0).then(|| x.expiry(exptime).seconds()).flatten();
-            x.settle(x.session.flush_all(at))?;
+            x.flush(exptime.into())?;
             x.say_unless(noreply, reply::OK)
         }
         Admin::Verbosity { level, noreply } => {

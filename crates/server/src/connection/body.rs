@@ -167,7 +167,11 @@ impl Worker {
                 Err(Unready::Again) => return Step::Stop(Flow::Park),
                 Ok(Some(large)) => Memory::Large(large),
                 Ok(None) | Err(Unready::Refused(_)) => {
-                    D::no_memory(&mut self.execution(output), request);
+                    let mut x = self.execution(output);
+                    if let Executed::Again = D::no_memory(&mut x, request, keys) {
+                        return Step::Stop(Flow::Park);
+                    }
+                    connection.withhold_output(&mut x, start, D::not_kept(request), false);
                     input.consume(header);
                     connection.state = State::Swallow(value + trailer);
                     return Step::Next;
@@ -211,9 +215,14 @@ impl Worker {
         let start = output.len();
         let mut x = self.execution(output);
         if !received {
+            let missing = body.missing();
+            if let Executed::Again = D::no_memory(&mut x, &request, &keys) {
+                return Step::Stop(Flow::Park);
+            }
             self.counters.buffers_refused.bump();
-            D::no_memory(&mut x, &request);
-            connection.state = State::Swallow(body.missing());
+            let repair = D::not_kept(&request);
+            connection.state = State::Swallow(missing);
+            connection.withhold_output(&mut x, start, repair, false);
             return Step::Next;
         }
         if !body.has_good_trailer() {

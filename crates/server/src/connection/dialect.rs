@@ -46,8 +46,12 @@ pub(super) trait Dialect: Sized {
         value_len: usize,
     ) -> Option<Executed>;
 
-    /// Replies that there is no memory to receive a value.
-    fn no_memory(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
+    /// Refuses a storage request whose value there is no memory to receive.
+    fn no_memory(
+        x: &mut Execution<'_, '_>,
+        request: &Self::Request<'_>,
+        keys: &[Key<'_>],
+    ) -> Executed;
 
     /// Replies that what follows a value is not what must follow it.
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
@@ -106,10 +110,8 @@ impl Dialect for Text {
         command::text::refuse_value(x, request, keys, value_len)
     }
 
-    fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>) {
-        if !is_noreply(request) {
-            x.output.extend(reply::NO_MEMORY_STORING.as_bytes());
-        }
+    fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>, keys: &[Key<'_>]) -> Executed {
+        command::text::no_memory(x, request, keys)
     }
 
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Request<'_>) {
@@ -177,8 +179,12 @@ impl Dialect for Binary {
         command::binary::refuse_value(x, request, keys, value_len)
     }
 
-    fn no_memory(x: &mut Execution<'_, '_>, request: &binary::Request<'_>) {
-        command::binary::no_memory(x, request);
+    fn no_memory(
+        x: &mut Execution<'_, '_>,
+        request: &binary::Request<'_>,
+        keys: &[Key<'_>],
+    ) -> Executed {
+        command::binary::no_memory(x, request, keys)
     }
 
     /// Nothing follows a value.

@@ -3,9 +3,11 @@
 //! pieces, output is not taken, or values are long.
 
 mod commits;
+mod counters;
 mod flow;
 mod gates;
 mod loops;
+mod refusals;
 mod table;
 
 use super::{Connection, Worker};

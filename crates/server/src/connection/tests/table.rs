@@ -25,8 +25,8 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Undoes the escapes of the table.
-fn bytes(text: &str) -> Vec<u8> {
+/// Undoes the escapes of a table.
+pub(super) fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
