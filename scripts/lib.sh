@@ -52,7 +52,7 @@ need_rust() {
 # Ruby's libraries have no command to look for.
 ruby_has() { command -v ruby >/dev/null && ruby -e "$1" >/dev/null 2>&1; }
 
-# The clients that the tests run. Their libraries from PyPI, npm and the Go proxy are fetched by the
+# The clients that the tests run. Their libraries from PyPI, npm, Maven Central and the Go proxy are fetched by the
 # suites themselves, in the versions that their lock files name.
 need_clients() {
     local packages=()
@@ -64,6 +64,8 @@ need_clients() {
     command -v go >/dev/null || packages+=(golang-go)
     command -v node >/dev/null || packages+=(nodejs)
     command -v npm >/dev/null || packages+=(npm)
+    command -v javac >/dev/null || packages+=(default-jdk-headless)
+    command -v mvn >/dev/null || packages+=(maven)
     python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
     [ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
 }

@@ -4,9 +4,9 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 
 import dropin
+import pythons
 import raw
 import throttle
 from harness import HOST, ROOT, SCRATCH, Server, check, forward, link_named_memcached, run
@@ -41,57 +41,6 @@ def memccapable(report, binary):
                 report.fail(name, result)
         with report.case(f"all {cases} cases of {protocol} ran"):
             check(len(lines) >= cases, done.stdout[-300:])
-
-
-def python_environment():
-    """A virtual environment with the pinned packages; made again when the pins change."""
-    home = SCRATCH / "python"
-    pins = (CLIENTS / "python" / "requirements.txt").read_text()
-    made_from = home / "made-from.txt"
-    if not made_from.exists() or made_from.read_text() != pins:
-        shutil.rmtree(home, ignore_errors=True)
-        run(["python3", "-m", "venv", home])
-        requirements = CLIENTS / "python" / "requirements.txt"
-        run([home / "bin" / "pip", "install", "--quiet", "-r", requirements])
-        # The wheel has no tests: they come from the source package of the same version.
-        version = re.search(r"^pymemcache==(\S+)", pins, re.MULTILINE).group(1)
-        source = ["--no-deps", "--no-binary", ":all:", "-d", home, f"pymemcache=={version}"]
-        run([home / "bin" / "pip", "download", "--quiet", *source])
-        with tarfile.open(next(home.glob("pymemcache-*.tar.gz"))) as archive:
-            archive.extractall(home)
-        made_from.write_text(pins)
-    return home
-
-
-def pymemcache(report, binary):
-    """pymemcache's own integration tests, from its source package."""
-    home = python_environment()
-    tests = next(home.glob("pymemcache-*/pymemcache/test"))
-    with Server(binary, name="pymemcache") as server:
-        # `addopts` is emptied: the package's own asks for a coverage plug-in and for unit tests.
-        command = [home / "bin" / "python", "-m", "pytest", "-m", "integration", "-o", "addopts="]
-        command += ["--server", HOST, "--port", server.port, "-p", "no:cacheprovider", "-rA", "-q"]
-        output = home / "pytest.txt"
-        with open(output, "w", encoding="utf-8") as out:
-            subprocess.run(
-                [str(part) for part in (*command, "test_integration.py")],
-                cwd=tests,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                timeout=300,
-                check=False,
-            )
-    text = output.read_text(encoding="utf-8", errors="replace")
-    outcomes = re.findall(r"^(PASSED|FAILED|ERROR) \S*?::(.*)$", text, re.MULTILINE)
-    for outcome, name in outcomes:
-        if outcome == "PASSED":
-            report.ok(name)
-        else:
-            report.fail(name, outcome)
-    with report.case("the whole suite ran"):
-        check(len(outcomes) >= 90, f"{len(outcomes)} tests: {text[-400:]}")
-    report.note("skipped by the package itself: test_tls")
 
 
 def dalli(report, binary):
@@ -164,9 +113,26 @@ def gomemcache(report, binary):
             check(results.get(name) == "PASS", f"{name}: {results.get(name)}")
 
 
+def xmemcached(report, binary):
+    """xmemcached from Maven Central, text and binary."""
+    jars = SCRATCH / "java"
+    pom = CLIENTS / "java" / "pom.xml"
+    made_from = jars / "made-from.xml"
+    if not made_from.exists() or made_from.read_text() != pom.read_text():
+        shutil.rmtree(jars, ignore_errors=True)
+        run(["mvn", "-B", "-q", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"])
+        shutil.copy(pom, made_from)
+    with Server(binary, name="xmemcached") as server:
+        work = CLIENTS / "java" / "XMemcachedWork.java"
+        forward(report, ["java", "-cp", f"{jars}/*", work, f"{HOST}:{server.port}"])
+
+
 SUITES = {
     "memccapable": memccapable,
-    "pymemcache": pymemcache,
+    "pymemcache": pythons.pymemcache,
+    "pylibmc": pythons.pylibmc,
+    "django": pythons.django,
+    "xmemcached": xmemcached,
     "dalli": dalli,
     "memjs": memjs,
     "gomemcache": gomemcache,
