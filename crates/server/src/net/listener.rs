@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -134,6 +135,8 @@ struct Inner {
     file: Option<(u64, u64)>,
     /// Somebody else keeps it and goes on listening when this process does not.
     inherited: bool,
+    /// Clients that may wait to be accepted.
+    backlog: AtomicI32,
 }
 
 impl Listener {
@@ -181,7 +184,13 @@ impl Listener {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         let bound = socket.local_addr()?.as_socket().unwrap_or(address);
-        Ok(Inner { socket, endpoint: Endpoint::Tcp(bound), file: None, inherited: false })
+        Ok(Inner {
+            socket,
+            endpoint: Endpoint::Tcp(bound),
+            file: None,
+            inherited: false,
+            backlog: AtomicI32::new(BACKLOG),
+        })
     }
 
     fn bind_unix(path: &Path, mode: u32) -> Result<Inner, Failure> {
@@ -192,7 +201,7 @@ impl Listener {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         let file = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let endpoint = Endpoint::Unix { path: path.to_owned(), mode };
-        Ok(Inner { socket, endpoint, file, inherited: false })
+        Ok(Inner { socket, endpoint, file, inherited: false, backlog: AtomicI32::new(BACKLOG) })
     }
 
     /// Takes over a socket that the service manager has bound and listens on. It is left listening
@@ -218,7 +227,15 @@ impl Listener {
         } else {
             return Err(wrong);
         };
-        Ok(Listener { inner: Arc::new(Inner { socket, endpoint, file: None, inherited: true }) })
+        Ok(Listener {
+            inner: Arc::new(Inner {
+                socket,
+                endpoint,
+                file: None,
+                inherited: true,
+                backlog: AtomicI32::new(BACKLOG),
+            }),
+        })
     }
 
     /// Lets clients connect.
@@ -229,7 +246,15 @@ impl Listener {
         if self.inner.inherited {
             return Ok(());
         }
-        self.inner.socket.listen(BACKLOG).map_err(|e| BindError::new(&self.inner.endpoint, e))
+        self.inner
+            .socket
+            .listen(self.inner.backlog.load(Relaxed))
+            .map_err(|e| BindError::new(&self.inner.endpoint, e))
+    }
+
+    /// Lets at most so many clients wait to be accepted, from the next [`listen`](Self::listen) on.
+    pub fn set_backlog(&self, clients: i32) {
+        self.inner.backlog.store(clients, Relaxed);
     }
 
     /// Whether another process goes on listening on it when this one does not.

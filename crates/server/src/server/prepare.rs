@@ -59,13 +59,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Takes an address, which may be given back in a moment.
-fn take(
-    endpoint: &Endpoint,
-    bind: fn(&Endpoint) -> Result<Listener, BindError>,
-) -> Result<Listener, BindError> {
+fn take(endpoint: &Endpoint) -> Result<Listener, BindError> {
     let begun = Instant::now();
     loop {
-        match bind(endpoint) {
+        match Listener::reserve(endpoint) {
             Err(BindError::InUse(_)) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             taken => return taken,
         }
@@ -89,7 +86,7 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
             {
                 address.set_port(first.port());
             }
-            match take(&Endpoint::Tcp(address), Listener::reserve) {
+            match take(&Endpoint::Tcp(address)) {
                 Ok(listener) => listeners.push(listener),
                 // A machine may lack one of the two families.
                 Err(error) if listen.host == "*" && !matches!(error, BindError::InUse(_)) => {
@@ -106,10 +103,17 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
         // The directory may change when the server goes to the background.
         let path = std::path::absolute(path).map_err(system("find the current directory"))?;
         let endpoint = Endpoint::Unix { path, mode: settings.socket_mode };
-        // Who waits for the path to appear connects at once: without a recovery there is no reason to
-        // let that fail.
-        let bind = if settings.has_store() { Listener::reserve } else { Listener::bind };
-        listeners.push(take(&endpoint, bind).map_err(StartError::Bind)?);
+        listeners.push(take(&endpoint).map_err(StartError::Bind)?);
+    }
+    for listener in &listeners {
+        listener.set_backlog(settings.listen_backlog);
+    }
+    // Who waits for the path to appear connects at once: without a recovery there is no reason to let
+    // that fail.
+    if let (Some(_), false, Some(socket)) =
+        (&settings.socket, settings.has_store(), listeners.last())
+    {
+        socket.listen().map_err(StartError::Bind)?;
     }
     Ok(listeners)
 }

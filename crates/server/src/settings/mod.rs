@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_engine::{Durability, WhenFull};
+use larder_engine::{Durability, MIN_MEMORY, WhenFull};
 
 use crate::command::Switches;
 use crate::net::BackendChoice;
@@ -123,6 +123,10 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// Permission bits of the Unix socket.
     pub socket_mode: u32,
+    /// Clients that may wait to be accepted.
+    pub listen_backlog: i32,
+    /// `-C` was given: without effect, but `stats settings` shows it.
+    pub disable_cas: bool,
     /// The protocol that connections speak.
     pub protocol: Protocol,
     /// The address of the admin page; `None` is off.
@@ -209,6 +213,8 @@ impl Default for Settings {
             port: Port::Fixed(11211),
             socket: None,
             socket_mode: 0o700,
+            listen_backlog: 4096,
+            disable_cas: false,
             protocol: Protocol::Auto,
             admin: Some(DEFAULT_ADMIN),
             admin_hosts: Vec::new(),
@@ -370,6 +376,14 @@ impl Settings {
     /// What can only be judged when all values are known.
     fn check(&mut self) -> Result<(), SettingsError> {
         let together = |reason: String| Err(SettingsError::Together(reason));
+        if self.flavor == Flavor::Memcached && self.memory < MIN_MEMORY {
+            self.notes.push(format!(
+                "-m {} is raised to {}, the least that works here",
+                self.memory >> 20,
+                MIN_MEMORY >> 20
+            ));
+            self.memory = MIN_MEMORY;
+        }
         if self.max_item_size > self.memory / 2 {
             return together(format!(
                 "--max-item-size {} is more than half of --memory {}: raise --memory or lower \

@@ -303,7 +303,7 @@ fn memcached_command_lines_are_understood() {
     assert_eq!(settings.admin, None);
     assert_eq!(shown(&settings), ["10.0.0.5"]);
     // -C -R -b -f -n -L modern hashpower
-    assert_eq!(settings.notes.len(), 8, "{:?}", settings.notes);
+    assert_eq!(settings.notes.len(), 7, "{:?}", settings.notes);
 }
 
 #[test]
@@ -371,4 +371,19 @@ fn help_texts_are_as_recorded() {
         let recorded = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text, recorded, "{name} has changed: LARDER_UPDATE=1 records it");
     }
+}
+
+/// Scripts and test harnesses start memcached with limits that suffice there.
+#[test]
+fn memcacheds_small_limits_start_a_server() {
+    for (line, memory) in [("-m 2", 8 << 20), ("-m 1 -I 1m", 8 << 20), ("-m 9", 9 << 20)] {
+        let settings = memcached(line).unwrap();
+        assert_eq!(settings.memory, memory, "{line}");
+        let raised = settings.notes.iter().any(|note| note.contains("is raised to 8"));
+        assert_eq!(raised, memory == 8 << 20, "{line}: {:?}", settings.notes);
+    }
+    assert_eq!(larder(&["--memory", "2", "--max-item-size", "1m"]).unwrap().memory, 2 << 20);
+    assert_eq!(memcached("-b 8675").unwrap().listen_backlog, 8675);
+    assert!(memcached("-b 0").is_err());
+    assert!(memcached("-C").unwrap().disable_cas);
 }

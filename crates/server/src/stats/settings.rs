@@ -54,8 +54,8 @@ fn network_rows(source: &Source, row: &mut Row<'_>) {
     put(row, "stat_key_prefix", settings.prefix_delimiter);
     put(row, "detail_enabled", yes(source.detail_enabled()));
     put(row, "reqs_per_event", 0);
-    put(row, "cas_enabled", "yes");
-    put(row, "tcp_backlog", 4096);
+    put(row, "cas_enabled", yes(!settings.disable_cas));
+    put(row, "tcp_backlog", settings.listen_backlog);
     let protocol = match settings.protocol {
         Protocol::Auto => "auto-negotiate",
         Protocol::Ascii => "ascii",

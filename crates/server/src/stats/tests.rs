@@ -47,7 +47,11 @@ const SLABS: &str = "chunk_size chunks_per_page total_pages total_chunks used_ch
     touch_hits";
 
 fn server() -> Server {
-    let mut settings = Settings { admin: None, threads: 2, ..Settings::default() };
+    server_with(Settings::default())
+}
+
+fn server_with(settings: Settings) -> Server {
+    let mut settings = Settings { admin: None, threads: 2, ..settings };
     settings.listen = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }];
     Server::start(settings).unwrap()
 }
@@ -141,6 +145,16 @@ fn own_rows_are_there() {
     assert!(rows.contains(&("larder_health".to_owned(), "ok".to_owned())));
     let settings = self::rows(&server, "settings");
     assert!(settings.contains(&("larder_when_full".to_owned(), "evict".to_owned())));
+}
+
+#[test]
+fn what_was_asked_for_is_shown() {
+    let settings = Settings { listen_backlog: 8675, disable_cas: true, ..Settings::default() };
+    let server = server_with(settings);
+    let rows = rows(&server, "settings");
+    for (name, value) in [("tcp_backlog", "8675"), ("cas_enabled", "no")] {
+        assert!(rows.contains(&(name.to_owned(), value.to_owned())), "{name}: {rows:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! ignored and cannot be done.
 
 use super::super::extended;
-use super::super::values::set_udp;
+use super::super::values::{self, set_udp};
 use super::Group::{Refused, Tuning};
 use super::Kind::{List, Switch, Value};
 use super::{Setting, setting};
@@ -59,8 +59,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         Some('b'),
         Value("N"),
         Tuning,
-        "Ignored: the backlog is as long as the kernel allows",
-        tuning!("-b has no meaning here, the backlog is as long as the kernel allows: ignored"),
+        "Clients that may wait to be accepted; the kernel may have a lower limit",
+        (
+            |s, text| {
+                s.listen_backlog = i32::try_from(values::positive(text)?).unwrap_or(i32::MAX);
+                Ok(())
+            },
+            |s| s.listen_backlog.to_string(),
+        ),
     ),
     setting(
         "slab-growth-factor",
@@ -92,7 +98,17 @@ pub(super) static SETTINGS: &[Setting] = &[
         Switch,
         Tuning,
         "Ignored: cas ids cost nothing",
-        tuning!("-C has no meaning here, cas ids cost nothing: ignored"),
+        (
+            |s, text| {
+                s.disable_cas = text != "false";
+                if s.disable_cas {
+                    s.notes
+                        .push("-C has no meaning here, cas ids cost nothing: ignored".to_owned());
+                }
+                Ok(())
+            },
+            |s| if s.disable_cas { "true".to_owned() } else { String::new() },
+        ),
     ),
     setting(
         "napi-ids",
