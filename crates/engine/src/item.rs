@@ -125,7 +125,7 @@ impl<'a> Item<'a> {
 
     /// Whether the item had been read before this read (meta `h`).
     pub fn hit_before(&self) -> bool {
-        self.slot.frequency() > 0
+        self.slot.frequency() > u8::from(self.record.inherits_reads())
     }
 
     /// When the item was last used, approximately: when its segment was begun (meta `l`).

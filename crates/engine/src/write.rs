@@ -4,7 +4,7 @@
 //! nothing has happened, the lock is released and the caller answers `NeedsSpace`.
 
 use crate::Item;
-use crate::index::slot::Slot;
+use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::index::{Guard, Place};
 use crate::key::Key;
 use crate::lane::session::LaneSession;
@@ -29,6 +29,24 @@ pub(crate) enum Body<'a> {
     Pieces(&'a [u8], &'a [u8]),
     /// Filled in place.
     Large(&'a mut LargeValue),
+}
+
+/// How a new version is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// What it may take of a store that is nearly full.
+    pub(crate) claim: Claim,
+    /// What becomes of the reads of the old version.
+    pub(crate) reads: Reads,
+}
+
+/// What a new version knows of the reads of the one whose place it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// It is the same value: all of them. The fields are those of the old version, but for what changes.
+    Keep,
+    /// It is another value: that there were any, which counts as one read for the cleaner, and as none for clients.
+    Inherit,
 }
 
 impl Body<'_> {
@@ -105,23 +123,47 @@ impl LaneSession {
         fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
+        let manner = Manner { claim, reads: Reads::Inherit };
+        self.write_as(guard, key, existing, manner, fields, body)
+    }
+
+    /// As [`LaneSession::write`], with a choice of what becomes of the reads of the old version.
+    pub(crate) fn write_as<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        existing: Option<&Existing<'a>>,
+        manner: Manner,
+        fields: Fields,
+        body: Body<'_>,
+    ) -> Result<Item<'a>, NotWritten> {
         // Not the size: a touch must not fail because an item that never expired has one field more.
         if body.len() > self.lane.max_value_len(key.bytes().len()) {
             return Err(NotWritten::TooLarge);
         }
-        self.write_any_size(guard, key, existing, claim, fields, body)
+        self.write_any_size(guard, key, existing, manner, fields, body)
     }
 
-    /// As [`LaneSession::write`], although the item may be larger than the largest.
+    /// As [`LaneSession::write_as`], although the item may be larger than the largest.
     pub(crate) fn write_any_size<'a>(
         &'a self,
         guard: &Guard<'a>,
         key: &Key<'_>,
         existing: Option<&Existing<'a>>,
-        claim: Claim,
+        Manner { claim, reads }: Manner,
         mut fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
+        // Readers may raise the frequency until the new version is published: what it may have then is
+        // decided here.
+        let most_reads = match reads {
+            Reads::Keep => MAX_FREQUENCY,
+            Reads::Inherit => {
+                let old = existing.filter(|old| !old.gone);
+                fields.inherits_reads = old.is_some_and(|old| old.place.slot().frequency() > 0);
+                u8::from(fields.inherits_reads)
+            }
+        };
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
         let (size, log) = (layout.size(), &self.lane.log);
         let grows = existing.is_none_or(|old| old.record.size() < size);
@@ -166,7 +208,7 @@ impl LaneSession {
         log.segment(address.segment()).note_expiry(fields.expiry);
         bump(&self.counters.written_bytes, size as u64);
         self.changed(Kind::Item, address, size, existing);
-        Ok(self.publish(guard, key, existing, place, address))
+        Ok(self.publish(guard, key, existing, place, address, most_reads))
     }
 
     /// With a store: writes that the key was deleted, and lets its slot, if it has one, lead there
@@ -266,11 +308,12 @@ impl LaneSession {
         existing: Option<&Existing<'a>>,
         place: Place<'a>,
         address: Address,
+        most_reads: u8,
     ) -> Item<'a> {
         let slot = match existing {
             Some(old) => {
                 let before = old.place.slot();
-                let frequency = if old.gone { 0 } else { before.frequency() };
+                let frequency = if old.gone { 0 } else { before.frequency().min(most_reads) };
                 let slot = Slot::new(key.tag(), frequency, address);
                 guard.replace(place, slot, i32::from(old.record.kind() != Kind::Item));
                 self.kill(before.address(), old.record.size());

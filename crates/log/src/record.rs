@@ -4,7 +4,8 @@
 //!  0..6   seq         48 bits, little-endian: the version of the key
 //!  6      key length  1..=250
 //!  7..10  value length, 24 bits; 0xFFFFFF: a jumbo, its length stands in the segment
-//! 10      kind (bits 0-1), has cas (2), has expiry (3), has flags (4), stale (5)
+//! 10      kind (bits 0-1), has cas (2), has expiry (3), has flags (4), stale (5),
+//!            inherits reads (6)
 //! 11..15  checksum    0 until the record's segment goes to a device
 //! 15..    cas (8) expiry (4) client flags (4), each only if its bit is set
 //!  ..     key, value, padding to a multiple of 8
@@ -29,7 +30,8 @@ const HAS_CAS: u8 = 1 << 2;
 const HAS_EXPIRY: u8 = 1 << 3;
 const HAS_FLAGS: u8 = 1 << 4;
 const STALE: u8 = 1 << 5;
-const ALL_BITS: u8 = KIND_MASK | HAS_CAS | HAS_EXPIRY | HAS_FLAGS | STALE;
+const INHERITS_READS: u8 = 1 << 6;
+const ALL_BITS: u8 = KIND_MASK | HAS_CAS | HAS_EXPIRY | HAS_FLAGS | STALE | INHERITS_READS;
 /// Where the checksum lies.
 pub const CHECKSUM_AT: usize = 11;
 
@@ -59,6 +61,8 @@ pub struct Fields {
     pub flags: u32,
     /// Marked stale.
     pub stale: bool,
+    /// It took the place of a version that had been read, and began with one read of that one's.
+    pub inherits_reads: bool,
 }
 
 /// The lengths that place a record's parts.
@@ -118,6 +122,9 @@ pub unsafe fn write_head_as(kind: Kind, at: *mut u8, layout: &Layout, fields: &F
     let mut meta = kind as u8;
     if fields.stale {
         meta |= STALE;
+    }
+    if fields.inherits_reads {
+        meta |= INHERITS_READS;
     }
     let value = layout.value.min(JUMBO_LENGTH) as u64;
     let mut next = HEADER;
@@ -211,6 +218,7 @@ impl<'a> Head<'a> {
         let mut fields = Fields {
             seq: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, 0, 0]),
             stale: meta & STALE != 0,
+            inherits_reads: meta & INHERITS_READS != 0,
             ..Fields::default()
         };
         if meta & HAS_CAS != 0 {
@@ -407,6 +415,12 @@ impl<'a> Record<'a> {
         self.meta() & STALE != 0
     }
 
+    /// Whether it began with one read of the version before it.
+    #[inline]
+    pub fn inherits_reads(&self) -> bool {
+        self.meta() & INHERITS_READS != 0
+    }
+
     /// All fields beside key and value.
     pub fn fields(&self) -> Fields {
         Fields {
@@ -415,6 +429,7 @@ impl<'a> Record<'a> {
             expiry: self.expiry(),
             flags: self.flags(),
             stale: self.is_stale(),
+            inherits_reads: self.inherits_reads(),
         }
     }
 }
@@ -443,13 +458,14 @@ mod tests {
 
     #[test]
     fn every_combination_of_optional_fields_reads_back() {
-        for bits in 0..16u32 {
+        for bits in 0..32u32 {
             let fields = Fields {
                 seq: MAX_SEQ - u64::from(bits),
                 cas: (bits & 1 != 0).then_some(u64::MAX - 5),
                 expiry: if bits & 2 != 0 { u32::MAX } else { 0 },
                 flags: if bits & 4 != 0 { 0xDEAD_BEEF } else { 0 },
                 stale: bits & 8 != 0,
+                inherits_reads: bits & 16 != 0,
             };
             for key in [1usize, 2, 15, 249, 250] {
                 for value in [0usize, 1, 50, 255, 256, 65_536, 70_001] {

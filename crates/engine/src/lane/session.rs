@@ -204,7 +204,8 @@ impl LaneSession {
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
         let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());
         let once = absent && !self.count_read_of_absent(slot, record);
-        if slot.frequency() < if once { 1 } else { MAX_FREQUENCY } {
+        let first = 1 + u8::from(record.inherits_reads());
+        if slot.frequency() < if once { first } else { MAX_FREQUENCY } {
             let bumped = slot.with_frequency(slot.frequency() + 1);
             let _ = place.compare_exchange(slot.0, bumped.0, Ordering::Relaxed, Ordering::Relaxed);
         }

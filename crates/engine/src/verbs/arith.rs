@@ -4,7 +4,7 @@
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::write::{Body, Existing, NotWritten};
+use crate::write::{Body, Existing, Manner, NotWritten, Reads};
 use crate::{Arith, Counted, Expiry, Key, Outcome};
 use larder_log::{Claim, Fields};
 
@@ -69,8 +69,11 @@ impl LaneSession {
         let kept = old.record.fields();
         let expiry = arith.expiry.map_or(kept.expiry, Expiry::raw);
         let fields = Fields { cas: arith.cas, expiry, ..kept };
+        // memcached changes a number in place if it does not become longer.
+        let reads = if digits.len() <= text.len() { Reads::Keep } else { Reads::Inherit };
         let body = Body::Pieces(digits, padding);
-        let item = self.write(guard, key, Some(old), Claim::Update, fields, body)?;
+        let manner = Manner { claim: Claim::Update, reads };
+        let item = self.write_as(guard, key, Some(old), manner, fields, body)?;
         let (cas, expiry) = (item.cas(), item.expiry());
         Ok(Counted::Value { value, cas, expiry, created: false })
     }

@@ -3,7 +3,7 @@
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::write::Body;
+use crate::write::{Body, Manner, Reads};
 use crate::{Delete, Deleted, Key, Outcome};
 use larder_log::{Claim, Fields};
 
@@ -51,15 +51,17 @@ impl LaneSession {
         } else {
             (kept.flags, kept.expiry, old.record.value())
         };
+        let reads = if delete.clear_value { Reads::Inherit } else { Reads::Keep };
         let fields = Fields {
-            seq: 0,
             cas: delete.cas,
             expiry: delete.expiry.map_or(old_expiry, |expiry| expiry.raw()),
             flags,
             stale: delete.invalidate || kept.stale && !delete.clear_value,
+            ..kept
         };
         let body = Body::Pieces(value, &[]);
-        match self.write(&guard, key, Some(&old), Claim::Update, fields, body) {
+        let manner = Manner { claim: Claim::Update, reads };
+        match self.write_as(&guard, key, Some(&old), manner, fields, body) {
             Ok(_) => self.end_delete(delete, Deleted::Deleted),
             Err(why) => {
                 drop(guard);

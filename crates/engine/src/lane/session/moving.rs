@@ -3,7 +3,7 @@
 
 use super::LaneSession;
 use crate::key::Key;
-use crate::write::{Body, NotWritten};
+use crate::write::{Body, Manner, NotWritten, Reads};
 use crate::{CommitState, Item, ItemHandle, Outcome, Refusal};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields};
@@ -77,9 +77,11 @@ impl LaneSession {
                     expiry: item.expiry().seconds().unwrap_or(0),
                     flags: item.flags(),
                     stale: item.is_stale(),
+                    ..Fields::default()
                 };
                 let body = Body::Pieces(item.value(), &[]);
-                self.write_any_size(&guard, &key, existing.as_ref(), Claim::Write, fields, body)
+                let manner = Manner { claim: Claim::Write, reads: Reads::Inherit };
+                self.write_any_size(&guard, &key, existing.as_ref(), manner, fields, body)
                     .map(|_| ())
             })
         };

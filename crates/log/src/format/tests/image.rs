@@ -191,7 +191,14 @@ pub(super) fn example() -> Image {
     }
     old.commit(1, true);
     let mut image = Image::over(old.bytes, 4);
-    let all = Fields { seq: 77, cas: Some(9), expiry: 1 << 31, flags: 3, stale: true };
+    let all = Fields {
+        seq: 77,
+        cas: Some(9),
+        expiry: 1 << 31,
+        flags: 3,
+        stale: true,
+        ..Fields::default()
+    };
     let long = vec![b'v'; 700];
     for (number, pieces) in [
         vec![item(11, b"a", b""), item(12, b"key", b"value"), Piece::Filler(48)],

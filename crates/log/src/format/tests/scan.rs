@@ -203,8 +203,17 @@ fn values_that_look_like_records_neither_count_nor_stop_the_search() {
 }
 
 fn piece() -> impl Strategy<Value = Piece> {
-    let fields = (0..1u64 << 48, any::<Option<u64>>(), any::<u32>(), any::<u32>(), any::<bool>())
-        .prop_map(|(seq, cas, expiry, flags, stale)| Fields { seq, cas, expiry, flags, stale });
+    let bits = any::<(bool, bool)>();
+    let fields = (0..1u64 << 48, any::<Option<u64>>(), any::<u32>(), any::<u32>(), bits).prop_map(
+        |(seq, cas, expiry, flags, (stale, inherits_reads))| Fields {
+            seq,
+            cas,
+            expiry,
+            flags,
+            stale,
+            inherits_reads,
+        },
+    );
     let bytes = |from, to| proptest::collection::vec(any::<u8>(), from..to);
     prop_oneof![
         8 => (fields.clone(), bytes(1, 251), bytes(0, 300)).prop_map(|(fields, key, value)| {
