@@ -7,6 +7,7 @@
 mod commands;
 mod error;
 mod generator;
+pub mod hostile;
 mod launch;
 pub mod machine;
 mod plot;

@@ -182,6 +182,7 @@ impl Cleaner {
     /// until somebody asks.
     fn turn(&mut self, lane: &Lane) -> Option<Duration> {
         let _turn = lane.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = lane.turns.fetch_add(1, Ordering::AcqRel) + 1;
         lane.log.prepare_frame();
         let warming = lane.warm_one();
         self.reap(lane);
@@ -213,6 +214,7 @@ impl Cleaner {
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
         let full = short && stuck && !coming;
         if full {
+            lane.found_nothing.store(number, Ordering::Release);
             self.ends.note_stuck();
         }
         lane.set_full(full.then(|| hopeless(lane)));

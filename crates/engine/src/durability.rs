@@ -467,7 +467,9 @@ impl Lane {
     ) {
         *lock(&durable.reason) = error.to_string();
         durable.failing.store(true, Ordering::Release);
+        let failed = closed.number;
         if durable.mode != Durability::Sync {
+            self.postpone_fence(failed);
             self.log.retry_commit(&mut committer.log, closed);
             durable.wake();
             return;
@@ -480,6 +482,7 @@ impl Lane {
             store.begin_undo();
         }
         self.undo(std::mem::take(&mut committer.changes));
+        self.postpone_fence(failed);
         self.log.fail_commits(&mut committer.log, &[closed, rest]);
         durable.wake();
     }
@@ -549,11 +552,6 @@ impl Lane {
         self.log.store().map_or(0, |store| store.open_commit())
     }
 
-    /// Whether a change to the superblock waits for a commit.
-    pub(crate) fn superblock_is_behind(&self) -> bool {
-        self.log.store().is_some_and(|store| store.superblock_is_behind())
-    }
-
     /// Ends the use of the store properly: everything is durable, and the next start need not look
     /// for what was lost. No session may write any more.
     ///
@@ -584,7 +582,7 @@ impl Lane {
         let next_commit = store.open_commit();
         // Nobody writes any more: what is leased beyond that is left to the next start.
         let newest = self.index.newest_seq(0..self.index.stripe_count());
-        store.change_superblock_now(|superblock| {
+        store.change_superblock_now(move |superblock| {
             superblock.seq_limit = newest;
             superblock.clean = true;
             superblock.volatile = false;

@@ -11,14 +11,15 @@ use crate::lanes::{Assembled, assemble};
 use crate::mover::Mover;
 use crate::partitions::Partitions;
 use crate::recovery::{self, Progress, Recovered, StoreError};
-use crate::{Durability, Health, Options, Session, Stats, UnixSeconds};
+use crate::{Durability, Health, Options, Outcome, Session, Stats};
 use larder_log::Buffers;
 use larder_log::format::{Lanes, PARTITIONS};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::task::Waker;
+use std::thread::Thread;
 
 /// Why an engine could not be opened, or its memory not be changed.
 #[derive(Debug)]
@@ -136,8 +137,13 @@ pub struct Engine {
     pub(crate) table: Mutex<Lanes>,
     /// Held while the table is changed on the devices: who only looks at it does not wait for them.
     pub(crate) table_writer: Mutex<()>,
-    /// Locked while it takes a step, and by whoever must not see one half done.
+    /// Locked while it takes a step, which may wait for a device, and by whoever must not see one half done.
     pub(crate) mover: Mutex<Mover>,
+    pub(crate) mover_thread: OnceLock<Thread>,
+    /// Who waits for the mover's step to end.
+    step_waiting: Mutex<Vec<Waker>>,
+    /// What the mover is asked to do with devices, and what it could not.
+    pub(crate) drains: Mutex<Drains>,
     recovered: Option<Recovered>,
 }
 
@@ -249,6 +255,9 @@ impl Engine {
             table: Mutex::new(table),
             table_writer: Mutex::default(),
             mover: Mutex::new(mover),
+            mover_thread: OnceLock::new(),
+            step_waiting: Mutex::default(),
+            drains: Mutex::default(),
             recovered,
         })
     }
@@ -318,28 +327,43 @@ impl Engine {
         memory_shares(bytes, self.options.max_item_size, &needs)
     }
 
-    /// Charges connection buffers against the memory limit; false when they may not grow further.
-    pub fn charge_buffers(&self, bytes: usize) -> bool {
-        self.charged(self.lanes[0].budget.charge_buffers(bytes as u64))
+    /// The memory limit, in bytes.
+    pub fn memory_limit(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
     }
 
-    /// As [`Engine::charge_buffers`] for the value of a request while it arrives: such buffers leave
-    /// a part of the share to short requests and replies.
-    pub fn charge_body(&self, bytes: usize) -> bool {
-        self.charged(self.lanes[0].budget.charge_body(bytes as u64))
+    /// Charges bytes that a connection keeps between turns.
+    pub fn charge_buffers(&self, bytes: usize) {
+        self.lanes[0].budget.charge_buffers(bytes as u64);
+        self.make_room();
     }
 
-    fn charged(&self, charged: bool) -> bool {
-        if charged {
-            let over = |lane: &&Arc<Lane>| lane.budget.excess() > 0;
-            self.lanes.iter().filter(over).for_each(|lane| lane.kick_cleaner());
-        }
-        charged
-    }
-
-    /// Gives back what [`Engine::charge_buffers`] or [`Engine::charge_body`] charged.
+    /// Gives back what [`Engine::charge_buffers`] charged.
     pub fn release_buffers(&self, bytes: usize) {
         self.lanes[0].budget.release_buffers(bytes as u64);
+    }
+
+    /// Bytes that connections keep between turns, and how many they may.
+    pub fn buffers_held(&self) -> (u64, u64) {
+        let budget = &self.lanes[0].budget;
+        (budget.buffers_held(), budget.buffers_limit())
+    }
+
+    /// Charges a part of a value that has arrived in a buffer of its connection.
+    pub fn charge_arriving(&self, bytes: usize) {
+        self.lanes[0].budget.charge_arriving(bytes as u64);
+        self.make_room();
+    }
+
+    /// Gives back what [`Engine::charge_arriving`] charged.
+    pub fn release_arriving(&self, bytes: usize) {
+        self.lanes[0].budget.release_arriving(bytes as u64);
+    }
+
+    /// Has the cleaners free what is over the limits.
+    fn make_room(&self) {
+        let over = |lane: &&Arc<Lane>| lane.budget.excess() > 0;
+        self.lanes.iter().filter(over).for_each(|lane| lane.kick_cleaner());
     }
 
     /// The largest value of an item with this key length, in bytes: with it, client flags and an
@@ -408,9 +432,23 @@ impl Engine {
 
     fn set_draining(&self, name: &str, draining: bool) -> Result<(), DrainError> {
         // The mover lets emptied lanes go.
-        let still = self.hold_still();
+        let still = lock(&self.mover);
+        if let Some(number) = self.change_of_draining(name, draining)? {
+            let change = |table: &mut Lanes| {
+                table.draining &= !(1 << number);
+                table.draining |= u32::from(draining) << number;
+            };
+            self.change_table(change).map_err(DrainError::Device)?;
+        }
+        drop(still);
+        self.kick_mover();
+        Ok(())
+    }
+
+    /// The number of the lane whose table has to be changed for that; `None` if it says so already.
+    fn change_of_draining(&self, name: &str, draining: bool) -> Result<Option<usize>, DrainError> {
         let table = *lock(&self.table);
-        let mut used = self.lanes.iter().filter(|lane| self.is_used(lane));
+        let mut used = self.lanes.iter().filter(|lane| is_used(&table, lane));
         let Some(lane) = used.clone().find(|lane| lane.name() == name) else {
             let names = used.map(|lane| lane.name().to_owned()).collect();
             return Err(DrainError::Unknown { names });
@@ -419,14 +457,49 @@ impl Engine {
         if draining && !used.any(|l| l.number() != number && !table.is_draining(l.number())) {
             return Err(DrainError::Last);
         }
-        let change = |table: &mut Lanes| {
-            table.draining &= !(1 << number);
-            table.draining |= u32::from(draining) << number;
-        };
-        self.change_table(change).map_err(DrainError::Device)?;
-        drop(still);
+        Ok((table.is_draining(number) != draining).then_some(number))
+    }
+
+    /// As [`Engine::drain`] and [`Engine::keep`], done by the mover's thread: `NeedsSpace` until it has
+    /// tried.
+    pub(crate) fn request_drain(
+        &self,
+        name: &str,
+        draining: bool,
+        waker: &Waker,
+    ) -> Outcome<Result<(), DrainError>> {
+        let mut drains = lock(&self.drains);
+        if let Some(at) = drains.failed.iter().position(|(failed, _)| failed.is(name, draining)) {
+            return Outcome::Ready(Err(drains.failed.swap_remove(at).1));
+        }
+        match self.change_of_draining(name, draining) {
+            Err(error) => return Outcome::Ready(Err(error)),
+            Ok(None) => return Outcome::Ready(Ok(())),
+            Ok(Some(_)) => {}
+        }
+        if !drains.asked.iter().any(|asked| asked.is(name, draining)) {
+            drains.asked.push(Drain { name: name.to_owned(), draining });
+        }
+        drains.waiting.push(waker.clone());
+        drop(drains);
         self.kick_mover();
-        Ok(())
+        Outcome::NeedsSpace
+    }
+
+    /// Does what [`Engine::request_drain`] was asked for.
+    pub(crate) fn serve_drains(&self) {
+        let asked = std::mem::take(&mut lock(&self.drains).asked);
+        if asked.is_empty() {
+            return;
+        }
+        for drain in asked {
+            let done = self.set_draining(&drain.name, drain.draining);
+            let mut drains = lock(&self.drains);
+            drains.failed.retain(|(failed, _)| !failed.is(&drain.name, drain.draining));
+            drains.failed.extend(done.err().map(|error| (drain, error)));
+        }
+        let waiting = std::mem::take(&mut lock(&self.drains).waiting);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// Ends the use of the store properly: everything is durable, and the next start need not look
@@ -441,23 +514,26 @@ impl Engine {
     }
 
     /// Nothing moves between lanes, and nobody else flushes, while the answer lives. What is half moved is
-    /// in no lane that a flush leaves out.
-    pub(crate) fn hold_still(&self) -> MutexGuard<'_, Mover> {
-        lock(&self.mover)
+    /// in no lane that a flush leaves out. `None` while the mover takes a step; `waker` hears of its end.
+    pub(crate) fn hold_still(&self, waker: &Waker) -> Option<Still<'_>> {
+        let still = || match self.mover.try_lock() {
+            Ok(mover) => Some(Still { engine: self, mover: Some(mover) }),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(Still { engine: self, mover: Some(poisoned.into_inner()) })
+            }
+            Err(TryLockError::WouldBlock) => None,
+        };
+        still().or_else(|| {
+            lock(&self.step_waiting).push(waker.clone());
+            // The step may have ended before that.
+            still()
+        })
     }
 
-    /// Flushes if a delayed flush is due; false if it is to be tried again before long.
-    pub(crate) fn flush_if_due(&self, now: UnixSeconds) -> bool {
-        if !self.lanes.iter().any(|lane| lane.flush_is_due(now)) {
-            return true;
-        }
-        let _still = match self.mover.try_lock() {
-            Err(TryLockError::WouldBlock) => return false,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Ok(still) => still,
-        };
-        self.lanes.iter().for_each(|lane| lane.flush_if_due(now));
-        true
+    /// The mover can be held still again.
+    pub(crate) fn step_ended(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.step_waiting));
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// Whether the lane is a part of the store, and not one that was drained.
@@ -473,6 +549,40 @@ pub(crate) fn position_of(lanes: &[Arc<Lane>], number: usize) -> Option<usize> {
 
 fn is_used(table: &Lanes, lane: &Lane) -> bool {
     lane.options.store.is_none() || table.is_member(lane.number())
+}
+
+/// The mover held still.
+pub(crate) struct Still<'a> {
+    engine: &'a Engine,
+    mover: Option<MutexGuard<'a, Mover>>,
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        drop(self.mover.take());
+        self.engine.step_ended();
+    }
+}
+
+/// A device that is to be emptied, or not any more.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    name: String,
+    draining: bool,
+}
+
+impl Drain {
+    fn is(&self, name: &str, draining: bool) -> bool {
+        self.name == name && self.draining == draining
+    }
+}
+
+/// What sessions ask the mover to do with devices.
+#[derive(Debug, Default)]
+pub(crate) struct Drains {
+    asked: Vec<Drain>,
+    failed: Vec<(Drain, DrainError)>,
+    waiting: Vec<Waker>,
 }
 
 impl Drop for Engine {
@@ -510,11 +620,6 @@ impl Engine {
     /// The commit that changes in a lane are counted to now; 0 without a store.
     pub fn open_commit(&self, lane: usize) -> u64 {
         self.lanes[lane].open_commit()
-    }
-
-    /// Whether a change to some superblock waits for a commit.
-    pub fn superblock_is_behind(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.superblock_is_behind())
     }
 
     /// Requests for memory so far of the lane with the most, where each refuses one.
@@ -633,7 +738,7 @@ fn join_flushes(lanes: &[Arc<Lane>]) -> io::Result<()> {
     let is_new = |lane: &&Arc<Lane>| {
         lane.recovered().is_some_and(|recovered| recovered.created || recovered.discarded)
     };
-    lanes.iter().filter(is_new).try_for_each(|lane| lane.flush_later(at))
+    lanes.iter().filter(is_new).try_for_each(|lane| lane.join_flush(at))
 }
 
 /// Whether a lane's durability promises anything.

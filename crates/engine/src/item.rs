@@ -4,14 +4,15 @@ use crate::index::slot::Slot;
 use crate::lane::Lane;
 use crate::{Expiry, UnixSeconds};
 use larder_log::record::Kind;
-use larder_log::{Address, Record};
+use larder_log::{Address, Pin, Record};
+use std::sync::Arc;
 
 /// An item in RAM, readable until its session ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     record: Record<'a>,
     slot: Slot,
-    lane: &'a Lane,
+    lane: &'a Arc<Lane>,
 }
 
 /// An item as a [scan](crate::Session::scan) shows it: without its value, which need not be in memory.
@@ -64,18 +65,36 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Where an item was found, to go on reading a long value after a tick.
+/// Where an item was found, to look at it again after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ItemHandle {
+pub(crate) struct ItemHandle {
     /// The position of its lane.
     pub(crate) lane: u8,
     pub(crate) address: Address,
     pub(crate) generation: u32,
 }
 
+/// A value, or the rest of one, that can be read to its end: its item may be overwritten, deleted or
+/// evicted meanwhile. Values that only their readers keep take a bounded share of memory; beyond it the one
+/// that was read least lately is given up.
+#[derive(Debug)]
+pub struct KeptValue {
+    // Before what holds the memory that it may lie in.
+    pin: Pin,
+    _lane: Arc<Lane>,
+}
+
+impl KeptValue {
+    /// Shows at most `most` of the bytes that were not read yet; the answer is how many are left then,
+    /// `None` if the value was given up.
+    pub fn read(&mut self, most: usize, see: impl FnOnce(&[u8])) -> Option<usize> {
+        self.pin.read(most, see)
+    }
+}
+
 impl<'a> Item<'a> {
     #[inline]
-    pub(crate) fn new(record: Record<'a>, slot: Slot, lane: &'a Lane) -> Self {
+    pub(crate) fn new(record: Record<'a>, slot: Slot, lane: &'a Arc<Lane>) -> Self {
         Item { record, slot, lane }
     }
 
@@ -138,10 +157,10 @@ impl<'a> Item<'a> {
         self.record.size()
     }
 
-    /// A handle to find this very version again after a tick.
-    pub fn handle(&self) -> ItemHandle {
-        let address = self.slot.address();
-        let generation = self.lane.log.segment(address.segment()).generation();
-        ItemHandle { lane: self.lane.options.position, address, generation }
+    /// Its value from the byte `from` on, to be read after the session's next tick, too.
+    pub fn keep_value(&self, from: usize) -> KeptValue {
+        // SAFETY: an item is readable until its session ticks.
+        let pin = unsafe { self.lane.log.pin(self.slot.address(), &self.record, from) };
+        KeptValue { pin, _lane: Arc::clone(self.lane) }
     }
 }

@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread::Thread;
@@ -47,6 +47,8 @@ pub(crate) const GROWTH: u64 = 4;
 const MIN_FRAMES: usize = 8;
 /// Frames that an index leaves room for.
 const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
+/// So many segments can be walked whenever somebody asks for statistics.
+const FEW_SEGMENTS: usize = 4096;
 /// Frames that memory is divided into, about: the more, the finer the eviction.
 const FRAMES: u64 = 128;
 
@@ -96,8 +98,13 @@ pub(crate) struct Lane {
     pub(crate) now: AtomicU32,
     /// When a delayed flush_all is due; 0 for none.
     pub(crate) flush_at: AtomicU32,
+    /// The commit that the fence of the last flush is durable with; 0 if there was none.
+    pub(crate) fence: AtomicU64,
     /// Nothing can be reclaimed: [claims](Claim) below this number are refused until something dies.
     full: AtomicU8,
+    /// How many turns the cleaner has begun, and the last one that ended with nothing to reclaim.
+    pub(crate) turns: AtomicU64,
+    pub(crate) found_nothing: AtomicU64,
     /// No memory can be freed, not even for what is to be read.
     pub(crate) frames_full: AtomicBool,
     /// Keys are to come here, and wait for the segments that keep ends to be cleaned.
@@ -122,6 +129,8 @@ pub(crate) struct Lane {
     /// Held by the cleaner during a turn.
     pub(crate) cleaning: Mutex<()>,
     counters: Mutex<Ledger>,
+    /// What was found when the segments were walked last.
+    held: Mutex<Held>,
     waiting: Mutex<Waiting>,
     cleaner: Mutex<Option<Thread>>,
 }
@@ -132,6 +141,18 @@ struct Waiting {
     wakers: Vec<Waker>,
     /// The most urgent claim among them.
     claim: Option<Claim>,
+}
+
+/// What the segments of a lane hold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// When that was so.
+    at: UnixSeconds,
+    segments: u64,
+    item_bytes: u64,
+    flash_item_bytes: u64,
+    jumbos: u64,
+    jumbo_bytes: u64,
 }
 
 /// The counters of all sessions.
@@ -237,7 +258,10 @@ impl Lane {
             wins: Wins::default(),
             now: AtomicU32::new(0),
             flush_at: AtomicU32::new(0),
+            fence: AtomicU64::new(0),
             full: AtomicU8::new(0),
+            turns: AtomicU64::new(0),
+            found_nothing: AtomicU64::new(0),
             frames_full: AtomicBool::new(false),
             ends_must_go: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
@@ -251,6 +275,7 @@ impl Lane {
             just_read: Mutex::default(),
             cleaning: Mutex::default(),
             counters: Mutex::default(),
+            held: Mutex::default(),
             waiting: Mutex::default(),
             cleaner: Mutex::default(),
             options,
@@ -332,25 +357,44 @@ impl Lane {
             stats.recovered_items = recovered.items;
             stats.recovery_ms = recovered.took.as_millis() as u64;
         }
+        let held = self.held();
+        stats.segments = held.segments;
+        stats.item_bytes = held.item_bytes;
+        stats.flash_item_bytes = held.flash_item_bytes;
+        stats.jumbos = held.jumbos;
+        stats.frame_bytes += held.jumbo_bytes;
+        stats
+    }
+
+    /// What the segments hold. Of many segments this is as of the second: whoever asks all the time does not
+    /// have them walked every time.
+    fn held(&self) -> Held {
+        let now = self.now.load(Ordering::Relaxed);
+        let known = *lock(&self.held);
+        if known.at == now && self.log.numbers().len() > FEW_SEGMENTS {
+            return known;
+        }
+        let mut held = Held { at: now, ..Held::default() };
         for number in self.log.numbers() {
             let segment = self.log.segment(number);
             if matches!(segment.state(), State::Free | State::Quarantine) {
                 continue;
             }
-            stats.segments += 1;
+            held.segments += 1;
             let live = u64::from(self.log.live(number));
-            stats.item_bytes += live;
+            held.item_bytes += live;
             if segment.frame().is_null() {
-                stats.flash_item_bytes += live;
+                held.flash_item_bytes += live;
             }
             if segment.is_jumbo() {
-                stats.jumbos += 1;
+                held.jumbos += 1;
                 if !segment.frame().is_null() {
-                    stats.frame_bytes += segment.jumbo_mapping() as u64;
+                    held.jumbo_bytes += segment.jumbo_mapping() as u64;
                 }
             }
         }
-        stats
+        *lock(&self.held) = held;
+        held
     }
 
     /// Bytes of the places of a tier, and of those that are not free.
@@ -453,7 +497,9 @@ impl Lane {
         if let Some(store) = self.log.store()
             && store.superblock().seq_limit < (seq + SEQ_LEASE / 2).min(MAX_SEQ)
         {
-            store.change_superblock_now(|superblock| superblock.seq_limit = seq_lease(seq))?;
+            store.change_superblock_now(|superblock| {
+                superblock.seq_limit = superblock.seq_limit.max(seq_lease(seq));
+            })?;
             self.mark_lease();
         }
         self.index.raise_seq_in(stripes, seq);
@@ -582,14 +628,10 @@ impl Lane {
         }
     }
 
-    /// The memory for a large value, if the budget has it.
+    /// The memory for a large value, all of it charged, if the budget has it.
     pub(crate) fn map_large(&self, len: usize) -> Option<LargeValue> {
-        let bytes = LargeValue::footprint(len);
-        if !self.budget.try_charge_wanted(bytes) {
-            self.budget.want(bytes);
-            return None;
-        }
-        LargeValue::map(len, &self.budget)
+        let mut large = LargeValue::map(len, &self.budget)?;
+        large.charge(len).then_some(large)
     }
 
     /// Raises the engine's clock; the answer is whether a new second has begun.

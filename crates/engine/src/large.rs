@@ -13,29 +13,42 @@ const HEADROOM: usize = (HEADER + 16 + MAX_KEY + JUMBO_HEADROOM).next_multiple_o
 /// Room behind the value for the record's padding, and for what follows a record in a store.
 const FOOTROOM: usize = 8 + JUMBO_FOOTROOM;
 
-/// Memory of a large value while its bytes arrive, charged to the budget.
+/// Bytes that are charged ahead of those that arrive: a value costs what has arrived of it.
+const STEP: usize = 256 << 10;
+
+/// Memory of a large value while its bytes arrive. The pages that were written to are charged to the
+/// budget, and those of one step ahead.
 #[derive(Debug)]
 pub struct LargeValue {
     mapping: Option<Mapping>,
     len: usize,
+    charged: u64,
     budget: Arc<Budget>,
 }
 
 impl LargeValue {
-    /// Bytes that a value of `len` bytes charges.
-    pub(crate) fn footprint(len: usize) -> u64 {
-        pages(len + HEADROOM + FOOTROOM) as u64
-    }
-
-    /// Maps memory whose footprint is charged already; `None` (and the charge given back) if the
-    /// operating system has none.
+    /// Addresses for a value of `len` bytes; `None` if the operating system has none.
     pub(crate) fn map(len: usize, budget: &Arc<Budget>) -> Option<Self> {
         let granted = budget.grants().then(|| Mapping::new(len + HEADROOM + FOOTROOM).ok());
-        let Some(mapping) = granted.flatten() else {
-            budget.release(Self::footprint(len));
-            return None;
-        };
-        Some(LargeValue { mapping: Some(mapping), len, budget: Arc::clone(budget) })
+        let mapping = Some(granted.flatten()?);
+        Some(LargeValue { mapping, len, charged: 0, budget: Arc::clone(budget) })
+    }
+
+    /// Charges the memory for the first `filled` bytes; false if the budget does not have it now.
+    pub(crate) fn charge(&mut self, filled: usize) -> bool {
+        let Some(mapping) = &self.mapping else { return true };
+        let footprint = mapping.len() as u64;
+        let needed = if filled < self.len { pages(HEADROOM + filled) as u64 } else { footprint };
+        if needed <= self.charged {
+            return true;
+        }
+        let more = (needed - self.charged).max(STEP as u64).min(footprint - self.charged);
+        if !self.budget.try_charge_wanted(more) {
+            self.budget.want(more);
+            return false;
+        }
+        self.charged += more;
+        true
     }
 
     /// Length in bytes.
@@ -62,14 +75,17 @@ impl LargeValue {
         unsafe { std::slice::from_raw_parts_mut(mapping.base().add(HEADROOM), self.len) }
     }
 
+    /// Whether this is the budget that it is charged to.
+    pub(crate) fn is_charged_to(&self, budget: &Arc<Budget>) -> bool {
+        Arc::ptr_eq(&self.budget, budget)
+    }
+
     /// It is charged to this budget from now on: the lane that adopts it may not be the one that it was
     /// begun for.
     pub(crate) fn charge_to(&mut self, budget: &Arc<Budget>) {
-        if let Some(mapping) = &self.mapping
-            && !Arc::ptr_eq(&self.budget, budget)
-        {
-            budget.charge(mapping.len() as u64);
-            self.budget.release(mapping.len() as u64);
+        if !Arc::ptr_eq(&self.budget, budget) {
+            budget.charge(self.charged);
+            self.budget.release(self.charged);
             self.budget = Arc::clone(budget);
         }
     }
@@ -78,14 +94,17 @@ impl LargeValue {
     pub(crate) fn take_record(&mut self, head: usize) -> Option<(Mapping, usize)> {
         // The record begins at a multiple of 8 wherever its value does: the log asks for no more.
         debug_assert!(head + JUMBO_HEADROOM <= HEADROOM);
-        Some((self.mapping.take()?, HEADROOM - head))
+        let mapping = self.mapping.take()?;
+        // The segment gives all of it back.
+        self.budget.charge(mapping.len() as u64 - std::mem::take(&mut self.charged));
+        Some((mapping, HEADROOM - head))
     }
 }
 
 impl Drop for LargeValue {
     fn drop(&mut self) {
-        if let Some(mapping) = self.mapping.take() {
-            self.budget.release(mapping.len() as u64);
+        if self.mapping.take().is_some() {
+            self.budget.release(self.charged);
         }
     }
 }

@@ -34,7 +34,7 @@ mod write;
 pub use durability::{Durability, Health, LowerDevice, MonotonicClock, StoreDevice, StoreOptions};
 pub use engine::{DrainError, Engine, LaneState, ManualCleaner, OpenError};
 pub use expiry::{Expiry, UnixSeconds};
-pub use item::{Item, ItemHandle, Listed};
+pub use item::{Item, KeptValue, Listed};
 pub use key::Key;
 pub use lane::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
 pub use larder_log::format::tier::is_lower;

@@ -103,7 +103,6 @@ pub(crate) struct Mover {
     tired: HashMap<usize, Tired>,
     /// One for each lane while there is a job; asleep between steps.
     sessions: Vec<LaneSession>,
-    thread: Option<Thread>,
     ended: bool,
 }
 
@@ -132,14 +131,18 @@ pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
     let weak = Arc::downgrade(engine);
     let builder = thread::Builder::new().name("mover".into());
     let handle = builder.spawn(move || run(&weak))?;
-    lock(&engine.mover).thread = Some(handle.thread().clone());
+    let _ = engine.mover_thread.set(handle.thread().clone());
+    // Who has asked meanwhile could not wake it.
+    handle.thread().unpark();
     Ok(())
 }
 
 fn run(weak: &Weak<Engine>) {
     loop {
         let Some(engine) = weak.upgrade() else { return };
+        engine.serve_drains();
         let wait = lock(&engine.mover).step(&engine);
+        engine.step_ended();
         drop(engine);
         match wait {
             Some(time) => thread::park_timeout(time),
@@ -152,7 +155,10 @@ impl Engine {
     /// One step of moving keys to the lanes that they should belong to, for engines without threads. The
     /// answer is whether there is more to do.
     pub fn move_partitions(&self) -> bool {
-        lock(&self.mover).step(self).is_some()
+        self.serve_drains();
+        let more = lock(&self.mover).step(self).is_some();
+        self.step_ended();
+        more
     }
 
     /// The positions of the lanes with each of which a key may be lost: the one that it belongs to, and
@@ -177,7 +183,7 @@ impl Engine {
 
     /// Has the mover look whether there is something to do.
     pub(crate) fn kick_mover(&self) {
-        if let Some(thread) = &lock(&self.mover).thread {
+        if let Some(thread) = self.mover_thread.get() {
             thread.unpark();
         }
     }
@@ -271,7 +277,7 @@ impl Mover {
             return self.idle(engine);
         }
         if self.sessions.is_empty() {
-            let waker = match &self.thread {
+            let waker = match engine.mover_thread.get() {
                 Some(thread) => Waker::from(Arc::new(WakeThread(thread.clone()))),
                 None => Waker::noop().clone(),
             };

@@ -1,13 +1,13 @@
 //! A session: one thread's way into the engine. It has a session of every lane, and asks the one that
 //! a key belongs to.
 
-use crate::engine::Engine;
+use crate::engine::{DrainError, Engine};
 use crate::fetch::LaneReads;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::{
-    Arith, CommitPoint, CommitState, Counted, Delete, Deleted, Get, Got, Item, ItemHandle, Key,
-    LargeValue, Outcome, Refusal, Store, Stored, UnixSeconds,
+    Arith, CommitPoint, CommitState, Counted, Delete, Deleted, Get, Got, Item, Key, LargeValue,
+    Outcome, Refusal, Store, Stored, UnixSeconds,
 };
 use smallvec::SmallVec;
 use std::io;
@@ -49,7 +49,7 @@ impl Session {
         let before = self.now();
         self.lanes.iter_mut().for_each(|lane| lane.tick(now));
         if now != before || self.flush_waits {
-            self.flush_waits = !self.engine.flush_if_due(now);
+            self.flush_waits = !self.flush_if_due(now);
         }
     }
 
@@ -161,33 +161,54 @@ impl Session {
     }
 
     /// Forgets every item written before now, or at `at` every item written before then. A later
-    /// call replaces an earlier one that is not due yet.
-    pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {
-        let _still = self.engine.hold_still();
+    /// call replaces an earlier one that is not due yet. That it was done must not be said before all of
+    /// the answer's points are durable. If one of them fails, the items are gone all the same, and a
+    /// crash may bring them back before a later commit of the lane succeeds.
+    pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<SmallVec<[CommitPoint; 1]>> {
+        let Some(_still) = self.engine.hold_still(&self.waker) else { return Outcome::NeedsSpace };
         bump(&self.lanes[0].counters.cmd_flush, 1);
-        let used = self.engine.lanes.iter().map(|lane| self.engine.is_used(lane));
-        for (lane, _) in self.lanes.iter().zip(used).filter(|(_, used)| *used) {
-            match lane.flush_all(at) {
-                Outcome::Ready(()) => {}
-                other => return other,
-            }
+        let lanes = || self.lanes.iter().filter(|lane| self.engine.is_used(&lane.lane));
+        if lanes().any(LaneSession::refuses_flush) {
+            return Outcome::Refused(Refusal::StoreFailed);
         }
-        Outcome::Ready(())
+        Outcome::Ready(lanes().filter_map(|lane| lane.flush_all(at)).collect())
     }
 
-    /// Finds the version that `handle` names; `None` when it has gone for good.
-    pub fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
-        match self.lanes.get(usize::from(handle.lane)) {
-            Some(lane) => lane.reopen(handle),
-            None => Outcome::Ready(None),
+    /// Flushes if a delayed flush is due; false if it is to be tried again before long.
+    fn flush_if_due(&self, now: UnixSeconds) -> bool {
+        if !self.lanes.iter().any(|lane| lane.lane.flush_is_due(now)) {
+            return true;
         }
+        let Some(_still) = self.engine.hold_still(&self.waker) else { return false };
+        let late = self.lanes.iter().filter(|lane| !lane.flush_if_due(now));
+        late.count() == 0
+    }
+
+    /// Begins to empty the device of this name, or, unless `draining`, takes that back; see
+    /// [`Engine::drain`] and [`Engine::keep`]. It waits for the devices until the engine has written
+    /// that down.
+    pub fn drain(&self, name: &str, draining: bool) -> Outcome<Result<(), DrainError>> {
+        self.engine.request_drain(name, draining, &self.waker)
     }
 
     /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than the
-    /// largest item. `key` says where it will probably go.
+    /// largest item. `key` says where it will probably go. It costs memory as it
+    /// [grows](Session::grow_large).
     pub fn large_value(&self, key: Option<&Key<'_>>, len: usize) -> Outcome<Option<LargeValue>> {
         let lane = key.and_then(|key| self.lane(key)).unwrap_or(&self.lanes[0]);
         lane.large_value(len)
+    }
+
+    /// Charges the memory for the first `filled` bytes of a large value. They may be filled when the
+    /// answer is `Ready`; all of them must be charged before the value is stored.
+    pub fn grow_large(&self, large: &mut LargeValue, filled: usize) -> Outcome<()> {
+        let lane = self.lanes.iter().find(|lane| large.is_charged_to(&lane.lane.budget));
+        lane.unwrap_or(&self.lanes[0]).grow_large(large, filled)
+    }
+
+    /// What is woken when a call that had to wait may be repeated.
+    pub fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// Whether what was answered with `point` is durable.

@@ -310,6 +310,7 @@ impl LaneSession {
         address: Address,
         most_reads: u8,
     ) -> Item<'a> {
+        self.found_space();
         let slot = match existing {
             Some(old) => {
                 let before = old.place.slot();

@@ -599,10 +599,10 @@ fn flushes_empty_all_lanes_while_keys_move() {
     for _ in 0..37 {
         machine.turn();
     }
-    assert_eq!(machine.call(|s| s.flush_all(None)), Some(()));
+    assert_eq!(machine.call(|s| s.flush_all(None).map(drop)), Some(()));
     assert!((0..500).all(|key| machine.version(key).is_none()));
     filled(&mut machine, 300);
-    assert_eq!(machine.call(|s| s.flush_all(Some(1002))), Some(()));
+    assert_eq!(machine.call(|s| s.flush_all(Some(1002)).map(drop)), Some(()));
     for _ in 0..20 {
         machine.turn();
     }
@@ -623,7 +623,8 @@ fn flushes_empty_all_lanes_while_keys_move() {
 fn a_delayed_flush_reaches_devices_that_were_added_meanwhile() {
     let mut machine = Machine::start(names(&["a"]), Durability::Sync);
     filled(&mut machine, 200);
-    assert_eq!(machine.call(|s| s.flush_all(Some(1500))), Some(()));
+    assert_eq!(machine.call(|s| s.flush_all(Some(1500)).map(drop)), Some(()));
+    assert!(machine.engine.commit());
     let added = |devices: &mut Vec<_>, _: &mut _| devices.extend(names(&["b"]));
     let mut machine = machine.restart(Some(1), added).expect("a start");
     machine.settle();

@@ -18,18 +18,20 @@ pub struct Budget {
     requests: AtomicU64,
 }
 
-/// Connection buffers, and the limits of all budgets that share them.
+/// Memory that connections use, and the limits of all budgets that share it.
 #[derive(Debug, Default)]
 pub struct Buffers {
-    used: AtomicU64,
+    /// Input and output that connections keep between turns.
+    held: AtomicU64,
+    /// Values that have arrived in part.
+    arriving: AtomicU64,
+    /// Values that are sent although their items are gone.
+    pinned: AtomicU64,
     limits: AtomicU64,
 }
 
-/// Connection buffers may take this share of the limits: one in so many.
+/// Connections may hold this share of the limits in buffers: one byte in so many.
 const BUFFER_SHARE: u64 = 4;
-/// Of that, bodies that are being received leave one in so many to everybody's short requests and
-/// replies: clients that announce values and stall starve only each other.
-const BODY_RESERVE: u64 = 4;
 
 impl Budget {
     /// A budget of `limit` bytes.
@@ -85,9 +87,10 @@ impl Budget {
         self.used.load(Relaxed) + self.buffers_here()
     }
 
-    /// Bytes of connection buffers, of all budgets that share them.
+    /// Bytes that connections use, of all budgets that share them.
     pub fn buffers(&self) -> u64 {
-        self.buffers.used.load(Relaxed)
+        let Buffers { held, arriving, pinned, .. } = &*self.buffers;
+        [held, arriving, pinned].iter().map(|bytes| bytes.load(Relaxed)).sum()
     }
 
     fn buffers_here(&self) -> u64 {
@@ -145,31 +148,58 @@ impl Budget {
         debug_assert!(before >= bytes);
     }
 
-    /// Charges connection buffers; false when they would take more than their share.
-    pub fn charge_buffers(&self, bytes: u64) -> bool {
-        self.charge_up_to(bytes, self.buffers_share())
-    }
-
-    /// Charges the buffer of a body that is being received; false when bodies would take what is
-    /// reserved for everything else.
-    pub fn charge_body(&self, bytes: u64) -> bool {
-        let share = self.buffers_share();
-        self.charge_up_to(bytes, share - share / BODY_RESERVE)
-    }
-
-    fn buffers_share(&self) -> u64 {
-        self.buffers.limits.load(Relaxed) / BUFFER_SHARE
-    }
-
-    fn charge_up_to(&self, bytes: u64, share: u64) -> bool {
-        let more = |held| (held + bytes <= share).then_some(held + bytes);
-        self.grants() && self.buffers.used.fetch_update(Relaxed, Relaxed, more).is_ok()
+    /// Charges `bytes` that a connection keeps between turns. The caller frees some when that is
+    /// [more than its share](Budget::buffers_limit).
+    pub fn charge_buffers(&self, bytes: u64) {
+        self.buffers.held.fetch_add(bytes, Relaxed);
     }
 
     /// Gives connection buffers back.
     pub fn release_buffers(&self, bytes: u64) {
-        let before = self.buffers.used.fetch_sub(bytes, Relaxed);
+        let before = self.buffers.held.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes);
+    }
+
+    /// Bytes that connections keep between turns.
+    pub fn buffers_held(&self) -> u64 {
+        self.buffers.held.load(Relaxed)
+    }
+
+    /// Bytes that connections may keep between turns.
+    pub fn buffers_limit(&self) -> u64 {
+        self.all_limits() / BUFFER_SHARE
+    }
+
+    /// Charges a part of a value that has arrived. The caller bounds their sum.
+    pub fn charge_arriving(&self, bytes: u64) {
+        self.buffers.arriving.fetch_add(bytes, Relaxed);
+    }
+
+    /// Gives back what [`Budget::charge_arriving`] charged.
+    pub fn release_arriving(&self, bytes: u64) {
+        let before = self.buffers.arriving.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes);
+    }
+
+    /// Charges a value that is sent although its item is gone. The caller bounds their sum.
+    pub fn charge_pinned(&self, bytes: u64) {
+        self.buffers.pinned.fetch_add(bytes, Relaxed);
+    }
+
+    /// Gives back what [`Budget::charge_pinned`] charged.
+    pub fn release_pinned(&self, bytes: u64) {
+        let before = self.buffers.pinned.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes);
+    }
+
+    /// What [`Budget::charge_pinned`] charged, in bytes.
+    pub fn pinned(&self) -> u64 {
+        self.buffers.pinned.load(Relaxed)
+    }
+
+    /// The limits of all budgets that share what connections use.
+    pub fn all_limits(&self) -> u64 {
+        self.buffers.limits.load(Relaxed)
     }
 
     /// How far the budget is over its limit, counting what somebody waits for.
@@ -192,12 +222,14 @@ mod tests {
     fn connection_buffers_take_from_every_share_alike() {
         let buffers = Arc::default();
         let (large, small) = (Budget::sharing(3000, &buffers), Budget::sharing(1000, &buffers));
-        assert!(large.charge_buffers(800));
-        assert!(!small.charge_buffers(201), "a quarter of all at most");
+        large.charge_buffers(500);
+        small.charge_arriving(300);
         assert_eq!((large.used(), small.used(), small.buffers()), (600, 200, 800));
+        assert_eq!((small.buffers_held(), small.buffers_limit()), (500, 1000));
         assert!(!small.try_charge(801));
         assert!(small.try_charge(800));
-        small.release_buffers(800);
+        small.release_buffers(500);
+        large.release_arriving(300);
         assert_eq!((large.used(), small.used()), (0, 800));
     }
 
@@ -205,7 +237,7 @@ mod tests {
     fn a_limit_that_changes_changes_the_parts() {
         let buffers = Arc::default();
         let (one, other) = (Budget::sharing(1000, &buffers), Budget::sharing(1000, &buffers));
-        assert!(one.charge_buffers(400));
+        one.charge_buffers(400);
         other.set_limit(3000);
         assert_eq!((one.used(), other.used()), (100, 300));
         one.set_limit(500);

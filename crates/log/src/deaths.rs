@@ -93,6 +93,13 @@ impl UnmarkedDeaths {
     }
 }
 
+/// Segments whose records are below a fence, which is durable with so many changes of the superblock.
+#[derive(Debug, Default)]
+pub(crate) struct Fenced {
+    changes: u64,
+    segments: Vec<(SegmentNumber, u32)>,
+}
+
 /// A map that was begun: see [`Log::begin_map`].
 #[derive(Clone, Copy, Debug)]
 pub struct BegunMap {
@@ -157,12 +164,30 @@ impl Log {
         self.durable_log().entry(number).deaths.earliest()
     }
 
-    /// No version from before the flush comes back: its fence is durable.
-    pub fn forget_deaths(&self) {
-        if let Some(store) = &self.store {
-            let mut unmarked = lock(&store.unmarked);
-            unmarked.iter().for_each(|&number| store.entry(number).deaths.clear());
-            unmarked.clear();
+    /// The index is being emptied, and the superblock has a fence above all versions. Once that is
+    /// durable, none of them comes back. Nothing can die meanwhile in the segments that are there.
+    pub fn fence_deaths(&self) {
+        let Some(store) = &self.store else { return };
+        let changes = lock(&store.changing).changes();
+        let unmarked = lock(&store.unmarked);
+        let now = unmarked.iter().map(|&number| (number, self.segment(number).generation()));
+        let mut fenced = lock(&store.fenced);
+        fenced.changes = changes;
+        fenced.segments.extend(now);
+    }
+
+    /// Forgets deaths below a fence that is durable.
+    pub(crate) fn settle_fence(&self, store: &Store) {
+        let durable = lock(&store.changing).durable();
+        let mut fenced = lock(&store.fenced);
+        if fenced.segments.is_empty() || fenced.changes > durable {
+            return;
+        }
+        for (number, generation) in fenced.segments.drain(..) {
+            if self.segment(number).generation() == generation {
+                lock(&store.unmarked).remove(&number);
+                store.entry(number).deaths.clear();
+            }
         }
     }
 
@@ -186,6 +211,7 @@ impl Log {
 
     pub(crate) fn unmarked_deaths(&self) -> UnmarkedDeaths {
         let store = self.durable_log();
+        self.settle_fence(store);
         let of = |&number: &SegmentNumber| {
             let deaths = &store.entry(number).deaths;
             let opened = deaths.opened.load(Ordering::Acquire);

@@ -22,6 +22,7 @@ pub mod log;
 pub mod memory;
 #[cfg(all(test, loom))]
 mod model;
+mod pins;
 mod places;
 pub mod prefetch;
 mod reclaim;
@@ -42,6 +43,7 @@ pub use copies::{Kept, Queue};
 pub use epoch::{Appending, Epochs, Participant};
 pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};
 pub use memory::{Mapping, Region};
+pub use pins::Pin;
 pub use places::Tier;
 pub use record::{Fields, Head, Kind, Layout, Record};
 pub use residency::{Image, Loaded};

@@ -7,6 +7,7 @@ use crate::copies::Copies;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
 use crate::memory::{Mapping, PAGE};
+use crate::pins::{Pin, Pins};
 use crate::places::{Places, Tier};
 use crate::prefetch;
 use crate::reclaim::Quarantined;
@@ -155,6 +156,7 @@ pub struct Log {
     /// Held while a jumbo gets its mapping or loses it.
     pub(crate) jumbo_frames: Mutex<()>,
     pub(crate) copies: Copies,
+    pub(crate) pins: Arc<Pins>,
     pub(crate) store: Option<Store>,
 }
 
@@ -205,6 +207,7 @@ impl Log {
         }
         Ok(Log {
             segment_size: config.segment_size,
+            pins: Pins::new(&budget),
             budget,
             epochs,
             segments,
@@ -296,6 +299,26 @@ impl Log {
         // SAFETY: a published address points to a whole record; by the caller's promise its frame
         // is not reused while the answer is in use.
         Some(unsafe { Record::at(frame.add(address.offset()), || segment.jumbo_value()) })
+    }
+
+    /// Keeps the value of the record at `address` readable from its byte `from` on, whatever becomes of
+    /// the record.
+    ///
+    /// # Safety
+    /// As [`Log::record`], for the record as it is given.
+    pub unsafe fn pin(&self, address: Address, record: &Record<'_>, from: usize) -> Pin {
+        let rest = &record.value()[from..];
+        let segment = self.segment(address.segment());
+        let frame = segment.frame();
+        let bytes = if segment.is_jumbo() { segment.jumbo_mapping() } else { self.segment_size };
+        let range = frame as usize..frame as usize + bytes;
+        let in_frame = !frame.is_null() && range.contains(&(rest.as_ptr() as usize));
+        if !in_frame {
+            return self.pins.copy(rest);
+        }
+        // SAFETY: a frame is given back by `Log::give_back`, by the caller's promise not before the thread's
+        // next quiescent point.
+        unsafe { self.pins.pin(frame, rest) }
     }
 
     /// Asks the processor to fetch the record at `address`, or what leads to its copy.
@@ -543,19 +566,19 @@ impl Drop for Log {
             let jumbo = segment.jumbo_mapping();
             if segment.state() != State::Free && jumbo != 0 && !segment.frame().is_null() {
                 // SAFETY: the log ends, so nobody reads the jumbo any more.
-                unsafe { unmap_jumbo(segment.free(), jumbo) };
+                drop(unsafe { jumbo_mapping(segment.free(), jumbo) });
             }
         }
     }
 }
 
-/// Gives an adopted mapping of `bytes` back, whose record begins at `frame`.
+/// Takes an adopted mapping of `bytes` back, whose record begins at `frame`.
 ///
 /// # Safety
-/// `frame` is what [`Log::adopt_jumbo`] stored, and nobody reads it any more.
-pub(crate) unsafe fn unmap_jumbo(frame: *mut u8, bytes: usize) {
+/// `frame` is what [`Log::adopt_jumbo`] stored, nobody reads it any more, and this is called once for it.
+pub(crate) unsafe fn jumbo_mapping(frame: *mut u8, bytes: usize) -> Mapping {
     let base = frame.wrapping_sub(frame as usize % PAGE);
     // SAFETY: the record begins in the mapping's first page, so this is the base that `into_raw`
     // gave; it is taken back once, when its segment is freed.
-    drop(unsafe { Mapping::from_raw(base, bytes) });
+    unsafe { Mapping::from_raw(base, bytes) }
 }

@@ -5,7 +5,7 @@ use crate::address::{Address, SegmentNumber};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, BLOCK, Expect, Extent, Scanned, scan};
-use crate::log::{Log, Sealed, lock, unmap_jumbo};
+use crate::log::{Log, Sealed, jumbo_mapping, lock};
 use crate::record::{Head, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::segment::State;
@@ -154,17 +154,22 @@ impl Log {
         }
     }
 
-    /// Gives back a frame, or a jumbo's mapping of `jumbo` bytes.
+    /// Gives back a frame, or a jumbo's mapping of `jumbo` bytes; what is pinned there stays readable.
     ///
     /// # Safety
     /// It was a segment's, and nobody reads it any more.
     pub(crate) unsafe fn give_back(&self, frame: *mut u8, jumbo: usize) {
         if jumbo == 0 {
+            self.pins.unpin_frame(frame);
             // SAFETY: by the caller's promise.
             return unsafe { self.frames.put(frame, &self.budget) };
         }
-        // SAFETY: by the caller's promise.
-        unsafe { unmap_jumbo(frame, jumbo) };
+        // SAFETY: by the caller's promise; it is called once at most.
+        let mapping = || unsafe { jumbo_mapping(frame, jumbo) };
+        if !self.pins.take_mapping(frame, jumbo, mapping) {
+            // SAFETY: as above.
+            drop(unsafe { jumbo_mapping(frame, jumbo) });
+        }
         self.budget.release(jumbo as u64);
     }
 

@@ -5,7 +5,7 @@
 //! moment leaves every acknowledged record readable, stands in `docs/file-format.md`.
 
 use crate::address::SegmentNumber;
-use crate::deaths::Deaths;
+use crate::deaths::{Deaths, Fenced};
 use crate::failed::FailedCommits;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::JumboSize;
@@ -91,6 +91,16 @@ pub(crate) struct Changing {
 }
 
 impl Changing {
+    /// How often it was changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// How many of the changes are durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
+    }
+
     pub(crate) fn is_dirty(&self) -> bool {
         self.durable != self.changes
     }
@@ -141,6 +151,8 @@ pub struct Store {
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
     /// Segments with records that died and are not marked in a durable dead map.
     pub(crate) unmarked: Mutex<BTreeSet<SegmentNumber>>,
+    /// Of these, what a fence that is not durable yet will put to rest.
+    pub(crate) fenced: Mutex<Fenced>,
     /// Segments that hold copied tombstones.
     pub(crate) holders: Mutex<BTreeSet<SegmentNumber>>,
     /// Counts the segments that were opened in this life of the store.
@@ -183,6 +195,7 @@ impl Store {
             keep_ends: AtomicU32::new(0),
             durable_ends: Mutex::default(),
             unmarked: Mutex::default(),
+            fenced: Mutex::default(),
             holders: Mutex::default(),
             opened_segments: AtomicU64::new(0),
             bad: Mutex::default(),
@@ -454,36 +467,33 @@ impl Store {
         changing.changes += 1;
     }
 
-    /// Whether the device does not know yet what the superblock says.
-    pub fn superblock_is_behind(&self) -> bool {
-        lock(&self.changing).is_dirty()
-    }
-
     /// What the superblock says now.
     pub fn superblock(&self) -> Superblock {
         lock(&self.changing).superblock
     }
 
-    /// Changes the superblock and makes it durable at once, waiting for the device.
+    /// Changes the superblock and makes it durable at once, waiting for the device; others may change it
+    /// meanwhile. For threads that nobody waits for: workers leave it to a commit.
     ///
     /// # Errors
-    /// Those of the device. Then the change is taken back, with the next commit on the device too;
+    /// Those of the device. Then nothing is changed, with the next commit on the device too;
     /// what a crash before that shows is as uncertain as after any failed write.
-    pub fn change_superblock_now(&self, change: impl FnOnce(&mut Superblock)) -> io::Result<()> {
+    pub fn change_superblock_now(&self, change: impl Fn(&mut Superblock)) -> io::Result<()> {
         // The committer waits meanwhile: two writers would write the same copy.
         let _writing = lock(&self.writing_superblock);
-        let mut changing = lock(&self.changing);
-        let before = changing.superblock;
-        change(&mut changing.superblock);
-        changing.changes += 1;
+        let mut next = *lock(&self.changing);
+        change(&mut next.superblock);
         let failed_syncs = self.failed_syncs();
-        let written = self.write_superblock(&changing).and_then(|()| self.sync(failed_syncs));
+        let written = self.write_superblock(&next).and_then(|()| self.sync(failed_syncs));
+        let mut changing = lock(&self.changing);
         match written {
             Ok(()) => {
-                changing.superblock.counter += 1;
-                changing.durable = changing.changes;
+                change(&mut changing.superblock);
+                // A commit that wrote the same copy before may have settled meanwhile.
+                changing.superblock.counter = next.superblock.counter + 1;
+                changing.durable = changing.durable.max(next.changes);
             }
-            Err(_) => changing.superblock = before,
+            Err(_) => changing.changes += 1,
         }
         written
     }

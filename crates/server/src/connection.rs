@@ -10,6 +10,7 @@
 //! Replies that must not be seen before a commit is durable are withheld by the connection, and all
 //! behind them (`gates.rs`, `withheld.rs`); execution goes on meanwhile.
 
+pub(crate) mod arrivals;
 mod batch;
 mod body;
 mod dialect;
@@ -20,6 +21,7 @@ mod withheld;
 
 use crate::command::{Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready, text};
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
+use arrivals::LOOK;
 use batch::{KeyBatch, Scratch};
 use body::Body;
 use dialect::{Binary, Text};
@@ -28,7 +30,7 @@ use larder_engine::{Engine, Reads, Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, KeySink, guess_key, reply};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One connection.
 #[derive(Debug)]
@@ -70,12 +72,16 @@ enum State {
 
 /// Buffers of connections count against the engine's memory limit.
 impl Budget for Engine {
-    fn charge(&self, bytes: usize) -> bool {
-        self.charge_buffers(bytes)
+    fn charge(&self, bytes: usize) {
+        self.charge_buffers(bytes);
     }
 
     fn release(&self, bytes: usize) {
         self.release_buffers(bytes);
+    }
+
+    fn held(&self) -> (u64, u64) {
+        self.buffers_held()
     }
 }
 
@@ -95,6 +101,8 @@ pub struct Worker {
     clock: Box<dyn Fn() -> UnixSeconds + Send>,
     text: Scratch<Text>,
     binary: Scratch<Binary>,
+    /// When it looked last for values that arrive too slowly.
+    looked: Instant,
 }
 
 impl Worker {
@@ -107,7 +115,7 @@ impl Worker {
         session.tick(clock());
         let counters = context.register();
         let (text, binary) = (Scratch::default(), Scratch::default());
-        Worker { session, context, counters, clock, text, binary }
+        Worker { session, context, counters, clock, text, binary, looked: Instant::now() }
     }
 
     fn execution<'e, 'o>(&'e self, output: &'e mut OutputBuffer<'o>) -> Execution<'e, 'o> {
@@ -134,10 +142,9 @@ impl Worker {
             return Step::Stop(Flow::Drain);
         }
         if let Some(value) = &mut connection.value {
-            match value.send(&self.session, output) {
+            match value.send(output) {
                 Sent::All => connection.value = None,
-                Sent::Part => return Step::Stop(Flow::Drain),
-                Sent::Wait => return Step::Stop(Flow::Park),
+                Sent::Part | Sent::Wait => return Step::Stop(Flow::Drain),
                 Sent::Gone => {
                     self.counters.values_cut.bump();
                     return Step::Stop(Flow::Close);
@@ -194,10 +201,11 @@ impl Worker {
         let mut x = self.execution(output);
         let sent = dump.send(&mut x);
         connection.withhold_output(&mut x, start, Repair::Close, false);
-        if sent == Sent::All {
-            return Step::Next;
+        match sent {
+            Sent::All => return Step::Next,
+            Sent::Gone => return Step::Stop(Flow::Close),
+            Sent::Wait | Sent::Part => connection.state = State::Dump(dump),
         }
-        connection.state = State::Dump(dump);
         Step::Stop(if sent == Sent::Wait { Flow::Park } else { Flow::Drain })
     }
 
@@ -218,9 +226,10 @@ impl Worker {
         let mut x = self.execution(output);
         let progress = text::answer_keys(&mut x, get, keys.all());
         let (unready, value) = (progress.unready, progress.value);
+        let open = value.is_some();
         connection.value = value;
-        connection.withhold_output(&mut x, start, Repair::Close, value.is_some());
-        let interrupted = value.is_some() || progress.answered < keys.all().len();
+        connection.withhold_output(&mut x, start, Repair::Close, open);
+        let interrupted = open || progress.answered < keys.all().len();
         let consumed = match progress.answered {
             _ if !interrupted => parsed.consumed,
             0 => 0,
@@ -262,6 +271,14 @@ impl Service for Worker {
 
     fn turn(&mut self) {
         self.session.tick((self.clock)());
+        if self.context.arrivals.is_waited_for() && self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.context.arrivals.expel_slow();
+        }
+    }
+
+    fn wakes_within(&self) -> Option<Duration> {
+        self.context.arrivals.is_waited_for().then_some(LOOK)
     }
 
     #[inline]
@@ -276,6 +293,10 @@ impl Service for Worker {
 
     fn sleep(&mut self) {
         self.session.sleep();
+    }
+
+    fn keeps(&self, connection: &Connection) -> usize {
+        connection.gates.as_ref().map_or(0, |gates| gates.charged())
     }
 
     fn connect(&mut self, _peer: Peer, _id: ConnectionId) -> Connection {
@@ -328,8 +349,11 @@ impl Service for Worker {
     }
 
     fn awaits(&self, connection: &mut Connection) -> bool {
-        let Connection { gates: None, reads: Some(reads), .. } = connection else { return false };
-        self.session.awaits(reads)
+        match connection {
+            Connection { gates: None, reads: Some(reads), .. } => self.session.awaits(reads),
+            Connection { gates: None, state: State::Body(body), .. } => body.waits_for_place(),
+            _ => false,
+        }
     }
 
     fn is_idle(&self, connection: &Connection) -> bool {

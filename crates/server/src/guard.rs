@@ -109,6 +109,14 @@ impl<S: Service> Service for Guard<S> {
         self.service.sleep();
     }
 
+    fn wakes_within(&self) -> Option<Duration> {
+        self.service.wakes_within()
+    }
+
+    fn keeps(&self, guarded: &Self::Connection) -> usize {
+        self.service.keeps(&guarded.connection)
+    }
+
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection {
         let last_command = AtomicU32::new(self.now.load(Relaxed));
         let entry = Arc::new(Entry { peer: peer.clone(), last_command });

@@ -73,8 +73,6 @@ pub struct DurableWorld {
     reading: bool,
     /// What was found after a restart is being compared: the model's commits are those of the life before.
     restarting: bool,
-    /// A flush was refused, and it is not known yet which lanes are empty all the same.
-    unsure: bool,
     /// Calls do not wait for room.
     hurry: bool,
     anomaly: anomaly::Armed,
@@ -165,7 +163,6 @@ impl DurableWorld {
             flight: None,
             reading: false,
             restarting: false,
-            unsure: false,
             hurry: false,
             anomaly,
             seen: Seen::default(),
@@ -305,14 +302,13 @@ impl DurableWorld {
     fn settle(&mut self) {
         let fails = self.failing_lanes();
         self.model.healthy(|lane| fails.contains(&lane));
-        // The power may have gone between the flushes of two lanes, of which the first is for good.
-        let partly = self.unsure || self.several && self.machine.is_stopped();
-        if !self.engine.superblock_is_behind() && !partly {
-            self.model.not_flushed();
-        }
-        let session = &self.sessions[0];
+        let (session, engine) = (&self.sessions[0], &self.engine);
         let undone = self.is_sync();
-        self.model.settle(|point: CommitPoint| session.commit_state(point), undone);
+        self.model.settle(
+            |point: CommitPoint| session.commit_state(point),
+            |lane| engine.open_commit(lane as usize),
+            undone,
+        );
     }
 
     /// Repeats a call until it does not wait any more; `None` if it was refused.

@@ -4,6 +4,7 @@ mod compare;
 mod counters;
 mod dip;
 mod hitratio;
+mod hostile;
 mod limit;
 mod load;
 mod memory;
@@ -33,6 +34,8 @@ pub enum Command {
     Hitratio(hitratio::Arguments),
     /// Second by second: a load that writes a store several times over, and its worst second
     Dip(dip::Arguments),
+    /// Polite clients beside crowds that are slow, rude or greedy, with Larder and peers
+    Hostile(hostile::Arguments),
 }
 
 impl Command {
@@ -50,6 +53,7 @@ impl Command {
             Command::Replay(arguments) => arguments.run(),
             Command::Hitratio(arguments) => arguments.run(),
             Command::Dip(arguments) => arguments.run(),
+            Command::Hostile(arguments) => arguments.run(),
         }
     }
 }

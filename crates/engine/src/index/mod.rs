@@ -214,15 +214,12 @@ impl Index {
 
     /// Locks every stripe, makes the index empty and gives every later version a number above
     /// every earlier one: the fence of flush_all. `while_locked` gets it and runs before anybody can
-    /// write; if it fails, nothing is changed.
-    pub(crate) fn clear<E>(
-        &self,
-        while_locked: impl FnOnce(u64) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// write.
+    pub(crate) fn clear(&self, while_locked: impl FnOnce(u64)) {
         let guards: Vec<_> =
             (0..self.stripes.len()).map(|number| self.lock_stripe(number)).collect();
         let fence = self.newest_seq(0..self.stripes.len()) + 1;
-        while_locked(fence)?;
+        while_locked(fence);
         let mut tables = Vec::with_capacity(guards.len());
         for Guard { stripe, view, .. } in &guards {
             // The next version is the fence itself: what is older is below it.
@@ -233,7 +230,11 @@ impl Index {
         drop(guards);
         let epoch = self.epochs.advance();
         self.lock_retired().extend(tables.into_iter().map(|table| (epoch, table)));
-        Ok(())
+    }
+
+    /// Whether there is not even a table: nothing was written since it was [cleared](Index::clear).
+    pub(crate) fn is_bare(&self) -> bool {
+        self.views.iter().all(|view| view.table() == Table::NONE)
     }
 
     /// While an index is rebuilt its tables may exceed the budget, and grow by halves: nearly every

@@ -40,6 +40,8 @@ pub(crate) struct LaneSession {
     depends: Cell<u64>,
     /// The address of a record that must be read before there is an answer; 0 for none.
     missing: Cell<u64>,
+    /// A call found no space: the first turn of the cleaner that began later; 0 if none waits.
+    starved: Cell<u64>,
     pub(crate) fetched: Fetched,
     group: Group,
     /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
@@ -72,6 +74,7 @@ impl LaneSession {
             overdue: false,
             depends: Cell::new(0),
             missing: Cell::new(0),
+            starved: Cell::new(0),
             fetched,
             group: Group::new(),
             _not_sync: PhantomData,
@@ -240,10 +243,19 @@ impl LaneSession {
         if len as u64 > self.lane.options.engine.max_item_size {
             return Outcome::Ready(None);
         }
-        match self.lane.map_large(len) {
+        match LargeValue::map(len, &self.lane.budget) {
             Some(large) => Outcome::Ready(Some(large)),
             None => self.no_space(Claim::Write),
         }
+    }
+
+    /// Charges the memory for the first `filled` bytes of a large value.
+    pub(crate) fn grow_large(&self, large: &mut LargeValue, filled: usize) -> Outcome<()> {
+        if !large.charge(filled) {
+            return self.no_space(Claim::Write);
+        }
+        self.found_space();
+        Outcome::Ready(())
     }
 
     /// In sync mode: an answer that follows from this record must not be given before it is durable.
@@ -264,6 +276,19 @@ impl LaneSession {
             && let Some(commit) = store.commit_of(self.lane.log.segment(address.segment()), end)
         {
             self.depends.set(self.depends.get().max(commit));
+        }
+    }
+
+    /// In sync mode: what is said after a flush must not be said before its fence is durable.
+    #[inline]
+    fn depends_on_fence(&self) {
+        let fence = self.lane.fence.load(Ordering::Acquire);
+        if fence != 0
+            && !Rule::AnswerWhenDurable.is_broken()
+            && let Some(store) = self.lane.log.store()
+            && fence > store.settled_commit()
+        {
+            self.depends.set(self.depends.get().max(fence));
         }
     }
 
@@ -319,6 +344,9 @@ impl LaneSession {
             return Outcome::Ready(answer);
         }
         self.missing.set(0);
+        if self.changes.is_some() {
+            self.depends_on_fence();
+        }
         match self.depends.take() {
             0 => Outcome::Ready(answer),
             position => Outcome::AfterCommit(
@@ -357,10 +385,7 @@ impl LaneSession {
     fn no_space<T>(&self, claim: Claim) -> Outcome<T> {
         self.depends.set(0);
         self.missing.set(0);
-        if self.lane.is_full(claim) {
-            if self.lane.options.engine.when_full == WhenFull::Evict {
-                self.lane.kick_cleaner();
-            }
+        if self.is_hopeless(self.lane.is_full(claim)) {
             bump(&self.counters.store_no_memory, 1);
             let log = &self.lane.log;
             let full = log.available_numbers(claim) < log.wanted_numbers().max(1);
@@ -372,6 +397,33 @@ impl LaneSession {
         }
         self.lane.wait_for_space(&self.waker, claim);
         Outcome::NeedsSpace
+    }
+
+    /// Whether a call that found no space is to be refused, where `full` is what the cleaner found last. In
+    /// evict mode that must be younger than the call: what has died since, or was given back, may be all that it
+    /// needs.
+    pub(super) fn is_hopeless(&self, full: bool) -> bool {
+        if self.lane.options.engine.when_full == WhenFull::Refuse {
+            return full;
+        }
+        let starved = self.starved.get();
+        let hopeless =
+            full && starved != 0 && self.lane.found_nothing.load(Ordering::Acquire) >= starved;
+        if hopeless {
+            self.starved.set(0);
+            self.lane.kick_cleaner();
+        } else if starved == 0 || !full {
+            self.starved.set(self.lane.turns.load(Ordering::Acquire) + 1);
+        }
+        hopeless
+    }
+
+    /// A call found space: who finds none later waits anew.
+    #[inline]
+    pub(crate) fn found_space(&self) {
+        if self.starved.get() != 0 {
+            self.starved.set(0);
+        }
     }
 }
 

@@ -3,10 +3,11 @@
 use super::run_length;
 use crate::engine::Engine;
 use crate::fetch::LaneReads;
+use crate::item::ItemHandle;
 use crate::lane::session::LaneSession;
 use crate::lane::{Lane, lock};
 use crate::recovery::StoreError;
-use crate::{ItemHandle, Key, Outcome};
+use crate::{Key, Outcome};
 use larder_log::Address;
 use larder_log::format::{PARTITIONS, partition};
 use std::collections::HashSet;

@@ -1,30 +1,56 @@
 //! flush_all: forgets everything written before a moment, in time proportional to stripes and
 //! segments, not to items.
+//!
+//! The index is empty at once. With a store the fence, the version number below which everything is
+//! forgotten, is written with the next commit, and whoever flushed is answered when that is durable: no
+//! thread waits for the device here. In sync mode every answer of the lane waits for the same commit until then,
+//! for what it says follows from the flush. A flush whose commit fails is not taken back: the fence goes
+//! with the next one, and answers wait for that.
 
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
-use crate::{Outcome, Refusal, UnixSeconds};
+use crate::{CommitPoint, Durability, UnixSeconds};
 use larder_log::format::Superblock;
-use larder_log::{Rule, Stream};
+use larder_log::{Rule, Store, Stream};
 use std::io;
 use std::sync::atomic::Ordering;
 
 impl LaneSession {
-    /// See [`Session::flush_all`](crate::Session::flush_all).
-    pub(crate) fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<()> {
-        match at {
-            Some(at) if at > self.now() => {
-                if self.lane.flush_later(at).is_err() {
-                    return Outcome::Refused(Refusal::StoreFailed);
-                }
-            }
-            _ => {
-                if self.lane.flush().is_err() {
-                    return Outcome::Refused(Refusal::StoreFailed);
-                }
-            }
+    /// Whether the store does not take a flush.
+    pub(crate) fn refuses_flush(&self) -> bool {
+        self.appending().is_err()
+    }
+
+    /// See [`Session::flush_all`](crate::Session::flush_all); the answer is what it must wait for.
+    pub(crate) fn flush_all(&self, at: Option<UnixSeconds>) -> Option<CommitPoint> {
+        let commit = match at {
+            Some(at) if at > self.now() => self.lane.flush_later(at),
+            _ => self.flush(),
+        };
+        let position = commit.filter(|_| !Rule::FenceFirst.is_broken())?;
+        Some(CommitPoint { lane: self.lane.options.position.into(), position })
+    }
+
+    /// Flushes if a delayed flush is due; exactly one caller does it. If the store cannot take it, it
+    /// stays due, and the answer is false.
+    pub(crate) fn flush_if_due(&self, now: UnixSeconds) -> bool {
+        if !self.lane.flush_is_due(now) {
+            return true;
         }
-        Outcome::Ready(())
+        if self.refuses_flush() {
+            return false;
+        }
+        self.flush();
+        if let Some(durable) = &self.lane.durable {
+            durable.want_commit();
+        }
+        true
+    }
+
+    fn flush(&self) -> Option<u64> {
+        // A commit that fails waits for its end before it looks at the fence.
+        let _appending = self.appending();
+        self.lane.flush()
     }
 }
 
@@ -35,55 +61,54 @@ impl Lane {
         at != 0 && at <= now
     }
 
-    /// Flushes if a delayed flush is due; exactly one caller does it. If the store cannot take it, it
-    /// stays due.
-    pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
-        let at = self.flush_at.load(Ordering::Relaxed);
-        let due = self.flush_is_due(now);
-        let relaxed = Ordering::Relaxed;
-        if due
-            && self.flush_at.compare_exchange(at, 0, relaxed, relaxed).is_ok()
-            && self.flush().is_err()
-        {
-            let _ = self.flush_at.compare_exchange(0, at, relaxed, relaxed);
-        }
+    /// A delayed flush is due at `at`, after a restart too. The answer is the commit that makes it so.
+    fn flush_later(&self, at: UnixSeconds) -> Option<u64> {
+        self.flush_at.store(at, Ordering::Relaxed);
+        let store = self.log.store()?;
+        store.change_superblock(|superblock| superblock.pending_flush = at);
+        self.promised(store)
     }
 
-    /// A delayed flush is due at `at`, after a restart too.
-    pub(crate) fn flush_later(&self, at: UnixSeconds) -> io::Result<()> {
-        self.keep_flush_time(at)?;
+    /// As other lanes, it has a flush that is due at `at`: durably, before it is used.
+    pub(crate) fn join_flush(&self, at: UnixSeconds) -> io::Result<()> {
+        if let Some(store) = self.log.store() {
+            store.change_superblock_now(|superblock| superblock.pending_flush = at)?;
+        }
         self.flush_at.store(at, Ordering::Relaxed);
         Ok(())
     }
 
-    fn keep_flush_time(&self, at: UnixSeconds) -> io::Result<()> {
-        let Some(store) = self.log.store() else { return Ok(()) };
-        store.change_superblock_now(|superblock| superblock.pending_flush = at)
+    /// The commit by which what the superblock says now is durable, if anybody is promised that.
+    fn promised(&self, store: &Store) -> Option<u64> {
+        let promises = self.durable.as_ref().is_some_and(|d| d.mode != Durability::None);
+        promises.then(|| store.open_commit())
     }
 
-    /// Empties the engine. With a store the fence is durable before anything is changed, and nobody
-    /// writes meanwhile: a flush waits for one sync.
-    fn flush(&self) -> io::Result<()> {
+    /// Empties the engine. The answer is the commit that makes it durable.
+    fn flush(&self) -> Option<u64> {
         let (mut sealed, undoings) = (Vec::new(), self.undoings());
+        let delayed = self.flush_at.swap(0, Ordering::Relaxed) != 0;
+        let last = self.fence.load(Ordering::Acquire);
+        if last != 0 && !delayed && self.index.is_bare() {
+            // Nothing was written since the last flush.
+            return self.log.store().and(Some(last));
+        }
+        let mut commit = None;
         // Writers append under a stripe's lock, so while all are held nobody is appending.
         self.index.clear(|fence| {
             if let Some(store) = self.log.store() {
-                let change = |superblock: &mut Superblock| {
+                store.change_superblock(|superblock: &mut Superblock| {
                     superblock.fence = superblock.fence.max(fence);
                     superblock.pending_flush = 0;
-                };
-                if Rule::FenceFirst.is_broken() {
-                    store.change_superblock(change);
-                } else {
-                    store.change_superblock_now(change)?;
-                }
+                });
+                commit = self.promised(store);
             }
+            // Before anybody sees that the index is empty.
+            self.fence.store(commit.unwrap_or(1), Ordering::Release);
             self.log.seal_all();
             sealed = self.log.drain_sealed();
-            self.log.forget_deaths();
-            io::Result::Ok(())
-        })?;
-        self.flush_at.store(0, Ordering::Relaxed);
+            self.log.fence_deaths();
+        });
         // Only now is the index free of their addresses, so the quiescent period begins here.
         for number in sealed {
             let hot = self.log.segment(number).stream() == Stream::Hot as u8;
@@ -93,7 +118,17 @@ impl Lane {
         }
         self.set_full(None);
         self.kick_cleaner();
-        Ok(())
+        commit
+    }
+
+    /// The commits up to this one have failed: a fence that was to be durable with one of them goes with
+    /// the next.
+    pub(crate) fn postpone_fence(&self, failed: u64) {
+        if let Some(store) = self.log.store()
+            && self.fence.load(Ordering::Acquire) >= failed
+        {
+            self.fence.store(store.open_commit(), Ordering::Release);
+        }
     }
 }
 

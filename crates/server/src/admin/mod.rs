@@ -2,6 +2,7 @@
 //! own, from before a store is read on. Read-only, and it takes no lock of the data path. Invariant: a
 //! web page from somewhere else cannot read it, see [`origin`].
 
+mod door;
 mod health;
 mod metrics;
 mod origin;
@@ -21,6 +22,7 @@ use axum::routing::get;
 use tokio::sync::oneshot;
 
 use crate::settings::Settings;
+use door::Door;
 use subject::Serving;
 pub(crate) use subject::Subject;
 
@@ -57,7 +59,7 @@ impl Admin {
                 // A sender that is gone means the end, too. Requests in flight are not waited for:
                 // a reader that holds its connection open must not hold up the stop.
                 _ = ended => {}
-                result = axum::serve(listener, router) => if let Err(error) = result {
+                result = axum::serve(Door::new(listener), router) => if let Err(error) = result {
                     tracing::error!(event = "admin_failed", %error);
                 },
             }

@@ -348,6 +348,8 @@ fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
                 let _ = write!(text, "{value}");
                 put_row(x, head, name.as_bytes(), text.as_bytes());
             });
+            // As in the text protocol.
+            x.output.withhold(x.output.limit());
             if !known {
                 return error(x, head, Status::NotFound);
             }

@@ -1,10 +1,11 @@
 //! What all workers share, and what each of them counts.
 
 use super::PrefixStats;
-use larder_engine::{Engine, UnixSeconds};
+use crate::connection::arrivals::Arrivals;
+use larder_engine::{Engine, ScanCursor, UnixSeconds};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// What commands need to know and do beyond the engine. Implemented by the server; called for
 /// rare commands only.
@@ -45,11 +46,23 @@ impl Default for Switches {
 /// Dumps that go on at once: each takes memory for as long as its client takes to read it. memcached has one at a
 /// time, but there a client that does not read stops all others.
 const DUMPS: usize = 4;
+/// A dump that did not go on for so many seconds gives its place to another.
+const STALLED: UnixSeconds = 10;
 
-/// A dump's place among those that go on, until it is dropped.
+/// A dump's place among those that go on, with where it stands.
 #[derive(Debug)]
 pub(super) struct DumpPlace {
-    _held: Arc<()>,
+    /// `None` when another has its place.
+    pub(super) cursor: Mutex<Option<ScanCursor>>,
+    /// When it went on last.
+    moved: AtomicU32,
+}
+
+impl DumpPlace {
+    /// It goes on.
+    pub(super) fn note(&self, now: UnixSeconds) {
+        self.moved.store(now, Relaxed);
+    }
 }
 
 /// What all workers share.
@@ -65,8 +78,9 @@ pub struct ServerContext {
     pub verbosity: AtomicU32,
     pub(crate) prefixes: PrefixStats,
     counters: Mutex<Vec<Arc<Counters>>>,
-    /// Each dump that goes on holds it.
-    dumps: Arc<()>,
+    /// Those of dumps that go on.
+    dumps: Mutex<Vec<Weak<DumpPlace>>>,
+    pub(crate) arrivals: Arc<Arrivals>,
 }
 
 impl fmt::Debug for ServerContext {
@@ -79,24 +93,39 @@ impl ServerContext {
     /// The context of a server that started at `started`. Public fields may be changed before it
     /// is shared.
     pub fn new(engine: Arc<Engine>, started: UnixSeconds, hooks: Box<dyn Hooks>) -> Self {
+        let arrivals = Arc::new(Arrivals::new(&engine));
         ServerContext {
             engine,
             hooks,
+            arrivals,
             switches: Mutex::default(),
             version: "1.6.45".to_owned(),
             started,
             verbosity: AtomicU32::new(0),
             prefixes: PrefixStats::default(),
             counters: Mutex::default(),
-            dumps: Arc::default(),
+            dumps: Mutex::default(),
         }
     }
 
-    /// The place of a dump that begins, unless too many go on.
-    pub(super) fn begin_dump(&self) -> Option<DumpPlace> {
-        // Taken before it is counted: who begins at the same time is seen.
-        let held = Arc::clone(&self.dumps);
-        (Arc::strong_count(&held) <= 1 + DUMPS).then_some(DumpPlace { _held: held })
+    /// The place of a dump that begins, unless too many go on. One that stalls is ended for it.
+    pub(super) fn begin_dump(&self, now: UnixSeconds) -> Option<Arc<DumpPlace>> {
+        let mut dumps = self.dumps.lock().unwrap_or_else(PoisonError::into_inner);
+        dumps.retain(|place| place.strong_count() > 0);
+        if dumps.len() >= DUMPS {
+            let places = dumps.iter().enumerate();
+            let places = places.filter_map(|(at, place)| Some((at, place.upgrade()?)));
+            let (at, oldest) = places.min_by_key(|(_, place)| place.moved.load(Relaxed))?;
+            if now.saturating_sub(oldest.moved.load(Relaxed)) < STALLED {
+                return None;
+            }
+            dumps.swap_remove(at);
+            *oldest.cursor.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        let cursor = Mutex::new(Some(ScanCursor::default()));
+        let place = Arc::new(DumpPlace { cursor, moved: AtomicU32::new(now) });
+        dumps.push(Arc::downgrade(&place));
+        Some(place)
     }
 
     /// `stats reset`, in whatever protocol: every counter begins again at zero.

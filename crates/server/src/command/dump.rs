@@ -2,13 +2,14 @@
 //! has read what was sent and the others had their turn, so it never holds more than the output's limit;
 //! items written meanwhile may or may not be in it, or twice.
 
-use super::context::{DumpPlace, ServerContext};
+use super::context::DumpPlace;
 use super::text::refusal_line;
 use super::{Execution, Sent, Unready};
 use crate::net::OutputBuffer;
-use larder_engine::{Listed, ScanCursor};
+use larder_engine::Listed;
 use larder_protocol::text::DumpFormat;
 use larder_protocol::{base64, reply};
+use std::sync::{Arc, PoisonError};
 
 /// The slab class that items are shown in: there are none, but tools ask for one.
 pub(super) const SHOWN_CLASS: u32 = 1;
@@ -23,8 +24,8 @@ const CACHEDUMP_MAX: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Dump {
     format: Format,
-    cursor: ScanCursor,
-    _place: Option<DumpPlace>,
+    /// `None` for one that walks no items.
+    place: Option<Arc<DumpPlace>>,
 }
 
 #[derive(Debug)]
@@ -35,75 +36,108 @@ enum Format {
         items: usize,
         bytes: usize,
     },
+    /// What was counted by prefix, behind this one.
+    Prefixes(Option<Box<[u8]>>),
     /// Nothing is left to show but the last line.
     Empty(&'static str),
 }
 
 impl Dump {
     /// A metadump or mgdump, unless too many dumps go on; `all` is false for one of classes that have no items.
-    pub(super) fn new(context: &ServerContext, format: DumpFormat, all: bool) -> Option<Self> {
+    pub(super) fn new(x: &Execution<'_, '_>, format: DumpFormat, all: bool) -> Option<Self> {
         let format = match format {
             DumpFormat::Metadump if all => Format::Metadump,
             DumpFormat::Mgdump if all => Format::Mgdump,
             DumpFormat::Metadump => Format::Empty(reply::END),
             DumpFormat::Mgdump => Format::Empty(reply::META_MISS),
         };
-        Dump::of(context, format)
+        Dump::of(x, format)
     }
 
     /// A cachedump of at most `items` items, unless too many dumps go on; 0 is as many as fit.
-    pub(super) fn cachedump(context: &ServerContext, class: u32, items: u32) -> Option<Self> {
+    pub(super) fn cachedump(x: &Execution<'_, '_>, class: u32, items: u32) -> Option<Self> {
         let format = if class != SHOWN_CLASS {
             Format::Empty(reply::END)
         } else {
             let items = if items == 0 { usize::MAX } else { items as usize };
             Format::Cachedump { items, bytes: CACHEDUMP_MAX }
         };
-        Dump::of(context, format)
+        Dump::of(x, format)
     }
 
-    fn of(context: &ServerContext, format: Format) -> Option<Self> {
+    /// A dump of what was counted by prefix.
+    pub(super) fn prefixes() -> Self {
+        Dump { format: Format::Prefixes(None), place: None }
+    }
+
+    fn of(x: &Execution<'_, '_>, format: Format) -> Option<Self> {
         let place = match format {
             Format::Empty(_) => None,
-            _ => Some(context.begin_dump()?),
+            _ => Some(x.context.begin_dump(x.session.now())?),
         };
-        Some(Dump { format, cursor: ScanCursor::default(), _place: place })
+        Some(Dump { format, place })
     }
 
     /// Sends more of the dump. Items that are not durable yet make it wait as any reply does. One that
-    /// cannot be finished ends with an error in place of its last line.
+    /// cannot be finished ends with an error in place of its last line; one that has lost its place just
+    /// ends.
     pub(crate) fn send(&mut self, x: &mut Execution<'_, '_>) -> Sent {
         for _ in 0..CALLS {
             if x.output.is_full() {
                 break;
             }
-            let format = &mut self.format;
-            if let Format::Empty(end) = format {
-                x.output.extend(end.as_bytes());
-                return Sent::All;
-            }
-            let visited = x.session.scan(&mut self.cursor, &mut |item| format.put(&item, x.output));
-            let done = match x.settle(visited) {
-                Ok(more) => !more || matches!(format, Format::Cachedump { items: 0, .. }),
-                Err(Unready::Again) => return Sent::Wait,
-                Err(Unready::Refused(refusal)) => {
-                    x.output.extend(refusal_line(refusal, false).as_bytes());
+            match (&mut self.format, &self.place) {
+                (Format::Empty(end), _) => {
+                    x.output.extend(end.as_bytes());
                     return Sent::All;
                 }
-            };
-            if done {
-                *format = Format::Empty(format.end());
+                (Format::Prefixes(last), _) => {
+                    let (prefixes, output) = (&x.context.prefixes, &mut *x.output);
+                    *last = prefixes.dump_behind(last.as_deref(), |line| {
+                        output.extend(line);
+                        !output.is_full()
+                    });
+                    if last.is_none() {
+                        self.format = Format::Empty(reply::END);
+                    }
+                }
+                (format, Some(place)) => {
+                    if let Some(sent) = walk(place, format, x) {
+                        return sent;
+                    }
+                }
+                (_, None) => return Sent::Gone,
             }
         }
         Sent::Part
     }
 }
 
+/// Shows some items; the answer is what ends the call of [`Dump::send`].
+fn walk(place: &DumpPlace, format: &mut Format, x: &mut Execution<'_, '_>) -> Option<Sent> {
+    place.note(x.session.now());
+    let mut cursor = place.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(cursor) = &mut *cursor else { return Some(Sent::Gone) };
+    let visited = x.session.scan(cursor, &mut |item| format.put(&item, x.output));
+    let done = match x.settle(visited) {
+        Ok(more) => !more || matches!(format, Format::Cachedump { items: 0, .. }),
+        Err(Unready::Again) => return Some(Sent::Wait),
+        Err(Unready::Refused(refusal)) => {
+            x.output.extend(refusal_line(refusal, false).as_bytes());
+            return Some(Sent::All);
+        }
+    };
+    if done {
+        *format = Format::Empty(format.end());
+    }
+    None
+}
+
 impl Format {
     fn end(&self) -> &'static str {
         match self {
             Format::Mgdump => reply::META_MISS,
-            Format::Metadump | Format::Cachedump { .. } => reply::END,
+            Format::Metadump | Format::Cachedump { .. } | Format::Prefixes(_) => reply::END,
             Format::Empty(end) => end,
         }
     }
@@ -127,7 +161,7 @@ impl Format {
                     *items -= 1;
                 }
             }
-            Format::Empty(_) => {}
+            Format::Prefixes(_) | Format::Empty(_) => {}
         }
     }
 }

@@ -82,6 +82,6 @@ impl<'e> Execution<'e, '_> {
             Some(at) if at <= self.context.started => Some(UnixSeconds::MAX),
             at => at,
         };
-        self.settle(self.session.flush_all(at))
+        self.flush_all(at)
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use points::Points;
 pub(crate) use prefix::PrefixStats;
 
 use crate::net::OutputBuffer;
-use larder_engine::{CommitPoint, Expiry, Item, ItemHandle, Outcome, Refusal, Session};
+use larder_engine::{CommitPoint, Expiry, Item, KeptValue, Outcome, Refusal, Session, UnixSeconds};
 use larder_protocol::StoreMode;
 use larder_protocol::text::Get;
 
@@ -55,6 +55,13 @@ impl Execution<'_, '_> {
             Outcome::NeedsRead | Outcome::NeedsSpace => Err(Unready::Again),
             Outcome::Refused(refusal) => Err(Unready::Refused(refusal)),
         }
+    }
+
+    /// Empties the cache now or at a time; the reply waits until that is durable.
+    fn flush_all(&mut self, at: Option<UnixSeconds>) -> Result<(), Unready> {
+        let points = self.settle(self.session.flush_all(at))?;
+        points.into_iter().for_each(|point| self.wait_for(point));
+        Ok(())
     }
 
     #[cold]
@@ -125,33 +132,24 @@ pub(crate) enum Executed {
 }
 
 /// A value that is longer than the output may become, while it is being sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct LongValue {
-    handle: ItemHandle,
-    sent: usize,
+    rest: KeptValue,
     trailer: &'static [u8],
 }
 
 impl LongValue {
     /// Sends more of the value.
-    pub(crate) fn send(&mut self, session: &Session, output: &mut OutputBuffer<'_>) -> Sent {
-        let item = match session.reopen(self.handle) {
-            Outcome::Ready(Some(item)) | Outcome::AfterCommit(Some(item), _) => item,
-            Outcome::NeedsRead | Outcome::NeedsSpace => return Sent::Wait,
-            Outcome::Ready(None) | Outcome::AfterCommit(None, _) | Outcome::Refused(_) => {
-                return Sent::Gone;
-            }
-        };
-        let rest = &item.value()[self.sent..];
+    pub(crate) fn send(&mut self, output: &mut OutputBuffer<'_>) -> Sent {
         let room = output.limit().saturating_sub(output.len());
-        let now = rest.len().min(room);
-        output.extend(&rest[..now]);
-        self.sent += now;
-        let finished = now == rest.len();
-        if finished {
-            output.extend(self.trailer);
+        match self.rest.read(room, |part| output.extend(part)) {
+            Some(0) => {
+                output.extend(self.trailer);
+                Sent::All
+            }
+            Some(_) => Sent::Part,
+            None => Sent::Gone,
         }
-        if finished { Sent::All } else { Sent::Part }
     }
 }
 
@@ -186,7 +184,7 @@ pub(crate) fn put_value(
     }
     let sent = output.limit().saturating_sub(output.len());
     output.extend(&value[..sent]);
-    Some(LongValue { handle: item.handle(), sent, trailer })
+    Some(LongValue { rest: item.keep_value(sent), trailer })
 }
 
 /// Why an engine call has no answer.

@@ -2,8 +2,10 @@
 //! read, found, written and deleted. Off unless switched on; then every command takes a lock, as
 //! it does in memcached.
 
+use larder_protocol::reply;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const DELIMITER: u8 = b':';
 /// Prefixes beyond this are not counted.
 const PREFIXES_MAX: usize = 65_536;
+/// Nor are those for which prefixes would take more memory than this, in bytes.
+const BYTES_MAX: usize = 4 << 20;
+/// What a prefix takes beside its own bytes, about.
+const ROW: usize = size_of::<(Box<[u8]>, Row)>() * 3 / 2 + 16;
 
 #[derive(Debug, Default)]
 struct Row {
@@ -25,7 +31,13 @@ struct Row {
 pub(crate) struct PrefixStats {
     enabled: AtomicBool,
     delimiter: u8,
-    rows: Mutex<BTreeMap<Box<[u8]>, Row>>,
+    rows: Mutex<Rows>,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    by_prefix: BTreeMap<Box<[u8]>, Row>,
+    bytes: usize,
 }
 
 impl Default for PrefixStats {
@@ -81,36 +93,56 @@ impl PrefixStats {
         let Some(end) = key.iter().position(|&byte| byte == self.delimiter) else { return };
         let prefix = &key[..end];
         let mut rows = self.lock();
-        if let Some(row) = rows.get_mut(prefix) {
-            count(row);
-        } else if rows.len() < PREFIXES_MAX {
-            count(rows.entry(prefix.into()).or_default());
+        if let Some(row) = rows.by_prefix.get_mut(prefix) {
+            return count(row);
+        }
+        let bytes = rows.bytes + prefix.len() + ROW;
+        if rows.by_prefix.len() < PREFIXES_MAX && bytes <= BYTES_MAX {
+            rows.bytes = bytes;
+            count(rows.by_prefix.entry(prefix.into()).or_default());
         }
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {
-        self.lock().clear();
+        *self.lock() = Rows::default();
     }
 
     /// The reply to `stats detail dump`.
     pub(crate) fn dump(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        for (prefix, row) in self.lock().iter() {
-            out.extend_from_slice(b"PREFIX ");
-            out.extend_from_slice(prefix);
-            // Writing to a vector cannot fail.
-            let _ = write!(
-                out,
-                " get {} hit {} set {} del {}\r\n",
-                row.gets, row.hits, row.sets, row.deletes
-            );
-        }
-        out.extend_from_slice(b"END\r\n");
+        self.dump_behind(None, |line| {
+            out.extend_from_slice(line);
+            true
+        });
+        out.extend_from_slice(reply::END.as_bytes());
         out
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<[u8]>, Row>> {
+    /// Gives `put` the line of each prefix behind `last`, until it wants no more; the answer is the prefix
+    /// of the last line then.
+    pub(crate) fn dump_behind(
+        &self,
+        last: Option<&[u8]>,
+        mut put: impl FnMut(&[u8]) -> bool,
+    ) -> Option<Box<[u8]>> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut line = Vec::new();
+        for (prefix, row) in self.lock().by_prefix.range::<[u8], _>((from, Bound::Unbounded)) {
+            let Row { gets, hits, sets, deletes } = row;
+            line.clear();
+            line.extend_from_slice(b"PREFIX ");
+            line.extend_from_slice(prefix);
+            // Writing to a vector cannot fail.
+            let _ = write!(line, " get {gets} hit {hits} set {sets} del {deletes}\r\n");
+            if !put(&line) {
+                return Some(prefix.clone());
+            }
+        }
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -134,5 +166,37 @@ mod tests {
             stats.get(b"none", false);
             assert_eq!(String::from_utf8(stats.dump()).unwrap(), format!("{expected}END\r\n"));
         }
+    }
+
+    #[test]
+    fn long_prefixes_take_bounded_memory() {
+        let stats = PrefixStats::new(b':');
+        stats.enable(true);
+        for n in 0..100_000 {
+            stats.set(format!("{n:0240}:x").as_bytes());
+        }
+        let rows = stats.lock();
+        let bytes: usize = rows.by_prefix.keys().map(|prefix| prefix.len()).sum();
+        assert!(rows.bytes <= BYTES_MAX && (BYTES_MAX / 2..BYTES_MAX).contains(&bytes));
+    }
+
+    #[test]
+    fn a_dump_goes_on_where_it_was_interrupted() {
+        let stats = PrefixStats::new(b':');
+        stats.enable(true);
+        (0..100).for_each(|n| stats.set(format!("{n}:x").as_bytes()));
+        let (mut parts, mut last) = (Vec::new(), None);
+        loop {
+            let mut lines = 0;
+            last = stats.dump_behind(last.as_deref(), |line| {
+                parts.extend_from_slice(line);
+                lines += 1;
+                lines < 7
+            });
+            if last.is_none() {
+                break;
+            }
+        }
+        assert_eq!([&parts[..], b"END\r\n"].concat(), stats.dump());
     }
 }

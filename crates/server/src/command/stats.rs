@@ -34,7 +34,7 @@ pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
             x.context.reset_stats();
             x.output.extend(reply::RESET.as_bytes());
         }
-        b"detail" => detail(x, tokens.next().unwrap_or(b"")),
+        b"detail" => return detail(x, tokens.next().unwrap_or(b"")),
         b"cachedump" => return cachedump(x, tokens),
         _ => {
             let mut out = Formatter(x.output);
@@ -42,24 +42,26 @@ pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
                 let _ = write!(out, "STAT {name} {value}\r\n");
             });
             x.output.extend(if known { reply::END } else { reply::ERROR }.as_bytes());
+            // They cost as much as hundreds of gets: others have their turn before the next.
+            x.output.withhold(x.output.limit());
         }
     }
     Executed::Done
 }
 
-fn detail(x: &mut Execution<'_, '_>, argument: &[u8]) {
-    if !x.context.switches().dump {
-        return x.output.extend(reply::DETAIL_NOT_ALLOWED.as_bytes());
-    }
+fn detail(x: &mut Execution<'_, '_>, argument: &[u8]) -> Executed {
     let (on, off) = (abbreviates(argument, b"on"), abbreviates(argument, b"off"));
-    if on || off {
+    let line = if !x.context.switches().dump {
+        reply::DETAIL_NOT_ALLOWED
+    } else if on || off {
         x.context.prefixes.enable(on);
-        x.output.extend(reply::OK.as_bytes());
+        reply::OK
     } else if abbreviates(argument, b"dump") {
-        x.output.extend(&x.context.prefixes.dump());
+        return Executed::Dump(Box::new(Dump::prefixes()));
     } else {
-        x.output.extend(reply::DETAIL_USAGE.as_bytes());
-    }
+        reply::DETAIL_USAGE
+    };
+    x.say(line)
 }
 
 fn cachedump(x: &mut Execution<'_, '_>, mut tokens: Tokens<'_>) -> Executed {
@@ -69,7 +71,7 @@ fn cachedump(x: &mut Execution<'_, '_>, mut tokens: Tokens<'_>) -> Executed {
         match (tokens.next(), tokens.next()) {
             (Some(class), Some(items)) => match (parse_u32(class), parse_u32(items)) {
                 (Some(class), Some(items)) if class < SLAB_CLASSES => {
-                    match Dump::cachedump(x.context, class, items) {
+                    match Dump::cachedump(x, class, items) {
                         Some(dump) => return Executed::Dump(Box::new(dump)),
                         None => reply::CRAWLER_BUSY,
                     }

@@ -351,13 +351,13 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
         Admin::Dump(dump) if !dump.has_valid_classes() => x.say(reply::BAD_CLASS),
         Admin::Dump(dump) => {
             let all = dump.includes(super::dump::SHOWN_CLASS);
-            let Some(dump) = Dump::new(x.context, dump.format, all) else {
+            let Some(dump) = Dump::new(x, dump.format, all) else {
                 return Ok(x.say(reply::CRAWLER_BUSY));
             };
             x.say(reply::OK);
             Executed::Dump(Box::new(dump))
         }
-        Admin::Device(device) => drain(x, device),
+        Admin::Device(device) => return drain(x, device),
         Admin::Accepted { noreply } => x.say_unless(noreply, reply::OK),
     })
 }
@@ -376,14 +376,13 @@ fn set_memory_limit(x: &Execution<'_, '_>, megabytes: u32) -> &'static str {
     }
 }
 
-fn drain(x: &mut Execution<'_, '_>, device: Device<'_>) -> Executed {
+fn drain(x: &mut Execution<'_, '_>, device: Device<'_>) -> Result<Executed, Unready> {
     let name = String::from_utf8_lossy(device.name);
-    let engine = x.context.engine();
-    let done = if device.drain { engine.drain(&name) } else { engine.keep(&name) };
-    match done {
+    let drained = x.session.drain(&name, device.drain);
+    Ok(match x.settle(drained)? {
         Ok(()) => x.say(reply::OK),
         Err(error) => x.say(&format!("SERVER_ERROR {error}\r\n")),
-    }
+    })
 }
 
 fn shutdown(x: &mut Execution<'_, '_>, mode: Shutdown) -> Executed {

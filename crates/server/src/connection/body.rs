@@ -1,25 +1,23 @@
 //! Values that do not fit into what a connection may leave in its input. Their header is kept, the
 //! value grows as its bytes arrive (a client that announces much and sends nothing costs nothing),
-//! and when it is complete the header is parsed once more and executed with it. Only the largest
-//! values get all their memory at once, from the engine, to be filled in place.
+//! and when it is complete the header is parsed once more and executed with it. The largest values
+//! arrive in memory of the engine, to be filled in place. Who may send when is decided in
+//! `arrivals.rs`.
 
+use super::arrivals::{Arrival, ChargedBuffer, Memory, Standing};
 use super::batch::KeyBatch;
 use super::dialect::Dialect;
 use super::{Connection, State, Step, Worker};
-use crate::command::{Executed, Unready};
+use crate::command::Executed;
 use crate::net::{Flow, InputBuffer, OutputBuffer};
-use larder_engine::{Engine, Key, LargeValue, Value};
+use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
-use std::sync::Arc;
 
 /// A request with its value that has at most so many bytes waits in the input.
 const HELD_MAX: usize = 16 << 10;
 
 /// The longest trailer of any protocol, in bytes.
 const TRAILER_MAX: usize = 2;
-
-/// The smallest step in which a value grows, in bytes.
-const GROWTH_MIN: usize = 16 << 10;
 
 /// What the header of a storage request announces.
 #[derive(Clone, Copy, Debug)]
@@ -36,86 +34,61 @@ pub(super) struct Announced {
 #[derive(Debug)]
 pub(super) struct Body {
     header: Box<[u8]>,
-    memory: Memory,
+    /// Its place among those that are received; `None` before its first byte.
+    arrival: Option<Arrival>,
     announced: Announced,
     /// How much of value and trailer has arrived, in bytes.
     filled: usize,
     trailer: [u8; TRAILER_MAX],
 }
 
-#[derive(Debug)]
-enum Memory {
-    /// Of the connection: copied when it is complete.
-    Buffer(ChargedBuffer),
-    /// Of the engine: the item's own.
-    Large(LargeValue),
-}
-
-/// A buffer that counts against the engine's memory limit as long as it exists.
-struct ChargedBuffer {
-    engine: Arc<Engine>,
-    bytes: Vec<u8>,
-    charged: usize,
-}
-
-impl std::fmt::Debug for ChargedBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ChargedBuffer").field("len", &self.bytes.len()).finish_non_exhaustive()
-    }
-}
-
-impl Drop for ChargedBuffer {
-    fn drop(&mut self) {
-        self.engine.release_buffers(self.charged);
-    }
-}
-
-impl ChargedBuffer {
-    /// Makes room for `more` bytes of a value that ends at `len`; false if there is no memory.
-    fn grow(&mut self, more: usize, len: usize) -> bool {
-        let needed = self.bytes.len() + more;
-        if needed <= self.charged {
-            return true;
-        }
-        let capacity = needed.max(2 * self.charged).max(GROWTH_MIN).min(len);
-        if !self.engine.charge_body(capacity - self.charged) {
-            return false;
-        }
-        self.charged = capacity;
-        // All addresses at once, so that growing leaves no garbage behind; a page becomes resident,
-        // and is charged, only when bytes arrive for it.
-        self.bytes.capacity() >= len || self.bytes.try_reserve_exact(len).is_ok()
-    }
+/// How far a value has come.
+enum Received {
+    /// All of value and trailer is there.
+    All,
+    /// More input is needed.
+    Part,
+    /// It waits for a place, or for memory.
+    Wait,
+    /// There is no memory for it.
+    NoMemory,
 }
 
 impl Body {
-    /// Takes as much of value and trailer as there is; false if there is no memory for it.
-    fn fill(&mut self, input: &mut InputBuffer<'_>) -> bool {
-        let missing = self.announced.value.saturating_sub(self.filled);
-        let bytes = &input.bytes()[..input.bytes().len().min(missing)];
-        match &mut self.memory {
-            Memory::Buffer(buffer) => {
-                if !buffer.grow(bytes.len(), self.announced.value) {
-                    return false;
-                }
-                buffer.bytes.extend_from_slice(bytes);
+    /// Whether it waits for others to be received.
+    pub(super) fn waits_for_place(&self) -> bool {
+        self.arrival.as_ref().is_some_and(|arrival| arrival.standing() == Standing::Waiting)
+    }
+
+    /// Takes as much of value and trailer as there is.
+    fn fill(&mut self, worker: &Worker, keys: &[Key<'_>], input: &mut InputBuffer<'_>) -> Received {
+        let len = self.announced.value;
+        if self.filled < len {
+            if input.bytes().is_empty() {
+                return Received::Part;
             }
-            Memory::Large(large) => {
-                let place = &mut large.bytes_mut()[self.filled.min(self.announced.value)..];
-                place[..bytes.len()].copy_from_slice(bytes);
+            let bytes = &input.bytes()[..input.bytes().len().min(len - self.filled)];
+            let enter = || worker.context.arrivals.enter(len, worker.session.waker());
+            let arrival = self.arrival.get_or_insert_with(enter);
+            let receive = |memory: &mut _| worker.receive(memory, self.filled, len, keys, bytes);
+            match arrival.with(receive) {
+                Ok(Received::Part) => arrival.arrived(bytes.len()),
+                Ok(other) => return other,
+                Err(Standing::Waiting) => return Received::Wait,
+                Err(_) => return Received::NoMemory,
             }
+            self.filled += bytes.len();
+            input.consume(bytes.len());
         }
-        self.filled += bytes.len();
-        input.consume(bytes.len());
-        if self.filled >= self.announced.value {
-            let at = self.filled - self.announced.value;
+        if self.filled >= len {
+            let at = self.filled - len;
             let missing = self.announced.trailer - at;
             let bytes = &input.bytes()[..input.bytes().len().min(missing)];
             self.trailer[at..at + bytes.len()].copy_from_slice(bytes);
             self.filled += bytes.len();
             input.consume(bytes.len());
         }
-        true
+        if self.missing() == 0 { Received::All } else { Received::Part }
     }
 
     /// How many bytes of value and trailer have not arrived.
@@ -161,29 +134,9 @@ impl Worker {
         if header + value + trailer <= HELD_MAX {
             return Step::Stop(Flow::Read);
         }
-        let engine = self.session.engine();
-        let memory = if value > engine.large_value_threshold() {
-            match self.execution(output).settle(self.session.large_value(keys.first(), value)) {
-                Err(Unready::Again) => return Step::Stop(Flow::Park),
-                Ok(Some(large)) => Memory::Large(large),
-                Ok(None) | Err(Unready::Refused(_)) => {
-                    let mut x = self.execution(output);
-                    if let Executed::Again = D::no_memory(&mut x, request, keys) {
-                        return Step::Stop(Flow::Park);
-                    }
-                    connection.withhold_output(&mut x, start, D::not_kept(request), false);
-                    input.consume(header);
-                    connection.state = State::Swallow(value + trailer);
-                    return Step::Next;
-                }
-            }
-        } else {
-            let engine = Arc::clone(engine);
-            Memory::Buffer(ChargedBuffer { engine, bytes: Vec::new(), charged: 0 })
-        };
         let body = Body {
             header: input.bytes()[..header].into(),
-            memory,
+            arrival: None,
             announced,
             filled: 0,
             trailer: [0; TRAILER_MAX],
@@ -191,6 +144,46 @@ impl Worker {
         input.consume(header);
         connection.state = State::Body(Box::new(body));
         Step::Next
+    }
+
+    /// Adds `bytes` to the first `filled` of a value of `len`.
+    fn receive(
+        &self,
+        memory: &mut Memory,
+        filled: usize,
+        len: usize,
+        keys: &[Key<'_>],
+        bytes: &[u8],
+    ) -> Received {
+        let engine = self.session.engine();
+        if let Memory::None = memory {
+            *memory = if len <= engine.large_value_threshold() {
+                Memory::Buffer(ChargedBuffer::new(engine))
+            } else {
+                match self.session.large_value(keys.first(), len) {
+                    Outcome::Ready(Some(large)) | Outcome::AfterCommit(Some(large), _) => {
+                        Memory::Large(large)
+                    }
+                    Outcome::NeedsSpace | Outcome::NeedsRead => return Received::Wait,
+                    _ => return Received::NoMemory,
+                }
+            };
+        }
+        match memory {
+            Memory::None => Received::NoMemory,
+            Memory::Buffer(buffer) => match buffer.extend(bytes, len) {
+                true => Received::Part,
+                false => Received::NoMemory,
+            },
+            Memory::Large(large) => match self.session.grow_large(large, filled + bytes.len()) {
+                Outcome::Ready(()) | Outcome::AfterCommit((), _) => {
+                    large.bytes_mut()[filled..filled + bytes.len()].copy_from_slice(bytes);
+                    Received::Part
+                }
+                Outcome::NeedsSpace | Outcome::NeedsRead => Received::Wait,
+                Outcome::Refused(_) => Received::NoMemory,
+            },
+        }
     }
 
     /// Receives more of a value, and executes its request when it is complete.
@@ -201,44 +194,58 @@ impl Worker {
         output: &mut OutputBuffer<'_>,
     ) -> Step {
         let State::Body(body) = &mut connection.state else { return Step::Next };
-        let received = body.fill(input);
-        if received && body.missing() > 0 {
-            return Step::Stop(Flow::Read);
-        }
+        // They are borrowed from the header while the rest of the body changes.
+        let header = std::mem::take(&mut body.header);
         let mut keys = KeyBatch::new(&self.session, Vec::new());
-        let parsed = D::parse(&body.header, &mut keys);
+        let parsed = D::parse(&header, &mut keys);
         let keys = keys.into_inner();
         let Parse::NeedValue { request, .. } = parsed else {
             // It was a header when the value began.
             return Step::Stop(Flow::Close);
         };
+        let received = body.fill(self, &keys, input);
         let start = output.len();
         let mut x = self.execution(output);
-        if !received {
-            let missing = body.missing();
-            if let Executed::Again = D::no_memory(&mut x, &request, &keys) {
-                return Step::Stop(Flow::Park);
+        match received {
+            Received::All => {}
+            Received::Part | Received::Wait => {
+                let wait = matches!(received, Received::Wait);
+                drop(keys);
+                body.header = header;
+                return Step::Stop(if wait { Flow::Park } else { Flow::Read });
             }
-            self.counters.buffers_refused.bump();
-            let repair = D::not_kept(&request);
-            connection.state = State::Swallow(missing);
-            connection.withhold_output(&mut x, start, repair, false);
-            return Step::Next;
+            Received::NoMemory => {
+                if let Executed::Again = D::no_memory(&mut x, &request, &keys) {
+                    drop(keys);
+                    body.header = header;
+                    return Step::Stop(Flow::Park);
+                }
+                self.counters.buffers_refused.bump();
+                connection.state = State::Swallow(body.missing());
+                connection.withhold_output(&mut x, start, D::not_kept(&request), false);
+                return Step::Next;
+            }
         }
         if !body.has_good_trailer() {
             D::bad_trailer(&mut x, &request);
             connection.state = State::Ready;
             return Step::Next;
         }
-        let value = match &mut body.memory {
-            Memory::Buffer(buffer) => Value::Bytes(&buffer.bytes),
-            Memory::Large(large) => Value::Large(large),
+        let mut execute =
+            |memory: &mut Memory| D::execute(&mut x, &request, &keys, Some(memory.value()));
+        // A complete value keeps its place.
+        let executed = match &mut body.arrival {
+            Some(arrival) => arrival.with(&mut execute),
+            None => Ok(execute(&mut Memory::None)),
         };
-        let executed = D::execute(&mut x, &request, &keys, Some(value));
         match executed {
-            Executed::Again => Step::Stop(Flow::Park),
-            Executed::Close => Step::Stop(Flow::Close),
-            _ => {
+            Ok(Executed::Again) => {
+                drop(keys);
+                body.header = header;
+                Step::Stop(Flow::Park)
+            }
+            Ok(Executed::Close) | Err(_) => Step::Stop(Flow::Close),
+            Ok(_) => {
                 let repair = D::not_kept(&request);
                 connection.state = State::Ready;
                 connection.withhold_output(&mut x, start, repair, false);

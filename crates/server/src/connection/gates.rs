@@ -259,20 +259,22 @@ impl Gates {
         self.bytes.len() + self.cost
     }
 
-    /// Charges what it owns; false if that was refused.
-    pub(super) fn charge(&mut self, budget: &impl Budget) -> bool {
+    /// Charges what it owns.
+    pub(super) fn charge(&mut self, budget: &impl Budget) {
         let bytes = if self.bytes.spilled() { self.bytes.capacity() } else { 0 };
         let gates = (self.gates.capacity() - self.gates.len()) * GATE;
         let owned = bytes + self.cost + gates + size_of::<Self>();
         if owned > self.charged {
-            if !budget.charge(owned - self.charged) {
-                return false;
-            }
-        } else if owned < self.charged {
+            budget.charge(owned - self.charged);
+        } else {
             budget.release(self.charged - owned);
         }
         self.charged = owned;
-        true
+    }
+
+    /// What was charged, in bytes.
+    pub(super) fn charged(&self) -> usize {
+        self.charged
     }
 
     /// Gives back what was charged. Must be called before it is dropped.

@@ -201,11 +201,7 @@ impl Worker {
         let Some(gates) = &mut connection.gates else { return flow };
         gates.absorb(output);
         gates.closing |= flow == Flow::Close;
-        if !gates.charge(&**self.session.engine()) {
-            self.counters.buffers_refused.bump();
-            self.forget(connection);
-            return Flow::Close;
-        }
+        gates.charge(&**self.session.engine());
         gates.each_lane(|point| self.session.wake_on_commit(point));
         if !gates.is_pending(|point| self.session.commit_state(point)) {
             // It has ended before the wake-up was asked for, which may then come late or never.

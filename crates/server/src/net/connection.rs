@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::control::{Order, Shared};
 use super::counters::Counters;
-use super::held::{Held, Refused};
+use super::held::Held;
 use super::slab::Slab;
 use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service, transport};
 
@@ -28,8 +28,8 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 /// Connections that go on in a turn without an event of their own, if they have nothing but replies to send: as
 /// many as were set free by a commit go on in a few turns.
 const STEPS: usize = 64;
-/// For how many of these one counts that has more requests: what has arrived meanwhile from others does
-/// not wait for many of them.
+/// For how many of these one counts that has more requests, or fills the output: what has arrived
+/// meanwhile from others does not wait for many of them.
 const STEPS_OF_REQUESTS: usize = 8;
 /// The most input the service sees at a time. More than it may leave, so that every call makes
 /// progress or ends the connection.
@@ -50,6 +50,8 @@ pub(super) struct Connection<C, I> {
     pub(super) ended: bool,
     /// `input` holds bytes that the service has not seen.
     pub(super) unseen: bool,
+    /// It filled the output the last time.
+    filled: bool,
     /// Whether it is in the ready list.
     queued: bool,
     /// Whether it is in the list of those that a wake-up moves.
@@ -90,6 +92,8 @@ pub(super) struct Core<S: Service, I> {
     stopping_since: Option<u64>,
     /// Accepting failed and waits until then.
     pub(super) accept_again: Option<u64>,
+    /// Connections may keep more than they did: see `relief.rs`.
+    pub(super) look_at_budget: bool,
     parked: Vec<u32>,
     ready: VecDeque<u32>,
     lingering: usize,
@@ -109,6 +113,7 @@ impl<S: Service, I> Core<S, I> {
             order: Order::Serve,
             stopping_since: None,
             accept_again: None,
+            look_at_budget: false,
             parked: Vec::new(),
             ready: VecDeque::new(),
             lingering: 0,
@@ -137,58 +142,52 @@ impl<S: Service, I> Core<S, I> {
         let consumed = input.consumed();
         self.counters.processed.add(1);
         connection.flow = flow;
+        connection.filled = flow == Flow::Drain;
         connection.stamp = self.now;
         connection.unseen = seen < all.len();
         if whole.is_none() && connection.input.is_empty() {
             // Nothing held, nothing seen, nothing left.
         } else {
             let before = connection.input.capacity();
-            let kept = match whole {
+            match whole {
                 Some(all) => connection.input.replace(&all[consumed..], budget),
-                None => {
-                    connection.input.consume(consumed, budget);
-                    Ok(())
-                }
-            };
+                None => connection.input.consume(consumed, budget),
+            }
             self.counters.buffer_bytes.adjust(before, connection.input.capacity());
-            if kept == Err(Refused) {
-                self.counters.refused_buffers.add(1);
-                connection.flow = Flow::Close;
-            } else if flow.reads() && seen - consumed >= MAX_INPUT_HELD {
+            self.look_at_budget |= connection.input.capacity() > before;
+            if flow.reads() && seen - consumed >= MAX_INPUT_HELD {
                 self.counters.input_overflows.add(1);
                 connection.flow = Flow::Close;
             }
         }
-        if connection.flow.waits() && !connection.listed {
-            connection.listed = true;
-            self.parked.push(key);
+        if connection.flow.waits() {
+            // It may keep replies.
+            self.look_at_budget = true;
+            if !connection.listed {
+                connection.listed = true;
+                self.parked.push(key);
+            }
         }
         true
     }
 
     /// Keeps input that cannot be processed now.
-    pub(super) fn hold_input(&mut self, key: u32, bytes: &[u8]) -> Result<(), Refused> {
-        let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
+    pub(super) fn hold_input(&mut self, key: u32, bytes: &[u8]) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
         let before = connection.input.capacity();
-        let kept = connection.input.append(bytes, &*self.shared.options.budget);
+        connection.input.append(bytes, &*self.shared.options.budget);
         self.counters.buffer_bytes.adjust(before, connection.input.capacity());
         connection.unseen = true;
-        if kept.is_err() {
-            self.counters.refused_buffers.add(1);
-        }
-        kept
+        self.look_at_budget = true;
     }
 
     /// Keeps output that the socket did not take; there was none before.
-    pub(super) fn hold_output(&mut self, key: u32, bytes: &[u8]) -> Result<(), Refused> {
-        let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
-        let kept = connection.output.replace(bytes, &*self.shared.options.budget);
+    pub(super) fn hold_output(&mut self, key: u32, bytes: &[u8]) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.output.replace(bytes, &*self.shared.options.budget);
         self.counters.buffer_bytes.adjust(0, connection.output.capacity());
         self.counters.output_stalls.add(1);
-        if kept.is_err() {
-            self.counters.refused_buffers.add(1);
-        }
-        kept
+        self.look_at_budget = true;
     }
 
     /// The socket took the first `n` bytes of the output held.
@@ -257,6 +256,7 @@ impl<S: Service, I> Core<S, I> {
             flow: Flow::Read,
             ended: false,
             unseen: false,
+            filled: false,
             queued: false,
             listed: false,
             stamp: self.now,
@@ -310,8 +310,9 @@ impl<S: Service, I> Core<S, I> {
     pub(super) fn ready_in_turn(&self) -> usize {
         let mut steps = 0;
         let in_turn = self.ready.iter().take_while(|&&key| {
-            let requests = self.connections.get(key).is_some_and(|c| !c.input.is_empty());
-            steps += if requests { STEPS_OF_REQUESTS } else { 1 };
+            let costs = |c: &Connection<_, _>| c.filled || !c.input.is_empty();
+            let much = self.connections.get(key).is_some_and(costs);
+            steps += if much { STEPS_OF_REQUESTS } else { 1 };
             steps <= STEPS
         });
         in_turn.count()
@@ -386,12 +387,19 @@ impl<S: Service, I> Core<S, I> {
         self.service.turn();
     }
 
+    /// When the turn began, in coarse milliseconds.
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
     /// How often time matters now; `None` while nothing depends on it.
     fn tick_interval(&self) -> Option<u64> {
         if self.order == Order::Stop || self.lingering > 0 || self.accept_again.is_some() {
             return Some(ACCEPT_PAUSE_MS / 2);
         }
-        Some((self.shared.idle_timeout_ms()? / 8).clamp(10, 1_000))
+        let idle = self.shared.idle_timeout_ms().map(|timeout| (timeout / 8).clamp(10, 1_000));
+        let service = self.service.wakes_within().map(|time| time.as_millis() as u64);
+        idle.into_iter().chain(service).min()
     }
 
     /// How long the kernel may be waited for until the next tick.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,8 @@ pub(super) struct Desk {
     inbox: Mutex<Vec<OwnedFd>>,
     /// Connections placed here, whether taken over yet or not.
     load: AtomicUsize,
+    /// Connections keep too much, and those of another worker are not to blame.
+    pub(super) relief_wanted: AtomicBool,
 }
 
 /// What may change while the workers run.
@@ -72,6 +74,7 @@ impl Shared {
                 counters: Arc::default(),
                 inbox: Mutex::default(),
                 load: AtomicUsize::new(0),
+                relief_wanted: AtomicBool::new(false),
             })
         };
         let limits =
@@ -145,6 +148,15 @@ impl Shared {
     pub(super) fn take_over(&self, worker: usize) -> Vec<OwnedFd> {
         let mut inbox = self.desks[worker].inbox.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *inbox)
+    }
+
+    /// Has the other workers look whether their connections keep too much.
+    pub(super) fn ask_for_relief(&self, own: usize) {
+        for (_, desk) in self.desks.iter().enumerate().filter(|(index, _)| *index != own) {
+            if !desk.relief_wanted.swap(true, Ordering::AcqRel) {
+                desk.alarm.ring();
+            }
+        }
     }
 
     fn give(&self, order: Order) {

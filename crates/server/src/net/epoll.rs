@@ -132,9 +132,11 @@ impl<S: Service> Epoll<S> {
             self.core.begin_turn();
             for some in events[..n].chunks(FORESEEN) {
                 self.events(some);
+                self.relieve();
             }
             for _ in 0..self.core.ready_in_turn() {
                 self.core.next_ready().into_iter().for_each(|key| self.step(key));
+                self.relieve();
             }
             if self.core.tick_due() {
                 self.tick();
@@ -143,6 +145,16 @@ impl<S: Service> Epoll<S> {
                 && (self.core.connections.len() == 0 || self.core.out_of_grace())
             {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Closes connections that keep too much.
+    #[inline]
+    fn relieve(&mut self) {
+        if self.core.look_at_budget {
+            for key in self.core.relieve() {
+                self.core.remove(key);
             }
         }
     }
@@ -303,12 +315,9 @@ impl<S: Service> Epoll<S> {
             };
             self.core.sent(sent);
             if sent < bytes.len() {
-                let held = self.core.hold_output(key, &bytes[sent..]);
+                self.core.hold_output(key, &bytes[sent..]);
                 self.clear_replies();
-                return match held {
-                    Ok(()) => self.wait_for_output(key, true),
-                    Err(_) => self.core.remove(key),
-                };
+                return self.wait_for_output(key, true);
             }
             self.clear_replies();
         }
@@ -476,6 +485,7 @@ impl<S: Service> Epoll<S> {
     fn alarmed(&mut self) {
         self.core.counters.wakeups.add(1);
         self.core.shared.desks[self.core.index].alarm.clear();
+        self.core.note_relief_wanted();
         for socket in self.core.shared.take_over(self.core.index) {
             self.attach(socket, true);
         }

@@ -10,6 +10,7 @@ mod epoll;
 mod held;
 mod listener;
 mod options;
+mod relief;
 pub mod responder;
 mod slab;
 mod transport;
@@ -118,6 +119,12 @@ pub trait Service {
     fn polls(&mut self) -> bool {
         false
     }
+
+    /// The longest that the loop may sleep: the service has to look at the time before long.
+    fn wakes_within(&self) -> Option<Duration>;
+
+    /// What the service keeps for a connection and has charged to the budget, in bytes.
+    fn keeps(&self, connection: &Self::Connection) -> usize;
 
     /// A client has connected.
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;

@@ -18,24 +18,27 @@ pub enum BackendChoice {
     Uring,
 }
 
-/// Who keeps the account of buffer memory. The buffers of connections count inside the server's
-/// memory limit, so growing them is asked for.
+/// Who keeps the account of buffer memory, which counts inside the server's memory limit. Nothing is
+/// refused: when connections keep more than they may, the loops close those that keep most.
 pub trait Budget: Send + Sync {
-    /// Whether `bytes` more may be used; if so they are charged.
-    fn charge(&self, bytes: usize) -> bool;
+    /// Charges `bytes` that a connection keeps between turns.
+    fn charge(&self, bytes: usize);
     /// Gives back what was charged.
     fn release(&self, bytes: usize);
+    /// Bytes that all connections keep, and how many they may.
+    fn held(&self) -> (u64, u64);
 }
 
-/// A budget that refuses nothing.
+/// A budget without a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unlimited;
 
 impl Budget for Unlimited {
-    fn charge(&self, _bytes: usize) -> bool {
-        true
-    }
+    fn charge(&self, _bytes: usize) {}
     fn release(&self, _bytes: usize) {}
+    fn held(&self) -> (u64, u64) {
+        (0, u64::MAX)
+    }
 }
 
 /// Settings of all workers. `Options::default()` listens nowhere.

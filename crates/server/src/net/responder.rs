@@ -179,6 +179,14 @@ impl Service for Responder {
         self.reads.as_mut().is_some_and(Reads::polls)
     }
 
+    fn wakes_within(&self) -> Option<Duration> {
+        None
+    }
+
+    fn keeps(&self, _connection: &Progress) -> usize {
+        0
+    }
+
     fn connect(&mut self, _peer: Peer, id: ConnectionId) -> Progress {
         Progress { place: Place::default(), id }
     }

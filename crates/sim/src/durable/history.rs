@@ -68,11 +68,13 @@ struct State {
     /// It was evicted, which is durable only later: a crash may bring it back.
     evicted: Option<Item>,
     commit: Commit,
+    /// Everything was flushed. If the commit fails it stays so, and the next one is to make it durable.
+    flushed: bool,
 }
 
 impl State {
     fn gone(commit: Commit) -> Self {
-        State { item: None, evicted: None, commit }
+        State { item: None, evicted: None, commit, flushed: false }
     }
 
     fn live(&self, now: u32) -> Option<&Item> {
@@ -90,8 +92,6 @@ pub(super) struct Histories {
     of: HashMap<Vec<u8>, Vec<State>>,
     /// What was in failed commits while the device is failing: a crash may show it.
     failed: HashMap<Vec<u8>, Vec<State>>,
-    /// A flush was refused because the device failed: it may have reached it all the same.
-    maybe_flushed: bool,
     greatest_cas: HashMap<Vec<u8>, u64>,
     /// What had expired: nobody sees it, but it may still be there.
     expired: HashSet<Vec<u8>>,
@@ -139,7 +139,7 @@ impl Histories {
             self.written.entry(key.to_vec()).or_default().insert(item.digest());
         }
         let history = self.of.entry(key.to_vec()).or_insert_with(|| vec![State::gone(None)]);
-        history.push(State { item, evicted: None, commit });
+        history.push(State { item, evicted: None, commit, flushed: false });
     }
 
     /// Somebody was told that there is no item, or will be with `commit`; `None`: now. What was
@@ -172,12 +172,10 @@ impl Histories {
         last.commit.filter(|_| !expired && !same)
     }
 
-    /// Everything is gone, durably; or the device failed, and it may be.
-    pub(super) fn flushed(&mut self, done: bool) {
-        self.maybe_flushed = !done;
-        if done {
-            self.expired.clear();
-            self.of.values_mut().for_each(|history| *history = vec![State::gone(None)]);
+    /// Everything is gone, durably with the commit that `durable` gives for a key.
+    pub(super) fn flushed(&mut self, durable: impl Fn(&[u8]) -> Commit) {
+        for (key, history) in &mut self.of {
+            history.push(State { flushed: true, ..State::gone(durable(key)) });
         }
     }
 
@@ -198,14 +196,22 @@ impl Histories {
         self.failed.retain(|_, failed| !failed.is_empty());
     }
 
-    /// The superblock is what it was before a flush that was refused.
-    pub(super) fn not_flushed(&mut self) {
-        self.maybe_flushed = false;
-    }
-
     /// Brings the histories up to date with the states of commits. `undone`: failed ones took their
-    /// changes back; else they are written again, and durable with a later one.
-    pub(super) fn settle(&mut self, state: impl Fn(CommitPoint) -> CommitState, undone: bool) {
+    /// changes back; else they are written again, and durable with a later one. `next` is the commit that a
+    /// lane fills now.
+    pub(super) fn settle(
+        &mut self,
+        state: impl Fn(CommitPoint) -> CommitState,
+        next: impl Fn(u32) -> u64,
+        undone: bool,
+    ) {
+        for past in self.of.values_mut().flatten().filter(|past| past.flushed) {
+            if let Some(point) = past.commit.as_mut()
+                && state(*point) == CommitState::Failed
+            {
+                point.position = next(point.lane);
+            }
+        }
         let is = |past: &State, wanted| past.commit.is_some_and(|point| state(point) == wanted);
         for (key, history) in &mut self.of {
             if undone && history.iter().any(|past| is(past, CommitState::Failed)) {
@@ -241,7 +247,7 @@ impl Histories {
             let evicted = found.is_some() && past.live_evicted(now) == found.as_ref();
             evicted || past.live(now) == found.as_ref()
         });
-        let missing = found.is_none() && (self.maybe_flushed || evicts || lost != Lost::No);
+        let missing = found.is_none() && (evicts || lost != Lost::No);
         if !possible && !missing {
             return Err(format!("after the restart {found:?}, should be in {history:?}"));
         }
@@ -256,13 +262,12 @@ impl Histories {
             // Nobody is left who knows which cas ids it had.
             self.greatest_cas.remove(key);
         }
-        *history = vec![State { item: found, evicted, commit: None }];
+        *history = vec![State { item: found, evicted, commit: None, flushed: false }];
         Ok(())
     }
 
     /// All keys were looked at after a restart.
     pub(super) fn all_restarted(&mut self) {
         self.failed.clear();
-        self.not_flushed();
     }
 }

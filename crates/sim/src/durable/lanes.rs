@@ -278,21 +278,6 @@ impl DurableWorld {
         }
     }
 
-    /// A flush was refused: the lanes before the one that failed are empty all the same, for good.
-    pub(super) fn check_partly_flushed(&mut self) -> Check {
-        for key in self.model.keys() {
-            if self.machine.is_stopped() {
-                return Ok(());
-            }
-            let Some((None, commit)) = self.get(&key)? else { continue };
-            // What was deleted and is not waited for any more was flushed, too; in async mode nobody waits.
-            if self.is_sync() && commit.is_none() || self.model.current(&key, self.now).is_some() {
-                self.model.said_gone(&key, None);
-            }
-        }
-        Ok(())
-    }
-
     /// Between two lives of the store devices come and go. The answer is whether the lanes are the same.
     pub(super) fn change_hardware(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let lanes = self.needed();

@@ -143,7 +143,6 @@ impl DurableWorld {
         self.restarting = false;
         checked?;
         self.model.all_restarted();
-        self.unsure = false;
         self.lost.clear();
         Ok(())
     }

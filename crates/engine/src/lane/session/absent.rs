@@ -163,7 +163,7 @@ impl LaneSession {
             return Outcome::NeedsRead;
         }
         self.depends.set(0);
-        if self.lane.frames_full.load(Ordering::Relaxed) {
+        if self.is_hopeless(self.lane.frames_full.load(Ordering::Relaxed)) {
             self.lane.budget.unwant();
             self.lane.kick_cleaner();
             return Outcome::Refused(Refusal::OutOfMemory);

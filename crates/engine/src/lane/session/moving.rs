@@ -2,9 +2,10 @@
 //! from another lane, and deletes what has moved away.
 
 use super::LaneSession;
+use crate::item::ItemHandle;
 use crate::key::Key;
 use crate::write::{Body, Manner, NotWritten, Reads};
-use crate::{CommitState, Item, ItemHandle, Outcome, Refusal};
+use crate::{CommitState, Item, Outcome, Refusal};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields};
 use std::ops::Range;

@@ -1,7 +1,6 @@
 //! What the loops refuse, and how many connections they carry.
 
 use super::*;
-use std::sync::atomic::AtomicBool;
 
 #[test]
 fn too_many_connections_are_told_so() {
@@ -96,31 +95,35 @@ fn limits_change_while_the_workers_run() {
     });
 }
 
-#[derive(Default)]
-struct Stingy {
+struct Meter {
     used: AtomicUsize,
-    refuse: AtomicBool,
+    limit: AtomicUsize,
 }
 
-impl Budget for Stingy {
-    fn charge(&self, bytes: usize) -> bool {
-        if self.refuse.load(SeqCst) {
-            return false;
-        }
+impl Meter {
+    fn new(limit: usize) -> Arc<Meter> {
+        Arc::new(Meter { used: AtomicUsize::new(0), limit: AtomicUsize::new(limit) })
+    }
+}
+
+impl Budget for Meter {
+    fn charge(&self, bytes: usize) {
         self.used.fetch_add(bytes, SeqCst);
-        true
     }
     fn release(&self, bytes: usize) {
         let before = self.used.fetch_sub(bytes, SeqCst);
         assert!(before >= bytes, "released more than was charged");
     }
+    fn held(&self) -> (u64, u64) {
+        (self.used.load(SeqCst) as u64, self.limit.load(SeqCst) as u64)
+    }
 }
 
 #[test]
-fn buffers_are_charged_and_refusal_closes() {
+fn buffers_are_charged() {
     on_both(|mut options| {
-        let budget = Arc::new(Stingy::default());
-        options.budget = Arc::<Stingy>::clone(&budget);
+        let budget = Meter::new(1 << 20);
+        options.budget = Arc::<Meter>::clone(&budget);
         let server = Server::start(options);
         let mut client = server.connect();
         client.write_all(b"half a line").unwrap();
@@ -129,13 +132,43 @@ fn buffers_are_charged_and_refusal_closes() {
         client.write_all(b"\n").unwrap();
         read_exactly(&mut client, 12);
         until("it is released", || budget.used.load(SeqCst) == 0);
-        budget.refuse.store(true, SeqCst);
-        client.write_all(b"whole\nhalf").unwrap();
-        assert_eq!(read_to_end(&mut client), b"whole\n");
+        budget.limit.store(1000, SeqCst);
         let mut greedy = server.connect();
         greedy.write_all(b"big 30000000\n").unwrap();
-        until("both are refused", || server.sum(|c| &c.refused_buffers) == 2);
+        until("it keeps too much", || server.sum(|c| &c.refused_buffers) == 1);
         drop(greedy);
+        server.stop();
+        assert_eq!(budget.used.load(SeqCst), 0);
+    });
+}
+
+#[test]
+fn who_keeps_most_goes_and_not_who_asks_next() {
+    on_both(|mut options| {
+        let budget = Meter::new(100 << 20);
+        options.budget = Arc::<Meter>::clone(&budget);
+        let server = Server::with_workers(options, 2);
+        let mut deaf: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
+        for client in &mut deaf {
+            client.write_all(b"big 30000000\n").unwrap();
+        }
+        until("nobody reads", || server.sum(|c| &c.output_stalls) == 2);
+        let mut polite: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
+        for client in &mut polite {
+            client.write_all(b"half a line").unwrap();
+        }
+        until("all are kept", || budget.used.load(SeqCst) >= 20 * 64 + 5000);
+        budget.limit.store(4000, SeqCst);
+        // One of them is enough to notice, whichever worker serves it.
+        polite[0]
+            .write_all(b", and more of it, which needs more memory than there is for it")
+            .unwrap();
+        until("both are gone", || server.sum(|c| &c.refused_buffers) == 2);
+        for client in &mut polite[1..] {
+            client.write_all(b"\n").unwrap();
+            assert_eq!(read_exactly(client, 12), b"half a line\n");
+        }
+        drop(deaf);
         server.stop();
         assert_eq!(budget.used.load(SeqCst), 0);
     });

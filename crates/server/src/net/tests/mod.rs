@@ -60,6 +60,14 @@ impl Service for Lines {
     fn turn(&mut self) {}
     fn sleep(&mut self) {}
 
+    fn wakes_within(&self) -> Option<Duration> {
+        None
+    }
+
+    fn keeps(&self, line: &Line) -> usize {
+        line.withheld.len()
+    }
+
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Line {
         self.valve.connected.fetch_add(1, SeqCst);
         self.valve.peers.lock().unwrap().push(peer);

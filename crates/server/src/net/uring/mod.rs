@@ -36,6 +36,8 @@ const BUFFERS: u16 = 64;
 const BUFFER_SIZE: usize = 8 << 10;
 /// A connection that holds this much input is not received from.
 const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
+/// Nor is one that waits for an answer and holds this much.
+const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
 /// Output memory that grew beyond this for one reply is given back.
 const REPLIES_KEPT: usize = 256 << 10;
 /// How long the end waits for the kernel to give up the last operations.
@@ -108,6 +110,7 @@ impl<S: Service> Uring<S> {
             self.turn(&mut completions)?;
             for _ in 0..self.core.ready_in_turn() {
                 self.core.next_ready().map_or(Ok(()), |key| self.step(key))?;
+                self.relieve()?;
             }
             if self.core.tick_due() {
                 self.tick()?;
@@ -148,8 +151,20 @@ impl<S: Service> Uring<S> {
             for &completion in some {
                 self.completed(completion)?;
             }
+            self.relieve()?;
         }
         completions.clear();
+        Ok(())
+    }
+
+    /// Closes connections that keep too much.
+    #[inline]
+    fn relieve(&mut self) -> io::Result<()> {
+        if self.core.look_at_budget {
+            for key in self.core.relieve() {
+                self.drop_connection(key)?;
+            }
+        }
         Ok(())
     }
 
@@ -237,13 +252,13 @@ impl<S: Service> Uring<S> {
             let whole = &self.input[..kept + len];
             return Ok(self.core.execute(key, Some(whole), &mut self.replies));
         }
-        let pause = kept + len > PAUSE_ABOVE && connection.io.receiving == Receiving::Yes;
+        let most = if connection.flow == Flow::Park { PAUSE_PARKED_ABOVE } else { PAUSE_ABOVE };
+        let pause = kept + len > most && connection.io.receiving == Receiving::Yes;
         if pause {
             connection.io.receiving = Receiving::Cancelled;
         }
-        if self.core.hold_input(key, bytes).is_err() {
-            self.drop_connection(key)?;
-        } else if pause {
+        self.core.hold_input(key, bytes);
+        if pause {
             self.ring.cancel(Op::Receive, key)?;
         }
         Ok(false)
@@ -278,12 +293,9 @@ impl<S: Service> Uring<S> {
         };
         self.core.sent(sent);
         if sent < bytes.len() {
-            let held = self.core.hold_output(key, &bytes[sent..]);
+            self.core.hold_output(key, &bytes[sent..]);
             self.clear_replies();
-            return match held {
-                Ok(()) => self.wait_for_output(key),
-                Err(_) => self.drop_connection(key),
-            };
+            return self.wait_for_output(key);
         }
         self.clear_replies();
         self.proceed(key)
@@ -314,12 +326,9 @@ impl<S: Service> Uring<S> {
         };
         self.core.sent(sent);
         if sent < staged.len() && !gone {
-            let held = self.core.hold_output(key, &self.staging.bytes(staged)[sent..]);
+            self.core.hold_output(key, &self.staging.bytes(staged)[sent..]);
             self.staging.release(staged);
-            return match held {
-                Ok(()) => self.wait_for_output(key),
-                Err(_) => self.drop_connection(key),
-            };
+            return self.wait_for_output(key);
         }
         self.staging.release(staged);
         self.step(key)

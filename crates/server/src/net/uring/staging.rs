@@ -6,6 +6,8 @@
 /// Replies longer than this are sent by a call of their own: a copy would cost more than the call.
 pub(super) const STAGED_MAX: usize = 4 << 10;
 const CHUNK: usize = 64 << 10;
+/// Chunks that are kept although nothing is in flight.
+const KEPT: usize = 8;
 
 /// Where staged bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,7 @@ impl Staging {
     #[cold]
     fn advance(&mut self) {
         self.current = match self.chunks.iter().position(|chunk| chunk.in_flight == 0) {
+            // The first one, so that the last ones can be given back.
             Some(free) => free,
             None => {
                 self.chunks.push(Chunk::new());
@@ -81,7 +84,24 @@ impl Staging {
         chunk.in_flight -= 1;
         if chunk.in_flight == 0 {
             chunk.filled = 0;
+            self.shrink();
         }
+    }
+
+    /// Gives back the last chunks while nothing is in flight there.
+    fn shrink(&mut self) {
+        if self.chunks.len() <= KEPT {
+            return;
+        }
+        let is_free = |chunk: &Chunk| chunk.in_flight == 0;
+        if is_free(&self.chunks[self.current])
+            && let Some(first) = self.chunks.iter().position(is_free)
+        {
+            self.current = first;
+        }
+        let last_used = self.chunks.iter().rposition(|chunk| !is_free(chunk));
+        let used = self.current.max(last_used.unwrap_or(0)) + 1;
+        self.chunks.truncate(used.max(KEPT));
     }
 }
 
@@ -118,6 +138,20 @@ mod tests {
             let at = staging.stage(&[7; STAGED_MAX]);
             staging.release(at);
         }
-        assert_eq!(staging.chunks.len(), chunks);
+        assert!(staging.chunks.len() <= chunks);
+    }
+
+    #[test]
+    fn what_a_burst_took_is_given_back() {
+        let mut staging = Staging::new();
+        let burst: Vec<Staged> = (0..10_000).map(|_| staging.stage(&[7; STAGED_MAX])).collect();
+        assert!(staging.chunks.len() > 500);
+        burst.into_iter().for_each(|at| staging.release(at));
+        // Who comes next begins where there is room.
+        for _ in 0..100 {
+            let at = staging.stage(&[8; STAGED_MAX]);
+            staging.release(at);
+        }
+        assert!(staging.chunks.len() <= KEPT, "{} chunks", staging.chunks.len());
     }
 }

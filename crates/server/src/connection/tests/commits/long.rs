@@ -1,9 +1,8 @@
 //! Replies of several turns: long values, long lines, and what has to be read from the device.
 
-use super::{Flow, LOST, Store, shown};
+use super::{Client, Flow, LOST, Store, shown};
 use crate::net::Service;
-use larder_engine::ManualCleaner;
-use std::sync::atomic::Ordering::SeqCst;
+use larder_engine::{Engine, ManualCleaner, Options};
 
 #[test]
 fn long_replies_wait_from_their_first_byte() {
@@ -102,10 +101,10 @@ fn what_is_executed_again_may_lie_on_the_device() {
 }
 
 #[test]
-fn long_values_are_sent_from_the_device() {
+fn a_long_value_that_was_begun_is_sent_to_its_end() {
     let mut begun = None;
     let (store, value) = store_with_a_on_the_device(|store| {
-        // It is in memory when it begins to be sent.
+        // It is in memory when it begins to be sent, and its frame is given up meanwhile.
         let mut client = store.client();
         client.limit = 1000;
         client.input.extend_from_slice(b"get a\r\n");
@@ -115,16 +114,48 @@ fn long_values_are_sent_from_the_device() {
         begun = Some(client);
     });
     let whole = [b"VALUE a 0 10000\r\n", &value[..], b"\r\nEND\r\n"].concat();
+    let mut begun = begun.unwrap();
+    assert!(begun.more() == whole);
     let mut later = store.client();
     later.limit = 1000;
-    later.send(b"get a\r\n");
-    let mut begun = begun.unwrap();
-    begun.turn();
-    for client in [&mut begun, &mut later] {
-        assert_eq!(client.flow, Flow::Park);
-        store.engine.serve_reads();
-        client.bell.0.store(0, SeqCst);
-        let got = client.more();
-        assert!(got == whole, "{}", shown(&got));
+    assert_eq!(later.send(b"get a\r\n"), b"");
+    assert_eq!(later.flow, Flow::Park);
+    store.engine.serve_reads();
+    let got = later.more();
+    assert!(got == whole, "{}", shown(&got));
+    assert_eq!(store.buffers(), 0);
+}
+
+/// Without a store there is no second place to read it from.
+#[test]
+fn a_value_that_is_sent_outlives_its_item() {
+    // One in a segment with others, and one with memory of its own.
+    for len in [200_000, 1_000_000] {
+        let options = Options { memory: 64 << 20, ..Options::default() };
+        let engine = Engine::open(options).unwrap();
+        let mut writer = Client::new(&engine);
+        let mut store = |key: &str, value: &[u8]| {
+            let head = format!("set {key} 0 0 {}\r\n", value.len());
+            let mut reply = writer.send(&[head.as_bytes(), value, b"\r\n"].concat());
+            while reply.is_empty() {
+                std::thread::yield_now();
+                reply = writer.more();
+            }
+            assert_eq!(reply, b"STORED\r\n");
+        };
+        let value: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+        store("a", &value);
+        let mut reader = Client::new(&engine);
+        reader.limit = 1000;
+        reader.input.extend_from_slice(b"get a\r\n");
+        reader.call();
+        assert_eq!(reader.flow, Flow::Drain);
+        reader.worker.sleep();
+        store("a", b"another");
+        (0..500).for_each(|n| store(&format!("other:{n}"), &value[..200_000]));
+        assert!(engine.stats().totals.evictions > 0);
+        let whole = [format!("VALUE a 0 {len}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
+        assert!(reader.more() == whole, "{len} bytes");
+        assert_eq!(engine.stats().buffer_bytes, 0);
     }
 }

@@ -1,6 +1,6 @@
 //! What waits for a commit, and what does not.
 
-use super::{Flow, Store, shown};
+use super::{Flow, LOST, Store, shown};
 use crate::net::Service;
 
 #[test]
@@ -149,7 +149,7 @@ fn a_dump_waits_for_what_it_shows() {
     assert!(!received.contains("mg c") && !received.contains("EN\\r"), "{received}");
 }
 
-/// A flush is durable by itself before it is answered.
+/// A flush is seen at once, and answered like everything that follows from it when it is durable.
 #[test]
 fn a_flush_keeps_its_place() {
     let store = Store::new();
@@ -158,7 +158,29 @@ fn a_flush_keeps_its_place() {
     store.commit();
     client.gets(b"STORED\r\n");
     client.sends(b"set b 0 0 1\r\nx\r\nget b\r\nflush_all\r\nget a b\r\n", b"");
-    store.client().sends(b"get a b\r\n", b"END\r\n");
+    let mut other = store.client();
+    other.sends(b"mn\r\nget a b\r\n", b"MN\r\n");
     store.commit();
     client.gets(b"STORED\r\nVALUE b 0 1\r\nx\r\nEND\r\nOK\r\nEND\r\n");
+    other.gets(b"END\r\n");
+}
+
+/// One whose commit fails is said to have failed; what follows from it waits until it is durable.
+#[test]
+fn a_flush_that_fails_is_an_error() {
+    let store = Store::new();
+    let mut client = store.client();
+    client.sends(b"set a 0 0 1\r\nx\r\n", b"");
+    store.commit();
+    client.gets(b"STORED\r\n");
+    client.sends(b"flush_all\r\n", b"");
+    let mut other = store.client();
+    other.sends(b"get a\r\n", b"");
+    store.break_down();
+    client.gets(LOST);
+    assert_eq!(other.woken(), b"");
+    store.device.mend();
+    store.commit();
+    other.gets(b"END\r\n");
+    client.sends(b"get a\r\n", b"END\r\n");
 }

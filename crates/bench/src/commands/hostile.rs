@@ -1,0 +1,203 @@
+//! `larder bench hostile`: polite clients alone, and beside crowds that are slow, rude or greedy, one after
+//! the other and all together.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use larder_client::Address;
+use serde::Serialize;
+
+use super::output::{print_table, write_json};
+use crate::generator::{Load, Pacing};
+use crate::hostile::{Crowd, Kind, Outcome};
+use crate::launch::{Allowance, Program};
+use crate::process::Probe;
+use crate::workload::{Lengths, Mix, Shape};
+use crate::{Error, Result};
+
+/// Whom to measure, and for how long.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// Another server to put into the same company: [NAME=]PATH[ EXTRA…]; may be repeated
+    #[arg(long, value_name = "PROGRAM")]
+    peer: Vec<String>,
+    /// This program instead of the running one
+    #[arg(long, value_name = "PATH")]
+    larder: Option<PathBuf>,
+    /// More options of the measured server, as --store=PATH:1GB
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    with: Vec<String>,
+    /// The servers' memory, in MiB
+    #[arg(long, default_value_t = 128)]
+    memory: u64,
+    /// The servers' threads
+    #[arg(long, default_value_t = 2)]
+    server_threads: usize,
+    /// Requests per second of the polite clients
+    #[arg(long, default_value_t = 15_000.0, value_name = "PER_SECOND")]
+    rate: f64,
+    /// Polite connections
+    #[arg(short, long, default_value_t = 20)]
+    connections: usize,
+    /// Measured seconds beside each crowd
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    time: f64,
+    /// Only beside these crowds; may be repeated
+    #[arg(long, value_name = "CROWD")]
+    crowd: Vec<String>,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What polite clients saw beside a crowd.
+#[derive(Debug, Serialize)]
+struct Row {
+    server: String,
+    crowd: String,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
+    /// Errors that polite clients were answered, or why their run was void.
+    errors: u64,
+    void: Option<String>,
+    /// What became of those in the crowd that behave.
+    crowd_answers: u64,
+    crowd_cut: u64,
+    crowd_refused: u64,
+    resident_mib: u64,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let mut programs = vec![Program::larder(self.larder.as_deref(), "auto")?];
+        programs[0].extra.extend(self.with.iter().cloned());
+        for peer in &self.peer {
+            programs.push(Program::peer(peer)?);
+        }
+        let mut companies: Vec<(String, Vec<Kind>)> = vec![("nobody".into(), Vec::new())];
+        companies.extend(Kind::ALL.map(|kind| (kind.name().into(), vec![kind])));
+        companies.push(("all".into(), Kind::ALL.to_vec()));
+        let chosen = |name: &str| name == "nobody" || self.crowd.iter().any(|crowd| crowd == name);
+        companies.retain(|(name, _)| self.crowd.is_empty() || chosen(name));
+        let mut rows = Vec::new();
+        for (name, kinds) in &companies {
+            for program in &programs {
+                let row = self.beside(program, name, kinds)?;
+                eprintln!(
+                    "{:>16} beside {:<14} p99 {:>9.0} µs, {} errors",
+                    row.server, row.crowd, row.p99_us, row.errors
+                );
+                rows.push(row);
+            }
+        }
+        print(&rows);
+        write_json(self.json.as_deref(), &rows)
+    }
+
+    fn beside(&self, program: &Program, name: &str, kinds: &[Kind]) -> Result<Row> {
+        let allowance = Allowance { memory: self.memory, threads: self.server_threads, cpu: None };
+        let running = program.start(allowance)?;
+        let shape = Shape {
+            mix: "get=50,set=50".parse::<Mix>()?,
+            keys: 100_000,
+            value_lengths: Lengths { min: 100, max: 100 },
+            ..Shape::default()
+        };
+        let time = Duration::try_from_secs_f64(self.time)
+            .map_err(|_| Error::usage("the time is no duration"))?;
+        let load = Load {
+            connections: self.connections,
+            pacing: Pacing::Constant(self.rate),
+            duration: Some(time),
+            ..Load::new(running.address.clone())
+        };
+        let crowds = start_all(kinds, &running.address)?;
+        let (summary, resident) = measure(&load, shape, &running.probe());
+        let outcome =
+            crowds.into_iter().map(Crowd::end).fold(Outcome::default(), |sum, crowd| Outcome {
+                answers: sum.answers + crowd.answers,
+                cut: sum.cut + crowd.cut,
+                refused: sum.refused + crowd.refused,
+            });
+        let (latency, errors, void) = match summary {
+            Ok(summary) => (summary.latency, summary.errors, None),
+            Err(error) => (Default::default(), 1, Some(error.to_string())),
+        };
+        Ok(Row {
+            server: program.name.clone(),
+            crowd: name.to_owned(),
+            p50_us: latency.get("p50"),
+            p99_us: latency.get("p99"),
+            max_us: latency.max_us,
+            errors,
+            void,
+            crowd_answers: outcome.answers,
+            crowd_cut: outcome.cut,
+            crowd_refused: outcome.refused,
+            resident_mib: resident >> 20,
+        })
+    }
+}
+
+fn start_all(kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
+    kinds.iter().map(|&kind| Crowd::start(kind, server)).collect()
+}
+
+/// Runs the load, and watches the server's resident memory meanwhile.
+fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>, u64) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(Relaxed) {
+                most = most.max(probe.sample().map_or(0, |sample| sample.rss));
+                thread::sleep(Duration::from_millis(50));
+            }
+            most
+        });
+        let summary = load.run(shape);
+        done.store(true, Relaxed);
+        (summary, watch.join().unwrap_or(0))
+    })
+}
+
+fn print(rows: &[Row]) {
+    let alone = |row: &Row| {
+        let alone = rows.iter().find(|r| r.server == row.server && r.crowd == "nobody");
+        alone.map_or(0.0, |alone| row.p99_us / alone.p99_us.max(1.0))
+    };
+    let cells = |row: &Row| {
+        vec![
+            row.crowd.clone(),
+            row.server.clone(),
+            format!("{:.0}", row.p50_us),
+            format!("{:.0}", row.p99_us),
+            format!("{:.1}", alone(row)),
+            format!("{:.0}", row.max_us),
+            row.errors.to_string(),
+            row.crowd_answers.to_string(),
+            format!("{}/{}", row.crowd_cut, row.crowd_refused),
+            row.resident_mib.to_string(),
+        ]
+    };
+    let header = [
+        "beside",
+        "server",
+        "p50 µs",
+        "p99 µs",
+        "× alone",
+        "max µs",
+        "errors",
+        "crowd answers",
+        "its cut/refused",
+        "MiB",
+    ];
+    print_table(&header, &rows.iter().map(cells).collect::<Vec<_>>());
+    for row in rows.iter().filter(|row| row.void.is_some()) {
+        println!("{} beside {}: {}", row.server, row.crowd, row.void.as_deref().unwrap_or(""));
+    }
+}

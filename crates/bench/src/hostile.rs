@@ -1,0 +1,406 @@
+//! Crowds of clients that are slow, rude or greedy. Polite clients beside them must hardly notice: nobody
+//! cuts their connections or refuses their sets, and they wait not much longer than alone.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use larder_client::Address;
+
+use crate::workload::random::Random;
+use crate::{Error, Result};
+
+/// The largest value with a short key that servers take by default, about.
+const LARGE: usize = 1_000_000;
+/// Values of [`LARGE`] bytes that are asked for.
+const LARGE_KEYS: usize = 8;
+/// How long a server may take over one thing that a client waits for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a crowd does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Announces values of 1 MB and sends none of them.
+    Announce,
+    /// Sends half of a set of 1 MB.
+    HalfSets,
+    /// Sends sets of 16 KB but for the last byte.
+    HalfLines,
+    /// Asks for values of 1 MB and does not read them.
+    Deaf,
+    /// Asks for values of 1 MB and reads a few kilobytes a second.
+    Trickle,
+    /// Stores and reads values of 10 to 400 KB as fast as it can, and checks each.
+    LargeValues,
+    /// Fills the cache with pipelines of sets, and checks each reply.
+    Fill,
+    /// Sends flush_all 1700 at a time.
+    Flush,
+    /// Asks for statistics all the time, and has them kept for long prefixes.
+    Stats,
+    /// Asks for dumps and does not read them.
+    Dumps,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 10] = [
+        Kind::Deaf,
+        Kind::Trickle,
+        Kind::Announce,
+        Kind::HalfSets,
+        Kind::HalfLines,
+        Kind::LargeValues,
+        Kind::Fill,
+        Kind::Flush,
+        Kind::Stats,
+        Kind::Dumps,
+    ];
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Announce => "announce",
+            Kind::HalfSets => "half-sets",
+            Kind::HalfLines => "half-lines",
+            Kind::Deaf => "deaf",
+            Kind::Trickle => "trickle",
+            Kind::LargeValues => "large-values",
+            Kind::Fill => "fill",
+            Kind::Flush => "flush",
+            Kind::Stats => "stats",
+            Kind::Dumps => "dumps",
+        }
+    }
+
+    /// How many connections it has.
+    pub fn connections(self) -> usize {
+        match self {
+            Kind::HalfSets => 200,
+            Kind::HalfLines => 1000,
+            Kind::Announce | Kind::Deaf => 100,
+            Kind::Trickle => 50,
+            Kind::LargeValues => 16,
+            Kind::Dumps => 12,
+            Kind::Fill | Kind::Stats => 4,
+            Kind::Flush => 2,
+        }
+    }
+}
+
+/// What a crowd has seen.
+#[derive(Debug, Default)]
+struct Seen {
+    answers: AtomicU64,
+    cut: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What became of a crowd.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Answers that were read to their end.
+    pub answers: u64,
+    /// Connections that were closed although their client reads and sends what it announces.
+    pub cut: u64,
+    /// Errors in answers to such clients.
+    pub refused: u64,
+}
+
+/// A crowd at work, until it is dropped.
+#[derive(Debug)]
+pub struct Crowd {
+    stop: Arc<AtomicBool>,
+    seen: Arc<Seen>,
+    threads: Vec<JoinHandle<()>>,
+    /// Those that only hold their connections.
+    idle: Vec<TcpStream>,
+}
+
+impl Crowd {
+    /// Has a crowd connect to a server and begin.
+    ///
+    /// # Errors
+    /// Some connection was refused.
+    pub fn start(kind: Kind, server: &Address) -> Result<Crowd> {
+        crate::machine::allow_many_files();
+        let Address::Tcp(address) = server else {
+            return Err(Error::usage("crowds come over TCP"));
+        };
+        let failed = |e| Error::io(format!("cannot begin with {}", kind.name()), e);
+        if matches!(kind, Kind::Deaf | Kind::Trickle) {
+            store_large(address).map_err(failed)?;
+        }
+        let mut crowd = Crowd {
+            stop: Arc::default(),
+            seen: Arc::default(),
+            threads: Vec::new(),
+            idle: Vec::new(),
+        };
+        for number in 0..kind.connections() {
+            let stream = connect(address).map_err(failed)?;
+            let (stop, seen) = (Arc::clone(&crowd.stop), Arc::clone(&crowd.seen));
+            match active(kind) {
+                None => {
+                    begin(kind, &stream, number);
+                    crowd.idle.push(stream);
+                }
+                Some(act) => {
+                    let thread = thread::Builder::new().stack_size(256 << 10).spawn(move || {
+                        let ended = act(&stream, number, &stop, &seen);
+                        // Whoever behaves is answered until the end.
+                        if ended.is_err() && !stop.load(Relaxed) && behaves(kind) {
+                            seen.cut.fetch_add(1, Relaxed);
+                        }
+                    });
+                    crowd.threads.push(thread.map_err(failed)?);
+                }
+            }
+        }
+        Ok(crowd)
+    }
+
+    /// Ends it.
+    pub fn end(mut self) -> Outcome {
+        self.leave();
+        let Seen { answers, cut, refused } = &*self.seen;
+        Outcome {
+            answers: answers.load(Relaxed),
+            cut: cut.load(Relaxed),
+            refused: refused.load(Relaxed),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.stop.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.idle.clear();
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // Nobody waits for a server that takes no more.
+    stream.set_write_timeout(Some(Duration::from_millis(200)))?;
+    Ok(stream)
+}
+
+fn store_large(address: &str) -> io::Result<()> {
+    let stream = connect(address)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let value = vec![b'v'; LARGE];
+    let mut replies = BufReader::new(&stream);
+    for number in 0..LARGE_KEYS {
+        write!(&stream, "set large:{number} 0 0 {LARGE}\r\n")?;
+        (&stream).write_all(&value)?;
+        (&stream).write_all(b"\r\n")?;
+        replies.read_line(&mut String::new())?;
+    }
+    Ok(())
+}
+
+/// What a client does that then only holds its connection. The server may close it at any point.
+fn begin(kind: Kind, mut stream: &TcpStream, number: usize) {
+    let part = |bytes: usize| vec![b'p'; bytes];
+    let header = |bytes: usize| format!("set {}:{number} 0 0 {bytes}\r\n", kind.name());
+    let sent = match kind {
+        Kind::Announce => stream.write_all(header(LARGE).as_bytes()),
+        Kind::HalfLines => {
+            let bytes = [header(16_000).into_bytes(), part(15_999)].concat();
+            stream.write_all(&bytes)
+        }
+        Kind::Deaf => stream.write_all(gets(40).as_bytes()),
+        Kind::Dumps => stream.write_all(b"lru_crawler metadump all\r\n"),
+        _ => Ok(()),
+    };
+    let _ = sent;
+}
+
+fn gets(count: usize) -> String {
+    (0..count).map(|n| format!("get large:{}\r\n", n % LARGE_KEYS)).collect()
+}
+
+type Act = fn(&TcpStream, usize, &AtomicBool, &Seen) -> io::Result<()>;
+
+fn active(kind: Kind) -> Option<Act> {
+    match kind {
+        Kind::HalfSets => Some(half_set),
+        Kind::Trickle => Some(trickle),
+        Kind::LargeValues => Some(large_values),
+        Kind::Fill => Some(fill),
+        Kind::Flush => Some(flush),
+        Kind::Stats => Some(stats),
+        _ => None,
+    }
+}
+
+/// Whether the server has no reason to close its connections.
+fn behaves(kind: Kind) -> bool {
+    !matches!(kind, Kind::Trickle | Kind::HalfSets)
+}
+
+/// Sends half of a set, as far as the server takes it, and then nothing more.
+fn half_set(mut stream: &TcpStream, number: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
+    write!(stream, "set half-set:{number} 0 0 {LARGE}\r\n")?;
+    let half = vec![b'p'; LARGE / 2];
+    let mut sent = 0;
+    while !stop.load(Relaxed) {
+        match stream.write(&half[sent..]) {
+            Ok(0) => thread::sleep(Duration::from_millis(50)),
+            Ok(more) => sent += more,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn trickle(mut stream: &TcpStream, _: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
+    stream.write_all(gets(1000).as_bytes())?;
+    let mut bytes = [0; 1024];
+    while !stop.load(Relaxed) {
+        stream.read_exact(&mut bytes)?;
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+fn wrong(what: impl Into<String>) -> io::Error {
+    io::Error::other(what.into())
+}
+
+fn large_values(
+    mut stream: &TcpStream,
+    number: usize,
+    stop: &AtomicBool,
+    seen: &Seen,
+) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut random = Random::new(number as u64);
+    let mut replies = BufReader::with_capacity(64 << 10, stream);
+    let (mut line, mut value) = (String::new(), Vec::new());
+    while !stop.load(Relaxed) {
+        let key = random.below(4000);
+        line.clear();
+        if random.below(2) == 0 {
+            let len = 10_000 + random.below(390_000) as usize;
+            write!(stream, "set value:{key} 0 0 {len}\r\n")?;
+            stream.write_all(&[&vec![key as u8; len][..], b"\r\n"].concat())?;
+            replies.read_line(&mut line)?;
+            seen.refused.fetch_add(u64::from(line != "STORED\r\n"), Relaxed);
+        } else {
+            write!(stream, "get value:{key}\r\n")?;
+            replies.read_line(&mut line)?;
+            if line.starts_with("VALUE") {
+                let len = line.trim_end().rsplit(' ').next().and_then(|len| len.parse().ok());
+                value.resize(len.ok_or_else(|| wrong("no length"))?, 0);
+                replies.read_exact(&mut value)?;
+                line.clear();
+                replies.read_line(&mut line)?;
+                line.clear();
+                replies.read_line(&mut line)?;
+                if value.iter().any(|&byte| byte != key as u8) {
+                    return Err(wrong("another value"));
+                }
+            }
+            if line != "END\r\n" {
+                return Err(wrong(format!("{line:?} instead of END")));
+            }
+        }
+        seen.answers.fetch_add(1, Relaxed);
+    }
+    Ok(())
+}
+
+/// Sends `pipeline` and reads as many lines as `last` ends.
+fn ask(
+    mut stream: &TcpStream,
+    replies: &mut impl BufRead,
+    pipeline: &[u8],
+    count: usize,
+    mut ends: impl FnMut(&str) -> bool,
+) -> io::Result<()> {
+    let mut line = String::new();
+    thread::scope(|scope| {
+        let sender = scope.spawn(move || stream.write_all(pipeline));
+        let mut left = count;
+        while left > 0 {
+            line.clear();
+            if replies.read_line(&mut line)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            left -= usize::from(ends(&line));
+        }
+        sender.join().map_err(|_| wrong("a thread panicked"))?
+    })
+}
+
+fn fill(stream: &TcpStream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+    const SETS: usize = 1000;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut random = Random::new(number as u64);
+    let mut replies = BufReader::new(stream);
+    while !stop.load(Relaxed) {
+        let mut pipeline = Vec::new();
+        for _ in 0..SETS {
+            let (key, len) = (random.below(1 << 40), random.below(2000) as usize);
+            pipeline.extend_from_slice(format!("set fill:{key} 0 0 {len}\r\n").as_bytes());
+            pipeline.resize(pipeline.len() + len, b'f');
+            pipeline.extend_from_slice(b"\r\n");
+        }
+        ask(stream, &mut replies, &pipeline, SETS, |line| {
+            seen.refused.fetch_add(u64::from(line != "STORED\r\n"), Relaxed);
+            seen.answers.fetch_add(1, Relaxed);
+            true
+        })?;
+    }
+    Ok(())
+}
+
+fn flush(stream: &TcpStream, _: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+    const FLUSHES: usize = 1700;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut replies = BufReader::new(stream);
+    let pipeline = b"flush_all\r\n".repeat(FLUSHES);
+    while !stop.load(Relaxed) {
+        ask(stream, &mut replies, &pipeline, FLUSHES, |line| {
+            seen.refused.fetch_add(u64::from(line != "OK\r\n"), Relaxed);
+            seen.answers.fetch_add(1, Relaxed);
+            true
+        })?;
+    }
+    Ok(())
+}
+
+fn stats(stream: &TcpStream, number: usize, stop: &AtomicBool, seen: &Seen) -> io::Result<()> {
+    const STATS: usize = 200;
+    const SETS: usize = 2000;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut random = Random::new(number as u64);
+    let mut replies = BufReader::with_capacity(64 << 10, stream);
+    let prefix = "p".repeat(220);
+    ask(stream, &mut replies, b"stats detail on\r\n", 1, |_| true)?;
+    while !stop.load(Relaxed) {
+        let sets: String = (0..SETS)
+            .map(|_| format!("set {prefix}{}:k 0 0 1\r\nx\r\n", random.below(1 << 30)))
+            .collect();
+        ask(stream, &mut replies, sets.as_bytes(), SETS, |_| true)?;
+        let each = ["stats\r\n", "stats settings\r\n", "stats items\r\n", "stats slabs\r\n"];
+        let pipeline = each.concat().repeat(STATS / each.len()) + "stats detail dump\r\n";
+        ask(stream, &mut replies, pipeline.as_bytes(), STATS + 1, |line| line == "END\r\n")?;
+        seen.answers.fetch_add(STATS as u64, Relaxed);
+    }
+    Ok(())
+}

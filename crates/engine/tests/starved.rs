@@ -1,0 +1,123 @@
+//! Evict mode refuses nothing that waiting can mend: neither what the cleaner found a while ago nor a
+//! thread that the system does not let run is a reason.
+
+use larder_engine::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+const MEMORY: u64 = 16 << 20;
+
+fn options() -> Options {
+    Options { memory: MEMORY, max_item_size: 7 << 20, ..Options::default() }
+}
+
+/// The cleaner found nothing to evict, for all memory was a value that was being received. It is gone now, and
+/// the cleaner has not looked since.
+#[test]
+fn a_verdict_that_is_out_of_date_refuses_nothing() {
+    let engine = Engine::open_without_threads(options()).unwrap();
+    let mut cleaner = ManualCleaner::default();
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1);
+    let mut taken = Vec::new();
+    let value = |session: &Session| match session.large_value(None, 6 << 20) {
+        Outcome::Ready(Some(large)) => large,
+        other => panic!("{other:?}"),
+    };
+    let mut refused = false;
+    for _ in 0..3 {
+        let mut large = value(&session);
+        for _ in 0..200 {
+            match session.grow_large(&mut large, 6 << 20) {
+                Outcome::Ready(()) => break,
+                Outcome::Refused(refusal) => {
+                    assert_eq!(refusal, Refusal::OutOfMemory);
+                    refused = true;
+                    break;
+                }
+                _ => {}
+            }
+            session.tick(1);
+            engine.clean(&mut cleaner);
+        }
+        taken.push(large);
+    }
+    assert!(refused, "there was no end of memory");
+    taken.clear();
+    let mut large = value(&session);
+    assert!(!matches!(session.grow_large(&mut large, 6 << 20), Outcome::Refused(_)));
+    engine.clean(&mut cleaner);
+    assert!(matches!(session.grow_large(&mut large, 6 << 20), Outcome::Ready(())));
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Threads that fill the cache with values of all sizes, of which some stop for a while between two turns, or in
+/// one: their epoch keeps memory from being used again. Nobody is refused, and everybody gets on.
+#[test]
+fn fills_beside_threads_that_do_not_run_are_never_refused() {
+    let engine = Engine::open(options()).unwrap();
+    let (stop, refused, stored) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for writer in 0..4u64 {
+            let (engine, stop, refused, stored) = (&engine, &stop, &refused, &stored);
+            scope.spawn(move || {
+                let waker = Waker::from(Arc::new(Unpark(thread::current())));
+                let mut session = engine.session(waker);
+                let mut state = writer + 1;
+                let mut random = move |below: u64| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state % below
+                };
+                let value = vec![b'v'; 300 << 10];
+                while !stop.load(Relaxed) {
+                    session.tick(1);
+                    let key = random(1 << 40).to_string();
+                    let len = match random(20) {
+                        0 => random(300 << 10),
+                        1..4 => random(40 << 10),
+                        _ => random(2000),
+                    };
+                    let key = session.key(key.as_bytes());
+                    let store = Store::set(&value[..len as usize], 0, Expiry::NEVER);
+                    match session.store(&key, store) {
+                        Outcome::Ready(_) | Outcome::AfterCommit(..) => {
+                            stored.fetch_add(1, Relaxed);
+                        }
+                        Outcome::Refused(refusal) => {
+                            refused.fetch_add(1, Relaxed);
+                            stop.store(true, Relaxed);
+                            panic!("{refusal:?}: {:?}", engine.stats());
+                        }
+                        Outcome::NeedsSpace | Outcome::NeedsRead => {
+                            session.sleep();
+                            thread::park_timeout(Duration::from_millis(100));
+                        }
+                    }
+                    // The system takes the processor away at the worst moment: in a turn.
+                    if writer == 0 && random(2000) == 0 {
+                        thread::sleep(Duration::from_millis(20));
+                    }
+                }
+                session.sleep();
+            });
+        }
+        while stored.load(Relaxed) < 150_000 && !stop.load(Relaxed) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        stop.store(true, Relaxed);
+    });
+    assert_eq!(refused.load(Relaxed), 0);
+    assert!(engine.stats().totals.evictions > 0);
+}

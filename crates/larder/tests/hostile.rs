@@ -1,0 +1,133 @@
+//! Polite clients beside crowds that are slow, rude or greedy: nobody cuts their connections, refuses their
+//! sets or lets them wait for long, and memory stays what was promised. Against the real binary; how much
+//! longer they wait is measured by `larder bench hostile`.
+
+mod harness;
+
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use harness::{Process, assert_within_budget, serve};
+use larder_bench::hostile::{Crowd, Kind};
+use larder_bench::{Lengths, Load, Mix, Pacing, Shape, Summary};
+use larder_client::{Address, Client};
+
+const MEMORY: u64 = 64;
+
+/// A server with polite clients.
+struct Company {
+    server: Process,
+    address: Address,
+}
+
+impl Company {
+    fn new() -> Company {
+        let mut command = serve();
+        command.args(["-m", &MEMORY.to_string(), "-c", "5000"]).stdout(Stdio::null());
+        let mut server = Process::spawn(&mut command);
+        let line = server.event("listening");
+        let address = line.rsplit_once("address=").expect("it says where").1;
+        let address = Address::Tcp(address.to_owned());
+        Company { server, address }
+    }
+
+    /// Why the server has closed connections.
+    fn closed(&self) -> Vec<(String, String)> {
+        let client = Client::connect_to(&self.address, larder_client::Options::default());
+        let rows = client.and_then(|mut client| client.stats(None)).unwrap_or_default();
+        let why = ["read_buf_oom", "larder_values_cut", "larder_buffer_bytes", "store_no_memory"];
+        rows.into_iter().filter(|(name, _)| why.contains(&name.as_str())).collect()
+    }
+
+    /// What polite clients see for two seconds. A connection that is cut and a wrong answer end this test.
+    fn polite(&self) -> Summary {
+        let shape = Shape {
+            mix: "get=50,set=50".parse::<Mix>().expect("a mix"),
+            keys: 10_000,
+            value_lengths: Lengths { min: 100, max: 100 },
+            ..Shape::default()
+        };
+        let load = Load {
+            connections: 20,
+            pacing: Pacing::Constant(1000.0),
+            duration: Some(Duration::from_secs(2)),
+            warm_up: Duration::ZERO,
+            verify: true,
+            ..Load::new(self.address.clone())
+        };
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    assert_within_budget(&self.server.child, MEMORY);
+                    // Memory is looked at all the time, and not waited for.
+                    thread::sleep(Duration::from_millis(10));
+                }
+            });
+            let summary = load.run(shape);
+            done.store(true, Relaxed);
+            summary.expect("polite clients are served")
+        })
+    }
+}
+
+/// A crowd needs the processors for itself.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn beside(kinds: &[Kind]) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let company = Company::new();
+    let crowds: Vec<(Kind, Crowd)> = kinds
+        .iter()
+        .map(|&kind| (kind, Crowd::start(kind, &company.address).expect("it connects")))
+        .collect();
+    let summary = company.polite();
+    assert_eq!((summary.errors, summary.first_error), (0, None), "beside {kinds:?}");
+    assert_eq!(summary.unanswered, 0, "beside {kinds:?}");
+    for (kind, crowd) in crowds {
+        let outcome = crowd.end();
+        assert_eq!(outcome.cut, 0, "{kind:?}: {outcome:?}, {:?}", company.closed());
+        // Large values share what values may take with those that are never sent to their end.
+        if !(kind == Kind::LargeValues && kinds.contains(&Kind::HalfSets)) {
+            assert_eq!(outcome.refused, 0, "{kind:?}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn announced_values_take_no_memory_from_others() {
+    beside(&[Kind::Announce]);
+    beside(&[Kind::HalfSets]);
+}
+
+#[test]
+fn who_keeps_much_pays_for_it_and_not_others() {
+    beside(&[Kind::HalfLines]);
+    beside(&[Kind::Deaf]);
+    beside(&[Kind::Trickle]);
+}
+
+#[test]
+fn who_reads_gets_the_whole_value() {
+    beside(&[Kind::LargeValues]);
+}
+
+#[test]
+fn what_waiting_can_mend_is_not_refused() {
+    beside(&[Kind::Fill]);
+}
+
+#[test]
+fn expensive_commands_are_bounded() {
+    beside(&[Kind::Flush]);
+    beside(&[Kind::Stats]);
+    beside(&[Kind::Dumps]);
+}
+
+#[test]
+fn all_of_them_together() {
+    beside(&Kind::ALL);
+}

@@ -1,0 +1,317 @@
+//! Values that somebody goes on reading although their segment is cleaned meanwhile. While the segment
+//! has its memory a pin costs nothing: it only says who reads there. When the memory is given back, what
+//! was not read yet is copied out first; a jumbo's mapping, which holds nothing else, is handed over
+//! instead. Only then is the value charged, to what connections use.
+//!
+//! Pinned values may keep one byte of memory in [`SHARE`] so. When they would keep more, the value that was
+//! read least lately is given up: clients that read never lose theirs to one that does not.
+
+use crate::Budget;
+use crate::log::lock;
+use crate::memory::Mapping;
+use crate::sync::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Pinned values may keep one byte in so many of the limits.
+const SHARE: u64 = 8;
+
+/// All pins of a log.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    budget: Arc<Budget>,
+    /// Pins of values whose segment has its memory, by the address of that.
+    in_place: Mutex<HashMap<usize, Vec<Arc<Pinned>>>>,
+    /// Pins that keep memory themselves.
+    keeping: Mutex<Vec<Arc<Pinned>>>,
+    /// Counts reads, to know which value was read last.
+    reads: AtomicU64,
+}
+
+struct Pinned {
+    /// The segment's memory that it was in.
+    frame: usize,
+    /// The number of its last read.
+    read: AtomicU64,
+    rest: Mutex<Rest>,
+}
+
+/// What was not read yet.
+enum Rest {
+    InPlace { at: *const u8, len: usize },
+    Copied { bytes: Kept<Box<[u8]>>, at: usize },
+    Mapped { mapping: Arc<Kept<Mapping>>, at: *const u8, len: usize },
+    Lost,
+}
+
+// SAFETY: the pointers lead into memory that the segment, or the mapping beside them, keeps until the
+// pin is told, under the mutex that they are behind.
+unsafe impl Send for Rest {}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinned").field("frame", &self.frame).finish_non_exhaustive()
+    }
+}
+
+/// Memory that is charged as long as it is kept.
+struct Kept<T> {
+    memory: T,
+    bytes: u64,
+    budget: Arc<Budget>,
+}
+
+impl<T> Kept<T> {
+    fn new(memory: T, bytes: usize, budget: &Arc<Budget>) -> Self {
+        budget.charge_pinned(bytes as u64);
+        Kept { memory, bytes: bytes as u64, budget: Arc::clone(budget) }
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        self.budget.release_pinned(self.bytes);
+    }
+}
+
+/// A value that can be read to its end, whatever becomes of its item.
+#[derive(Debug)]
+pub struct Pin {
+    pins: Arc<Pins>,
+    pinned: Arc<Pinned>,
+}
+
+impl Pins {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(Pins {
+            budget: Arc::clone(budget),
+            in_place: Mutex::default(),
+            keeping: Mutex::default(),
+            reads: AtomicU64::new(0),
+        })
+    }
+
+    /// Pins a part of a value that lies in `frame`.
+    ///
+    /// # Safety
+    /// The part lies in memory that goes through [`Pins::unpin_frame`] or
+    /// [`Pins::take_mapping`] before it is used for anything else, which is not before the thread's
+    /// next quiescent point.
+    pub(crate) unsafe fn pin(self: &Arc<Self>, frame: *mut u8, part: &[u8]) -> Pin {
+        let pinned =
+            self.pinned(frame as usize, Rest::InPlace { at: part.as_ptr(), len: part.len() });
+        lock(&self.in_place).entry(frame as usize).or_default().push(Arc::clone(&pinned));
+        Pin { pins: Arc::clone(self), pinned }
+    }
+
+    /// Pins a copy of a part of a value that lies in no frame.
+    pub(crate) fn copy(self: &Arc<Self>, part: &[u8]) -> Pin {
+        self.make_room(part.len());
+        let bytes = Kept::new(part.into(), part.len(), &self.budget);
+        let pinned = self.pinned(0, Rest::Copied { bytes, at: 0 });
+        lock(&self.keeping).push(Arc::clone(&pinned));
+        Pin { pins: Arc::clone(self), pinned }
+    }
+
+    fn pinned(&self, frame: usize, rest: Rest) -> Arc<Pinned> {
+        let read = AtomicU64::new(self.next_read());
+        Arc::new(Pinned { frame, read, rest: Mutex::new(rest) })
+    }
+
+    fn next_read(&self) -> u64 {
+        self.reads.fetch_add(1, Relaxed)
+    }
+
+    /// A frame is about to be used for something else: what is pinned in it is copied out.
+    pub(crate) fn unpin_frame(&self, frame: *mut u8) {
+        for pinned in self.taken(frame) {
+            let len = match &*lock(&pinned.rest) {
+                Rest::InPlace { len, .. } => *len,
+                _ => continue,
+            };
+            self.make_room(len);
+            let mut rest = lock(&pinned.rest);
+            if let Rest::InPlace { at, len } = *rest {
+                // SAFETY: the frame is still what it was when the value was pinned: see `Pins::pin`.
+                let bytes: Box<[u8]> = unsafe { std::slice::from_raw_parts(at, len) }.into();
+                *rest = Rest::Copied { bytes: Kept::new(bytes, len, &self.budget), at: 0 };
+            }
+            drop(rest);
+            self.note_keeping(pinned);
+        }
+    }
+
+    /// The mapping of a jumbo whose record is at `frame` is about to be unmapped: who has pinned its value
+    /// keeps it. True if somebody has; then `mapping` was called and is nobody else's any more.
+    pub(crate) fn take_mapping(
+        &self,
+        frame: *mut u8,
+        bytes: usize,
+        mapping: impl FnOnce() -> Mapping,
+    ) -> bool {
+        let pinned = self.taken(frame);
+        if pinned.is_empty() {
+            return false;
+        }
+        self.make_room(bytes);
+        let mapping = Arc::new(Kept::new(mapping(), bytes, &self.budget));
+        for pinned in pinned {
+            let mut rest = lock(&pinned.rest);
+            if let Rest::InPlace { at, len } = *rest {
+                *rest = Rest::Mapped { mapping: Arc::clone(&mapping), at, len };
+            }
+            drop(rest);
+            self.note_keeping(pinned);
+        }
+        true
+    }
+
+    fn taken(&self, frame: *mut u8) -> Vec<Arc<Pinned>> {
+        lock(&self.in_place).remove(&(frame as usize)).unwrap_or_default()
+    }
+
+    /// The pin keeps memory, unless it was dropped meanwhile: who drops it looks for it here after its rest
+    /// was lost.
+    fn note_keeping(&self, pinned: Arc<Pinned>) {
+        let mut keeping = lock(&self.keeping);
+        if !matches!(*lock(&pinned.rest), Rest::Lost) {
+            keeping.push(pinned);
+        }
+    }
+
+    /// Gives up what was read least lately until `bytes` more are within the share. One value alone may be
+    /// as large as it is.
+    fn make_room(&self, bytes: usize) {
+        let share = self.budget.all_limits() / SHARE;
+        let mut keeping = lock(&self.keeping);
+        while self.budget.pinned() + bytes as u64 > share {
+            let oldest =
+                keeping.iter().enumerate().min_by_key(|(_, pinned)| pinned.read.load(Relaxed));
+            let Some((at, _)) = oldest else { return };
+            let pinned = keeping.swap_remove(at);
+            *lock(&pinned.rest) = Rest::Lost;
+        }
+    }
+}
+
+impl Pin {
+    /// Shows at most `most` of the bytes that were not read yet; the answer is how many are left then.
+    /// `None`: the value was given up, because pinned values kept too much and this one was read least
+    /// lately.
+    pub fn read(&mut self, most: usize, see: impl FnOnce(&[u8])) -> Option<usize> {
+        self.pinned.read.store(self.pins.next_read(), Relaxed);
+        match &mut *lock(&self.pinned.rest) {
+            Rest::InPlace { at, len } | Rest::Mapped { at, len, .. } => {
+                let now = most.min(*len);
+                // SAFETY: they are in memory that is there until the pin is told, which takes the lock, or
+                // in the mapping that it keeps.
+                see(unsafe { std::slice::from_raw_parts(*at, now) });
+                *at = at.wrapping_add(now);
+                *len -= now;
+                Some(*len)
+            }
+            Rest::Copied { bytes, at } => {
+                let rest = &bytes.memory[*at..];
+                let now = most.min(rest.len());
+                see(&rest[..now]);
+                *at += now;
+                Some(rest.len() - now)
+            }
+            Rest::Lost => None,
+        }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let others = |other: &Arc<Pinned>| !Arc::ptr_eq(other, &self.pinned);
+        let mut in_place = lock(&self.pins.in_place);
+        if let Some(pinned) = in_place.get_mut(&self.pinned.frame) {
+            pinned.retain(others);
+            if pinned.is_empty() {
+                in_place.remove(&self.pinned.frame);
+            }
+        }
+        drop(in_place);
+        let rest = std::mem::replace(&mut *lock(&self.pinned.rest), Rest::Lost);
+        lock(&self.pins.keeping).retain(others);
+        // What it kept is given back at the end: nobody waits for that.
+        if let Rest::Mapped { mapping, .. } = rest {
+            debug_assert!(mapping.memory.len() as u64 == mapping.bytes);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn pins(limit: u64) -> (Arc<Pins>, Arc<Budget>) {
+        let budget = Arc::new(Budget::new(limit));
+        (Pins::new(&budget), budget)
+    }
+
+    fn all_of(pin: &mut Pin) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        while pin.read(3, |part| bytes.extend_from_slice(part))? > 0 {}
+        Some(bytes)
+    }
+
+    #[test]
+    fn the_rest_of_a_pinned_value_outlives_its_frame() {
+        let (pins, budget) = pins(1 << 20);
+        let mut frame = *b"one value and another value";
+        let at = frame.as_mut_ptr();
+        // SAFETY: the frame is not changed before it was unpinned.
+        let (mut one, mut other) =
+            unsafe { (pins.pin(at, &frame[..9]), pins.pin(at, &frame[14..])) };
+        one.read(4, |part| assert_eq!(part, b"one ")).unwrap();
+        assert_eq!(budget.used(), 0);
+        pins.unpin_frame(at);
+        frame.fill(b'x');
+        assert_eq!(budget.pinned(), 5 + 13);
+        assert_eq!(all_of(&mut one).unwrap(), b"value");
+        assert_eq!(all_of(&mut other).unwrap(), b"another value");
+        drop(one);
+        assert_eq!(budget.used(), 13);
+        drop(other);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_mapping_goes_with_its_last_reader() {
+        let (pins, budget) = pins(1 << 20);
+        let mapping = Mapping::new(100_000).unwrap();
+        let (at, bytes) = (mapping.base(), mapping.len());
+        // SAFETY: the mapping is ours until it is taken.
+        let value = unsafe { std::slice::from_raw_parts(at.add(100), 90_000) };
+        // SAFETY: as above.
+        let pinned: Vec<Pin> = (0..3).map(|_| unsafe { pins.pin(at, value) }).collect();
+        assert!(!pins.take_mapping(std::ptr::null_mut(), 0, || unreachable!()));
+        assert!(pins.take_mapping(at, bytes, || mapping));
+        for mut pin in pinned {
+            assert_eq!(budget.pinned(), bytes as u64);
+            assert_eq!(all_of(&mut pin).unwrap(), vec![0; 90_000]);
+        }
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn who_reads_least_gives_up_first() {
+        let (pins, budget) = pins(8 * 1000);
+        let mut pinned: Vec<Pin> = (0..10).map(|_| pins.copy(&[b'v'; 100])).collect();
+        pinned[0].read(1, |_| ()).unwrap();
+        let mut large = pins.copy(&[b'l'; 200]);
+        let lost: Vec<bool> = pinned.iter_mut().map(|pin| pin.read(1, |_| ()).is_none()).collect();
+        assert_eq!(lost[..4], [false, true, true, false]);
+        assert!(!lost[3..].contains(&true));
+        assert_eq!(budget.pinned(), 1000);
+        let mut larger = pins.copy(&[b'l'; 5000]);
+        assert!(large.read(1, |_| ()).is_none());
+        assert_eq!(all_of(&mut larger).unwrap().len(), 5000, "one alone is kept");
+        drop((pinned, large, larger));
+        assert_eq!(budget.used(), 0);
+    }
+}

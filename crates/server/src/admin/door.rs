@@ -1,0 +1,224 @@
+//! Who may be connected to the admin page: so many at a time, and nobody who keeps silent. It shares the
+//! process's descriptors with the data port, so a newcomer takes the place of the oldest.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, Sleep};
+
+/// Connections at a time.
+const CONNECTIONS: usize = 32;
+/// How long a connection may neither send nor take a byte: a header that does not come, an answer that is
+/// not read, or nothing to ask. Longer than monitors usually wait between two looks.
+const SILENCE: Duration = Duration::from_secs(75);
+
+/// Accepts connections.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: TcpListener,
+    inside: VecDeque<Weak<Guest>>,
+    silence: Duration,
+}
+
+/// How a connection is told to go.
+#[derive(Debug, Default)]
+struct Guest {
+    state: Mutex<(bool, Option<Waker>)>,
+}
+
+impl Guest {
+    fn leave(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 = true;
+        let waker = state.1.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn is_to_go(&self, context: &Context<'_>) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1 = Some(context.waker().clone());
+        state.0
+    }
+}
+
+impl Door {
+    pub(super) fn new(listener: TcpListener) -> Door {
+        Door { listener, inside: VecDeque::new(), silence: SILENCE }
+    }
+
+    #[cfg(test)]
+    fn with_silence(self, silence: Duration) -> Door {
+        Door { silence, ..self }
+    }
+
+    fn enter(&mut self, stream: TcpStream) -> Visit {
+        self.inside.retain(|guest| guest.strong_count() > 0);
+        while self.inside.len() >= CONNECTIONS {
+            let oldest = self.inside.pop_front().and_then(|guest| guest.upgrade());
+            oldest.iter().for_each(|guest| guest.leave());
+        }
+        let guest = Arc::<Guest>::default();
+        self.inside.push_back(Arc::downgrade(&guest));
+        let silence = self.silence;
+        Visit { stream, guest, silence, over: Box::pin(tokio::time::sleep(silence)) }
+    }
+}
+
+impl Listener for Door {
+    type Io = Visit;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Visit, SocketAddr) {
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        (self.enter(stream), address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Visit {
+    stream: TcpStream,
+    guest: Arc<Guest>,
+    silence: Duration,
+    over: Pin<Box<Sleep>>,
+}
+
+impl Visit {
+    /// What an attempt to move bytes comes to, with a look at the time and at who else has come.
+    fn judge<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        moved: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if self.guest.is_to_go(context) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        if moved.is_ready() {
+            self.over.as_mut().reset(Instant::now() + self.silence);
+            return moved;
+        }
+        self.over.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Visit {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let moved = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.judge(context, moved)
+    }
+}
+
+impl AsyncWrite for Visit {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let moved = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.judge(context, moved)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::Router;
+    use axum::routing::get;
+    use std::io::{Read, Write};
+    use std::net::TcpStream as Client;
+    use tokio::sync::oneshot;
+
+    /// Serves until the answer is dropped.
+    fn serve(silence: Duration) -> (SocketAddr, oneshot::Sender<()>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (end, ended) = oneshot::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async move {
+                let door = Door::new(TcpListener::from_std(listener).unwrap());
+                let router = Router::new().route("/", get(|| async { "hello" }));
+                tokio::select! {
+                    _ = ended => {}
+                    _ = axum::serve(door.with_silence(silence), router) => {}
+                }
+            });
+        });
+        (address, end)
+    }
+
+    fn connect(address: SocketAddr) -> Client {
+        let client = Client::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        client
+    }
+
+    fn ask(client: &mut Client) {
+        client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"hello") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            seen.push(byte[0]);
+        }
+    }
+
+    fn is_closed(client: &mut Client) -> bool {
+        matches!(client.read(&mut [0]), Ok(0) | Err(_))
+    }
+
+    #[test]
+    fn the_oldest_goes_when_there_are_too_many() {
+        let (address, _end) = serve(SILENCE);
+        let mut first: Vec<Client> = (0..CONNECTIONS).map(|_| connect(address)).collect();
+        for client in &mut first {
+            ask(client);
+        }
+        let mut others: Vec<Client> = (0..5).map(|_| connect(address)).collect();
+        for client in &mut others {
+            client.write_all(b"GET / HTT").unwrap();
+        }
+        for client in &mut first[..5] {
+            assert!(is_closed(client));
+        }
+        for client in &mut first[5..] {
+            ask(client);
+        }
+    }
+
+    #[test]
+    fn who_keeps_silent_is_closed() {
+        let (address, _end) = serve(Duration::from_millis(100));
+        let (mut silent, mut half) = (connect(address), connect(address));
+        half.write_all(b"GET / HTTP/1.1\r\nHost:").unwrap();
+        assert!(is_closed(&mut silent) && is_closed(&mut half));
+        ask(&mut connect(address));
+    }
+}

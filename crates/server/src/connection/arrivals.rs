@@ -1,0 +1,379 @@
+//! Who may send a value that is too long to wait for in the input. Such a value takes a place before
+//! its first byte is kept, and the places of all connections together are a bounded share of memory:
+//! clients that announce values and send half of them wait for each other, and for nobody else.
+//!
+//! A value that has a place goes on at its client's speed. If others wait, its client must not pause for
+//! longer than [`PAUSE`], and after a grace period it must arrive at [`LEAST_RATE`]; otherwise its memory is
+//! given to the next in the queue, and the client is told that there was none.
+//!
+//! Values longer than [`LONG_SHARE`] of what all may take have a queue of their own and are received
+//! one at a time: a client that announces a gigabyte keeps nobody with a megabyte waiting.
+
+use larder_engine::{Engine, LargeValue, Value};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// Values that are being received may take one byte of memory in so many.
+const SHARE: u64 = 8;
+/// A value is long that takes more than one byte of that share in so many.
+const LONG_SHARE: u64 = 4;
+/// How long the client of a value that has a place may send nothing while others wait.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long a value may have a place, while others wait, before its rate counts.
+const GRACE: Duration = Duration::from_millis(500);
+/// The rate at which it must arrive then, in bytes a second.
+const LEAST_RATE: u64 = 1 << 20;
+/// How often the rates are looked at while somebody waits.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+
+/// The memory of a value that is being received.
+pub(super) enum Memory {
+    /// Nothing has arrived, or the place was lost.
+    None,
+    /// Of the connection: copied when it is complete.
+    Buffer(ChargedBuffer),
+    /// Of the engine: the item's own.
+    Large(LargeValue),
+}
+
+impl Memory {
+    /// The complete value.
+    pub(super) fn value(&mut self) -> Value<'_> {
+        match self {
+            Memory::None => Value::Bytes(&[]),
+            Memory::Buffer(buffer) => Value::Bytes(&buffer.bytes),
+            Memory::Large(large) => Value::Large(large),
+        }
+    }
+}
+
+/// A buffer that counts against the engine's memory limit as long as it exists.
+pub(super) struct ChargedBuffer {
+    engine: Arc<Engine>,
+    bytes: Vec<u8>,
+    charged: usize,
+}
+
+/// The smallest step in which a buffer grows, in bytes.
+const GROWTH_MIN: usize = 16 << 10;
+
+impl ChargedBuffer {
+    pub(super) fn new(engine: &Arc<Engine>) -> Self {
+        ChargedBuffer { engine: Arc::clone(engine), bytes: Vec::new(), charged: 0 }
+    }
+
+    /// Appends a part of a value of `len` bytes; false if the operating system has no memory.
+    pub(super) fn extend(&mut self, part: &[u8], len: usize) -> bool {
+        let needed = self.bytes.len() + part.len();
+        if needed > self.charged {
+            let charged = needed.max(2 * self.charged).max(GROWTH_MIN).min(len);
+            self.engine.charge_arriving(charged - self.charged);
+            self.charged = charged;
+        }
+        // All addresses at once, so that growing leaves no garbage behind; a page becomes resident,
+        // and is charged, only when bytes arrive for it.
+        if self.bytes.capacity() < len && self.bytes.try_reserve_exact(len).is_err() {
+            return false;
+        }
+        self.bytes.extend_from_slice(part);
+        true
+    }
+}
+
+impl Drop for ChargedBuffer {
+    fn drop(&mut self) {
+        self.engine.release_arriving(self.charged);
+    }
+}
+
+/// What became of a request for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It waits in the queue.
+    Waiting,
+    /// It may receive its value.
+    Admitted,
+    /// It was too slow, and others waited.
+    Expelled,
+}
+
+/// What the connection and the others know of a value that is being received.
+struct Place {
+    len: usize,
+    waker: Waker,
+    state: Mutex<PlaceState>,
+}
+
+struct PlaceState {
+    standing: Standing,
+    /// When the first bytes arrived after it was admitted, and when the last did.
+    times: Option<(Instant, Instant)>,
+    arrived: usize,
+    memory: Memory,
+}
+
+impl Place {
+    fn lock(&self) -> MutexGuard<'_, PlaceState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admit(&self) {
+        self.lock().standing = Standing::Admitted;
+    }
+
+    /// Takes the memory of a value that arrives too slowly; whether it did.
+    fn expel(&self, now: Instant) -> bool {
+        let mut state = self.lock();
+        // Before that it is this server that has not looked yet.
+        let Some((first, last)) = state.times else { return false };
+        let age = now.saturating_duration_since(first);
+        let wanted = age.saturating_sub(GRACE).as_millis() as u64 * LEAST_RATE / 1000;
+        let paused = now.saturating_duration_since(last) > PAUSE;
+        let slow = state.arrived < self.len && (paused || (state.arrived as u64) < wanted);
+        if slow {
+            state.standing = Standing::Expelled;
+            state.memory = Memory::None;
+        }
+        slow
+    }
+}
+
+/// Values of one kind: those that have a place, and those that wait for one.
+#[derive(Default)]
+struct Line {
+    taken: u64,
+    admitted: Vec<Arc<Place>>,
+    queue: VecDeque<Arc<Place>>,
+}
+
+impl Line {
+    /// Whether a value of `len` bytes may come now. One alone may be as long as it wants.
+    fn has_room(&self, len: usize, room: u64) -> bool {
+        self.taken == 0 || self.taken + len as u64 <= room
+    }
+
+    /// A value comes; it waits if there is no room.
+    fn enter(&mut self, place: Arc<Place>, room: u64) {
+        if self.queue.is_empty() && self.has_room(place.len, room) {
+            self.give(place);
+        } else {
+            self.queue.push_back(place);
+        }
+    }
+
+    fn give(&mut self, place: Arc<Place>) {
+        self.taken += place.len as u64;
+        place.admit();
+        self.admitted.push(place);
+    }
+
+    /// Admits the first of those that wait, as far as there is room.
+    fn admit(&mut self, room: u64) {
+        while let Some(first) = self.queue.front()
+            && self.has_room(first.len, room)
+            && let Some(first) = self.queue.pop_front()
+        {
+            let waker = first.waker.clone();
+            self.give(first);
+            waker.wake();
+        }
+    }
+
+    /// Takes a place away; false if it is not here.
+    fn leave(&mut self, place: &Arc<Place>) -> bool {
+        let is_it = |other: &Arc<Place>| Arc::ptr_eq(place, other);
+        if let Some(at) = self.admitted.iter().position(is_it) {
+            self.admitted.swap_remove(at);
+            self.taken -= place.len as u64;
+            return true;
+        }
+        let at = self.queue.iter().position(is_it);
+        at.is_some_and(|at| self.queue.remove(at).is_some())
+    }
+
+    fn expel_slow(&mut self, now: Instant) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let taken = &mut self.taken;
+        self.admitted.retain(|place| {
+            let expelled = place.expel(now);
+            *taken -= if expelled { place.len as u64 } else { 0 };
+            !expelled
+        });
+    }
+}
+
+/// The values that all connections are receiving.
+pub(crate) struct Arrivals {
+    engine: Arc<Engine>,
+    /// Those of usual length, and the long ones.
+    lines: Mutex<[Line; 2]>,
+    waiting: AtomicUsize,
+}
+
+impl Arrivals {
+    pub(crate) fn new(engine: &Arc<Engine>) -> Self {
+        Arrivals {
+            engine: Arc::clone(engine),
+            lines: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Asks for a place for a value of `len` bytes; `waker` hears of it if it has to wait.
+    pub(super) fn enter(self: &Arc<Self>, len: usize, waker: &Waker) -> Arrival {
+        let state = PlaceState {
+            standing: Standing::Waiting,
+            times: None,
+            arrived: 0,
+            memory: Memory::None,
+        };
+        let place = Arc::new(Place { len, waker: waker.clone(), state: Mutex::new(state) });
+        let share = self.share();
+        self.change(|[usual, long]| match len as u64 > share / LONG_SHARE {
+            false => usual.enter(Arc::clone(&place), share),
+            true => long.enter(Arc::clone(&place), 0),
+        });
+        Arrival { arrivals: Arc::clone(self), place }
+    }
+
+    /// Whether anybody waits for a place.
+    #[inline]
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Gives the places of those that are too slow to those that wait.
+    pub(super) fn expel_slow(&self) {
+        let now = Instant::now();
+        self.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(now)));
+    }
+
+    fn share(&self) -> u64 {
+        self.engine.memory_limit() / SHARE
+    }
+
+    fn change(&self, change: impl FnOnce(&mut [Line; 2])) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut lines);
+        let [usual, long] = &mut *lines;
+        usual.admit(self.share());
+        long.admit(0);
+        self.waiting.store(usual.queue.len() + long.queue.len(), Ordering::Relaxed);
+    }
+}
+
+/// A value's place, or its place in the queue, until it is dropped.
+pub(super) struct Arrival {
+    arrivals: Arc<Arrivals>,
+    place: Arc<Place>,
+}
+
+impl Arrival {
+    pub(super) fn standing(&self) -> Standing {
+        self.place.lock().standing
+    }
+
+    /// Lets `receive` work on the memory of an admitted value. Otherwise says why not.
+    pub(super) fn with<T>(
+        &mut self,
+        receive: impl FnOnce(&mut Memory) -> T,
+    ) -> Result<T, Standing> {
+        let mut state = self.place.lock();
+        let PlaceState { standing: Standing::Admitted, memory, .. } = &mut *state else {
+            return Err(state.standing);
+        };
+        Ok(receive(memory))
+    }
+
+    /// `bytes` more of the value have arrived.
+    pub(super) fn arrived(&self, bytes: usize) {
+        let mut state = self.place.lock();
+        let now = Instant::now();
+        state.arrived += bytes;
+        state.times = Some((state.times.map_or(now, |(first, _)| first), now));
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        let place = &self.place;
+        self.arrivals.change(|lines| {
+            let _ = lines.iter_mut().any(|line| line.leave(place));
+        });
+    }
+}
+
+impl std::fmt::Debug for Arrival {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (len, standing) = (self.place.len, self.standing());
+        f.debug_struct("Arrival").field("len", &len).field("standing", &standing).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_engine::Options;
+
+    fn arrivals() -> Arc<Arrivals> {
+        let engine =
+            Engine::open_without_threads(Options { memory: 64 << 20, ..Options::default() });
+        Arc::new(Arrivals::new(&engine.unwrap()))
+    }
+
+    #[test]
+    fn places_are_a_share_of_memory_and_given_in_order() {
+        let arrivals = arrivals();
+        let enter = |len| arrivals.enter(len, Waker::noop());
+        let mut first: Vec<Arrival> = (0..8).map(|_| enter(1 << 20)).collect();
+        assert!(first.iter().all(|arrival| arrival.standing() == Standing::Admitted));
+        let (next, last) = (enter(1 << 20), enter(20_000));
+        assert_eq!((next.standing(), last.standing()), (Standing::Waiting, Standing::Waiting));
+        assert!(arrivals.is_waited_for());
+        first.pop();
+        assert_eq!((next.standing(), last.standing()), (Standing::Admitted, Standing::Waiting));
+        first.clear();
+        assert_eq!(last.standing(), Standing::Admitted);
+        assert!(!arrivals.is_waited_for());
+    }
+
+    #[test]
+    fn long_values_come_one_at_a_time_and_stop_no_others() {
+        let arrivals = arrivals();
+        let long = arrivals.enter(30 << 20, Waker::noop());
+        let second = arrivals.enter(3 << 20, Waker::noop());
+        let usual = arrivals.enter(2 << 20, Waker::noop());
+        let standings = [long.standing(), second.standing(), usual.standing()];
+        assert_eq!(standings, [Standing::Admitted, Standing::Waiting, Standing::Admitted]);
+        drop(long);
+        assert_eq!(second.standing(), Standing::Admitted);
+    }
+
+    #[test]
+    fn who_is_slow_keeps_a_place_while_nobody_waits() {
+        let arrivals = arrivals();
+        let enter = || arrivals.enter(2 << 20, Waker::noop());
+        let (quick, mut slow) = (enter(), enter());
+        quick.arrived(2 << 20);
+        slow.arrived(1000);
+        let later = Instant::now() + Duration::from_secs(2);
+        let expel = || {
+            arrivals.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(later)));
+        };
+        expel();
+        assert_eq!(slow.standing(), Standing::Admitted);
+        let others = [enter(), enter(), enter()];
+        // Nothing of these was looked at yet.
+        assert_eq!(others[2].standing(), Standing::Waiting);
+        expel();
+        assert_eq!(others[2].standing(), Standing::Admitted);
+        assert_eq!(quick.standing(), Standing::Admitted);
+        assert_eq!(slow.standing(), Standing::Expelled);
+        assert!(slow.with(|_| ()).is_err());
+    }
+}
