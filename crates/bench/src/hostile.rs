@@ -3,8 +3,8 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -97,10 +97,12 @@ struct Seen {
     answers: AtomicU64,
     cut: AtomicU64,
     refused: AtomicU64,
+    /// Why the first connection has ended.
+    why: OnceLock<io::Error>,
 }
 
 /// What became of a crowd.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Answers that were read to their end.
     pub answers: u64,
@@ -108,6 +110,8 @@ pub struct Outcome {
     pub cut: u64,
     /// Errors in answers to such clients.
     pub refused: u64,
+    /// What the first client that was cut saw.
+    pub why: Option<String>,
 }
 
 /// A crowd at work, until it is dropped.
@@ -152,8 +156,12 @@ impl Crowd {
                     let thread = thread::Builder::new().stack_size(256 << 10).spawn(move || {
                         let ended = act(&stream, number, &stop, &seen);
                         // Whoever behaves is answered until the end.
-                        if ended.is_err() && !stop.load(Relaxed) && behaves(kind) {
+                        if let Err(why) = ended
+                            && !stop.load(Relaxed)
+                            && behaves(kind)
+                        {
                             seen.cut.fetch_add(1, Relaxed);
+                            let _ = seen.why.set(why);
                         }
                     });
                     crowd.threads.push(thread.map_err(failed)?);
@@ -166,11 +174,12 @@ impl Crowd {
     /// Ends it.
     pub fn end(mut self) -> Outcome {
         self.leave();
-        let Seen { answers, cut, refused } = &*self.seen;
+        let Seen { answers, cut, refused, why } = &*self.seen;
         Outcome {
             answers: answers.load(Relaxed),
             cut: cut.load(Relaxed),
             refused: refused.load(Relaxed),
+            why: why.get().map(io::Error::to_string),
         }
     }
 

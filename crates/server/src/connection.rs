@@ -299,6 +299,11 @@ impl Service for Worker {
         connection.gates.as_ref().map_or(0, |gates| gates.charged())
     }
 
+    fn gives_up(&mut self, connection: &mut Connection) -> bool {
+        let State::Body(body) = &mut connection.state else { return false };
+        body.waits_for_place() && body.give_up()
+    }
+
     fn connect(&mut self, _peer: Peer, _id: ConnectionId) -> Connection {
         Connection {
             protocol: Protocol::Undecided,

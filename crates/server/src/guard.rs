@@ -117,6 +117,10 @@ impl<S: Service> Service for Guard<S> {
         self.service.keeps(&guarded.connection)
     }
 
+    fn gives_up(&mut self, guarded: &mut Self::Connection) -> bool {
+        self.service.gives_up(&mut guarded.connection)
+    }
+
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection {
         let last_command = AtomicU32::new(self.now.load(Relaxed));
         let entry = Arc::new(Entry { peer: peer.clone(), last_command });

@@ -68,6 +68,7 @@ struct Row {
     crowd_answers: u64,
     crowd_cut: u64,
     crowd_refused: u64,
+    crowd_why: Option<String>,
     resident_mib: u64,
 }
 
@@ -122,6 +123,7 @@ impl Arguments {
                 answers: sum.answers + crowd.answers,
                 cut: sum.cut + crowd.cut,
                 refused: sum.refused + crowd.refused,
+                why: sum.why.or(crowd.why),
             });
         let (latency, errors, void) = match summary {
             Ok(summary) => (summary.latency, summary.errors, None),
@@ -138,6 +140,7 @@ impl Arguments {
             crowd_answers: outcome.answers,
             crowd_cut: outcome.cut,
             crowd_refused: outcome.refused,
+            crowd_why: outcome.why,
             resident_mib: resident >> 20,
         })
     }

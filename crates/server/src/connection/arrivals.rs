@@ -96,7 +96,7 @@ pub(super) enum Standing {
     Waiting,
     /// It may receive its value.
     Admitted,
-    /// It was too slow, and others waited.
+    /// It was too slow, and others waited; or it has given up.
     Expelled,
 }
 
@@ -288,6 +288,20 @@ impl Arrival {
             return Err(state.standing);
         };
         Ok(receive(memory))
+    }
+
+    /// It waits no longer; false if it was admitted meanwhile.
+    pub(super) fn give_up(&self) -> bool {
+        let place = &self.place;
+        let mut waited = false;
+        self.arrivals.change(|lines| {
+            waited = place.lock().standing == Standing::Waiting;
+            if waited {
+                place.lock().standing = Standing::Expelled;
+                let _ = lines.iter_mut().any(|line| line.leave(place));
+            }
+        });
+        waited
     }
 
     /// `bytes` more of the value have arrived.

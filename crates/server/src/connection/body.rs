@@ -60,6 +60,11 @@ impl Body {
         self.arrival.as_ref().is_some_and(|arrival| arrival.standing() == Standing::Waiting)
     }
 
+    /// It is to be refused instead.
+    pub(super) fn give_up(&mut self) -> bool {
+        self.arrival.as_ref().is_some_and(Arrival::give_up)
+    }
+
     /// Takes as much of value and trailer as there is.
     fn fill(&mut self, worker: &Worker, keys: &[Key<'_>], input: &mut InputBuffer<'_>) -> Received {
         let len = self.announced.value;
@@ -244,7 +249,13 @@ impl Worker {
                 body.header = header;
                 Step::Stop(Flow::Park)
             }
-            Ok(Executed::Close) | Err(_) => Step::Stop(Flow::Close),
+            Ok(Executed::Close) => Step::Stop(Flow::Close),
+            Err(_) => {
+                // It has lost its place with its last bytes.
+                D::no_memory(&mut x, &request);
+                connection.state = State::Ready;
+                Step::Next
+            }
             Ok(_) => {
                 let repair = D::not_kept(&request);
                 connection.state = State::Ready;

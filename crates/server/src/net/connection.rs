@@ -53,7 +53,7 @@ pub(super) struct Connection<C, I> {
     /// It filled the output the last time.
     filled: bool,
     /// Whether it is in the ready list.
-    queued: bool,
+    pub(super) queued: bool,
     /// Whether it is in the list of those that a wake-up moves.
     listed: bool,
     /// When it last moved a byte, or when it began to linger; in coarse milliseconds.

@@ -126,6 +126,10 @@ pub trait Service {
     /// What the service keeps for a connection and has charged to the budget, in bytes.
     fn keeps(&self, connection: &Self::Connection) -> usize;
 
+    /// The loops keep too much for a connection that [parks](Flow::Park). Whether the service gives up what
+    /// it waits for, and consumes the input at the next call.
+    fn gives_up(&mut self, connection: &mut Self::Connection) -> bool;
+
     /// A client has connected.
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;
 

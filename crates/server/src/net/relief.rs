@@ -19,18 +19,24 @@ const SILENCE_MS: u64 = 5_000;
 /// The same for those that wait for the server.
 const WAITING_MS: u64 = 100;
 
+/// Bytes that nobody is blamed for.
+const LITTLE: u64 = 1024;
+
 /// What a connection keeps.
 struct Holder {
     key: u32,
     bytes: u64,
     /// How long it has moved no byte, in milliseconds, as far as that counts.
     silent: u64,
+    /// It goes on in this turn or the next, and may keep less then.
+    runs: bool,
 }
 
 impl Holder {
-    /// What it costs the others.
-    fn cost(&self) -> u64 {
-        self.bytes * (self.silent + 1)
+    /// What orders those that have to go: who keeps little goes last, whatever else. Silence counts twice, for a
+    /// busy client may be kept from reading for a moment.
+    fn cost(&self) -> (bool, u64) {
+        (self.bytes > LITTLE, self.bytes * (self.silent + 1).pow(2))
     }
 }
 
@@ -50,6 +56,7 @@ impl<S: Service, I> Core<S, I> {
             self.shared.ask_for_relief(self.index);
             return Vec::new();
         }
+        holders.retain(|holder| !holder.runs);
         holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost()));
         let mut excess = (held - limit * LEFT / PARTS).min(own - part * LEFT / PARTS);
         if held - excess > limit {
@@ -60,9 +67,23 @@ impl<S: Service, I> Core<S, I> {
             excess = excess.saturating_sub(holder.bytes);
             goes.then_some(holder.key)
         });
-        let gone: Vec<u32> = gone.collect();
+        let mut gone: Vec<u32> = gone.collect();
+        gone.retain(|&key| !self.gives_up(key));
         self.counters.refused_buffers.add(gone.len() as u64);
         gone
+    }
+
+    /// Whether the connection can go on with less: then it does so before long.
+    fn gives_up(&mut self, key: u32) -> bool {
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        let waits = connection.flow == Flow::Park;
+        let Some(state) = connection.service.as_mut().filter(|_| waits) else { return false };
+        let gives_up = self.service.gives_up(state);
+        if gives_up {
+            connection.flow = Flow::Drain;
+            self.queue(key);
+        }
+        gives_up
     }
 
     fn holders(&mut self) -> Vec<Holder> {
@@ -75,7 +96,7 @@ impl<S: Service, I> Core<S, I> {
             if bytes > 0 {
                 let most = if connection.flow == Flow::Park { WAITING_MS } else { SILENCE_MS };
                 let silent = now.saturating_sub(connection.stamp).min(most);
-                holders.push(Holder { key, bytes, silent });
+                holders.push(Holder { key, bytes, silent, runs: connection.queued });
             }
         }
         holders

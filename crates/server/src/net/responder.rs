@@ -187,6 +187,10 @@ impl Service for Responder {
         0
     }
 
+    fn gives_up(&mut self, _connection: &mut Progress) -> bool {
+        false
+    }
+
     fn connect(&mut self, _peer: Peer, id: ConnectionId) -> Progress {
         Progress { place: Place::default(), id }
     }

@@ -68,6 +68,10 @@ impl Service for Lines {
         line.withheld.len()
     }
 
+    fn gives_up(&mut self, _connection: &mut Line) -> bool {
+        false
+    }
+
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Line {
         self.valve.connected.fetch_add(1, SeqCst);
         self.valve.peers.lock().unwrap().push(peer);
