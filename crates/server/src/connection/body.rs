@@ -252,8 +252,13 @@ impl Worker {
             Ok(Executed::Close) => Step::Stop(Flow::Close),
             Err(_) => {
                 // It has lost its place with its last bytes.
-                D::no_memory(&mut x, &request);
+                if let Executed::Again = D::no_memory(&mut x, &request, &keys) {
+                    drop(keys);
+                    body.header = header;
+                    return Step::Stop(Flow::Park);
+                }
                 connection.state = State::Ready;
+                connection.withhold_output(&mut x, start, D::not_kept(&request), false);
                 Step::Next
             }
             Ok(_) => {
