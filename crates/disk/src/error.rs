@@ -102,7 +102,7 @@ impl fmt::Display for OpenError {
             ),
             OpenError::Foreign { path } => write!(
                 f,
-                "{}: this holds something that is not a store: name another path, or remove it",
+                "{}: this holds something that is not a store, and was left as it is: check the path",
                 path.display()
             ),
             OpenError::Shrink { path, existing, asked } => write!(

@@ -19,8 +19,8 @@ use crate::{Device, OpenError, ReadQueue};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{self, Path, PathBuf};
 
 /// The name of the file when a directory is given.
 pub const FILE_NAME: &str = "larder.store";
@@ -140,6 +140,52 @@ impl Device for FileDevice {
             None => (&self.file, size_of::<u64>()),
         };
         Ok(Box::new(ring::Ring::new(file, align, self.size, event)?))
+    }
+}
+
+/// What a path leads to, seen without opening it for use: nothing is created, changed or locked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// The file or block device, after a directory was resolved.
+    pub path: PathBuf,
+    /// Its first bytes (up to 8192); none if it does not exist.
+    pub head: Vec<u8>,
+    /// What tells it from every other file of the machine; none if it does not exist.
+    identity: Option<[u64; 3]>,
+}
+
+impl Glance {
+    /// Looks at what [`FileDevice::open`] would open.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn at(path: &Path) -> Result<Glance, OpenError> {
+        let place = Place::find(path)?;
+        let file = match File::open(&place.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Glance { path: place.path, head: Vec::new(), identity: None });
+            }
+            Err(error) => return Err(place.io("open")(error)),
+        };
+        let metadata = file.metadata().map_err(place.io("measure"))?;
+        // Block devices may have several nodes.
+        let identity = match place.is_block_device {
+            true => [1, metadata.rdev(), 0],
+            false => [0, metadata.dev(), metadata.ino()],
+        };
+        let length = place.length(&file)?;
+        let head = place.head(&file, length)?;
+        Ok(Glance { path: place.path, head, identity: Some(identity) })
+    }
+
+    /// Whether both lead to the same file or block device.
+    pub fn is_same(&self, other: &Glance) -> bool {
+        match (self.identity, other.identity) {
+            (Some(this), Some(other)) => this == other,
+            (None, None) => path::absolute(&self.path).ok() == path::absolute(&other.path).ok(),
+            _ => false,
+        }
     }
 }
 

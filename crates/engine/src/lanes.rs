@@ -90,7 +90,11 @@ pub(crate) fn assemble(
     let missing: Vec<usize> =
         lost.iter().copied().filter(|lane| !options.forget.contains(lane)).collect();
     if !missing.is_empty() {
-        return Err(StoreError::Missing { lanes: missing });
+        let name = |lane: &Member| (options.devices[lane.device].name.clone(), lane.number);
+        return Err(StoreError::Missing {
+            lanes: missing,
+            given: lanes.iter().map(name).collect(),
+        });
     }
     for number in gone.iter().copied().filter(|number| !lost.contains(number)) {
         table.members[number] = 0;

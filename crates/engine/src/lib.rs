@@ -37,13 +37,13 @@ pub use expiry::{Expiry, UnixSeconds};
 pub use item::{Item, KeptValue, Listed};
 pub use key::Key;
 pub use lane::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
-pub use larder_log::format::tier::is_lower;
+pub use larder_log::format::Content;
 #[cfg(feature = "breakable")]
 pub use larder_log::rule;
 pub use large::LargeValue;
 pub use options::{Options, WhenFull};
 pub use outcome::{CommitPoint, CommitState, Outcome, Refusal};
-pub use recovery::{Progress, Recovered, StoreError, is_store};
+pub use recovery::{Progress, Recovered, StoreError};
 pub use session::{Reads, Session};
 pub use stats::{Stats, Totals};
 pub use verbs::*;

@@ -14,7 +14,6 @@ mod report;
 mod segments;
 mod tiers;
 
-pub use open::is_store;
 pub(crate) use open::{Recovery, open_store};
 pub use report::{Progress, Recovered, StoreError};
 

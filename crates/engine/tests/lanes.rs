@@ -330,7 +330,7 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     let refused = machine.restart(Some(1), |devices, _| drop(devices.remove(1)));
     assert!(matches!(
         refused.map(drop),
-        Err(OpenError::Store(StoreError::Missing { lanes })) if lanes == [1]
+        Err(OpenError::Store(StoreError::Missing { lanes, .. })) if lanes == [1]
     ));
     let mut machine = Machine::start(devices, Durability::Sync);
     assert!(machine.set(1, 0));

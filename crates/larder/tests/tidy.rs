@@ -157,6 +157,17 @@ fn nothing_unfinished_is_left_outside_tests() {
     assert!(found.is_empty(), "left over:\n{}", found.join("\n"));
 }
 
+/// What a message takes for rubbish may be the only copy of somebody's data.
+#[test]
+fn no_message_advises_to_destroy_what_might_be_data() {
+    let words = ["remove it", "remove them", "erase", "delete it first", "wipe"].map(str::to_owned);
+    let found: Vec<String> = lines_with(&shipped_sources(), &words)
+        .into_iter()
+        .filter(|line| line.contains('"') && !line.contains(": //"))
+        .collect();
+    assert!(found.is_empty(), "advice that destroys:\n{}", found.join("\n"));
+}
+
 #[test]
 fn every_source_file_says_why_it_exists() {
     let silent: Vec<String> = shipped_sources()

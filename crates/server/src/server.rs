@@ -4,6 +4,7 @@
 //!
 //! Invariant: whatever can fail, fails in [`Server::start`], before the first client is served.
 
+mod devices;
 mod prepare;
 mod reload;
 mod stopper;
@@ -34,6 +35,7 @@ use prepare::{
     bind, bind_admin, drop_rights, inherit, prepare_process, write_pidfile, write_port_file,
 };
 
+pub use devices::Misplaced;
 pub(crate) use reload::SetLogLevel;
 pub use reload::{Listed, Reloaded, Reloader};
 pub use stopper::Stopper;
@@ -59,6 +61,8 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// A device of the store is given in a role that is not its own.
+    Misplaced(Misplaced),
     /// The store cannot be opened.
     Store(larder_disk::OpenError),
     /// The store cannot be used.
@@ -91,6 +95,7 @@ impl fmt::Display for StartError {
                 "the admin page cannot listen on {address} ({error}): choose another address with \
                  --admin, or --admin off"
             ),
+            StartError::Misplaced(error) => error.fmt(f),
             StartError::Store(error) => write!(f, "--store {error}"),
             StartError::Recovery { store, error } => write!(f, "--store {store}: {error}"),
             StartError::Engine(OpenError::MemoryTooSmall { minimum }) => {

@@ -5,21 +5,9 @@ use super::tiers::join;
 use crate::lane::LaneStore;
 use larder_log::Store;
 use larder_log::format::geometry::SUPERBLOCKS;
-use larder_log::format::superblock::{self, SuperblockError};
-use larder_log::format::{self, Geometry, Superblock};
+use larder_log::format::superblock;
+use larder_log::format::{Geometry, Superblock};
 use std::time::Duration;
-
-/// Whether a device that begins with `head` holds a store, of whatever version and in whatever state,
-/// or nothing yet: so that nothing else is ever taken for one and overwritten. Needs the first 8192
-/// bytes, or all if there are fewer.
-pub fn is_store(head: &[u8]) -> bool {
-    let mut copies = [[0; format::BLOCK]; 2];
-    for (copy, bytes) in copies.iter_mut().zip(head.chunks(format::BLOCK)) {
-        copy[..bytes.len()].copy_from_slice(bytes);
-    }
-    let chosen = format::superblock::choose([&copies[0], &copies[1]]);
-    !matches!(chosen, Err(SuperblockError::NotAStore))
-}
 
 /// A store that is open, and what that says about its recovery.
 pub(crate) struct Opened {

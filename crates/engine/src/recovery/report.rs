@@ -111,6 +111,8 @@ pub enum StoreError {
     Missing {
         /// The numbers of their lanes.
         lanes: Vec<usize>,
+        /// The devices that are there, with the numbers of theirs.
+        given: Vec<(String, usize)>,
     },
     /// A lane that is to be forgotten is there.
     NotMissing {
@@ -151,20 +153,24 @@ impl fmt::Display for StoreError {
             StoreError::Lane { name, error } => write!(f, "{name}: {error}"),
             StoreError::Foreign { name } => write!(
                 f,
-                "{name} belongs to another store, or is given twice: take it out of --store, or erase it"
+                "{name} belongs to another store, or is given twice: take it out of --store"
             ),
             StoreError::LeftBehind { name } => write!(
                 f,
                 "the store has gone on without {name}, so what is on it is out of date: take it out \
-                 of --store, or erase it to use it again"
+                 of --store"
             ),
-            StoreError::Missing { lanes } => {
+            StoreError::Missing { lanes, given } => {
                 let numbers: Vec<String> = lanes.iter().map(usize::to_string).collect();
-                let numbers = numbers.join(", ");
+                let numbers = numbers.join(",");
+                let given: Vec<String> =
+                    given.iter().map(|(name, lane)| format!("{name} is lane {lane}")).collect();
                 write!(
                     f,
-                    "lane {numbers} of the store is missing: give its device with --store, or \
-                     --forget {numbers} to go on without all that was on it"
+                    "lane {numbers} of the store is missing ({}): give its device with --store, too; \
+                     if that device is lost for good, --forget {numbers} starts without everything \
+                     that was on it",
+                    given.join(", ")
                 )
             }
             StoreError::NotMissing { lane } => {
@@ -172,7 +178,7 @@ impl fmt::Display for StoreError {
             }
             StoreError::LowerMissing => f.write_str(
                 "the store has a lower device, and a part of what it holds is there: give that \
-                 device with --store, too",
+                 device, too, as in --store FAST@fast --store LOWER@big",
             ),
             StoreError::Lower { name, error } => {
                 write!(f, "{name} cannot be the lower device here: {error}")

@@ -50,7 +50,7 @@ pub(super) fn join(
 /// The lower device that the superblock speaks of.
 fn known(lower: &LowerDevice, superblock: Superblock) -> Result<Superblock, StoreError> {
     let fast = superblock.fast_part().ok_or_else(|| wrong(lower, LabelError::Damaged))?;
-    let label = Label::new(superblock.store_id, fast);
+    let label = Label::new(superblock.store_id, fast, superblock.lanes.here);
     label.check(&head(lower)?).map_err(|error| wrong(lower, error))?;
     Ok(superblock)
 }
@@ -63,7 +63,7 @@ fn joining(
 ) -> Result<Superblock, StoreError> {
     let mut superblock = grown(superblock, fast.size())?;
     let geometry = superblock.geometry;
-    let label = Label::new(superblock.store_id, geometry);
+    let label = Label::new(superblock.store_id, geometry, superblock.lanes.here);
     label.may_replace(&head(lower)?).map_err(|error| wrong(lower, error))?;
     let one_more = Geometry::new(geometry.segment_size(), geometry.segment_count() + 1);
     let more = one_more.map_or(u64::MAX, |more| more.total_bytes() - geometry.total_bytes());

@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use larder_disk::{Device, FILE_NAME, FileDevice, Joined};
+use larder_disk::{Device, FILE_NAME, FileDevice, Glance, Joined};
+use larder_log::format::content::HEAD;
 use larder_log::format::tier::{LABEL_AREA, LABEL_BYTES};
-use larder_log::format::{Label, LabelError, SuperblockError};
+use larder_log::format::{Content, Label, LabelError, SuperblockError};
 use larder_log::recover::read_superblock;
 
 /// There is no store, or it cannot be read.
@@ -67,7 +68,10 @@ enum CheckError {
     Open(larder_disk::OpenError),
     Superblock(PathBuf, SuperblockError),
     LowerMissing(PathBuf),
+    /// It is the lower device of a lane; its fast one, if that was given in its place.
+    IsLower(PathBuf, Label, Option<PathBuf>),
     Lower(PathBuf, LabelError),
+    Twice(PathBuf),
     Read(PathBuf, io::Error),
 }
 
@@ -80,6 +84,23 @@ impl fmt::Display for CheckError {
             CheckError::LowerMissing(path) => write!(
                 f,
                 "{}: the store goes on on a device of another tier: name it with --lower PATH",
+                path.display()
+            ),
+            CheckError::IsLower(path, label, fast) => {
+                let lane = label.lane.map_or(String::new(), |lane| format!(" {lane}"));
+                write!(
+                    f,
+                    "{}: this is the lower device of lane{lane} of a store: ",
+                    path.display()
+                )?;
+                let fast = fast
+                    .as_ref()
+                    .map_or("ITS-FAST-DEVICE".into(), |fast| fast.display().to_string());
+                write!(f, "check both with larder check {fast} --lower {}", path.display())
+            }
+            CheckError::Twice(path) => write!(
+                f,
+                "{}: this is the store itself: --lower names its other device",
                 path.display()
             ),
             CheckError::Lower(path, error) => write!(f, "{}: {error}", path.display()),
@@ -132,6 +153,19 @@ fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     Ok((file, Arc::new(device)))
 }
 
+/// What a device holds.
+fn content(path: &Path, device: &dyn Device) -> Result<Content, CheckError> {
+    let mut head = vec![0; HEAD.min(device.size() as usize)];
+    device.read_at(0, &mut head).map_err(|error| CheckError::Read(path.to_owned(), error))?;
+    Ok(Content::of(&head))
+}
+
+/// Whether the fast device of the lane with this lower one lies at `path`.
+fn is_fast_of(path: &Path, label: &Label) -> bool {
+    let found = open(path).and_then(|(file, device)| content(&file, &*device));
+    matches!(found, Ok(Content::Store(superblock)) if superblock.store_id == label.store_id)
+}
+
 /// The whole of a store whose segments go on on a lower device.
 fn join(
     file: &Path,
@@ -145,13 +179,17 @@ fn join(
         Ok(_) | Err(_) => return Ok(device),
     };
     let Some(path) = lower else { return Err(CheckError::LowerMissing(file.to_owned())) };
+    let is_same = |other: Glance| Glance::at(file).is_ok_and(|glance| glance.is_same(&other));
+    if Glance::at(path).is_ok_and(is_same) {
+        return Err(CheckError::Twice(path.to_owned()));
+    }
     let (path, lower) = open(path)?;
     let mut head = [0; LABEL_BYTES];
     lower.read_at(0, &mut head).map_err(|error| CheckError::Read(path.clone(), error))?;
     let checked = match superblock.fast_part() {
-        Some(fast) => {
-            Label::new(superblock.store_id, fast).check(&head).map(|()| fast.total_bytes())
-        }
+        Some(fast) => Label::new(superblock.store_id, fast, superblock.lanes.here)
+            .check(&head)
+            .map(|()| fast.total_bytes()),
         None => Err(LabelError::Damaged),
     };
     let border = checked.map_err(|error| CheckError::Lower(path, error))?;
@@ -164,6 +202,10 @@ fn join(
 
 fn check(path: &Path, lower: Option<&Path>) -> Result<report::Report, CheckError> {
     let (file, device) = open(path)?;
+    if let Content::Lower(label) = content(&file, &*device)? {
+        let fast = lower.filter(|fast| is_fast_of(fast, &label));
+        return Err(CheckError::IsLower(path.to_owned(), label, fast.map(Path::to_owned)));
+    }
     let device = join(&file, device, lower)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut teller = Teller::new();

@@ -7,6 +7,7 @@
 
 mod bytes;
 pub mod checksum;
+pub mod content;
 pub mod geometry;
 pub mod index_image;
 pub mod jumbo;
@@ -25,6 +26,7 @@ pub use checksum::{
     Identity, SegmentSeed, ValueHasher, key_hash, record_checksum, record_is_intact, seal_record,
     value_hash,
 };
+pub use content::Content;
 pub use geometry::Geometry;
 pub use lanes::{Lanes, MAX_LANES, Motion, PARTITIONS, partition};
 pub use meta::{Meta, Use};

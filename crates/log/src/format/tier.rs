@@ -12,7 +12,9 @@ const MAGIC: [u8; 8] = *b"LARTIER\x01";
 /// The version of labels that this program writes.
 const VERSION: u32 = 1;
 /// Where the fields end; from here to the checksum all is zero.
-const FIELDS: usize = 48;
+const FIELDS: usize = 49;
+/// Where the lane's number lies, counted from 1; 0 in labels that do not say it.
+const LANE: usize = 48;
 const CHECKSUM: usize = BLOCK - 8;
 
 /// Bytes that the two copies of a label take.
@@ -27,6 +29,8 @@ pub struct Label {
     pub store_id: u128,
     /// The segments that lie on the fast device, of the lane's size.
     fast: Geometry,
+    /// The number of its lane, if the label says it: for people who have nothing but this device.
+    pub lane: Option<u8>,
 }
 
 /// Why a device is not the lower one that it should be.
@@ -48,7 +52,7 @@ impl std::fmt::Display for LabelError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Empty => f.write_str("it is empty, and the store has data on its lower device"),
-            Self::NotALabel => f.write_str("there is something on it that is not a store"),
+            Self::NotALabel => f.write_str("what is on it is not the lower part of a store"),
             Self::UnknownVersion(version) => {
                 write!(f, "its label has version {version}, this program knows {VERSION}")
             }
@@ -62,8 +66,8 @@ impl std::error::Error for LabelError {}
 
 impl Label {
     /// The label of the lower device of a store, of which the segments of `fast` lie on the fast one.
-    pub fn new(store_id: u128, fast: Geometry) -> Self {
-        Label { store_id, fast }
+    pub fn new(store_id: u128, fast: Geometry, lane: u8) -> Self {
+        Label { store_id, fast, lane: Some(lane) }
     }
 
     /// Both copies.
@@ -76,6 +80,7 @@ impl Label {
             put(into, 32, self.fast.segment_size().to_le_bytes());
             put(into, 36, self.fast.segment_count().to_le_bytes());
             put(into, 40, self.fast.total_bytes().to_le_bytes());
+            into[LANE] = self.lane.map_or(0, |lane| lane.saturating_add(1));
             let checksum = checksum64(&into[..CHECKSUM], 0);
             put(into, CHECKSUM, checksum.to_le_bytes());
         }
@@ -108,7 +113,8 @@ impl Label {
         let fast = Geometry::new(u32_at(copy, 32), u32_at(copy, 36));
         let fast = fast.filter(|fast| fast.total_bytes() == u64_at(copy, 40));
         let store_id = u128::from_le_bytes(get(copy, 16));
-        fast.map(|fast| Label { store_id, fast }).ok_or(LabelError::Damaged)
+        let lane = copy[LANE].checked_sub(1);
+        fast.map(|fast| Label { store_id, fast, lane }).ok_or(LabelError::Damaged)
     }
 
     /// Whether a device that begins with `head` has this label.
@@ -116,7 +122,9 @@ impl Label {
     /// # Errors
     /// It has not.
     pub fn check(&self, head: &[u8; LABEL_BYTES]) -> Result<(), LabelError> {
-        if Self::decode(head)? == *self { Ok(()) } else { Err(LabelError::OfAnother) }
+        let found = Self::decode(head)?;
+        let is_it = (found.store_id, found.fast) == (self.store_id, self.fast);
+        if is_it { Ok(()) } else { Err(LabelError::OfAnother) }
     }
 
     /// Whether a device that begins with `head` may be given this label: it is empty, has a label of the
@@ -140,7 +148,7 @@ impl Label {
 /// Whether a device that begins with `head` is a lower one, in whatever state, or empty: so that
 /// nothing else is ever taken for one and overwritten. Needs the first 8192 bytes, or all if there are
 /// fewer.
-pub fn is_lower(head: &[u8]) -> bool {
+pub(super) fn is_lower(head: &[u8]) -> bool {
     let mut copies = [0; LABEL_BYTES];
     let length = head.len().min(LABEL_BYTES);
     copies[..length].copy_from_slice(&head[..length]);
@@ -157,7 +165,7 @@ mod tests {
     use super::*;
 
     fn label() -> Label {
-        Label::new(7 << 70 | 9, Geometry::new(64 << 10, 37).expect("geometry"))
+        Label::new(7 << 70 | 9, Geometry::new(64 << 10, 37).expect("geometry"), 3)
     }
 
     #[test]
@@ -182,7 +190,15 @@ mod tests {
         assert_eq!(u128::from_le_bytes(get(&bytes, 16)), label().store_id);
         assert_eq!((u32_at(&bytes, 32), u32_at(&bytes, 36)), (64 << 10, 37));
         assert_eq!(u64_at(&bytes, 40), label().fast.total_bytes());
+        assert_eq!(bytes[48], 4);
         assert!(all_zero(&bytes[FIELDS..CHECKSUM]));
+    }
+
+    #[test]
+    fn a_label_without_a_number_is_good_for_its_lane() {
+        let unnumbered = Label { lane: None, ..label() }.encode();
+        assert_eq!(Label::decode(&unnumbered).map(|label| label.lane), Ok(None));
+        assert_eq!(label().check(&unnumbered), Ok(()));
     }
 
     #[test]
@@ -196,8 +212,8 @@ mod tests {
         assert!(!is_lower(&filesystem));
         let others = [
             Label { store_id: 8, ..label() },
-            Label::new(label().store_id, Geometry::new(64 << 10, 38).expect("geometry")),
-            Label::new(label().store_id, Geometry::new(32 << 10, 37).expect("geometry")),
+            Label::new(label().store_id, Geometry::new(64 << 10, 38).expect("geometry"), 3),
+            Label::new(label().store_id, Geometry::new(32 << 10, 37).expect("geometry"), 3),
         ];
         for other in others {
             assert_eq!(label().check(&other.encode()), Err(LabelError::OfAnother));
@@ -229,7 +245,7 @@ mod tests {
         assert_eq!(label().may_replace(&other.encode()), Err(LabelError::OfAnother));
         assert_eq!(label().may_replace(&[3; LABEL_BYTES]), Err(LabelError::NotALabel));
         let other_border =
-            Label::new(label().store_id, Geometry::new(8 << 10, 1).expect("geometry"));
+            Label::new(label().store_id, Geometry::new(8 << 10, 1).expect("geometry"), 3);
         assert_eq!(label().may_replace(&other_border.encode()), Ok(()));
     }
 }

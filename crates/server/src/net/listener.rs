@@ -96,11 +96,9 @@ impl fmt::Display for BindError {
                 "cannot create {}: there is no such directory; create it or choose another path",
                 path.display()
             ),
-            BindError::NotASocket(path) => write!(
-                f,
-                "{} exists and is not a socket: remove it or choose another path",
-                path.display()
-            ),
+            BindError::NotASocket(path) => {
+                write!(f, "{} exists and is not a socket: choose another path", path.display())
+            }
             BindError::NotListening(fd) => write!(
                 f,
                 "descriptor {fd} of the service manager is not a listening stream socket: use \

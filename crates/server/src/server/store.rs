@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use larder_disk::FileDevice;
 use larder_engine::{
-    Engine, Health, LaneState, LowerDevice, MonotonicClock, OpenError, Progress, Session,
-    StoreDevice, StoreOptions, is_lower, is_store,
+    Content, Engine, Health, LaneState, LowerDevice, MonotonicClock, OpenError, Progress, Session,
+    StoreDevice, StoreOptions,
 };
 use tracing::{error, info, warn};
 
-use super::StartError;
+use super::{StartError, devices};
 use crate::admin::Subject;
 use crate::clock::{Clock, random_seed};
 use crate::net;
@@ -27,7 +27,9 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     if !settings.has_store() {
         return Ok(None);
     }
-    let open = |store: &StorePath, is_ours: fn(&[u8]) -> bool| {
+    devices::check(settings)?;
+    let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
+        let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let device = FileDevice::open_checked(&store.path, store.size, is_ours);
         device.map_err(StartError::Store).map(Arc::new)
     };
@@ -36,10 +38,10 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     for lane in settings.lanes() {
         devices.push(StoreDevice {
             name: name(lane.first),
-            device: open(lane.first, is_store)?,
+            device: open(lane.first, Content::is_store)?,
             lower: match lane.lower {
                 Some(lower) => {
-                    Some(LowerDevice { name: name(lower), device: open(lower, is_lower)? })
+                    Some(LowerDevice { name: name(lower), device: open(lower, Content::is_lower)? })
                 }
                 None => None,
             },
@@ -133,7 +135,7 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
             warn!(
                 event = "device_not_used",
                 device = name,
-                reason = "it was drained: take it out of --store, or erase it to use it again",
+                reason = "it was drained and has no keys: take it out of --store",
             );
         }
     }

@@ -29,8 +29,8 @@ const TUNING: &[&str] = &[
 
 /// What must not be ignored, and why it cannot be done.
 const REFUSED: &[(&str, &str)] = &[
-    ("ssl_", "there is no TLS on the data port: put a TLS proxy in front or remove it"),
-    ("proxy_", "there is no proxy: remove it"),
+    ("ssl_", "there is no TLS on the data port: put a TLS proxy in front, or leave this out"),
+    ("proxy_", "there is no proxy: leave this out"),
     ("drop_privileges", "there is no system call filter: use systemd's SystemCallFilter="),
 ];
 

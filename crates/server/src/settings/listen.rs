@@ -99,7 +99,7 @@ fn strip_memcached_prefix(text: &str) -> Result<&str, String> {
             rest = &after[end.ok_or_else(|| format!("{text:?}: the tag has no end"))?..];
         } else if ["tls:", "btls:", "mtls:"].iter().any(|prefix| rest.starts_with(prefix)) {
             return Err(format!(
-                "{text:?}: there is no TLS on the data port: put a TLS proxy in front or remove it"
+                "{text:?}: there is no TLS on the data port: put a TLS proxy in front, or leave this out"
             ));
         } else if rest.starts_with("proto[") || rest.starts_with("proto_") {
             return Err(format!(

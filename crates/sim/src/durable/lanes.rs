@@ -322,7 +322,7 @@ impl DurableWorld {
         }
         self.gone = machine.remove(name);
         match self.try_open(&machine.image()) {
-            Err(OpenError::Store(StoreError::Missing { lanes })) if lanes == [*number] => {}
+            Err(OpenError::Store(StoreError::Missing { lanes, .. })) if lanes == [*number] => {}
             other => return Err(format!("a start without {name}: {other:?}")),
         }
         if let Some(store) = &mut self.options.store {

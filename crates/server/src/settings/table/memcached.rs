@@ -141,7 +141,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Switch,
         Refused,
         "",
-        refused!("there is no TLS on the data port: put a TLS proxy in front or remove it"),
+        refused!("there is no TLS on the data port: put a TLS proxy in front, or leave this out"),
     ),
     setting(
         "memory-file",

@@ -1,0 +1,108 @@
+//! What a device holds, told from its first bytes: so that no part of a store is ever taken for
+//! something else, and nothing else for a part of a store.
+
+use super::BLOCK;
+use super::superblock::{self, Superblock, SuperblockError};
+use super::tier::{LABEL_BYTES, Label, LabelError, is_lower};
+
+/// How many of a device's first bytes tell what it holds.
+pub const HEAD: usize = 2 * BLOCK;
+
+const _: () = assert!(HEAD == LABEL_BYTES);
+
+/// What a device holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing, or what a first start left that was cut off: either part of a store may begin here.
+    Nothing,
+    /// A store, or the fast part of one.
+    Store(Box<Superblock>),
+    /// A store that this program cannot use.
+    UnusableStore(SuperblockError),
+    /// The lower part of a store.
+    Lower(Label),
+    /// The lower part of a store, with a label that this program cannot use.
+    UnusableLower(LabelError),
+    /// Something else.
+    Other,
+}
+
+impl Content {
+    /// What a device holds that begins with `head`: its first [`HEAD`] bytes, or all if there are fewer.
+    pub fn of(head: &[u8]) -> Content {
+        let mut bytes = [0; HEAD];
+        let length = head.len().min(HEAD);
+        bytes[..length].copy_from_slice(&head[..length]);
+        let mut copies = [[0; BLOCK]; 2];
+        for (copy, bytes) in copies.iter_mut().zip(bytes.chunks_exact(BLOCK)) {
+            copy.copy_from_slice(bytes);
+        }
+        match superblock::choose([&copies[0], &copies[1]]) {
+            Ok((superblock, _)) => Content::Store(Box::new(superblock)),
+            Err(SuperblockError::Empty) => Content::Nothing,
+            Err(SuperblockError::NotAStore) => match Label::decode(&bytes) {
+                Ok(label) => Content::Lower(label),
+                // A label that was being written when the first start with it was cut off.
+                Err(LabelError::NotALabel) if is_lower(&bytes) => Content::Nothing,
+                Err(LabelError::NotALabel) => Content::Other,
+                Err(error) => Content::UnusableLower(error),
+            },
+            Err(error) => Content::UnusableStore(error),
+        }
+    }
+
+    /// Whether a store, or the fast part of one, may be opened or begun here.
+    pub fn is_store(&self) -> bool {
+        matches!(self, Content::Nothing | Content::Store(_) | Content::UnusableStore(_))
+    }
+
+    /// Whether the lower part of a store may be opened or begun here.
+    pub fn is_lower(&self) -> bool {
+        matches!(self, Content::Nothing | Content::Lower(_) | Content::UnusableLower(_))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::format::Geometry;
+
+    #[test]
+    fn every_part_of_a_store_is_known_alone() {
+        let geometry = Geometry::new(64 << 10, 37).expect("geometry");
+        let superblock = Superblock { counter: 1, ..Superblock::new(9, 1, 2, geometry, 3) };
+        let mut head = [0; HEAD];
+        superblock.encode((&mut head[BLOCK..]).try_into().expect("a block"));
+        assert_eq!(Content::of(&head), Content::Store(Box::new(superblock)));
+        head[BLOCK + 30] ^= 1;
+        assert_eq!(Content::of(&head), Content::Nothing, "both copies are written before use");
+        head[..8].copy_from_slice(b"somebody");
+        assert_eq!(Content::of(&head), Content::UnusableStore(SuperblockError::Damaged));
+
+        let label = Label::new(9, geometry, 2);
+        let mut head = label.encode();
+        assert_eq!(Content::of(&head), Content::Lower(label));
+        head[BLOCK + 20] ^= 1;
+        assert_eq!(Content::of(&head), Content::Lower(label), "one copy is enough");
+        head[20] ^= 1;
+        assert_eq!(Content::of(&head), Content::UnusableLower(LabelError::Damaged));
+        assert!(Content::of(&head).is_lower() && !Content::of(&head).is_store());
+
+        for nothing in [&[][..], &[0; 100], &[0; HEAD]] {
+            assert_eq!(Content::of(nothing), Content::Nothing);
+        }
+        assert_eq!(Content::of(&[b'x'; HEAD]), Content::Other);
+        assert_eq!(Content::of(b"a short file"), Content::Other);
+    }
+
+    #[test]
+    fn a_label_that_was_not_finished_is_nothing_or_a_label() {
+        let geometry = Geometry::new(64 << 10, 37).expect("geometry");
+        let whole = Label::new(9, geometry, 0).encode();
+        for kept in (0..=HEAD).step_by(512) {
+            let mut torn = [0; HEAD];
+            torn[..kept].copy_from_slice(&whole[..kept]);
+            assert!(Content::of(&torn).is_lower(), "the first {kept}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What lies on the devices of `--store`, before any of them is opened: one that is given in the wrong
+//! role is recognised, and the refusal names the command line that would be right. Nothing is created
+//! or changed until every device is where it belongs.
+
+use std::fmt::{self, Write};
+
+use larder_disk::{Glance, OpenError};
+use larder_engine::Content;
+
+use super::StartError;
+use crate::settings::{LanePaths, Settings, StorePath};
+
+/// Why a device of `--store` cannot be used where it stands.
+#[derive(Debug)]
+pub struct Misplaced {
+    /// What is wrong.
+    what: String,
+    /// The command line that would be right, if one is known.
+    instead: Option<String>,
+}
+
+impl fmt::Display for Misplaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        match &self.instead {
+            Some(instead) => write!(f, "; start with {instead}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A device of the settings, and what it holds.
+struct Given<'a> {
+    store: &'a StorePath,
+    glance: Glance,
+    content: Content,
+}
+
+impl Given<'_> {
+    fn name(&self) -> String {
+        self.store.path.display().to_string()
+    }
+
+    /// The store id of the lane that the device belongs to.
+    fn lane_id(&self) -> Option<u128> {
+        match &self.content {
+            Content::Store(superblock) => Some(superblock.store_id),
+            Content::Lower(label) => Some(label.store_id),
+            _ => None,
+        }
+    }
+
+    /// Whether the device is the fast part of a lane that has a lower part.
+    fn has_lower(&self) -> bool {
+        matches!(&self.content, Content::Store(superblock) if superblock.has_lower())
+    }
+
+    /// Which lane of which store it is, in words.
+    fn lane(&self) -> String {
+        match &self.content {
+            Content::Store(superblock) => format!("lane {} of a store", superblock.lanes.here),
+            Content::Lower(label) => match label.lane {
+                Some(lane) => format!("lane {lane} of a store"),
+                None => "a lane of a store".to_owned(),
+            },
+            _ => "a store".to_owned(),
+        }
+    }
+}
+
+/// Checks that every device of the store is given once, and in its role.
+pub(super) fn check(settings: &Settings) -> Result<(), StartError> {
+    let mut given: Vec<Given<'_>> = Vec::new();
+    for store in &settings.store {
+        let glance = Glance::at(&store.path).map_err(StartError::Store)?;
+        if let Some(first) = given.iter().find(|other| other.glance.is_same(&glance)) {
+            let (first, second) = (first.name(), store.path.display());
+            let what = format!("--store names the same device twice, as {first} and as {second}");
+            return Err(StartError::Misplaced(Misplaced { what, instead: None }));
+        }
+        let content = Content::of(&glance.head);
+        if content == Content::Other {
+            return Err(StartError::Store(OpenError::Foreign { path: glance.path }));
+        }
+        given.push(Given { store, glance, content });
+    }
+    let lanes = settings.lanes();
+    let mut wrong = lanes.iter().find_map(|lane| wrong_fast(&given, lane));
+    wrong = wrong.or_else(|| lanes.iter().find_map(|lane| wrong_lower(&given, lane)));
+    match wrong {
+        Some(what) => {
+            let instead = Some(command_line(&given));
+            Err(StartError::Misplaced(Misplaced { what, instead }))
+        }
+        None => Ok(()),
+    }
+}
+
+fn find<'g, 'a>(given: &'g [Given<'a>], store: &StorePath) -> Option<&'g Given<'a>> {
+    given.iter().find(|given| given.store == store)
+}
+
+/// What is wrong with the device that new items would go to. What is no store at all is found when it is
+/// opened.
+fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
+    let fast = find(given, lane.first)?;
+    matches!(fast.content, Content::Lower(_) | Content::UnusableLower(_)).then(|| {
+        format!(
+            "--store {} is the lower device of {} and holds a part of its data: the fast device of that \
+             lane goes before it",
+            fast.name(),
+            fast.lane()
+        )
+    })
+}
+
+/// What is wrong with a lane's lower device, whose fast one is in its place.
+fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
+    let fast = find(given, lane.first)?;
+    let Some(lower) = lane.lower.and_then(|lower| find(given, lower)) else {
+        return fast.has_lower().then(|| {
+            format!(
+                "--store {} is the fast device of {}, and the lower device with the other part of its \
+                 data is not given",
+                fast.name(),
+                fast.lane()
+            )
+        });
+    };
+    match &lower.content {
+        Content::Store(_) | Content::UnusableStore(_) => Some(format!(
+            "--store {} is a device of {}, and cannot be the lower device of another one",
+            lower.name(),
+            lower.lane()
+        )),
+        // Before a device is labelled the superblock of its lane is durable.
+        Content::Lower(label) if fast.lane_id() != Some(label.store_id) => Some(format!(
+            "--store {} is the lower device of {}, and {} is not the fast device of that lane",
+            lower.name(),
+            lower.lane(),
+            fast.name()
+        )),
+        _ => None,
+    }
+}
+
+/// The flags that use every part of a store in its role. Names in capitals stand for devices that were
+/// not given.
+fn command_line(given: &[Given<'_>]) -> String {
+    let is_lower = |given: &&Given<'_>| given.content.is_lower() && !given.content.is_store();
+    let tiers = given.iter().any(|given| is_lower(&given) || given.has_lower());
+    let mut text = String::new();
+    let mut flag = |store: Option<&StorePath>, placeholder: &str, tier: &str| {
+        let mut store = match store {
+            Some(store) => store.clone(),
+            None => StorePath { path: placeholder.into(), size: None, tier: None },
+        };
+        store.tier = tiers.then(|| tier.to_owned());
+        let space = if text.is_empty() { "" } else { " " };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{space}--store {store}");
+    };
+    let mut used = Vec::new();
+    for fast in given.iter().filter(|given| matches!(given.content, Content::Store(_))) {
+        flag(Some(fast.store), "", "fast");
+        let lower = given.iter().filter(is_lower).find(|lower| lower.lane_id() == fast.lane_id());
+        if tiers {
+            used.extend(lower.map(Given::name));
+            flag(lower.map(|lower| lower.store), "ITS-LOWER-DEVICE", "big");
+        }
+    }
+    for lower in given.iter().filter(is_lower).filter(|lower| !used.contains(&lower.name())) {
+        flag(None, "ITS-FAST-DEVICE", "fast");
+        flag(Some(lower.store), "", "big");
+    }
+    text
+}
