@@ -14,6 +14,7 @@ mod plot;
 mod process;
 mod replay;
 mod responder;
+pub mod terminal;
 mod trace;
 mod workload;
 

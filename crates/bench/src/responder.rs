@@ -1,5 +1,6 @@
 //! The server that only answers, inside the lab's own process: what sockets cost on this machine.
 
+use crate::complain;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -50,7 +51,7 @@ fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
     }
     let device = FileDevice::open(path, None).map_err(|e| Error::server(e.to_string()))?;
     if let Some(hidden) = hidden_blocks(path, device.size()).filter(|hidden| *hidden > 0) {
-        eprintln!(
+        complain!(
             "READS THAT REACH NO DEVICE: {hidden} of {SAMPLES} blocks of {} were never written, or lie in a cache; \
              write it from end to end first",
             path.display()

@@ -1,6 +1,7 @@
 //! `larder ctl`: small operations on a running server, Larder or any other that speaks
 //! memcached's text protocol. Meant for health checks of containers and for people.
 
+use larder_bench::say;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -74,23 +75,23 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
     let timeout = matches.get_one::<u64>("timeout").copied().map(Duration::from_secs);
     let mut client = Client::connect_to(&address, Options { timeout })?;
     match operation {
-        "ping" => println!("{address} answers, version {}", client.version()?),
+        "ping" => say!("{address} answers, version {}", client.version()?),
         "stats" if text_of(matches, "group") == Some("reset") => {
             client.send_raw(b"stats reset\r\n")?;
             match client.read_line()? {
-                b"RESET" => println!("reset"),
+                b"RESET" => say!("reset"),
                 line => return Err(unexpected(line)),
             }
         }
         "stats" => {
             for (name, value) in client.stats(text_of(matches, "group"))? {
-                println!("{name:<32} {value}");
+                say!("{name:<32} {value}");
             }
         }
         "drain" => drain(&mut client, matches)?,
         _ => {
             client.flush_all(None)?;
-            println!("flushed");
+            say!("flushed");
         }
     }
     Ok(())
@@ -112,7 +113,7 @@ fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
         }
     }
     if cancel || matches.get_flag("no-wait") {
-        println!("{device} {}", if cancel { "is kept" } else { "is being drained" });
+        say!("{device} {}", if cancel { "is kept" } else { "is being drained" });
         return Ok(());
     }
     let mut last = String::new();
@@ -121,7 +122,7 @@ fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
             return Err(Error::Server(format!("{device} is no device of the store")));
         };
         if state == "drained" {
-            println!("{device} is drained: take it out of --store");
+            say!("{device} is drained: take it out of --store");
             return Ok(());
         }
         if state == "ok" {
@@ -129,7 +130,7 @@ fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
         }
         let progress = format!("{state}, {partitions} of 4096 shares of the keys are left");
         if progress != last {
-            println!("{progress}");
+            say!("{progress}");
             last = progress;
         }
         std::thread::sleep(LOOK);

@@ -6,6 +6,7 @@ mod ctl;
 mod logging;
 mod serve;
 
+use larder_bench::{complain, say, terminal};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -81,19 +82,30 @@ fn memcached(arguments: &[OsString]) -> ExitCode {
         Err(error) => return explain(&error),
     };
     if let Err(error) = settings::check_refused(&matches) {
-        eprintln!("error: {error}");
+        complain!("error: {error}");
         return ExitCode::from(USAGE);
     }
     if matches.get_flag("help") {
-        print!("{}", memcached_help());
+        terminal::say(format_args!("{}", memcached_help()));
     } else if matches.get_flag("version") {
-        println!("memcached {MEMCACHED_VERSION}");
+        say!("memcached {MEMCACHED_VERSION}");
     } else if matches.get_flag("license") {
-        println!("This is Larder {}, licence: Apache-2.0", env!("CARGO_PKG_VERSION"));
+        say!("This is Larder {}, licence: Apache-2.0", env!("CARGO_PKG_VERSION"));
     } else {
         return serve(Flavor::Memcached, &matches);
     }
-    ExitCode::SUCCESS
+    said()
+}
+
+/// The code of a program that has done what it was asked to, which includes telling the result.
+fn said() -> ExitCode {
+    match terminal::lost() {
+        false => ExitCode::SUCCESS,
+        true => {
+            complain!("error: the standard output takes no more");
+            ExitCode::from(FAILED)
+        }
+    }
 }
 
 fn serve(flavor: Flavor, matches: &ArgMatches) -> ExitCode {
@@ -103,7 +115,7 @@ fn serve(flavor: Flavor, matches: &ArgMatches) -> ExitCode {
     match load() {
         Ok(settings) => serve::run(settings, load),
         Err(error) => {
-            eprintln!("error: {error}");
+            complain!("error: {error}");
             ExitCode::from(USAGE)
         }
     }
@@ -118,9 +130,9 @@ fn bench(matches: &ArgMatches) -> ExitCode {
 
 fn report<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => said(),
         Err(error) => {
-            eprintln!("error: {error}");
+            complain!("error: {error}");
             ExitCode::from(FAILED)
         }
     }

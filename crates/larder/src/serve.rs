@@ -1,6 +1,7 @@
 //! `larder serve`: a server in this process, from the first signal to the last. The order matters:
 //! going to the background and blocking signals come before the first thread exists.
 
+use larder_bench::complain;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -74,7 +75,7 @@ pub(crate) fn run(
 }
 
 fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
-    eprintln!("error: {reason}");
+    complain!("error: {reason}");
     if let Some(background) = background {
         background.fail(NOT_STARTED);
     }

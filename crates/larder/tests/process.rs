@@ -214,3 +214,71 @@ fn flags_that_are_refused_are_refused_in_front_of_help_and_version_too() {
         assert_eq!(run(flags).stdout, b"memcached 1.6.45\n", "{flags:?}");
     }
 }
+
+/// A standard error output that takes nothing.
+#[derive(Clone, Copy, Debug)]
+enum Deaf {
+    FullDisk,
+    ReaderIsGone,
+    Closed,
+}
+
+/// The exit code of the binary with such an output.
+fn unheard(deaf: Deaf, arguments: &str) -> Option<i32> {
+    let closed = if matches!(deaf, Deaf::Closed) { "2>&-" } else { "" };
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec \"$0\" {arguments} {closed}"), BINARY]);
+    command.stdout(Stdio::null()).stderr(match deaf {
+        Deaf::FullDisk => fs::File::create("/dev/full").expect("it is there").into(),
+        Deaf::ReaderIsGone => Stdio::from(std::io::pipe().expect("a pipe").1),
+        Deaf::Closed => Stdio::inherit(),
+    });
+    command.status().expect("a shell").code()
+}
+
+#[test]
+fn the_exit_code_is_the_documented_one_when_nobody_hears_the_message() {
+    let folder = Folder::new("unheard");
+    let nowhere = folder.0.join("no/such/directory/store");
+    let fails = format!("serve --listen 127.0.0.1:0 --admin off --store {}", nowhere.display());
+    for deaf in [Deaf::FullDisk, Deaf::ReaderIsGone, Deaf::Closed] {
+        assert_eq!(unheard(deaf, "serve --memory much"), Some(2), "{deaf:?}");
+        assert_eq!(unheard(deaf, "serve --no-such-flag"), Some(2), "{deaf:?}");
+        assert_eq!(unheard(deaf, &fails), Some(3), "{deaf:?}");
+        assert_eq!(unheard(deaf, &format!("{fails} -d")), Some(3), "{deaf:?}");
+        assert_eq!(unheard(deaf, &format!("check {}", nowhere.display())), Some(3), "{deaf:?}");
+        assert_eq!(unheard(deaf, "ctl ping --server 127.0.0.1:1"), Some(1), "{deaf:?}");
+    }
+}
+
+#[test]
+fn log_lines_that_nobody_takes_do_not_end_the_server() {
+    for deaf in ["2>/dev/full", "2>&-"] {
+        let mut command = Command::new("sh");
+        let script = format!("exec \"$0\" serve -l 127.0.0.1:0 --admin off -t 2 -vv {deaf}");
+        let mut process = Process::spawn(command.args(["-c", &script, BINARY]));
+        let mut client = connect(&listening_address(process.child.id()));
+        ask(&mut client, "set k 0 0 1\r\nv\r\nnonsense\r\n", "STORED\r\nERROR\r\n");
+        process.signal("-HUP");
+        ask(&mut client, "verbosity 2\r\nmn\r\n", "OK\r\nMN\r\n");
+        process.signal("-TERM");
+        assert_eq!(process.child.wait().expect("it ends").code(), Some(0), "{deaf}");
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure_and_no_crash() {
+    let mut process = Process::spawn(&mut serve());
+    let listening = process.event("listening");
+    let address = listening.rsplit_once("address=").expect("it says where").1;
+    let run = |script: &str| {
+        let script = format!("\"$0\" ctl stats --server {address} {script}");
+        Command::new("sh").args(["-c", &script, BINARY]).output().expect("a shell")
+    };
+    let full = run(">/dev/full");
+    assert_eq!(full.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&full.stderr).contains("takes no more"));
+    // Who reads the first lines only has what it wants.
+    let cut = run("| head -1");
+    assert!(cut.stderr.is_empty(), "{}", String::from_utf8_lossy(&cut.stderr));
+}

@@ -157,6 +157,16 @@ fn nothing_unfinished_is_left_outside_tests() {
     assert!(found.is_empty(), "left over:\n{}", found.join("\n"));
 }
 
+/// These panic when nobody takes the text, and the exit code is another one then.
+#[test]
+fn what_is_printed_cannot_end_the_program() {
+    let words = [" print!(", " println!(", " eprint!(", " eprintln!("].map(str::to_owned);
+    let mut sources = shipped_sources();
+    sources.retain(|(name, _)| !name.starts_with("crates/sim/"));
+    let found = lines_with(&sources, &words);
+    assert!(found.is_empty(), "use larder_bench::say and complain:\n{}", found.join("\n"));
+}
+
 /// What a message takes for rubbish may be the only copy of somebody's data.
 #[test]
 fn no_message_advises_to_destroy_what_might_be_data() {

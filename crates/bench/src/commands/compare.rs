@@ -2,6 +2,7 @@
 //! loaded from another, started anew in each round, in turn: A B C A B C. What a machine does to all of
 //! them, a noisy neighbour or a warm cache, it does to each in every round.
 
+use crate::{complain, say};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -137,7 +138,7 @@ impl Arguments {
         let mut runs = Vec::new();
         for round in 1..=self.rounds {
             for contender in &contenders {
-                eprintln!("round {round} of {}: {}", self.rounds, contender.name());
+                complain!("round {round} of {}: {}", self.rounds, contender.name());
                 self.measure(contender, round, &mut runs)?;
             }
         }
@@ -197,7 +198,7 @@ impl Arguments {
             };
             let summary = Load { pipeline: line.pipeline, ..load.clone() }.run(shape)?;
             if summary.first_error.as_deref() == Some("ERROR") {
-                eprintln!("  {} does not know {}: left out", who.name(), line.verb.name());
+                complain!("  {} does not know {}: left out", who.name(), line.verb.name());
                 continue;
             }
             let summary = summary.without_errors()?;
@@ -234,8 +235,8 @@ impl Arguments {
     }
 
     fn print(&self, table: &[Cell], reference: Option<&str>) {
-        println!("{}", Machine::here().line());
-        println!(
+        say!("{}", Machine::here().line());
+        say!(
             "{} connections, closed loop, {} keys of {} bytes, values of {} bytes, one server thread on \
              processor {}, generator on {}, {} rounds of {} s: median (min–max). RAM only.\n",
             self.connections,
@@ -252,9 +253,7 @@ impl Arguments {
         let rows: Vec<Vec<String>> = table.iter().map(Cell::row).collect();
         print_table(&header, &rows);
         if table.iter().any(|cell| cell.generator_bound) {
-            println!(
-                "\n* the generator was more than 80 % busy: the rate may be its own, CPU is not."
-            );
+            say!("\n* the generator was more than 80 % busy: the rate may be its own, CPU is not.");
         }
     }
 }

@@ -2,6 +2,7 @@
 //! other servers slower with every connection; and a lost update would show here as a number that was
 //! answered twice.
 
+use crate::say;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -75,9 +76,7 @@ impl Arguments {
             &["connections", "increments/s", "p50 µs", "p99 µs", "server CPU µs/op", "counted"],
             &rows,
         );
-        println!(
-            "\nEvery increment of every step was counted once: all replies differ, none missing."
-        );
+        say!("\nEvery increment of every step was counted once: all replies differ, none missing.");
         write_json(self.json.as_deref(), &steps)
     }
 }

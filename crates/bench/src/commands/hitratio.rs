@@ -2,6 +2,7 @@
 //! differently: one leaves its hash table out, another its connections. What an operator pays for is
 //! what the kernel counts, so the peer's limit is adjusted until that is equal.
 
+use crate::{complain, say};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -74,20 +75,20 @@ impl Arguments {
             self.peers.iter().map(|peer| Program::peer(peer)).collect::<Result<Vec<_>>>()?;
         let mut rows = Vec::new();
         for trace in &self.traces {
-            eprintln!("{trace}: {}", larder.name);
+            complain!("{trace}: {}", larder.name);
             let mut own = self.measure(&larder, trace, self.memory)?;
             own.equal = true;
             let (rss, ratio) = (own.rss, own.miss_ratio);
             rows.push(own);
             for peer in &peers {
-                eprintln!("{trace}: {}", peer.name);
+                complain!("{trace}: {}", peer.name);
                 let mut row = self.equal_memory(peer, trace, rss)?;
                 row.relative_misses = row.miss_ratio / ratio.max(f64::MIN_POSITIVE);
                 rows.push(row);
             }
         }
-        println!("{}", Machine::here().line());
-        println!("one connection, get and set what was missed, RAM only\n");
+        say!("{}", Machine::here().line());
+        say!("one connection, get and set what was missed, RAM only\n");
         let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
         let header =
             ["trace", "server", "miss ratio", "misses relative", "RSS", "limit MiB", "equal RSS"];
@@ -104,7 +105,7 @@ impl Arguments {
             let mut row = self.measure(peer, trace, limit)?;
             let error = row.rss as f64 / rss as f64 - 1.0;
             row.equal = error.abs() <= self.tolerance;
-            eprintln!("  -m {limit}: RSS {} ({:+.1} %)", megabytes(row.rss), error * 100.0);
+            complain!("  -m {limit}: RSS {} ({:+.1} %)", megabytes(row.rss), error * 100.0);
             let (equal, taken) = (row.equal, row.rss);
             let distance = |row: &Row| row.rss.abs_diff(rss);
             if best.as_ref().is_none_or(|best| distance(&row) < distance(best)) {

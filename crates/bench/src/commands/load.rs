@@ -1,5 +1,6 @@
 //! `larder bench load`.
 
+use crate::complain;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -172,7 +173,7 @@ pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
     let summary = load.once_through(&filling).run(filling)?.without_errors()?;
     if announce {
         let rate = summary.requests_per_second;
-        eprintln!("filled {} keys at {rate:.0} sets/s", summary.total.requests);
+        complain!("filled {} keys at {rate:.0} sets/s", summary.total.requests);
     }
     Ok(())
 }

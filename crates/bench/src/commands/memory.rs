@@ -1,5 +1,6 @@
 //! `larder bench memory`: resident bytes per item.
 
+use crate::{complain, say};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -100,11 +101,11 @@ impl Arguments {
         let mut rows = Vec::new();
         for case in &CASES {
             for program in &programs {
-                eprintln!("{}: {}", case.name, program.name);
+                complain!("{}: {}", case.name, program.name);
                 rows.push(self.measure(case, program)?);
             }
         }
-        println!("{}\n", Machine::here().line());
+        say!("{}\n", Machine::here().line());
         let header = [
             "items",
             "server",

@@ -1,5 +1,6 @@
 //! How figures look: text for people, markdown for pages, JSON for programs.
 
+use crate::say;
 use std::fs;
 use std::path::Path;
 
@@ -25,7 +26,7 @@ pub(super) fn write_json<T: Serialize>(path: Option<&Path>, report: &T) -> Resul
     let doing = || format!("cannot write {}", path.display());
     let text = serde_json::to_string_pretty(&document).map_err(|e| Error::io(doing(), e.into()))?;
     if path == Path::new("-") {
-        println!("{text}");
+        say!("{text}");
         return Ok(());
     }
     fs::write(path, text + "\n").map_err(|e| Error::io(doing(), e))
@@ -33,7 +34,7 @@ pub(super) fn write_json<T: Serialize>(path: Option<&Path>, report: &T) -> Resul
 
 /// The report of one run, for people.
 pub(super) fn print_summary(summary: &Summary) {
-    println!(
+    say!(
         "{}, {} connections, pipeline {}, {}, {} keys of {} bytes ({}), values of {} bytes, seed {}",
         summary.pacing,
         summary.connections,
@@ -46,9 +47,12 @@ pub(super) fn print_summary(summary: &Summary) {
         summary.seed
     );
     let total = &summary.total;
-    println!(
+    say!(
         "  {:.0} requests/s, {:.0} keys/s over {:.1} s ({} requests)",
-        summary.requests_per_second, summary.keys_per_second, summary.seconds, total.requests
+        summary.requests_per_second,
+        summary.keys_per_second,
+        summary.seconds,
+        total.requests
     );
     let percentiles: Vec<String> = summary
         .latency
@@ -56,20 +60,20 @@ pub(super) fn print_summary(summary: &Summary) {
         .iter()
         .map(|(name, value)| format!("{name} {value:.1}"))
         .collect();
-    println!("  latency µs: {}, max {:.1}", percentiles.join(", "), summary.latency.max_us);
+    say!("  latency µs: {}, max {:.1}", percentiles.join(", "), summary.latency.max_us);
     if summary.verbs.len() > 1 {
         for (name, latency) in &summary.verb_latency {
             let requests = summary.verbs.get(name).map_or(0, |count| count.requests);
             let (p50, p99) = (latency.get("p50"), latency.get("p99"));
-            println!("    {name:<7} {requests:>12} requests, p50 {p50:.1}, p99 {p99:.1}");
+            say!("    {name:<7} {requests:>12} requests, p50 {p50:.1}, p99 {p99:.1}");
         }
     }
     if let Some(ratio) = summary.hit_ratio {
         let checked = if summary.verified { ", every value checked" } else { "" };
-        println!("  hit ratio {ratio:.4}{checked}");
+        say!("  hit ratio {ratio:.4}{checked}");
     }
     if let Some(server) = &summary.server {
-        println!(
+        say!(
             "  server: {:.3} µs of processor time per request, {:.3} per key, {:.2} processors busy, \
              RSS {}",
             server.cpu_us_per_request,
@@ -79,21 +83,18 @@ pub(super) fn print_summary(summary: &Summary) {
         );
     }
     if summary.server.is_some_and(|server| server.waiting > WAITING_MAX) {
-        println!("  SHARED PROCESSOR: the server often waited for a processor that others used");
+        say!("  SHARED PROCESSOR: the server often waited for a processor that others used");
     }
     let busy = summary.generator_busy;
-    println!(
-        "  generator: {busy:.2} processors busy, lag p99 {:.1} µs",
-        summary.generator_lag_p99_us
-    );
+    say!("  generator: {busy:.2} processors busy, lag p99 {:.1} µs", summary.generator_lag_p99_us);
     if summary.generator_bound {
-        println!("  GENERATOR-BOUND: the generator's threads were more than 80 % busy");
+        say!("  GENERATOR-BOUND: the generator's threads were more than 80 % busy");
     }
     if let Some(first) = &summary.first_error {
-        println!("  {} error answers, the first: {first}", summary.errors);
+        say!("  {} error answers, the first: {first}", summary.errors);
     }
     if summary.unanswered > 0 {
-        println!("  {} requests were never answered", summary.unanswered);
+        say!("  {} requests were never answered", summary.unanswered);
     }
 }
 
@@ -137,10 +138,10 @@ impl Spread {
 
 /// A markdown table.
 pub(super) fn print_table(header: &[&str], rows: &[Vec<String>]) {
-    println!("| {} |", header.join(" | "));
-    println!("|{}", "---|".repeat(header.len()));
+    say!("| {} |", header.join(" | "));
+    say!("|{}", "---|".repeat(header.len()));
     for row in rows {
-        println!("| {} |", row.join(" | "));
+        say!("| {} |", row.join(" | "));
     }
 }
 

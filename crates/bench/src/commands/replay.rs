@@ -1,5 +1,6 @@
 //! `larder bench replay`.
 
+use crate::say;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -100,7 +101,7 @@ impl Arguments {
         let probe = self.pid.map(Probe::process).or_else(|| Probe::of_listener(&address));
         let outcome = self.options.replay(&self.trace, &address)?;
         let rss = probe.map(|probe| probe.sample()).transpose()?.map(|sample| sample.rss);
-        println!(
+        say!(
             "{}: miss ratio {:.4} ({} misses of {} requests; {} in all, {} sets refused, {:.0}/s)",
             self.trace,
             outcome.miss_ratio(),
@@ -111,7 +112,7 @@ impl Arguments {
             outcome.requests as f64 / outcome.seconds.max(1e-9),
         );
         if let Some(rss) = rss {
-            println!("server RSS {}", megabytes(rss));
+            say!("server RSS {}", megabytes(rss));
         }
         let miss_ratio = outcome.miss_ratio();
         let report = Report { trace: self.trace, miss_ratio, outcome, server_rss: rss };

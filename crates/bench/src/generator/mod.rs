@@ -8,6 +8,7 @@ mod reply;
 mod summary;
 mod worker;
 
+use crate::complain;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
@@ -268,7 +269,7 @@ impl Shared {
         let seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tally) = seconds.get(second) {
             let row = Second::of(tally, 1.0, None);
-            eprintln!(
+            complain!(
                 "{:>4} s {:>9.0} requests/s {:>9.0} keys/s   µs: p50 {:>8.1}  p99 {:>8.1}  p99.9 {:>8.1}",
                 second + 1,
                 row.requests_per_second,

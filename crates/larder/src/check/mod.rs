@@ -9,8 +9,9 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
+use larder_bench::{complain, terminal};
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -123,12 +124,11 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
                 true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
                 false => report.to_string(),
             };
-            // Nobody is left to be told if the reader is gone.
-            let _ = io::stdout().write_all(text.as_bytes());
+            terminal::say(format_args!("{text}"));
             ExitCode::from(report.verdict.exit_code())
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            complain!("error: {error}");
             ExitCode::from(UNREADABLE)
         }
     }
@@ -235,13 +235,13 @@ impl Teller {
         if self.last.elapsed() >= INTERVAL && io::stderr().is_terminal() {
             self.last = Instant::now();
             self.shown = true;
-            eprint!("\rsegment {done} of {of}");
+            terminal::complain(format_args!("\rsegment {done} of {of}"));
         }
     }
 
     fn end(&self) {
         if self.shown {
-            eprintln!();
+            complain!("");
         }
     }
 }

@@ -57,7 +57,7 @@ impl Cold {
         if self.items == 0 {
             return Ok(());
         }
-        eprintln!("storing {} cold items", self.items);
+        complain!("storing {} cold items", self.items);
         let load = Load { progress: false, probe: None, ..load.clone() };
         fill(&load, &self.shape(Mix::only(Verb::Set)), true)
     }

@@ -10,6 +10,7 @@ mod page;
 mod report;
 mod steadiness;
 
+use crate::complain;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -129,7 +130,7 @@ impl Arguments {
         let mut runs: Vec<Run> = Vec::new();
         for round in 1..=self.rounds {
             for program in &programs {
-                eprintln!("round {round} of {}: {}", self.rounds, program.name);
+                complain!("round {round} of {}: {}", self.rounds, program.name);
                 runs.push(self.measure(program, round)?);
             }
         }
@@ -171,7 +172,7 @@ impl Arguments {
             duration: Some(Duration::from_secs(self.time)),
             ..load
         };
-        eprintln!("open loop, {rate:.0}/s for {} s", self.time);
+        complain!("open loop, {rate:.0}/s for {} s", self.time);
         let before = FreeingCost::of(&server);
         let loaded = self.cold.run_beside(&steady, shape.clone())?.without_errors()?;
         let after = FreeingCost::of(&server);
@@ -219,14 +220,14 @@ impl Arguments {
             ..load.clone()
         };
         let summary = load.run(shape.clone())?.without_errors()?;
-        eprintln!("closed loop: {:.0} requests/s", summary.requests_per_second);
+        complain!("closed loop: {:.0} requests/s", summary.requests_per_second);
         Ok(Some(summary.requests_per_second))
     }
 
     fn noise(&self, load: &Load, shape: Shape) -> Result<Summary> {
         let responder = Responder::start(&self.io, self.server_cpu, self.value_size.max)?;
         let time = self.noise_time.unwrap_or(self.time);
-        eprintln!("the responder at the same rate for {time} s");
+        complain!("the responder at the same rate for {time} s");
         let load = Load {
             server: responder.address.clone(),
             probe: Some(responder.probe.clone()),

@@ -1,5 +1,6 @@
 //! What `larder bench dip` found, for people and for programs.
 
+use crate::say;
 use serde::Serialize;
 
 use super::super::output::{megabytes, print_table};
@@ -118,11 +119,11 @@ impl Run {
 
 impl Report {
     pub(super) fn print(&self) {
-        println!("{}\n{}\n", Machine::here().line(), self.setup);
+        say!("{}\n{}\n", Machine::here().line(), self.setup);
         for run in &self.runs {
-            println!("{}, round {}: {}", run.server, run.round, run.line());
+            say!("{}, round {}: {}", run.server, run.round, run.line());
         }
-        println!();
+        say!();
         let header = [
             "round",
             "server",
@@ -137,10 +138,10 @@ impl Report {
             [run.cells(&run.server, &run.steadiness), run.cells("responder", &run.noise_steadiness)]
         });
         print_table(&header, &rows.collect::<Vec<_>>());
-        println!();
+        say!();
         for outcome in &self.outcomes {
             let (holds, figures) = outcome.sentences();
-            println!("{}: {}. {figures}", outcome.server, holds.to_uppercase());
+            say!("{}: {}. {figures}", outcome.server, holds.to_uppercase());
         }
     }
 }
