@@ -150,6 +150,8 @@ pub struct Glance {
     pub path: PathBuf,
     /// Its first bytes (up to 8192); none if it does not exist.
     pub head: Vec<u8>,
+    /// Its bytes; none if it does not exist.
+    pub length: u64,
     /// What tells it from every other file of the machine; none if it does not exist.
     identity: Option<[u64; 3]>,
 }
@@ -164,7 +166,12 @@ impl Glance {
         let file = match File::open(&place.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Glance { path: place.path, head: Vec::new(), identity: None });
+                return Ok(Glance {
+                    path: place.path,
+                    head: Vec::new(),
+                    length: 0,
+                    identity: None,
+                });
             }
             Err(error) => return Err(place.io("open")(error)),
         };
@@ -176,7 +183,7 @@ impl Glance {
         };
         let length = place.length(&file)?;
         let head = place.head(&file, length)?;
-        Ok(Glance { path: place.path, head, identity: Some(identity) })
+        Ok(Glance { path: place.path, head, length, identity: Some(identity) })
     }
 
     /// Whether both lead to the same file or block device.

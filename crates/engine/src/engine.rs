@@ -283,6 +283,13 @@ impl Engine {
         Stats::sum(&self.lane_stats())
     }
 
+    /// All that was counted since the start, resets left out of account: cheap, for whoever asks often.
+    pub fn totals(&self) -> crate::Totals {
+        let mut totals = crate::Totals::default();
+        self.lanes.iter().for_each(|lane| totals.add(&lane.totals()));
+        totals
+    }
+
     /// The parts of [`Engine::stats`], in the order of [`Engine::lanes`].
     pub fn lane_stats(&self) -> Vec<Stats> {
         self.lanes.iter().map(|lane| lane.stats()).collect()

@@ -318,6 +318,11 @@ impl Lane {
         ledger.sessions.retain(|other| !Arc::ptr_eq(other, counters));
     }
 
+    /// All that was ever counted, without a look at what is held.
+    pub(crate) fn totals(&self) -> Totals {
+        lock(&self.counters).sum()
+    }
+
     /// A snapshot of what the engine holds and has counted.
     pub(crate) fn stats(&self) -> Stats {
         let totals = {

@@ -38,6 +38,7 @@ pub use item::{Item, KeptValue, Listed};
 pub use key::Key;
 pub use lane::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
 pub use larder_log::format::Content;
+pub use larder_log::format::tier::LABEL_AREA;
 #[cfg(feature = "breakable")]
 pub use larder_log::rule;
 pub use large::LargeValue;

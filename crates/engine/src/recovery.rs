@@ -23,6 +23,7 @@ use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::{Lane, lock};
 use jumbos::Jumbos;
+use larder_log::format::Accepted;
 use larder_log::record::MAX_SEQ;
 use larder_log::recover::{Found, Survey};
 use larder_log::store::{SEQ_LIFE, seq_lease};
@@ -95,6 +96,7 @@ impl Lane {
         report.damaged_segments = damaged as u32;
         let (mut loaded, mut useless) = (Vec::new(), Vec::new());
         let (mut newest, mut seq_limit) = (0, store.superblock().seq_limit);
+        let (known, mut accepted) = (store.superblock().accepted, Accepted::default());
         for (found, scan) in survey.segments.iter().zip(&scans) {
             let Some(scan) = scan else {
                 // A jumbo whose commit did not complete looks the same as a damaged one.
@@ -105,7 +107,13 @@ impl Lane {
             };
             newest = newest.max(scan.last_commit);
             seq_limit = seq_limit.max(scan.seq_limit);
-            report.damaged_records += u64::from(scan.gaps);
+            let generation = found.header.generation;
+            if scan.gaps > 0 {
+                let told = scan.gaps.min(known.runs(found.number, generation));
+                report.accepted_records += u64::from(told);
+                report.damaged_records += u64::from(scan.gaps - told);
+                report.unremembered |= !accepted.accept(found.number, generation, scan.gaps);
+            }
             report.dropped_bytes += u64::from(scan.dropped);
             loaded.push((found, scan.sealed));
         }
@@ -128,6 +136,8 @@ impl Lane {
             .into_iter()
             .chain(damaged)
             .for_each(|number| self.log.note_recovered_deaths(number));
+        // It is told, so it is accepted; the beginning of the store's life makes that durable.
+        store.change_superblock(|superblock| superblock.accepted = accepted);
         self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
         self.begin_life(store, options, seq_limit)?;
         self.warm_later(loaded.iter().map(|&(found, _)| found.number));

@@ -1,7 +1,11 @@
-//! Log lines on the standard error output: one event per line, UTC, `key=value` pairs or JSON.
+//! Log lines on the standard error output or in a file: one event per line, UTC, `key=value` pairs or JSON.
 //! `event` names what happened and never changes; the other fields say what about.
 
 use std::fmt::{self, Write};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_server::settings::{LogFormat, LogLevel};
 use tracing::field::{Field, Visit};
@@ -27,12 +31,69 @@ fn filter(level: LogLevel) -> LevelFilter {
     }
 }
 
+/// A file that lines are appended to.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl LogFile {
+    /// Opens or creates it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn open(path: &Path) -> io::Result<LogFile> {
+        // The directory may change when the server goes to the background.
+        let path = std::path::absolute(path)?;
+        let file = Mutex::new(Self::append(&path)?);
+        Ok(LogFile { path, file })
+    }
+
+    fn append(path: &Path) -> io::Result<File> {
+        File::options().append(true).create(true).open(path)
+    }
+
+    /// Opens what lies at the path now, after somebody has moved the file away. If that fails, lines go on
+    /// to the one that is open.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn reopen(&self) -> io::Result<()> {
+        let file = Self::append(&self.path)?;
+        *self.lock() = file;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What takes a line. It never fails: lines must not end the server.
+struct Output(Option<Arc<LogFile>>);
+
+impl io::Write for Output {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // A disk that is full or a reader that is gone loses the line.
+        let _ = match &self.0 {
+            Some(file) => file.lock().write_all(line),
+            None => io::stderr().lock().write_all(line),
+        };
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Begins to log. To be called once; what it returns sets the level from then on.
-pub(crate) fn start(level: LogLevel, format: LogFormat) -> SetLevel {
+pub(crate) fn start(level: LogLevel, format: LogFormat, file: Option<Arc<LogFile>>) -> SetLevel {
     let (filter, handle) = reload::Layer::new(filter(level));
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines { format })
-        .with_writer(std::io::stderr);
+        .with_writer(move || Output(file.clone()));
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     // A second subscriber would be a second start of the same process.
     let _ = tracing::subscriber::set_global_default(subscriber);

@@ -13,7 +13,7 @@ use larder_server::settings::{Settings, SettingsError};
 use larder_server::signals::{Signal, Signals};
 use tracing::{error, info, warn};
 
-use crate::logging;
+use crate::logging::{self, LogFile};
 use crate::{FAILED, NOT_STARTED};
 
 /// Serves until somebody says stop. `load` reads the settings again.
@@ -32,12 +32,22 @@ pub(crate) fn run(
         Ok(signals) => signals,
         Err(error) => return not_started(background, &format!("cannot block signals: {error}")),
     };
-    let set_log_level = logging::start(settings.effective_log_level(), settings.log_format);
+    let log_file = match settings.log_file.as_deref().map(LogFile::open).transpose() {
+        Ok(file) => file.map(Arc::new),
+        Err(error) => {
+            let path = settings.log_file.unwrap_or_default();
+            let reason = format!("cannot write --log-file {}: {error}", path.display());
+            return not_started(background, &reason);
+        }
+    };
+    let (level, format) = (settings.effective_log_level(), settings.log_format);
+    let set_log_level = logging::start(level, format, log_file.clone());
+    let keeps_log = settings.verbosity > 0 || log_file.is_some();
     let notifier = Arc::new(Notifier::of_process());
     notifier.status("starting");
     let verbose = settings.verbosity > 0;
     let running = Arc::new(OnceLock::new());
-    listen(signals, Arc::clone(&running), load);
+    listen(signals, Arc::clone(&running), log_file, load);
     let told = Arc::clone(&notifier);
     let host = Host {
         sockets: inherited,
@@ -48,6 +58,9 @@ pub(crate) fn run(
         Ok(server) => server,
         Err(error) => return not_started(background, &error.to_string()),
     };
+    if background.is_some() && !keeps_log {
+        warn!(event = "log_ends", reason = "in the background", advice = "give --log-file FILE");
+    }
     if let Some(background) = background
         && let Err(error) = background.settle(verbose)
     {
@@ -88,6 +101,7 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
 fn listen(
     signals: Signals,
     running: Arc<OnceLock<(Stopper, Reloader)>>,
+    log_file: Option<Arc<LogFile>>,
     load: impl Fn() -> Result<Settings, SettingsError> + Send + Sync + 'static,
 ) {
     let load = Arc::new(load);
@@ -95,9 +109,14 @@ fn listen(
         let mut owes_reload = false;
         loop {
             let signal = signals.wait();
+            if signal == Signal::Reload
+                && let Some(Err(error)) = log_file.as_deref().map(LogFile::reopen)
+            {
+                error!(event = "log_file_not_reopened", %error, kept = "the file that is open");
+            }
             let Some((stopper, reloader)) = running.get() else {
-                if signal == Signal::Stop {
-                    end_start();
+                if let Signal::Stop(name) = signal {
+                    end_start(name);
                 }
                 // One for all: it reads what there is when the server runs.
                 if !std::mem::replace(&mut owes_reload, true) {
@@ -108,10 +127,10 @@ fn listen(
             };
             match signal {
                 Signal::Reload => reload(reloader, &*load),
-                Signal::Stop if stopper.stop("a signal") => {}
-                Signal::Stop => {
-                    warn!(event = "stopping_now", reason = "a second signal");
-                    stopper.stop_now("a second signal");
+                Signal::Stop(name) if stopper.stop(name) => {}
+                Signal::Stop(name) => {
+                    warn!(event = "stopping_now", reason = name, signals = 2);
+                    stopper.stop_now(name);
                 }
             }
         }
@@ -127,8 +146,8 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
 
 /// Ends a process that does not serve yet.
 #[expect(clippy::disallowed_methods, reason = "main waits for the start, which is to be cut off")]
-fn end_start() -> ! {
-    info!(event = "stopped", reason = "a signal during the start");
+fn end_start(signal: &str) -> ! {
+    info!(event = "stopped", reason = format!("{signal} during the start"));
     std::process::exit(0)
 }
 

@@ -282,3 +282,125 @@ fn a_result_that_cannot_be_written_is_a_failure_and_no_crash() {
     let cut = run("| head -1");
     assert!(cut.stderr.is_empty(), "{}", String::from_utf8_lossy(&cut.stderr));
 }
+
+#[test]
+fn the_end_names_the_signal_and_the_start_what_it_promises() {
+    let folder = Folder::new("promises");
+    let store = format!("{}:16MB", folder.0.join("store").display());
+    for (signal, flags, created) in
+        [("INT", &["--durability", "sync"][..], true), ("USR1", &["--when-full", "refuse"], false)]
+    {
+        let mut process = Process::spawn(serve().args(["--store", &store]).args(flags));
+        if created {
+            assert!(process.event("store_created").contains("bytes=16777216"));
+        }
+        let line = process.event("serving");
+        for promise in ["store_bytes=16777216", "lanes=1", flags[1]] {
+            assert!(line.contains(promise), "{promise}: {line}");
+        }
+        process.signal(&format!("-{signal}"));
+        assert!(process.event("stopping").contains(&format!("reason=SIG{signal}")));
+        assert_eq!(process.end().0, Some(0));
+    }
+    let mut process = Process::spawn(serve().args(["--store", &store]));
+    process.event("serving");
+    process.signal("-KILL");
+    process.end();
+    let mut process = Process::spawn(serve().args(["--store", &store]));
+    let line = process.event("unclean_stop");
+    assert!(line.contains("may_be_missing=") && line.contains("--sync-interval"), "{line}");
+}
+
+#[test]
+fn what_goes_wrong_for_clients_is_one_line_with_a_count() {
+    let mut process =
+        Process::spawn(serve().args(["--max-connections", "20", "--when-full", "refuse"]));
+    let listening = process.event("listening");
+    let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
+    let mut client = connect(&address);
+    ask(&mut client, "mn\r\n", "MN\r\n");
+
+    connect(&address).write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").expect("it reads");
+    let line = process.event("http_on_data_port");
+    assert!(line.contains("count=1") && line.contains("--admin"), "{line}");
+
+    let half = "v".repeat(600_000);
+    ask(&mut client, &format!("set k 0 0 600000\r\n{half}\r\n"), "STORED\r\n");
+    client.write_all(format!("append k 0 0 600000\r\n{half}\r\n").as_bytes()).expect("it reads");
+    let mut reply = BufReader::new(client.try_clone().expect("a descriptor"));
+    let mut text = String::new();
+    reply.read_line(&mut text).expect("it answers");
+    assert!(!text.starts_with("STORED"), "{text}");
+    let line = process.event("items_too_large");
+    assert!(line.contains("count=1") && line.contains("--max-item-size"), "{line}");
+
+    let value = "v".repeat(100_000);
+    let mut refused = 0;
+    for number in 0..2000 {
+        client
+            .write_all(format!("set k{number} 0 0 100000\r\n{value}\r\n").as_bytes())
+            .expect("it reads");
+        text.clear();
+        reply.read_line(&mut text).expect("it answers");
+        refused += u32::from(text.starts_with("SERVER_ERROR out of memory"));
+        if refused == 100 {
+            break;
+        }
+    }
+    let line = process.event("writes_refused");
+    assert!(line.contains("advice=") && line.contains("--when-full"), "{line}");
+    client.write_all(b"stats\r\n").expect("it reads");
+    let health = reply.lines().map_while(Result::ok).find(|line| line.contains("larder_health"));
+    assert_eq!(health.as_deref(), Some("STAT larder_health full: writes are refused"));
+
+    let many: Vec<TcpStream> = (0..40).map(|_| connect(&address)).collect();
+    let line = process.event("connections_rejected");
+    assert!(line.contains("--max-connections"), "{line}");
+    drop(many);
+}
+
+#[test]
+fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
+    let folder = Folder::new("log-file");
+    let (log, pidfile, port) = (folder.0.join("log"), folder.0.join("pid"), folder.0.join("port"));
+    let mut command = serve();
+    command.env("MEMCACHED_PORT_FILENAME", &port).arg("-d");
+    command.arg("--log-file").arg(&log).arg("-P").arg(&pidfile);
+    assert!(command.status().expect("it starts").success());
+    assert!(fs::read_to_string(&log).expect("a log").contains("event=serving"));
+    let pid = fs::read_to_string(&pidfile).expect("a number");
+    let signal = |name: &str| {
+        Command::new("kill").args([name, pid.trim()]).status().expect("kill is there");
+    };
+    fs::rename(&log, folder.0.join("old")).expect("it is there");
+    signal("-HUP");
+    let begun = Instant::now();
+    let until = |text: &str| loop {
+        if fs::read_to_string(&log).is_ok_and(|log| log.contains(text)) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "no {text}");
+        std::thread::yield_now();
+    };
+    until("event=reloaded");
+
+    // Its pid file is not overwritten by another one, which says who has it.
+    let (code, text) = Process::spawn(serve().arg("-P").arg(&pidfile)).end();
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains(&format!("process {} runs", pid.trim())), "{text}");
+    assert_eq!(fs::read_to_string(&pidfile).expect("a number"), pid);
+    signal("-KILL");
+    while fs::exists(format!("/proc/{}/exe", pid.trim())).unwrap_or(false) {
+        assert!(begun.elapsed() < PATIENCE, "it does not end");
+        std::thread::yield_now();
+    }
+    // One that a killed server left is.
+    let mut process = Process::spawn(serve().arg("-P").arg(&pidfile));
+    process.event("serving");
+    assert_ne!(fs::read_to_string(&pidfile).expect("a number"), pid);
+
+    let nowhere = folder.0.join("none/log");
+    let (code, text) = Process::spawn(serve().arg("--log-file").arg(&nowhere)).end();
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("cannot write --log-file"), "{text}");
+}

@@ -9,72 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
-use std::time::Instant;
 
-use harness::{BINARY, Folder, PATIENCE, Process, ask, connect, serve};
-
-/// A server that serves.
-struct Server {
-    process: Process,
-    address: String,
-    /// Its line about what it found.
-    recovered: String,
-}
-
-impl Server {
-    fn start(store: &Path, more: &[&str]) -> Server {
-        let mut command = serve();
-        command.arg("--store").arg(format!("{}:64MB", store.display())).args(more);
-        let mut process = Process::spawn(&mut command);
-        let recovered = process.event("recovered");
-        let listening = process.event("listening");
-        let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
-        process.event("serving");
-        Server { process, address, recovered }
-    }
-
-    fn ask(&self, request: &str, expected: &str) {
-        ask(&mut connect(&self.address), request, expected);
-    }
-
-    fn stats(&self, group: &str) -> String {
-        let mut client = connect(&self.address);
-        client.write_all(format!("stats{group}\r\n").as_bytes()).expect("it reads");
-        let mut lines = BufReader::new(client);
-        let mut reply = String::new();
-        while !reply.ends_with("END\r\n") {
-            assert!(lines.read_line(&mut reply).expect("it answers") > 0, "{reply}");
-        }
-        reply
-    }
-
-    fn stat(&self, name: &str) -> String {
-        let stats = self.stats("");
-        let row = format!("STAT {name} ");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&row));
-        line.unwrap_or_else(|| panic!("no {name} in {stats}")).to_owned()
-    }
-
-    /// Waits until nothing would be lost by a crash.
-    fn until_durable(&self) {
-        let begun = Instant::now();
-        while self.stat("larder_unsynced_bytes") != "0" {
-            assert!(begun.elapsed() < PATIENCE, "it is never durable");
-            std::thread::yield_now();
-        }
-    }
-
-    fn kill(mut self) {
-        self.process.child.kill().expect("it runs");
-        self.process.child.wait().expect("it ends");
-    }
-
-    fn stop(self) {
-        self.process.signal("-TERM");
-        let (code, log) = self.process.end();
-        assert_eq!(code, Some(0), "{log}");
-    }
-}
+use harness::{BINARY, Folder, Process, Server, ask, connect, serve};
 
 fn check(store: &Path) -> Output {
     Command::new(BINARY).arg("check").arg(store).output().expect("the binary starts")

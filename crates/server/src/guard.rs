@@ -4,7 +4,7 @@
 //! have to say first who he is would get no further.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,11 +32,18 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: Mutex<BTreeMap<ConnectionId, Arc<Entry>>>,
+    /// Connections that began with a request of HTTP.
+    http: AtomicU64,
 }
 
 impl Registry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<Entry>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connections that began with a request of HTTP.
+    pub(crate) fn http(&self) -> u64 {
+        self.http.load(Relaxed)
     }
 
     /// All connections there are now.
@@ -62,7 +69,12 @@ pub(crate) struct Guarded<C> {
     id: ConnectionId,
     entry: Arc<Entry>,
     access: Access,
+    /// Its first bytes were looked at.
+    greeted: bool,
 }
+
+/// How requests of HTTP begin; commands of memcached are in small letters.
+const HTTP: [&[u8]; 6] = [b"OPTIONS /", b"DELETE /", b"POST /", b"HEAD /", b"GET /", b"PUT /"];
 
 /// What a connection may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +142,7 @@ impl<S: Service> Service for Guard<S> {
             Protocol::Auto => Access::Granted,
             Protocol::Ascii | Protocol::Binary => Access::Undecided,
         };
-        Guarded { connection, id, entry, access }
+        Guarded { connection, id, entry, access, greeted: false }
     }
 
     #[inline]
@@ -152,6 +164,12 @@ impl<S: Service> Service for Guard<S> {
                 return Flow::Close;
             }
             guarded.access = Access::Granted;
+        }
+        if !guarded.greeted && !input.bytes().is_empty() {
+            guarded.greeted = true;
+            if HTTP.iter().any(|http| input.bytes().starts_with(http)) {
+                self.registry.http.fetch_add(1, Relaxed);
+            }
         }
         guarded.entry.last_command.store(self.now.load(Relaxed), Relaxed);
         self.service.process(&mut guarded.connection, input, output)

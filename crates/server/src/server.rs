@@ -9,12 +9,12 @@ mod prepare;
 mod reload;
 mod stopper;
 pub(crate) mod store;
+mod watch;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -29,11 +29,9 @@ use crate::command::{PrefixStats, ServerContext};
 use crate::connection;
 use crate::guard::Guard;
 use crate::net::{self, BindError, Listener};
-use crate::settings::{LogLevel, MEMCACHED_VERSION, Settings};
+use crate::settings::{LogLevel, MEMCACHED_VERSION, Settings, durability_name, when_full_name};
 use crate::stats::{ServerHooks, Source};
-use prepare::{
-    bind, bind_admin, drop_rights, inherit, prepare_process, write_pidfile, write_port_file,
-};
+use prepare::{Pidfile, bind, bind_admin, drop_rights, inherit, prepare_process, write_port_file};
 
 pub use devices::Misplaced;
 pub(crate) use reload::SetLogLevel;
@@ -169,8 +167,8 @@ pub struct Server {
     source: Arc<Source>,
     workers: Vec<JoinHandle<()>>,
     admin: Option<Admin>,
-    watch: Option<store::Watch>,
-    pidfile: Option<PathBuf>,
+    watch: Option<watch::Watch>,
+    pidfile: Option<Pidfile>,
 }
 
 impl Server {
@@ -199,7 +197,7 @@ impl Server {
         let admin = bind_admin(&settings)?;
         let clock = Clock::start();
         let store = store::open(&settings, &clock)?;
-        let pidfile = write_pidfile(&settings)?;
+        let pidfile = Pidfile::write(&settings)?;
         drop_rights(&settings)?;
         let admin = admin.map(|listener| Admin::start(listener, &settings)).transpose();
         let admin = admin.map_err(system("start the admin page"))?;
@@ -267,10 +265,8 @@ impl Server {
             let thread = server.spawn_worker(worker, &context)?;
             server.workers.push(thread);
         }
-        if server.source.settings().has_store() {
-            let watch = store::Watch::start(Arc::clone(server.engine()));
-            server.watch = Some(watch.map_err(system("start the store's watch"))?);
-        }
+        let watch = watch::Watch::start(Arc::clone(&server.source));
+        server.watch = Some(watch.map_err(system("start the watch"))?);
         if let Some(admin) = &server.admin {
             admin.subject().serves(Arc::clone(&server.source));
         }
@@ -321,10 +317,16 @@ impl Server {
         if let Some(address) = self.admin_address() {
             info!(event = "admin_page", url = %format_args!("http://{address}/"));
         }
+        let lanes = source.engine.lanes();
         info!(
             event = "serving",
             version = env!("CARGO_PKG_VERSION"),
             memory = settings.memory,
+            when_full = when_full_name(settings.when_full),
+            durability = durability_name(settings.durability()),
+            store = if settings.has_store() { settings.show_store() } else { "none".to_owned() },
+            store_bytes = if settings.has_store() { store::capacity(&source.engine) } else { 0 },
+            lanes = lanes.len(),
             threads = settings.threads,
             io = %source.net.backend(),
         );
@@ -407,9 +409,8 @@ impl Server {
             watch.stop();
         }
         self.admin = None;
-        if let Some(path) = self.pidfile.take() {
-            // After a change of user it may not be ours to remove; the next start overwrites it.
-            let _ = std::fs::remove_file(path);
+        if let Some(pidfile) = self.pidfile.take() {
+            pidfile.remove();
         }
     }
 }

@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM, SIGINT, SIGUSR1: stop; a second one: at once.
-    Stop,
+    /// SIGTERM, SIGINT or SIGUSR1, by its name: stop; a second one: at once.
+    Stop(&'static str),
     /// SIGHUP: read the settings again.
     Reload,
 }
@@ -55,7 +55,9 @@ impl Signals {
             if result == 0 {
                 return match signal {
                     libc::SIGHUP => Signal::Reload,
-                    _ => Signal::Stop,
+                    libc::SIGINT => Signal::Stop("SIGINT"),
+                    libc::SIGUSR1 => Signal::Stop("SIGUSR1"),
+                    _ => Signal::Stop("SIGTERM"),
                 };
             }
         }

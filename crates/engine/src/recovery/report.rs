@@ -39,6 +39,10 @@ pub struct Recovered {
     pub dropped_bytes: u64,
     /// Runs of damaged bytes: at least as many records are lost, unless a run is none of a record.
     pub damaged_records: u64,
+    /// Of other runs of damaged bytes an earlier start has told already, and gone on without them.
+    pub accepted_records: u64,
+    /// Damage was found that the store has no room to remember: the next start that reads the log finds it again.
+    pub unremembered: bool,
     /// Segments of which nothing could be read.
     pub damaged_segments: u32,
     /// How long it took.
@@ -57,6 +61,8 @@ impl Recovered {
             discarded: self.discarded || other.discarded,
             dropped_bytes: self.dropped_bytes + other.dropped_bytes,
             damaged_records: self.damaged_records + other.damaged_records,
+            accepted_records: self.accepted_records + other.accepted_records,
+            unremembered: self.unremembered || other.unremembered,
             damaged_segments: self.damaged_segments + other.damaged_segments,
             took: self.took.max(other.took),
         }
@@ -143,7 +149,11 @@ impl fmt::Display for StoreError {
                 write!(f, "the store is too small: give it at least {minimum} bytes")
             }
             StoreError::Shrunk { needed } => {
-                write!(f, "the store takes {needed} bytes and its device has fewer")
+                write!(
+                    f,
+                    "the store has {needed} bytes and its device fewer, so a part of it is missing and \
+                     nothing was changed: was it copied whole?"
+                )
             }
             StoreError::Damaged { records } => write!(
                 f,

@@ -109,15 +109,27 @@ impl Lane {
             if scan.sealed {
                 continue;
             }
+            let reserved = self.options.memory as usize / FRAMES_LEFT;
+            if was_sealed {
+                *scan = self.read_one(shared, found, Extent::Sealed, reserved, &mut gathering)?;
+                continue;
+            }
             let DurableEnd { segment, offset } = newest.durable[stream];
             let stated = segment == found.number && found.opened < newest.last_commit;
-            let extent = match (was_sealed, stated) {
-                (true, _) => Extent::Sealed,
-                (_, true) if offset > scan.end => Extent::AtLeast(offset),
-                _ => continue,
+            let mut known = if stated { offset } else { 0 };
+            // A commit that has a trailer, and is older than one that is proved, was durable.
+            let proved = |scan: &Scan| match scan.torn {
+                Some((commit, end)) if commit < seen => end,
+                _ => 0,
             };
-            let reserved = self.options.memory as usize / FRAMES_LEFT;
-            *scan = self.read_one(shared, found, extent, reserved, &mut gathering)?;
+            loop {
+                known = known.max(proved(scan));
+                if known <= scan.end {
+                    break;
+                }
+                let extent = Extent::AtLeast(known);
+                *scan = self.read_one(shared, found, extent, reserved, &mut gathering)?;
+            }
         }
         Ok(())
     }
@@ -215,6 +227,8 @@ pub(super) struct Scan {
     pub(super) sealed: bool,
     pub(super) gaps: u32,
     pub(super) dropped: u32,
+    /// As in [`Scanned`].
+    torn: Option<(u64, u32)>,
 }
 
 impl Scan {
@@ -227,6 +241,7 @@ impl Scan {
             durable: scanned.durable,
             sealed: scanned.ending == Ending::Sealed,
             gaps: scanned.damage.gaps,
+            torn: scanned.torn,
             dropped: match scanned.ending {
                 Ending::Torn { dropped } => dropped,
                 Ending::Sealed | Ending::Open => 0,

@@ -62,6 +62,17 @@ impl<'a> Store<'a> {
         Ok(Store { device, superblock, identity, copies: states, tails })
     }
 
+    /// Whether the device is smaller than the store.
+    pub(super) fn is_cut(&self) -> bool {
+        self.device.size() < self.superblock.geometry.total_bytes()
+    }
+
+    /// Whether a segment and its meta lie on the device.
+    pub(super) fn is_there(&self, segment: SegmentNumber) -> bool {
+        let end = self.superblock.geometry.segment(segment) + u64::from(self.segment_size());
+        end <= self.device.size()
+    }
+
     pub(super) fn segment_size(&self) -> u32 {
         self.superblock.geometry.segment_size()
     }

@@ -43,6 +43,19 @@ pub(super) struct Damaged {
     /// At least so many records are lost.
     pub(super) records: u64,
     pub(super) what: String,
+    /// A start that reads the log meets it; other damage is met by who asks for what is damaged.
+    pub(super) met_at_start: bool,
+}
+
+/// Which starts serve, the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Starts {
+    /// With `--when-full evict`.
+    pub(super) evict: bool,
+    /// With `--when-full refuse`.
+    pub(super) refuse: bool,
+    /// With `--when-full refuse --accept-damage`.
+    pub(super) accept_damage: bool,
 }
 
 /// How segments are used.
@@ -143,6 +156,12 @@ pub(super) struct Report {
     pub(super) damaged: Vec<Damaged>,
     /// What is worth knowing and no damage.
     pub(super) notes: Vec<String>,
+    /// The device is smaller than the store.
+    pub(super) cut: bool,
+    /// The stop has left an index image, so that the next start need not read the log.
+    pub(super) has_image: bool,
+    /// Which starts would serve.
+    pub(super) starts: Starts,
     /// What a start with this store does.
     pub(super) recovery: Vec<String>,
 }
@@ -152,31 +171,57 @@ impl Report {
     pub(super) fn conclude(&mut self) {
         let emptied = self.volatile && !self.stopped_cleanly;
         self.verdict = match (self.damaged.is_empty(), self.torn.is_empty() && !emptied) {
-            (false, _) if !emptied => Verdict::Damaged,
+            (false, _) if !emptied || self.cut => Verdict::Damaged,
             (_, true) => Verdict::Clean,
             _ => Verdict::Torn,
         };
+        self.recovery = self.forecast(emptied);
+    }
+
+    /// What the next start does.
+    fn forecast(&mut self, emptied: bool) -> Vec<String> {
+        if self.cut {
+            return vec!["is refused: the device is smaller than the store on it".to_owned()];
+        }
+        let serves = Starts { evict: true, refuse: true, accept_damage: true };
+        self.starts = serves;
         if emptied {
-            self.recovery.push(
-                "empties the store: it was in use with --durability none, and its server did not \
-                 end cleanly"
-                    .to_owned(),
-            );
-            return;
+            let why = "it was in use with --durability none, and its server did not end cleanly";
+            return vec![format!("empties the store: {why}")];
         }
         let about = if self.estimated { "about " } else { "" };
-        self.recovery.push(format!("finds {about}{} items", self.live_items));
+        let mut steps = vec![format!("finds {about}{} items", self.live_items)];
         if !self.torn.is_empty() {
             let bytes: u64 = self.torn.iter().map(|torn| torn.bytes).sum();
-            self.recovery.push(format!("drops {bytes} bytes of commits that did not complete"));
+            steps.push(format!("drops {bytes} bytes of commits that did not complete"));
         }
-        if !self.damaged.is_empty() {
-            self.recovery.push(
-                "drops what is damaged and keeps the rest; with --when-full refuse it refuses to \
-                 start without --accept-damage"
+        let met = self.damaged.iter().any(|damaged| damaged.met_at_start);
+        let dropped = "drops what is damaged and keeps the rest; with --when-full refuse it refuses to \
+                       start without --accept-damage";
+        match (met, self.has_image) {
+            (true, false) => {
+                self.starts = Starts { refuse: false, ..serves };
+                steps.push(dropped.to_owned());
+            }
+            (true, true) => {
+                steps.push(
+                    "takes the index that the last stop left and does not look at what is damaged"
+                        .to_owned(),
+                );
+                steps.push(format!(
+                    "without that index (another --memory), or after a crash, {dropped}"
+                ));
+            }
+            (false, _) => {}
+        }
+        if self.damaged.iter().any(|damaged| !damaged.met_at_start) {
+            steps.push(
+                "does not read all that is damaged: who asks for it gets a miss, and with --when-full \
+                 refuse an error"
                     .to_owned(),
             );
         }
+        steps
     }
 }
 
@@ -232,7 +277,7 @@ impl fmt::Display for Report {
             let Torn { segment, at, bytes } = torn;
             row("torn", format_args!("segment {segment} at {at}: {bytes} bytes"))?;
         }
-        for Damaged { segment, bytes, records, what } in &self.damaged {
+        for Damaged { segment, bytes, records, what, .. } in &self.damaged {
             row(
                 "damaged",
                 format_args!(

@@ -10,6 +10,7 @@ use std::io;
 
 use larder_disk::Device;
 use larder_log::format::checksum::checksum64;
+use larder_log::format::jumbo::RECORD_AT;
 use larder_log::format::scan::{self, Damage, Ending, Expect, Extent, Scanned};
 use larder_log::format::segment::TRAILER_BYTES;
 use larder_log::format::summary::{Entry, Place};
@@ -35,7 +36,7 @@ pub(super) fn survey(
 ) -> Result<Report, Unusable> {
     let store = Store::open(device)?;
     let mut survey = Survey::new(&store, now);
-    survey.introduce(device.size());
+    survey.introduce();
     survey.look_at_all(progress);
     survey.judge();
     Ok(survey.conclude())
@@ -58,6 +59,8 @@ struct LargeItem {
     header: Header,
     state: JumboState,
     version: Option<Version>,
+    /// Its item only hides older ones.
+    dead: bool,
 }
 
 /// A version of a key in a segment.
@@ -80,7 +83,10 @@ struct Survey<'a> {
     /// By segment number: the first commit that can be in it. 0: it is not in use.
     opened: Vec<u64>,
     open: Vec<Open>,
-    jumbos: Vec<(SegmentNumber, Header)>,
+    /// Segments without a header, with the greatest commit that left a trailer there.
+    headless: Vec<(SegmentNumber, Option<u64>)>,
+    /// With whether their item is marked as dead.
+    jumbos: Vec<(SegmentNumber, Header, bool)>,
     /// Owner, its generation and index of a piece; the segment that holds it.
     parts: HashMap<(SegmentNumber, u32, u32), SegmentNumber>,
     image: Vec<u8>,
@@ -99,6 +105,7 @@ impl<'a> Survey<'a> {
             durable: Default::default(),
             opened: vec![0; store.superblock.geometry.segment_count() as usize + 1],
             open: Vec::new(),
+            headless: Vec::new(),
             jumbos: Vec::new(),
             parts: HashMap::new(),
             image: Vec::new(),
@@ -107,7 +114,7 @@ impl<'a> Survey<'a> {
     }
 
     /// What the superblock says.
-    fn introduce(&mut self, device_bytes: u64) {
+    fn introduce(&mut self) {
         let superblock = &self.store.superblock;
         let geometry = &superblock.geometry;
         let report = &mut self.report;
@@ -130,9 +137,11 @@ impl<'a> Survey<'a> {
             let note = format!("flush_all is due at {} (Unix seconds)", superblock.pending_flush);
             report.notes.push(note);
         }
-        if geometry.total_bytes() > device_bytes {
+        report.has_image = superblock.clean && superblock.image_segment != 0;
+        report.cut = self.store.is_cut();
+        if report.cut {
             let what = format!("the store has {} bytes, the device fewer", geometry.total_bytes());
-            report.damaged.push(Damaged { segment: 0, bytes: 0, records: 0, what });
+            report.damaged.push(damaged(0, 0, what));
         }
         for (tail, _) in &self.store.tails {
             self.greatest = self.greatest.max(tail.commit);
@@ -145,10 +154,16 @@ impl<'a> Survey<'a> {
         while next <= all {
             let run = self.store.superblock.geometry.meta_run(next);
             let last = *run.end();
+            if !self.store.is_there(next) {
+                break;
+            }
             match self.store.marks(run.clone()) {
                 Ok(marks) => {
                     for (segment, marks) in run.zip(marks) {
                         progress(segment, all);
+                        if !self.store.is_there(segment) {
+                            continue;
+                        }
                         self.look_at(segment, marks);
                     }
                 }
@@ -159,8 +174,8 @@ impl<'a> Survey<'a> {
     }
 
     fn unreadable(&mut self, segment: SegmentNumber, error: &io::Error) {
-        let (bytes, what) = (self.store.segment_size().into(), format!("cannot be read: {error}"));
-        self.report.damaged.push(Damaged { segment, bytes, records: 0, what });
+        let bytes = self.store.segment_size().into();
+        self.report.damaged.push(damaged(segment, bytes, format!("cannot be read: {error}")));
     }
 
     /// The first look at a segment.
@@ -183,7 +198,12 @@ impl<'a> Survey<'a> {
                 self.greatest = self.greatest.max(header.opened);
                 self.opened[segment as usize] = header.opened;
                 match header.jumbo {
-                    Some(_) => self.jumbos.push((segment, header)),
+                    Some(_) => {
+                        let speaks =
+                            marks.meta.is_some_and(|meta| meta.speaks_of(header.generation));
+                        let dead = speaks && meta::is_marked(&marks.map, RECORD_AT);
+                        self.jumbos.push((segment, header, dead));
+                    }
                     None => self.scan_first(segment, marks, Some(header), None),
                 }
             }
@@ -255,9 +275,8 @@ impl<'a> Survey<'a> {
             }
             // Its header is gone, and nothing says which generation it was.
             Err(_) => {
-                let bytes = self.store.segment_size().into();
-                let what = "its header is damaged and nothing else names it".to_owned();
-                self.report.damaged.push(Damaged { segment, bytes, records: 0, what });
+                let newest = self.newest_trailer(segment, &image, generation.unwrap_or(0));
+                self.headless.push((segment, newest));
             }
         }
         self.image = image;
@@ -280,7 +299,8 @@ impl<'a> Survey<'a> {
             }
             Some(_) => {
                 let what = "its summary does not say what it holds".to_owned();
-                self.report.damaged.push(Damaged { segment, bytes: 0, records: 0, what });
+                let wrong = damaged(segment, 0, what);
+                self.report.damaged.push(Damaged { met_at_start: false, ..wrong });
             }
             None if Summary::look(image, &place).is_some() && notes.len() < NAMED_MAX => {
                 notes.push(format!("segment {segment}: its summary is not whole"));
@@ -327,10 +347,14 @@ impl<'a> Survey<'a> {
     /// The second look, with all that is known.
     fn judge(&mut self) {
         let jumbos = std::mem::take(&mut self.jumbos).into_iter();
-        let items: Vec<LargeItem> =
-            jumbos.filter_map(|(segment, header)| self.read_jumbo(segment, header)).collect();
+        let items: Vec<LargeItem> = jumbos
+            .filter_map(|(segment, header, dead)| self.read_jumbo(segment, header, dead))
+            .collect();
         for item in items {
             self.judge_jumbo(item);
+        }
+        for (segment, newest) in std::mem::take(&mut self.headless) {
+            self.judge_headless(segment, newest);
         }
         for open in std::mem::take(&mut self.open) {
             let extent = self.extent(&open);
@@ -379,21 +403,73 @@ impl<'a> Survey<'a> {
                 let (at, bytes) = (scanned.end.into(), dropped.into());
                 self.report.torn.push(Torn { segment, at, bytes });
             }
-            let damage = scanned.damage;
-            if damage != Damage::default() {
-                self.report.damaged.push(Damaged {
-                    segment,
-                    bytes: damage.bytes.into(),
-                    records: damage.gaps.into(),
-                    what: format!("{} commits are not as they were written", damage.commits),
-                });
+            if scanned.damage != Damage::default() {
+                self.judge_damage(segment, &image, &scanned, extent);
             }
         }
         self.image = image;
     }
 
+    /// Damage in a segment that a start may have told of already.
+    fn judge_damage(
+        &mut self,
+        segment: SegmentNumber,
+        image: &[u8],
+        scanned: &Scanned,
+        extent: Extent,
+    ) {
+        let Damage { gaps, bytes, commits } = scanned.damage;
+        let what = format!("{commits} commits are not as they were written");
+        if gaps <= self.store.superblock.accepted.runs(segment, scanned.generation) {
+            let notes = &mut self.report.notes;
+            if notes.len() < NAMED_MAX {
+                notes
+                    .push(format!("segment {segment}: {what}; a start has told of it and went on"));
+            }
+            return;
+        }
+        let place =
+            Place { identity: self.store.identity, segment, generation: scanned.generation };
+        let was_cut = matches!(extent, Extent::Exactly(_));
+        let summarized = !was_cut && Summary::decode(image, &place, image.len()).is_some();
+        self.report.damaged.push(Damaged {
+            records: gaps.into(),
+            met_at_start: !summarized,
+            ..damaged(segment, bytes.into(), what)
+        });
+    }
+
+    /// The greatest commit with a trailer in a segment whose header is gone, of the last use of it that is
+    /// known of, or of the next one.
+    fn newest_trailer(&self, segment: SegmentNumber, image: &[u8], known: u32) -> Option<u64> {
+        let next = self.store.superblock.generation_floor.max(known + 1);
+        let seed = self.store.identity.checksum_seed;
+        let trailers = [known, next].into_iter().flat_map(|generation| {
+            let seed = larder_log::format::SegmentSeed::new(seed, segment, generation);
+            let places = (0..image.len()).step_by(8);
+            places.filter_map(move |at| Trailer::find(&image[at..], generation, seed))
+        });
+        trailers.map(|found| found.trailer.commit).max()
+    }
+
+    /// A segment whose header cannot be read was being written, unless something in it was durable.
+    fn judge_headless(&mut self, segment: SegmentNumber, newest: Option<u64>) {
+        let bytes = self.store.segment_size().into();
+        if newest.is_some_and(|newest| newest < self.greatest) {
+            let what = "its header is damaged and nothing else names it".to_owned();
+            self.report.damaged.push(damaged(segment, bytes, what));
+        } else {
+            self.report.torn.push(Torn { segment, at: 0, bytes });
+        }
+    }
+
     /// Reads a jumbo, and learns from its end.
-    fn read_jumbo(&mut self, segment: SegmentNumber, header: Header) -> Option<LargeItem> {
+    fn read_jumbo(
+        &mut self,
+        segment: SegmentNumber,
+        header: Header,
+        dead: bool,
+    ) -> Option<LargeItem> {
         let piece = |index| self.parts.get(&(segment, header.generation, index)).copied();
         let superblock = &self.store.superblock;
         let mut version = None;
@@ -404,7 +480,7 @@ impl<'a> Survey<'a> {
                 hash: checksum64(jumbo.key, superblock.hash_seed),
                 seq: fields.seq,
                 bytes: jumbo.record_bytes as u64,
-                alive: fields.seq >= superblock.fence && !expired,
+                alive: fields.seq >= superblock.fence && !expired && !dead,
             });
         });
         let state = match state {
@@ -417,11 +493,11 @@ impl<'a> Survey<'a> {
         if let JumboState::Whole(trailer) | JumboState::WrongValue(trailer) = &state {
             self.learn(trailer.commit, trailer.durable);
         }
-        Some(LargeItem { header, state, version })
+        Some(LargeItem { header, state, version, dead })
     }
 
     fn judge_jumbo(&mut self, item: LargeItem) {
-        let LargeItem { header, state, version } = item;
+        let LargeItem { header, state, version, dead } = item;
         let segment = header.segment;
         let parts = header.jumbo.map_or(1, |jumbo| jumbo.parts);
         let (what, commit) = match state {
@@ -438,6 +514,8 @@ impl<'a> Survey<'a> {
                 return;
             }
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
+            // Nobody needs its value, and a start does not read it.
+            JumboState::WrongValue(_) if dead => return,
             JumboState::WrongValue(trailer) => {
                 ("the value of a large item is damaged".to_owned(), Some(trailer.commit))
             }
@@ -450,7 +528,7 @@ impl<'a> Survey<'a> {
                 None => self.has_gone_on(&header),
             };
         if was_durable {
-            self.report.damaged.push(Damaged { segment, bytes, records: 1, what });
+            self.report.damaged.push(Damaged { records: 1, ..damaged(segment, bytes, what) });
         } else {
             self.report.torn.push(Torn { segment, at: 0, bytes });
         }
@@ -484,6 +562,11 @@ impl<'a> Survey<'a> {
         report.conclude();
         self.report
     }
+}
+
+/// Damage that a start meets, without a record that is known to be lost.
+fn damaged(segment: SegmentNumber, bytes: u64, what: String) -> Damaged {
+    Damaged { segment, bytes, records: 0, what, met_at_start: true }
 }
 
 /// What a segment's own meta says about its end.

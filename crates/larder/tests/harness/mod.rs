@@ -5,9 +5,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_larder");
 /// How long a test waits for what must happen.
@@ -111,4 +111,72 @@ pub(crate) fn ask(client: &mut TcpStream, request: &str, expected: &str) {
     let mut reply = vec![0; expected.len()];
     client.read_exact(&mut reply).expect("it answers");
     assert_eq!(String::from_utf8_lossy(&reply), expected, "{request}");
+}
+
+/// A server that serves.
+pub(crate) struct Server {
+    pub(crate) process: Process,
+    pub(crate) address: String,
+    /// Its line about what it found.
+    pub(crate) recovered: String,
+}
+
+impl Server {
+    pub(crate) fn start(store: &Path, more: &[&str]) -> Server {
+        let mut command = serve();
+        command.arg("--store").arg(format!("{}:64MB", store.display())).args(more);
+        Server::spawn(&mut command)
+    }
+
+    /// With flags that name a store.
+    pub(crate) fn spawn(command: &mut Command) -> Server {
+        let mut process = Process::spawn(command);
+        let recovered = process.event("recovered");
+        let listening = process.event("listening");
+        let address = listening.rsplit_once("address=").expect("it says where").1.to_owned();
+        process.event("serving");
+        Server { process, address, recovered }
+    }
+
+    pub(crate) fn ask(&self, request: &str, expected: &str) {
+        ask(&mut connect(&self.address), request, expected);
+    }
+
+    pub(crate) fn stats(&self, group: &str) -> String {
+        let mut client = connect(&self.address);
+        client.write_all(format!("stats{group}\r\n").as_bytes()).expect("it reads");
+        let mut lines = BufReader::new(client);
+        let mut reply = String::new();
+        while !reply.ends_with("END\r\n") {
+            assert!(lines.read_line(&mut reply).expect("it answers") > 0, "{reply}");
+        }
+        reply
+    }
+
+    pub(crate) fn stat(&self, name: &str) -> String {
+        let stats = self.stats("");
+        let row = format!("STAT {name} ");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&row));
+        line.unwrap_or_else(|| panic!("no {name} in {stats}")).to_owned()
+    }
+
+    /// Waits until nothing would be lost by a crash.
+    pub(crate) fn until_durable(&self) {
+        let begun = Instant::now();
+        while self.stat("larder_unsynced_bytes") != "0" {
+            assert!(begun.elapsed() < PATIENCE, "it is never durable");
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.process.child.kill().expect("it runs");
+        self.process.child.wait().expect("it ends");
+    }
+
+    pub(crate) fn stop(self) {
+        self.process.signal("-TERM");
+        let (code, log) = self.process.end();
+        assert_eq!(code, Some(0), "{log}");
+    }
 }

@@ -5,6 +5,7 @@
 //! may be anything. A structure is believed only if its checksum says that this store wrote it, for
 //! this segment, in this use of the segment.
 
+pub mod accepted;
 mod bytes;
 pub mod checksum;
 pub mod content;
@@ -22,6 +23,7 @@ pub mod tail;
 mod tests;
 pub mod tier;
 
+pub use accepted::Accepted;
 pub use checksum::{
     Identity, SegmentSeed, ValueHasher, key_hash, record_checksum, record_is_intact, seal_record,
     value_hash,

@@ -93,6 +93,9 @@ pub struct Scanned {
     pub damage: Damage,
     /// How the segment ends.
     pub ending: Ending,
+    /// The commit that does not count, and where it would end, if its trailer can be recognised: a commit
+    /// elsewhere may prove that it was durable.
+    pub torn: Option<(u64, u32)>,
 }
 
 /// Scans the image of a segment that is not a jumbo. `visit` gets the offset of every item and
@@ -129,6 +132,7 @@ pub fn segment<'a>(
         durable: Default::default(),
         damage: Damage::default(),
         ending: Ending::Open,
+        torn: None,
     };
     let seed = SegmentSeed::new(expect.identity.checksum_seed, expect.segment, generation);
     let ends_at_limit = matches!(expect.extent, Extent::Exactly(_));
@@ -166,6 +170,9 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
             }
             let next = self.next_trailer(at, self.scanned.last_commit);
             if !self.was_durable(at, next.as_ref()) {
+                self.scanned.torn = next
+                    .as_ref()
+                    .map(|(trailer, end)| (trailer.commit, (end + TRAILER_BYTES) as u32));
                 return self.torn(at, next.map(|(_, end)| end));
             }
             self.scanned.damage.commits += 1;

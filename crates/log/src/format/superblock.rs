@@ -4,6 +4,7 @@
 //! judged and no older one: a program that does not understand it must not go on from before it.
 
 use super::BLOCK;
+use super::accepted::{ACCEPTED_BYTES, Accepted};
 use super::bytes::{all_zero, get, put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
 use super::geometry::Geometry;
@@ -28,6 +29,10 @@ const TIERS: u64 = 2;
 /// The incompatible feature of a store whose contents were discarded once.
 const RENEWED: u64 = 4;
 const FAST_SEGMENTS: usize = 3008;
+const CLOCK: usize = 3012;
+const ACCEPTED: usize = 3016;
+
+const _: () = assert!(ACCEPTED + ACCEPTED_BYTES <= CHECKSUM);
 
 /// A store's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +75,10 @@ pub struct Superblock {
     pub fast_segments: u32,
     /// What it held was discarded, and lies there still: what is written since names the secret, too.
     pub renewed: bool,
+    /// The greatest Unix second that the store has served at; no clock of it is ever behind that.
+    pub clock: u32,
+    /// Damage that a start has told of and gone on without.
+    pub accepted: Accepted,
 }
 
 /// Why a superblock cannot be used.
@@ -185,6 +194,8 @@ impl Superblock {
             lanes: Lanes::alone(store_id),
             fast_segments: 0,
             renewed: false,
+            clock: 0,
+            accepted: Accepted::default(),
         }
     }
 
@@ -237,6 +248,8 @@ impl Superblock {
         put(into, 136, self.image_bytes.to_le_bytes());
         self.lanes.encode(into);
         put(into, FAST_SEGMENTS, self.fast_segments.to_le_bytes());
+        put(into, CLOCK, self.clock.to_le_bytes());
+        self.accepted.encode(into, ACCEPTED);
         let checksum = checksum64(&into[..CHECKSUM], 0);
         put(into, CHECKSUM, checksum.to_le_bytes());
     }
@@ -288,6 +301,8 @@ impl Superblock {
             lanes: Lanes::decode(copy, store_id).ok_or(SuperblockError::Damaged)?,
             fast_segments: if has_lower { u32_at(copy, FAST_SEGMENTS) } else { 0 },
             renewed: u64_at(copy, 40) & RENEWED != 0,
+            clock: u32_at(copy, CLOCK),
+            accepted: Accepted::decode(copy, ACCEPTED),
         };
         let possible = superblock.seq_limit <= MAX_SEQ
             && superblock.fence <= MAX_SEQ + 1

@@ -234,6 +234,7 @@ fn connection_metrics(source: &Source, page: &mut Page) {
         ),
         ("connections_yielded_total", "Turns given to other connections.", net.yields),
         ("accept_errors_total", "Failed accepts.", net.accept_errors),
+        ("http_connections_total", "Connections of the data port that spoke HTTP.", net.http),
         ("read_bytes_total", "Bytes received.", net.bytes_read),
         ("written_bytes_total", "Bytes sent.", net.bytes_written),
         ("reads_total", "Completed reads of sockets.", net.reads),

@@ -5,7 +5,7 @@
 use std::fmt::{self, Write};
 
 use larder_disk::{Glance, OpenError};
-use larder_engine::Content;
+use larder_engine::{Content, LABEL_AREA, StoreError};
 
 use super::StartError;
 use crate::settings::{LanePaths, Settings, StorePath};
@@ -87,10 +87,27 @@ pub(super) fn check(settings: &Settings) -> Result<(), StartError> {
     let lanes = settings.lanes();
     let mut wrong = lanes.iter().find_map(|lane| wrong_fast(&given, lane));
     wrong = wrong.or_else(|| lanes.iter().find_map(|lane| wrong_lower(&given, lane)));
-    match wrong {
-        Some(what) => {
-            let instead = Some(command_line(&given));
-            Err(StartError::Misplaced(Misplaced { what, instead }))
+    if let Some(what) = wrong {
+        let instead = Some(command_line(&given));
+        return Err(StartError::Misplaced(Misplaced { what, instead }));
+    }
+    lanes.iter().try_for_each(|lane| check_size(&given, lane))
+}
+
+/// Checks that no device has become smaller than what lies on it: growing it again would hide that.
+fn check_size(given: &[Given<'_>], lane: &LanePaths<'_>) -> Result<(), StartError> {
+    let Some(fast) = find(given, lane.first) else { return Ok(()) };
+    let Content::Store(superblock) = &fast.content else { return Ok(()) };
+    let all = superblock.geometry.total_bytes();
+    let border = superblock.fast_part().map_or(all, |part| part.total_bytes());
+    let mut parts = vec![(fast, border)];
+    if let Some(lower) = lane.lower.and_then(|lower| find(given, lower)).filter(|_| border < all) {
+        parts.push((lower, all - border + LABEL_AREA));
+    }
+    match parts.into_iter().find(|(part, needed)| part.glance.length < *needed) {
+        Some((part, needed)) => {
+            let error = StoreError::Shrunk { needed };
+            Err(StartError::Recovery { store: part.name(), error })
         }
         None => Ok(()),
     }

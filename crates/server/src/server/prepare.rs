@@ -1,7 +1,8 @@
 //! What a server needs from the machine before it can run: limits, listeners, files, and in the end
 //! fewer rights. The order is the caller's: listeners and files may need the rights that go.
 
-use std::io;
+use std::fs::{File, TryLockError};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -151,12 +152,45 @@ pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpList
     }
 }
 
-pub(super) fn write_pidfile(settings: &Settings) -> Result<Option<PathBuf>, StartError> {
-    let Some(path) = &settings.pidfile else { return Ok(None) };
-    let path = std::path::absolute(path).map_err(system("find the current directory"))?;
-    std::fs::write(&path, format!("{}\n", std::process::id()))
-        .map_err(system(format!("write --pidfile {}", path.display())))?;
-    Ok(Some(path))
+/// The file with the process number. It is locked as long as the process lives, so that the file of a
+/// server that runs is told from one that a killed server left, whoever has its number now.
+#[derive(Debug)]
+pub(super) struct Pidfile {
+    path: PathBuf,
+    /// Holds the lock. What is no file of its own is not kept open: its reader waits for the end.
+    _lock: Option<File>,
+}
+
+impl Pidfile {
+    pub(super) fn write(settings: &Settings) -> Result<Option<Pidfile>, StartError> {
+        let Some(path) = &settings.pidfile else { return Ok(None) };
+        let path = std::path::absolute(path).map_err(system("find the current directory"))?;
+        let doing = || format!("write --pidfile {}", path.display());
+        let open = File::options().write(true).create(true).truncate(false).open(&path);
+        let mut file = open.map_err(system(doing()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let number = std::fs::read_to_string(&path).unwrap_or_default();
+                let why = format!(
+                    "process {} runs and has it: stop that one, or give another --pidfile",
+                    number.trim()
+                );
+                return Err(system(doing())(io::Error::other(why)));
+            }
+            Err(TryLockError::Error(error)) => return Err(system(doing())(error)),
+        }
+        let is_file = file.metadata().is_ok_and(|found| found.is_file());
+        let cut = if is_file { file.set_len(0) } else { Ok(()) };
+        let written = cut.and_then(|()| writeln!(file, "{}", std::process::id()));
+        written.map_err(system(doing()))?;
+        Ok(Some(Pidfile { path, _lock: is_file.then_some(file) }))
+    }
+
+    pub(super) fn remove(self) {
+        // After a change of user it may not be ours to remove; the next start overwrites it.
+        let _ = std::fs::remove_file(self.path);
+    }
 }
 
 /// Test harnesses of memcached's wait for this file. Written aside and renamed, so that whoever

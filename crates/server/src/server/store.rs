@@ -2,13 +2,11 @@
 //! rights, recovered before any client may connect, watched while it is used, closed at the end.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use larder_disk::FileDevice;
 use larder_engine::{
-    Content, Engine, Health, LaneState, LowerDevice, MonotonicClock, OpenError, Progress, Session,
+    Content, Durability, Engine, Health, LowerDevice, MonotonicClock, OpenError, Progress, Session,
     StoreDevice, StoreOptions,
 };
 use tracing::{error, info, warn};
@@ -19,7 +17,7 @@ use crate::clock::{Clock, random_seed};
 use crate::net;
 use crate::settings::{Settings, StorePath};
 
-/// How often the log hears of a long recovery, and how soon of a store that fails.
+/// How often the log hears of a long recovery.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Opens what `--store` names, for this process alone.
@@ -111,6 +109,11 @@ impl<'a> Teller<'a> {
     }
 }
 
+/// Bytes of all devices.
+pub(super) fn capacity(engine: &Engine) -> u64 {
+    engine.lanes().iter().map(|lane| lane.capacity).sum()
+}
+
 /// Says what was found.
 pub(super) fn report(engine: &Engine, settings: &Settings) {
     let Some(recovered) = engine.recovered() else { return };
@@ -120,12 +123,28 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
             reason = "it was in use without durability, and its server did not end cleanly",
         );
     }
+    if recovered.created {
+        info!(event = "store_created", store = settings.show_store(), bytes = capacity(engine));
+    } else if !recovered.clean && !recovered.discarded {
+        let missing = match settings.durability() {
+            Durability::Sync => "nothing that was acknowledged with --durability sync".to_owned(),
+            _ => "what was acknowledged within the last --sync-interval before the end".to_owned(),
+        };
+        warn!(event = "unclean_stop", may_be_missing = missing);
+    }
     if recovered.damaged_records > 0 || recovered.damaged_segments > 0 {
         error!(
             event = "store_damaged",
             records_lost_at_least = recovered.damaged_records,
             segments_unreadable = recovered.damaged_segments,
             advice = "restore what must not be missing; the rest is served",
+        );
+    }
+    if recovered.unremembered {
+        warn!(
+            event = "damage_not_remembered",
+            reason = "the store remembers damage in 128 segments, and there is more",
+            advice = "the next start after a crash finds it again: let it evict or accept damage",
         );
     }
     let lanes = engine.lanes();
@@ -146,6 +165,7 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
         segments = recovered.segments,
         torn_bytes = recovered.dropped_bytes,
         damaged_records = recovered.damaged_records,
+        accepted_records = recovered.accepted_records,
         created = recovered.created,
         clean = recovered.clean,
         from_image = recovered.from_image,
@@ -181,77 +201,5 @@ pub(crate) fn failure(engine: &Engine) -> Option<String> {
     match engine.health() {
         Health::Good => None,
         Health::Failing { reason } => Some(reason),
-    }
-}
-
-/// Puts into the log when a store begins to fail and when it has healed, and how keys move between its
-/// devices.
-#[derive(Debug)]
-pub(super) struct Watch {
-    end: Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl Watch {
-    /// Watches on a thread of its own.
-    pub(super) fn start(engine: Arc<Engine>) -> std::io::Result<Watch> {
-        let (end, ended) = mpsc::channel();
-        let watch = move || {
-            let mut failing: Option<Instant> = None;
-            let mut moves = Moves::default();
-            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                match (failure(&engine), failing) {
-                    (Some(reason), None) => {
-                        error!(event = "store_failing", reason, writes = "refused");
-                        failing = Some(Instant::now());
-                    }
-                    (None, Some(since)) => {
-                        info!(event = "store_healed", after_s = since.elapsed().as_secs());
-                        failing = None;
-                    }
-                    _ => {}
-                }
-                moves.look_at(engine.lanes());
-            }
-        };
-        let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(watch)?;
-        Ok(Watch { end, thread })
-    }
-
-    pub(super) fn stop(self) {
-        // If nobody hears it the thread has ended already.
-        let _ = self.end.send(());
-        let _ = self.thread.join();
-    }
-}
-
-/// What the log was told of keys that move between devices.
-#[derive(Debug, Default)]
-struct Moves {
-    lanes: Vec<LaneState>,
-    moving: bool,
-}
-
-impl Moves {
-    fn look_at(&mut self, lanes: Vec<LaneState>) {
-        let before = std::mem::replace(&mut self.lanes, lanes);
-        let shares = |lanes: &[LaneState]| lanes.iter().map(|l| l.partitions).collect::<Vec<_>>();
-        let moving = !before.is_empty() && shares(&before) != shares(&self.lanes);
-        if moving || self.moving {
-            let shares: Vec<String> =
-                self.lanes.iter().map(|l| format!("{}:{}", l.name, l.partitions)).collect();
-            let event = if moving { "keys_moving" } else { "keys_moved" };
-            info!(event, shares_of_4096 = shares.join(" "));
-        }
-        self.moving = moving;
-        for lane in self.lanes.iter().filter(|lane| lane.drained) {
-            if before.iter().any(|other| other.number == lane.number && !other.drained) {
-                info!(
-                    event = "device_drained",
-                    device = lane.name,
-                    advice = "take it out of --store"
-                );
-            }
-        }
     }
 }

@@ -18,6 +18,7 @@ pub use listen::ListenAddress;
 pub use load::{Environment, check_refused, command, from_matches, memcached_command};
 pub(crate) use store::durability_name;
 pub use store::{LanePaths, StorePath};
+pub(crate) use values::when_full_name;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -177,6 +178,8 @@ pub struct Settings {
     pub log_level: LogLevel,
     /// The form of log lines.
     pub log_format: LogFormat,
+    /// Where log lines go; to the standard error output if not.
+    pub log_file: Option<PathBuf>,
     /// How long a graceful stop waits for commands in flight.
     pub drain_timeout: Duration,
     /// Run in the background.
@@ -240,6 +243,7 @@ impl Default for Settings {
             verbosity: 0,
             log_level: LogLevel::Info,
             log_format: LogFormat::Logfmt,
+            log_file: None,
             drain_timeout: Duration::from_secs(10),
             daemon: false,
             user: None,

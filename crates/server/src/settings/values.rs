@@ -38,6 +38,11 @@ pub(super) fn name_of<T: Copy + PartialEq>(value: T, known: &[(&str, T)]) -> Str
     known.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name).to_owned()
 }
 
+/// Its name in the settings.
+pub(crate) fn when_full_name(when_full: WhenFull) -> String {
+    name_of(when_full, WHEN_FULL)
+}
+
 pub(super) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if number > 0 => Ok(number),

@@ -41,6 +41,8 @@ pub struct Source {
     pub(crate) workers: AtomicUsize,
     /// No new connections are taken.
     pub(crate) draining: AtomicBool,
+    /// Writes were refused in the last seconds, for want of room.
+    refusing: AtomicBool,
     /// Set when the context exists, which holds this as its hooks.
     context: OnceLock<Weak<ServerContext>>,
     /// How records that are not in memory are read.
@@ -64,6 +66,8 @@ pub(crate) struct NetTotals {
     pub(crate) idle_closed: u64,
     pub(crate) refused_buffers: u64,
     pub(crate) accept_errors: u64,
+    /// Connections that spoke HTTP.
+    pub(crate) http: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
     pub(crate) reads: u64,
@@ -94,6 +98,7 @@ impl NetTotals {
             (&mut self.idle_closed, earlier.idle_closed),
             (&mut self.refused_buffers, earlier.refused_buffers),
             (&mut self.accept_errors, earlier.accept_errors),
+            (&mut self.http, earlier.http),
             (&mut self.bytes_read, earlier.bytes_read),
             (&mut self.bytes_written, earlier.bytes_written),
             (&mut self.reads, earlier.reads),
@@ -130,6 +135,7 @@ impl Source {
             stopper,
             workers: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
+            refusing: AtomicBool::new(false),
             context: OnceLock::new(),
             flash_io: OnceLock::new(),
             baseline: Mutex::default(),
@@ -210,6 +216,7 @@ impl Source {
             totals.turns += counters.turns.get();
             totals.buffer_bytes += counters.buffer_bytes.get();
         }
+        totals.http = self.registry.http();
         totals.commands = self.context().map(|context| context.counters()).unwrap_or_default();
         totals
     }
@@ -228,8 +235,14 @@ impl Source {
         // Reads go on, but who sends writes should know.
         match store::failure(&self.engine) {
             Some(reason) => Err(format!("the store refuses writes: {reason}").into()),
+            None if self.refusing.load(Relaxed) => Err("full: writes are refused".into()),
             None => Ok(()),
         }
+    }
+
+    /// Notes whether writes are refused for want of room.
+    pub(crate) fn note_refusing(&self, refusing: bool) {
+        self.refusing.store(refusing, Relaxed);
     }
 
     /// Calls `row` for every row of a group; the empty name is the general group. False, without

@@ -35,6 +35,8 @@ fn a_superblock() -> Superblock {
         lanes: Lanes::alone(0x1111_2222_3333_4444_5555_6666_7777_8888),
         fast_segments: 0,
         renewed: false,
+        clock: 0,
+        accepted: Accepted::default(),
     }
 }
 
@@ -70,6 +72,17 @@ fn the_newest_whole_superblock_counts() {
     };
     assert_eq!(superblock::choose([&torn, &torn_too]), Err(SuperblockError::Damaged));
     assert_eq!(superblock::choose([&[0; BLOCK], &torn_too]), Err(SuperblockError::Empty));
+}
+
+#[test]
+fn the_clock_and_accepted_damage_stand_where_the_document_says() {
+    let mut superblock = Superblock { clock: 0x0102_0304, ..a_superblock() };
+    assert!(superblock.accepted.accept(5, 6, 7));
+    let bytes = encoded(&superblock);
+    assert_eq!(bytes[3012..3016], [4, 3, 2, 1]);
+    assert_eq!(bytes[3016..3024], [5, 0, 0, 6, 0, 0, 0, 7]);
+    assert_eq!(bytes[3024..4088], [0; 1064]);
+    assert_eq!(Superblock::decode(&bytes), Ok(superblock));
 }
 
 #[test]
@@ -387,6 +400,8 @@ proptest! {
             lanes: Lanes::alone(ids.2),
             fast_segments: fast % (shape.1 + 1),
             renewed: fast % 2 == 1,
+            clock: fast ^ 7,
+            accepted: Accepted::default(),
         };
         prop_assert_eq!(Superblock::decode(&encoded(&superblock)), Ok(superblock));
     }

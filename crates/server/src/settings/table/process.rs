@@ -123,6 +123,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         choice!(log_level, LOG_LEVELS),
     ),
     setting(
+        "log-file",
+        None,
+        Value("FILE"),
+        Log,
+        "File to append the log to, in place of stderr; opened again on SIGHUP",
+        field!(log_file, path, |s| show_path(s.log_file.as_ref())),
+    ),
+    setting(
         "log-format",
         None,
         Value("logfmt|json"),

@@ -1,0 +1,218 @@
+//! What the log is told of while the server runs: each thing that goes wrong in one line with a count and
+//! what to do, and not again before some time has passed. A thread of its own looks at the counters, so
+//! that no worker ever writes to a log that is slow.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use larder_engine::{LaneState, Totals};
+use tracing::{error, info, warn};
+
+use super::store;
+use crate::stats::{NetTotals, Source};
+
+/// How soon the log hears of something.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long it hears no more of the same.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long after a refused write the server counts as one that refuses writes.
+const REFUSING: Duration = Duration::from_secs(5);
+
+/// Watches over a server on a thread of its own.
+#[derive(Debug)]
+pub(super) struct Watch {
+    end: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Watch {
+    pub(super) fn start(source: Arc<Source>) -> std::io::Result<Watch> {
+        let (end, ended) = mpsc::channel();
+        let watch = move || {
+            let mut watcher = Watcher::default();
+            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                watcher.look_at(&source, Instant::now());
+            }
+            watcher.look_at(&source, Instant::now());
+        };
+        let thread = std::thread::Builder::new().name("watch".to_owned()).spawn(watch)?;
+        Ok(Watch { end, thread })
+    }
+
+    pub(super) fn stop(self) {
+        // If nobody hears it the thread has ended already.
+        let _ = self.end.send(());
+        let _ = self.thread.join();
+    }
+}
+
+/// What the log knows.
+#[derive(Default)]
+struct Watcher {
+    failing: Option<Instant>,
+    moves: Moves,
+    trouble: Vec<Trouble>,
+    refused: u64,
+    refused_at: Option<Instant>,
+}
+
+impl Watcher {
+    fn look_at(&mut self, source: &Source, now: Instant) {
+        let (totals, net) = (source.engine.totals(), source.net_totals_ever());
+        if self.trouble.is_empty() {
+            self.trouble = KINDS.iter().map(Trouble::new).collect();
+        }
+        for trouble in &mut self.trouble {
+            if let Some(count) = trouble.news(&totals, &net, now) {
+                let Kind { event, advice, .. } = *trouble.kind;
+                warn!(event, count, advice);
+            }
+        }
+        if std::mem::replace(&mut self.refused, totals.store_no_memory) != totals.store_no_memory {
+            self.refused_at = Some(now);
+        }
+        let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
+        source.note_refusing(refuses);
+        if source.settings().has_store() {
+            self.look_at_store(source);
+        }
+    }
+
+    fn look_at_store(&mut self, source: &Source) {
+        match (store::failure(&source.engine), self.failing) {
+            (Some(reason), None) => {
+                error!(event = "store_failing", reason, writes = "refused");
+                self.failing = Some(Instant::now());
+            }
+            (None, Some(since)) => {
+                info!(event = "store_healed", after_s = since.elapsed().as_secs());
+                self.failing = None;
+            }
+            _ => {}
+        }
+        self.moves.look_at(source.engine.lanes());
+    }
+}
+
+/// Something that goes wrong for clients and is counted.
+struct Kind {
+    event: &'static str,
+    advice: &'static str,
+    count: fn(&Totals, &NetTotals) -> u64,
+}
+
+const KINDS: &[Kind] = &[
+    Kind {
+        event: "writes_refused",
+        advice: "there is no room: raise --memory, or the size of --store if there is one, delete items, \
+                 or let --when-full evict",
+        count: |totals, _| totals.store_no_memory,
+    },
+    Kind {
+        event: "items_too_large",
+        advice: "raise --max-item-size, or store less under one key",
+        count: |totals, _| totals.store_too_large,
+    },
+    Kind {
+        event: "connections_rejected",
+        advice: "raise --max-connections, or have clients share connections",
+        count: |_, net| net.rejected,
+    },
+    Kind {
+        event: "accepts_failed",
+        advice: "the process has no descriptor or memory left for a connection: raise the limit of open \
+                 files (ulimit -n, LimitNOFILE=) or lower --max-connections",
+        count: |_, net| net.accept_errors,
+    },
+    Kind {
+        event: "buffers_refused",
+        advice: "connections were closed for want of memory for their buffers: raise --memory, or have \
+                 clients read their replies",
+        count: |_, net| net.refused_buffers,
+    },
+    Kind {
+        event: "http_on_data_port",
+        advice: "a browser, proxy or health check speaks HTTP to the data port: point it at --admin",
+        count: |_, net| net.http,
+    },
+];
+
+/// How far the log knows of one kind of trouble.
+struct Trouble {
+    kind: &'static Kind,
+    told: u64,
+    told_at: Option<Instant>,
+}
+
+impl Trouble {
+    fn new(kind: &'static Kind) -> Trouble {
+        Trouble { kind, told: 0, told_at: None }
+    }
+
+    /// How often it has happened since it was last told, if it is to be told now.
+    fn news(&mut self, totals: &Totals, net: &NetTotals, now: Instant) -> Option<u64> {
+        let count = (self.kind.count)(totals, net);
+        let silent = self.told_at.is_some_and(|at| now.duration_since(at) < SILENCE);
+        if count == self.told || silent {
+            return None;
+        }
+        self.told_at = Some(now);
+        Some(count.wrapping_sub(std::mem::replace(&mut self.told, count)))
+    }
+}
+
+/// What the log was told of keys that move between devices.
+#[derive(Debug, Default)]
+struct Moves {
+    lanes: Vec<LaneState>,
+    moving: bool,
+}
+
+impl Moves {
+    fn look_at(&mut self, lanes: Vec<LaneState>) {
+        let before = std::mem::replace(&mut self.lanes, lanes);
+        let shares = |lanes: &[LaneState]| lanes.iter().map(|l| l.partitions).collect::<Vec<_>>();
+        let moving = !before.is_empty() && shares(&before) != shares(&self.lanes);
+        if moving || self.moving {
+            let shares: Vec<String> =
+                self.lanes.iter().map(|l| format!("{}:{}", l.name, l.partitions)).collect();
+            let event = if moving { "keys_moving" } else { "keys_moved" };
+            info!(event, shares_of_4096 = shares.join(" "));
+        }
+        self.moving = moving;
+        for lane in self.lanes.iter().filter(|lane| lane.drained) {
+            if before.iter().any(|other| other.number == lane.number && !other.drained) {
+                info!(
+                    event = "device_drained",
+                    device = lane.name,
+                    advice = "take it out of --store"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_at_once_and_then_once_in_a_while() {
+        let mut trouble = Trouble::new(&KINDS[0]);
+        let start = Instant::now();
+        let refused = |count| Totals { store_no_memory: count, ..Totals::default() };
+        let mut news = |count, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            trouble.news(&refused(count), &NetTotals::default(), now)
+        };
+        assert_eq!(news(0, 0), None);
+        assert_eq!(news(3, 1), Some(3));
+        assert_eq!(news(3000, 2), None);
+        assert_eq!(news(3001, 60), None);
+        assert_eq!(news(3001, 61), Some(2998));
+        assert_eq!(news(3001, 200), None);
+        assert_eq!(news(3002, 201), Some(1));
+    }
+}
