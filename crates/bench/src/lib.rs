@@ -8,6 +8,7 @@ mod commands;
 mod error;
 mod generator;
 pub mod hostile;
+mod interrupt;
 mod launch;
 pub mod machine;
 mod plot;

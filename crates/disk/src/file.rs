@@ -99,6 +99,11 @@ impl FileDevice {
         &self.path
     }
 
+    /// Whether the file lies in memory, and goes with the machine's next restart.
+    pub fn is_in_memory(&self) -> bool {
+        kernel::is_in_memory(&self.file)
+    }
+
     /// Whether the file was created, or was empty. A block device never is.
     pub fn is_new(&self) -> bool {
         self.is_new

@@ -89,7 +89,7 @@ pub struct LowerDevice {
 
 impl StoreDevice {
     /// The bytes of all its devices.
-    pub(crate) fn capacity(&self) -> u64 {
+    pub fn capacity(&self) -> u64 {
         self.device.size() + self.lower.as_ref().map_or(0, |lower| lower.device.size())
     }
 }

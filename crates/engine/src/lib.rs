@@ -37,8 +37,8 @@ pub use expiry::{Expiry, UnixSeconds};
 pub use item::{Item, KeptValue, Listed};
 pub use key::Key;
 pub use lane::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
-pub use larder_log::format::Content;
 pub use larder_log::format::tier::LABEL_AREA;
+pub use larder_log::format::{Content, MAX_LANES};
 #[cfg(feature = "breakable")]
 pub use larder_log::rule;
 pub use large::LargeValue;

@@ -32,6 +32,10 @@ fn main() -> ExitCode {
         Err(error) => return explain(&error),
     };
     match matches.subcommand() {
+        Some(("serve", matches)) if matches.get_flag(settings::SHORT_HELP) => {
+            terminal::say(format_args!("{}", settings::short_help()));
+            said()
+        }
         Some(("serve", matches)) => serve(Flavor::Larder, matches),
         Some(("bench", matches)) => bench(matches),
         Some(("check", matches)) => check::run(matches),

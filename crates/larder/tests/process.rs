@@ -404,3 +404,83 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("cannot write --log-file"), "{text}");
 }
+
+#[test]
+fn the_soft_limit_of_open_files_is_raised_and_one_that_is_too_low_is_said() {
+    let mut command = Command::new("sh");
+    let script = "ulimit -S -n 40; exec \"$0\" serve -l 127.0.0.1:0 --admin off -t 2";
+    let mut process = Process::spawn(command.args(["-c", script, BINARY]));
+    process.event("serving");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", process.child.id()));
+    let limits = limits.expect("it runs");
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let numbers: Vec<&str> = line.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{line}");
+    drop(process);
+
+    // Root may raise the hard limit, too.
+    let mut command = Command::new("sh");
+    let script = "ulimit -n 64; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
+                  \"$0\" serve -l 127.0.0.1:0 --admin off -t 2";
+    let (code, log) = Process::spawn(command.args(["-c", script, BINARY])).end();
+    assert_eq!(code, Some(3), "{log}");
+    assert!(log.contains("limit of open files") && log.contains("ulimit -n"), "{log}");
+}
+
+#[test]
+fn what_is_unwise_is_warned_of() {
+    let folder = Folder::new("unwise");
+    let store = format!("{}:4MB", folder.0.join("store").display());
+    let mut process = Process::spawn(serve().args(["--store", &store, "--memory", "32MB"]));
+    assert!(process.event("store_smaller_than_memory").contains("memory=33554432"));
+    process.event("serving");
+    process.signal("-TERM");
+    assert_eq!(process.end().0, Some(0));
+    let mut process = Process::spawn(serve().args(["--store", &store, "--forget", "7"]));
+    assert!(process.event("nothing_to_forget").contains("lane=7"));
+
+    let mut process = Process::spawn(serve().args(["--memory", "9000GB"]));
+    assert!(process.event("memory_exceeds_machine").contains("machine="));
+
+    let shared = std::path::Path::new("/dev/shm");
+    let mounts = fs::read_to_string("/proc/mounts").expect("it is there");
+    if mounts.lines().any(|line| line.contains(" /dev/shm tmpfs ")) {
+        let path = shared.join(format!("larder-unwise-{}", std::process::id()));
+        let store = format!("{}:4MB", path.display());
+        let mut process = Process::spawn(serve().args(["--store", &store]));
+        let line = process.event("store_in_memory");
+        drop(process);
+        fs::remove_file(path).expect("a store");
+        assert!(line.contains("tmpfs"), "{line}");
+    }
+}
+
+#[test]
+fn a_file_of_something_else_is_no_store_to_the_check() {
+    let output = Command::new(BINARY).args(["check", "/etc/passwd"]).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(3));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("something on it that is not a store"), "{error}");
+}
+
+#[test]
+fn a_measurement_that_is_interrupted_tells_what_it_measured() {
+    let mut process = Process::spawn(&mut serve());
+    let listening = process.event("listening");
+    let address = listening.rsplit_once("address=").expect("it says where").1;
+    for signal in ["-INT", "-TERM"] {
+        let mut command = Command::new(BINARY);
+        command.args(["bench", "load", "--server", address, "--time", "3600", "--warm-up", "0"]);
+        let mut bench = Process::spawn(command.stdout(Stdio::piped()));
+        // The line about its first second.
+        let mut line = String::new();
+        bench.log.read_line(&mut line).expect("text");
+        assert!(line.contains("requests/s"), "{line}");
+        bench.signal(signal);
+        let mut summary = String::new();
+        let stdout = bench.child.stdout.as_mut().expect("it is piped");
+        stdout.read_to_string(&mut summary).expect("text");
+        assert!(summary.contains("latency") && !summary.contains("over 3600"), "{summary}");
+        assert_eq!(bench.end().0, Some(0));
+    }
+}

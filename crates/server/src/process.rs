@@ -50,19 +50,29 @@ fn set_limit(resource: libc::__rlimit_resource_t, limit: libc::rlimit) -> io::Re
     check(unsafe { libc::setrlimit(resource, &limit) })
 }
 
-/// Lets the process open at least `descriptors` files; returns how many it may.
+/// Lets the process open as many files as its hard limit allows, and at least `descriptors` if it has the
+/// right to raise that; returns how many it may.
 pub(crate) fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
     let now = limit(libc::RLIMIT_NOFILE)?;
-    if now.rlim_cur >= descriptors {
-        return Ok(now.rlim_cur);
-    }
-    let more = libc::rlimit { rlim_cur: descriptors, rlim_max: now.rlim_max.max(descriptors) };
+    let wanted = now.rlim_max.max(descriptors);
+    let more = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
     if set_limit(libc::RLIMIT_NOFILE, more).is_ok() {
-        return Ok(descriptors);
+        return Ok(wanted);
     }
     // Without the right to raise the hard limit, up to it.
     set_limit(libc::RLIMIT_NOFILE, libc::rlimit { rlim_cur: now.rlim_max, ..now })?;
     Ok(now.rlim_max)
+}
+
+/// The memory of the machine, or what a control group leaves of it to this process, in bytes; `None` where
+/// the kernel does not tell.
+pub(crate) fn machine_memory() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let info = read("/proc/meminfo");
+    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let total = line.split_whitespace().next()?.parse::<u64>().ok()? * 1024;
+    let group = read("/sys/fs/cgroup/memory.max").trim().parse::<u64>();
+    Some(group.map_or(total, |group| group.min(total)))
 }
 
 /// The shortest turn on a processor that the kernel gives.
@@ -219,9 +229,15 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_high_enough_stays() {
-        let now = limit(libc::RLIMIT_NOFILE).unwrap().rlim_cur;
-        assert_eq!(raise_file_limit(1).unwrap(), now);
+    fn the_soft_limit_of_open_files_becomes_the_hard_one() {
+        let hard = limit(libc::RLIMIT_NOFILE).unwrap().rlim_max;
+        assert_eq!(raise_file_limit(1).unwrap(), hard);
+        assert_eq!(limit(libc::RLIMIT_NOFILE).unwrap().rlim_cur, hard);
+    }
+
+    #[test]
+    fn the_machine_has_memory() {
+        assert!(machine_memory().unwrap() > 64 << 20);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `larder bench load`.
 
 use crate::complain;
+use crate::interrupt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -143,6 +144,7 @@ impl Traffic {
 
 impl Arguments {
     pub(super) fn run(self) -> Result<()> {
+        interrupt::listen()?;
         let address: Address = self.server.parse()?;
         let shape = self.traffic.shape();
         let mut load = self.traffic.load(address.clone())?;

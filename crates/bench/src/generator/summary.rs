@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::record::{Faults, Tally, VerbCount};
 use super::worker::Report;
 use super::{Load, Moment};
+use crate::interrupt::is_interrupted;
 use crate::process::Sample;
 use crate::workload::{Shape, Verb};
 use crate::{Error, Result};
@@ -218,7 +219,14 @@ impl Summary {
             let first = faults.first_wrong.unwrap_or_default();
             return Err(Error::Void(format!("{} wrong answers, the first: {first}", faults.wrong)));
         }
-        let length = load.duration.map_or(cpu as f64 / 1e9, |duration| duration.as_secs_f64());
+        let asked = load.duration.map_or(f64::MAX, |duration| duration.as_secs_f64());
+        let length = match (load.duration, is_interrupted()) {
+            (Some(_), false) => asked,
+            _ => asked.min(cpu as f64 / 1e9),
+        };
+        if is_interrupted() && length <= 0.0 {
+            return Err(Error::server("interrupted before anything was measured"));
+        }
         let total = tally.total();
         Ok(Summary {
             pacing: load.pacing.to_string(),

@@ -14,6 +14,7 @@ use super::pacing::Schedule;
 use super::poll::{Interest, Poll, Ready, exact_timers, thread_cpu};
 use super::record::{Faults, Tally};
 use super::{Load, Shared};
+use crate::interrupt::is_interrupted;
 use crate::machine;
 use crate::workload::{Source, Workload};
 use crate::{Error, Result};
@@ -154,7 +155,8 @@ impl<'a> Worker<'a> {
                 self.end_second((roll - warm) / SECOND - 1);
                 roll += SECOND;
             }
-            if give_up == u64::MAX && (now >= end || self.shared.failed.load(Relaxed)) {
+            let over = now >= end || is_interrupted() || self.shared.failed.load(Relaxed);
+            if give_up == u64::MAX && over {
                 self.budget = 0;
                 give_up = now.saturating_add(self.load.grace.as_nanos() as u64);
             }

@@ -41,6 +41,19 @@ pub(super) fn free_bytes(file: &File) -> io::Result<Option<u64>> {
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
+/// Whether the file lies in memory (tmpfs, ramfs), and goes with the machine's next restart.
+pub(super) fn is_in_memory(file: &File) -> bool {
+    const RAMFS: i64 = 0x8584_58f6;
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel fills the structure that the pointer leads to, and keeps no pointer.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call has succeeded, so the structure is filled.
+    let kind = unsafe { found.assume_init() }.f_type;
+    [libc::TMPFS_MAGIC, RAMFS].contains(&kind)
+}
+
 /// Has reads of the file answer what is on its device where nothing waits to be written. Pages that could not be
 /// written count as clean.
 pub(super) fn forget_clean_pages(file: &File) {

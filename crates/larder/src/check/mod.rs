@@ -146,6 +146,10 @@ fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
         }
         Err(error) => return Err(CheckError::Read(file, error)),
     };
+    let glance = Glance::at(&file).map_err(CheckError::Open)?;
+    if Content::of(&glance.head) == Content::Other {
+        return Err(CheckError::Superblock(file, SuperblockError::NotAStore));
+    }
     if length == Some(0) {
         return Err(CheckError::Superblock(file, SuperblockError::Empty));
     }

@@ -62,7 +62,7 @@ fn process_metrics(source: &Source, page: &mut Page) {
     page.sample("version", &labels, 1);
     page.one(
         "uptime_seconds",
-        "counter",
+        "gauge",
         "Seconds since the start.",
         source.clock.uptime().as_secs(),
     );
@@ -180,7 +180,7 @@ fn store_metrics(source: &Source, engine: &Stats, lanes: &[Stats], page: &mut Pa
         page.one(name, "counter", help, value);
     }
     lane_metrics(source, lanes, page);
-    page.head("commit_seconds", "gauge", "How long the latest commits took.");
+    page.head("commit_seconds", "summary", "How long the latest commits took.");
     for (quantile, us) in [("0.5", engine.commit_us_p50), ("0.99", engine.commit_us_p99)] {
         let labels = format!("{{quantile=\"{quantile}\"}}");
         page.sample("commit_seconds", &labels, us as f64 / 1e6);
@@ -195,7 +195,8 @@ fn lane_metrics(source: &Source, stats: &[Stats], page: &mut Page) {
     let mut each = |name, help, value: &dyn Fn(&LaneState, &Stats) -> u64| {
         page.head(name, "gauge", help);
         for (lane, stats) in lanes.iter().zip(stats) {
-            let labels = format!("{{lane=\"{}\",device={:?}}}", lane.number, lane.name);
+            let device = escaped(&lane.name);
+            let labels = format!("{{lane=\"{}\",device=\"{device}\"}}", lane.number);
             page.sample(name, &labels, value(lane, stats));
         }
     };
@@ -207,6 +208,11 @@ fn lane_metrics(source: &Source, stats: &[Stats], page: &mut Page) {
     each("lane_items", "Items of the device's keys.", &|_, stats| stats.items);
     each("lane_bytes", "Bytes of their records.", &|_, stats| stats.item_bytes);
     each("lane_capacity_bytes", "Size of the device.", &|lane, _| lane.capacity);
+}
+
+/// A label's value as the format writes it.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn connection_metrics(source: &Source, page: &mut Page) {

@@ -170,3 +170,44 @@ fn a_default_address_that_is_taken_is_no_reason_not_to_serve() {
     let error = Server::start(asked).unwrap_err().to_string();
     assert!(error.contains("choose another address with --admin, or --admin off"), "{error}");
 }
+
+/// The rules of `promtool check metrics`, which is not there on every machine.
+#[test]
+fn metrics_are_as_prometheus_wants_them() {
+    let path = std::env::temp_dir().join(format!("larder-me\"trics-{}", std::process::id()));
+    let store = StorePath { path: path.clone(), size: Some(16 << 20), tier: None };
+    let server = Server::start(Settings { store: vec![store], ..settings() }).unwrap();
+    let (code, text) = get(&server, "/metrics");
+    drop(server);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(code, 200);
+    let mut kind = ("", "");
+    let mut seen = std::collections::BTreeSet::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, words) = help.split_once(' ').unwrap_or_else(|| panic!("no help: {line}"));
+            assert!(!words.trim().is_empty(), "{line}");
+            let next = lines.next().and_then(|line| line.strip_prefix("# TYPE "));
+            kind = next.and_then(|text| text.split_once(' ')).unwrap_or_else(|| panic!("{line}"));
+            assert_eq!(kind.0, name);
+            assert!(seen.insert(name), "{name} comes twice");
+            assert!(["counter", "gauge", "summary"].contains(&kind.1), "{kind:?}");
+            assert_eq!(kind.1 == "counter", name.ends_with("_total"), "{name} is a {}", kind.1);
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(name.chars().all(plain), "{name}");
+            let units = ["_ms", "_us", "_milliseconds", "_kb", "_mb", "_kilobytes", "_minutes"];
+            let parts = ["_gauge", "_counter", "_summary", "_sum", "_count", "_bucket"];
+            let wrong = units.iter().chain(&parts).find(|part| name.ends_with(**part));
+            assert_eq!(wrong, None, "{name}");
+            continue;
+        }
+        let (sample, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        let (name, labels) = sample.split_once('{').unwrap_or((sample, "}"));
+        assert_eq!(name, kind.0, "{line}");
+        assert!(labels.ends_with('}'), "{line}");
+        assert_eq!(labels.contains("quantile="), kind.1 == "summary", "{line}");
+    }
+    assert!(text.contains("me\\\"trics"), "a label's value is escaped: {text}");
+}

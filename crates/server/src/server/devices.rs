@@ -5,6 +5,8 @@
 use std::fmt::{self, Write};
 
 use larder_disk::{Glance, OpenError};
+use tracing::warn;
+
 use larder_engine::{Content, LABEL_AREA, StoreError};
 
 use super::StartError;
@@ -83,6 +85,16 @@ pub(super) fn check(settings: &Settings) -> Result<(), StartError> {
             return Err(StartError::Store(OpenError::Foreign { path: glance.path }));
         }
         given.push(Given { store, glance, content });
+    }
+    for &lane in &settings.forget {
+        let knows = |given: &Given<'_>| match &given.content {
+            Content::Store(superblock) => superblock.lanes.is_member(lane),
+            _ => false,
+        };
+        if !given.iter().any(knows) {
+            let reason = "the store has no lane of that number, or has forgotten it";
+            warn!(event = "nothing_to_forget", lane, reason, advice = "leave --forget out");
+        }
     }
     let lanes = settings.lanes();
     let mut wrong = lanes.iter().find_map(|lane| wrong_fast(&given, lane));

@@ -15,6 +15,9 @@ use crate::net::{BindError, Endpoint, Listener};
 use crate::process;
 use crate::settings::Settings;
 
+/// A server that can have fewer connections is not worth starting.
+const MIN_CONNECTIONS: usize = 16;
+
 /// Limits of the process, as far as settings ask for them.
 pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError> {
     if settings.core_dumps {
@@ -22,13 +25,25 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     }
     let reachable = reachable_connections(settings).map_err(system("read the file limit"))?;
     if reachable < settings.max_connections {
-        if settings.is_asked("max-connections") {
+        if settings.is_asked("max-connections") || reachable < MIN_CONNECTIONS {
             let error = io::Error::other(too_few_files(reachable));
             let connections = settings.max_connections;
             return Err(system(format!("keep {connections} connections"))(error));
         }
-        warn!(event = "fewer_connections", reachable, reason = "limit of open files");
+        let asked = settings.max_connections;
+        let advice = "raise it: ulimit -n, LimitNOFILE=";
+        warn!(
+            event = "fewer_connections",
+            reachable,
+            asked,
+            reason = "limit of open files",
+            advice
+        );
         settings.max_connections = reachable;
+    }
+    if let Some(machine) = process::machine_memory().filter(|machine| settings.memory > *machine) {
+        let (memory, advice) = (settings.memory, "lower --memory, or it will be swapped or killed");
+        warn!(event = "memory_exceeds_machine", memory, machine, advice);
     }
     if let Err(error) = process::take_short_turns() {
         debug!(event = "turns_unchanged", %error);
@@ -41,7 +56,7 @@ pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
     // Beside the connections: listeners, one or two descriptors per worker, the admin page.
     let beside = 64 + 4 * settings.threads as u64;
     let allowed = process::raise_file_limit(settings.max_connections as u64 + beside)?;
-    Ok((allowed.saturating_sub(beside).max(1) as usize).min(settings.max_connections))
+    Ok((allowed.saturating_sub(beside) as usize).min(settings.max_connections))
 }
 
 /// Why there cannot be more connections than the `reachable` ones.

@@ -29,7 +29,12 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let device = FileDevice::open_checked(&store.path, store.size, is_ours);
-        device.map_err(StartError::Store).map(Arc::new)
+        let device = device.map_err(StartError::Store)?;
+        if device.is_in_memory() {
+            let (device, reason) = (device.path().display(), "it is tmpfs, which lies in memory");
+            warn!(event = "store_in_memory", %device, reason, lost = "when the machine restarts");
+        }
+        Ok(Arc::new(device))
     };
     let name = |store: &StorePath| store.path.display().to_string();
     let mut devices = Vec::new();
@@ -45,6 +50,11 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
             },
             seeds: [random_seed(), random_seed(), random_seed()],
         });
+    }
+    let bytes: u64 = devices.iter().map(StoreDevice::capacity).sum();
+    if bytes < settings.memory {
+        let (memory, advice) = (settings.memory, "the store holds all: give it more than --memory");
+        warn!(event = "store_smaller_than_memory", bytes, memory, advice);
     }
     let start = Instant::now();
     Ok(Some(StoreOptions {

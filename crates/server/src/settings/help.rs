@@ -29,19 +29,50 @@ Exit codes:
   2  the command line, the environment or the file is wrong
   3  could not start: an address is taken, memory or a permission is missing";
 
+/// The default of a setting, where it says something.
+fn default_of(setting: &Setting) -> Option<String> {
+    if !setting.is_shown() || setting.kind == Kind::Switch {
+        return None;
+    }
+    let default = match setting.key {
+        // Not the same on every machine.
+        "threads" => "the number of cores".to_owned(),
+        "durability" => "async with a store".to_owned(),
+        _ => (setting.show)(&Settings::default()),
+    };
+    (!default.is_empty()).then_some(default)
+}
+
+/// What `larder serve -h` prints: the flags that most need, on one screen of 24 lines and 80 columns.
+pub fn short_help() -> String {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for setting in table::all().filter(|setting| !setting.brief.is_empty()) {
+        let short = setting.short.map_or("    ".to_owned(), |short| format!("-{short}, "));
+        let value = match setting.kind {
+            Kind::Value(name) | Kind::List(name) => format!(" {name}"),
+            Kind::Switch | Kind::Count => String::new(),
+        };
+        let default = default_of(setting).filter(|_| setting.kind != Kind::Count);
+        let default = default.map_or(String::new(), |default| format!(" [{default}]"));
+        rows.push((
+            format!("{short}--{}{value}", setting.key),
+            setting.brief.to_owned() + &default,
+        ));
+    }
+    rows.push(("    --config FILE".to_owned(), "TOML file with settings".to_owned()));
+    let width = rows.iter().map(|(flag, _)| flag.len()).max().unwrap_or(0);
+    let mut text = "Serve the memcached protocols: larder serve [FLAGS]\n\n".to_owned();
+    for (flag, what) in rows {
+        text += &format!("  {flag:<width$}  {what}\n");
+    }
+    text + "\nlarder serve --help has every flag, sizes, sources, signals and exit codes\n"
+}
+
 /// The long help of a flag: what it does, default, name in the environment.
 pub(super) fn long_help(setting: &Setting) -> String {
     let mut text = setting.help.to_owned();
-    if setting.is_shown() && setting.kind != Kind::Switch {
-        let default = match setting.key {
-            // Not the same on every machine.
-            "threads" => "the number of cores".to_owned(),
-            "durability" => "async with a store, none without".to_owned(),
-            _ => (setting.show)(&Settings::default()),
-        };
-        if !default.is_empty() {
-            text += &format!("\n[default: {default}]");
-        }
+    if let Some(default) = default_of(setting) {
+        text += &format!("\n[default: {default}]");
     }
     text += &format!("\n[env: {}]", setting.environment());
     text

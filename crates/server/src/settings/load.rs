@@ -42,8 +42,15 @@ const FOREIGN: [&str; 2] = ["LARDER_SERVICE_", "LARDER_PORT_"];
 pub fn command() -> Command {
     let command = Command::new("serve")
         .about("Serve the memcached protocols")
-        .after_help("Every setting has a name in the environment and in the file, see --help.")
-        .after_long_help(help::AFTER_HELP);
+        .disable_help_flag(true)
+        .arg(
+            Arg::new(SHORT_HELP)
+                .short('h')
+                .action(ArgAction::SetTrue)
+                .help("Print the flags that most need"),
+        )
+        .arg(Arg::new("help").long("help").action(ArgAction::HelpLong).help("Print this"))
+        .after_help(help::AFTER_HELP);
     arguments(command)
 }
 
@@ -61,6 +68,9 @@ pub fn memcached_command() -> Command {
         .arg(Arg::new(LEFT_OVER).num_args(0..).hide(true));
     arguments(command)
 }
+
+/// The flag of `larder serve` that asks for [`short_help`](super::short_help).
+pub const SHORT_HELP: &str = "short-help";
 
 const LEFT_OVER: &str = "left-over";
 
@@ -83,11 +93,9 @@ fn arguments(command: Command) -> Command {
 fn argument(setting: &'static Setting) -> Arg {
     let mut argument = Arg::new(setting.key)
         .long(setting.key)
-        .help(setting.help)
         .long_help(help::long_help(setting))
         .help_heading(setting.group.heading())
-        .hide(setting.group == Group::Refused)
-        .hide_short_help(setting.group == Group::Tuning);
+        .hide(setting.group == Group::Refused);
     if let Some(short) = setting.short {
         argument = argument.short(short);
     }

@@ -13,15 +13,15 @@ mod units;
 mod values;
 
 pub use error::{Origin, SettingsError};
-pub use help::{MEMCACHED_VERSION, memcached_help};
+pub use help::{MEMCACHED_VERSION, memcached_help, short_help};
 pub use listen::ListenAddress;
-pub use load::{Environment, check_refused, command, from_matches, memcached_command};
+pub use load::{Environment, SHORT_HELP, check_refused, command, from_matches, memcached_command};
 pub(crate) use store::durability_name;
 pub use store::{LanePaths, StorePath};
 pub(crate) use values::when_full_name;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -349,6 +349,21 @@ impl Settings {
         }
     }
 
+    /// Whether the data port takes this address. Names are not looked up.
+    fn is_data_port(&self, address: SocketAddr) -> bool {
+        let is_it = |listen: &ListenAddress| {
+            let host = match listen.host.as_str() {
+                "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
+                host => host.parse::<IpAddr>().ok(),
+            };
+            let everywhere = |ip: IpAddr| ip.is_unspecified() || address.ip().is_unspecified();
+            let same = host.map_or(listen.host == "*", |ip| ip == address.ip() || everywhere(ip));
+            same && address.port() != 0
+                && listen.port.unwrap_or(self.default_port()) == address.port()
+        };
+        self.listen_addresses().iter().any(is_it)
+    }
+
     /// What `other` says differently: key, the value here, the value there, in the order of the
     /// help. Settings that say nothing about a running server are left out.
     pub(crate) fn differences(&self, other: &Settings) -> Vec<(&'static str, String, String)> {
@@ -412,6 +427,12 @@ impl Settings {
         }
         if let Err(reason) = store::lanes(&self.store) {
             return together(format!("--store {}: {reason}", self.show_store()));
+        }
+        if let Some(admin) = self.admin.filter(|admin| self.is_data_port(*admin)) {
+            return together(format!(
+                "--admin {admin} is an address of the data port: give the admin page another port, or \
+                 --admin off"
+            ));
         }
         if self.listen_addresses().is_empty() && self.socket.is_none() {
             return together(

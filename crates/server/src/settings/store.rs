@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use larder_engine::Durability;
+use larder_engine::{Durability, MAX_LANES};
 
 use super::Settings;
 use super::units::{Bare, parse_size, show_size};
@@ -17,6 +17,10 @@ pub(super) const DURABILITIES: &[(&str, Durability)] =
 pub(crate) fn durability_name(durability: Durability) -> String {
     name_of(durability, DURABILITIES)
 }
+
+/// The least that can be asked for, in bytes: 16 of the smallest segments that are made, and what
+/// surrounds them.
+const MIN_STORE: u64 = 2 << 20;
 
 /// A directory, file or block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +93,9 @@ impl StorePath {
             return bad("the path is missing");
         }
         let size = match size.map(|size| parse_size(size, Bare::Mebibytes)).transpose() {
+            Ok(Some(size)) if size < MIN_STORE => {
+                return bad(&format!("a store has at least {}", show_size(MIN_STORE)));
+            }
             Ok(size) => size,
             Err(reason) => return bad(&reason),
         };
@@ -123,8 +130,11 @@ pub(super) fn show_store(settings: &Settings) -> String {
 
 /// `--forget`.
 pub(super) fn set_forget(settings: &mut Settings, text: &str) -> Result<(), String> {
-    let lane =
-        |text: &str| text.parse().map_err(|_| format!("{text:?} is not the number of a lane"));
+    let lane = |text: &str| {
+        let known = text.parse().ok().filter(|lane| *lane < MAX_LANES);
+        let last = MAX_LANES - 1;
+        known.ok_or_else(|| format!("{text:?} is not the number of a lane: those are 0 to {last}"))
+    };
     settings.forget = split(text).map(lane).collect::<Result<_, _>>()?;
     Ok(())
 }
@@ -174,6 +184,9 @@ mod tests {
             ("/srv/me@work/data", Some(("/srv/me@work/data", None, None))),
             ("", None),
             (":5g", None),
+            ("/data:0", None),
+            ("/data:1MB", None),
+            ("/data:2MB", Some(("/data", Some(2 << 20), None))),
             ("/data:", None),
             ("/data:much", None),
             ("/data:5g@hot", Some(("/data", Some(5 << 30), Some("hot")))),

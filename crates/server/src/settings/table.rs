@@ -55,6 +55,8 @@ pub(super) struct Setting {
     pub(super) kind: Kind,
     pub(super) group: Group,
     pub(super) help: &'static str,
+    /// What it does in a few words, for the help that fits a screen; empty if it is not there.
+    pub(super) brief: &'static str,
     /// Takes over a value; the error says what to do.
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
     /// The present value, readable by `set`.
@@ -84,10 +86,16 @@ const fn setting(
     help: &'static str,
     (set, show): (Set, Show),
 ) -> Setting {
-    Setting { key, alias: None, short, kind, group, help, set, show }
+    Setting { key, alias: None, short, kind, group, help, brief: "", set, show }
 }
 
 impl Setting {
+    /// What the help says that fits a screen.
+    const fn brief(mut self, brief: &'static str) -> Setting {
+        self.brief = brief;
+        self
+    }
+
     /// memcached's name of the flag.
     const fn or(mut self, alias: &'static str) -> Setting {
         self.alias = Some(alias);

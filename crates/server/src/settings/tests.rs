@@ -350,6 +350,36 @@ fn memcached_help_is_what_harnesses_look_for() {
     }
 }
 
+#[test]
+fn the_short_help_fits_a_screen_and_shows_defaults() {
+    let help = short_help();
+    let widest = help.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80) && help.lines().count() <= 24, "{help}");
+    for part in ["[127.0.0.1:11212]", "[64MB]", "[1MB]", "[1024]", "[evict]", "[11211]", "--help"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_in_its_own_words() {
+    for (args, said) in [
+        (&["--store", "/data:0"][..], "a store has at least 2MB"),
+        (&["--store", "/data:1MB"], "a store has at least 2MB"),
+        (&["--store", "/data", "--forget", "40"], "those are 0 to 31"),
+        (&["--admin", "11213"], "write 127.0.0.1:11213"),
+        (&["--admin", ":11213"], "write 127.0.0.1:11213"),
+        (&["--admin", "127.0.0.1:11211"], "is an address of the data port"),
+        (&["--admin", "0.0.0.0:7000", "--listen", "10.0.0.1:7000"], "of the data port"),
+        (&["--admin", "10.0.0.1:11211", "--listen", "*"], "of the data port"),
+    ] {
+        let error = load(Flavor::Larder, args, &[]).unwrap_err().to_string();
+        assert!(error.contains(said), "{args:?}: {error}");
+    }
+    for args in [&["--admin", "127.0.0.1:0", "--port", "-1"][..], &["--admin", "127.0.0.2:11211"]] {
+        assert!(load(Flavor::Larder, args, &[]).is_ok(), "{args:?}");
+    }
+}
+
 /// The help texts are an interface: a change of them is to be looked at. Run with
 /// `LARDER_UPDATE=1` to accept it.
 #[test]
@@ -357,7 +387,7 @@ fn help_texts_are_as_recorded() {
     // Not wrapped to a terminal.
     let wide = |command: clap::Command| command.term_width(100);
     let texts = [
-        ("serve-short.txt", wide(command()).render_help().to_string()),
+        ("serve-short.txt", short_help()),
         ("serve-long.txt", wide(command()).render_long_help().to_string()),
         ("memcached.txt", memcached_help()),
     ];

@@ -137,6 +137,8 @@ pub(super) fn set_admin(settings: &mut Settings, text: &str) -> Result<(), Strin
         Some(SocketAddr::new(host, 11212))
     } else if let Some(Ok(port)) = text.strip_prefix("localhost:").map(str::parse) {
         Some(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port))
+    } else if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
+        return Err(format!("{text:?} is a port without an address: write 127.0.0.1:{port}"));
     } else {
         return Err(format!("{text:?} is not an address: write 127.0.0.1:11212, or off"));
     };

@@ -17,7 +17,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Network,
         "Address or address:port to listen on; repeatable, * is every address",
         (set_listen, |s| joined(s.listen_addresses())),
-    ),
+    )
+    .brief("Address or address:port"),
     setting(
         "port",
         Some('p'),
@@ -25,7 +26,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Network,
         "TCP port; 0 is no TCP, -1 lets the kernel choose",
         (set_port, show_port),
-    ),
+    )
+    .brief("TCP port"),
     setting(
         "socket",
         Some('s'),
@@ -34,6 +36,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "Unix socket; without --listen and --port there is no TCP then",
         field!(socket, path, |s| show_path(s.socket.as_ref())),
     )
+    .brief("Unix socket, in place of TCP")
     .or("unix-socket"),
     setting(
         "socket-mode",
@@ -52,6 +55,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "Connections at a time",
         field!(max_connections, positive, |s| s.max_connections.to_string()),
     )
+    .brief("Connections at a time")
     .or("conn-limit"),
     setting(
         "idle-timeout",
@@ -91,7 +95,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Network,
         "Address of the admin page, health checks and metrics",
         (set_admin, |s| s.admin.map_or("off".to_owned(), |address| address.to_string())),
-    ),
+    )
+    .brief("Admin page and metrics"),
     setting(
         "admin-host",
         None,

@@ -59,8 +59,10 @@ pub(super) static SETTINGS: &[Setting] = &[
             },
             |s| s.threads.to_string(),
         ),
-    ),
-    setting("daemon", Some('d'), Switch, Process, "Run in the background", switch!(daemon)),
+    )
+    .brief("Worker threads"),
+    setting("daemon", Some('d'), Switch, Process, "Run in the background", switch!(daemon))
+        .brief("Run in the background"),
     setting(
         "user",
         Some('u'),
@@ -74,7 +76,8 @@ pub(super) static SETTINGS: &[Setting] = &[
             },
             |s| s.user.clone().unwrap_or_default(),
         ),
-    ),
+    )
+    .brief("User to become when started as root"),
     setting(
         "pidfile",
         Some('P'),
@@ -82,7 +85,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Process,
         "File for the process number",
         field!(pidfile, path, |s| show_path(s.pidfile.as_ref())),
-    ),
+    )
+    .brief("File for the process number"),
     setting(
         "enable-coredumps",
         Some('r'),
@@ -113,7 +117,8 @@ pub(super) static SETTINGS: &[Setting] = &[
             },
             |s| s.verbosity.to_string(),
         ),
-    ),
+    )
+    .brief("Log more; -vv logs all"),
     setting(
         "log-level",
         None,
@@ -121,7 +126,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Log,
         "error, warn, info, debug or trace",
         choice!(log_level, LOG_LEVELS),
-    ),
+    )
+    .brief("How much is logged"),
     setting(
         "log-file",
         None,
@@ -129,7 +135,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         Log,
         "File to append the log to, in place of stderr; opened again on SIGHUP",
         field!(log_file, path, |s| show_path(s.log_file.as_ref())),
-    ),
+    )
+    .brief("File for the log, in place of stderr"),
     setting(
         "log-format",
         None,

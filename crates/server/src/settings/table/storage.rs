@@ -24,6 +24,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "RAM for data and index together: 64 (MiB), 512MB, 2GB",
         (set_memory, |s| show_size(s.memory)),
     )
+    .brief("RAM for data, index and buffers")
     .or("memory-limit"),
     setting(
         "max-item-size",
@@ -32,7 +33,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Memory,
         "Largest item: 1m, 512k, 1GB at most",
         (set_max_item_size, |s| show_size(s.max_item_size)),
-    ),
+    ).brief("Largest item"),
     setting(
         "when-full",
         None,
@@ -40,7 +41,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Memory,
         "When there is no room: the least valuable items make some, or writes are refused",
         choice!(when_full, WHEN_FULL),
-    ),
+    ).brief("Make room, or refuse writes"),
     setting(
         "disable-evictions",
         Some('M'),
@@ -73,7 +74,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB; each \
          of several devices takes a share of the keys",
         (set_store, show_store),
-    ),
+    ).brief("Keep items in a directory, file or device"),
     setting(
         "forget",
         None,
@@ -96,7 +97,7 @@ pub(super) static SETTINGS: &[Setting] = &[
             },
             |s| durability_name(s.durability()),
         ),
-    ),
+    ).brief("What a write survives"),
     setting(
         "sync-interval",
         None,
