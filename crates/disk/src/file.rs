@@ -25,8 +25,10 @@ use std::path::{self, Path, PathBuf};
 /// The name of the file when a directory is given.
 pub const FILE_NAME: &str = "larder.store";
 
-/// The size of a new file when none is asked for: half of what is free, and at most this.
-pub const MAX_DEFAULT_SIZE: u64 = 64 << 30;
+/// What a new file is wished to have when nobody says more, bytes.
+pub const DEFAULT_SIZE: u64 = 1 << 30;
+/// When no size is asked for, a new file takes one part in so many of what is free, at most.
+const SHARE_OF_FREE: u64 = 4;
 
 /// No store is smaller, bytes. What a store really needs follows from its segment size.
 pub(crate) const MIN_SIZE: u64 = 1 << 20;
@@ -55,26 +57,26 @@ impl FileDevice {
     /// Opens `path`: a directory (the store is the file [`FILE_NAME`] in it), a file, which is
     /// created if it is missing, or a block device. It stays locked until this value is dropped.
     ///
-    /// `size` is in bytes, rounded down to 4096. A new file gets that size, or without one half of
-    /// what is free in its file system and at most [`MAX_DEFAULT_SIZE`]; its space is allocated now,
-    /// so that it cannot run out later. An existing file grows if `size` is larger; without one it
+    /// `size` is in bytes, rounded down to 4096. A new file gets that size, or without one
+    /// [`DEFAULT_SIZE`], and at most a quarter of what is free in its file system; its space is allocated now, so that it cannot run out later. An existing file grows if `size` is larger; without one it
     /// stays as it is. Of a block device the first `size` bytes are used, or all.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path, size: Option<u64>) -> Result<FileDevice, OpenError> {
-        FileDevice::open_checked(path, size, |_| true)
+        FileDevice::open_checked(path, size, DEFAULT_SIZE, |_| true)
     }
 
     /// As [`open`](FileDevice::open), but shows the first bytes (up to 8192) of anything that is not
     /// empty to `is_ours` before it is changed, and refuses with [`OpenError::Foreign`] if that
-    /// answers `false`: a file named by mistake is not made longer.
+    /// answers `false`: a file named by mistake is not made longer. `wish` stands in for [`DEFAULT_SIZE`].
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open_checked(
         path: &Path,
         size: Option<u64>,
+        wish: u64,
         is_ours: impl FnOnce(&[u8]) -> bool,
     ) -> Result<FileDevice, OpenError> {
         let place = Place::find(path)?;
@@ -86,7 +88,7 @@ impl FileDevice {
         let size = if place.is_block_device {
             place.part(length, size)?
         } else {
-            place.settle(&file, length, size)?
+            place.settle(&file, length, size, wish)?
         };
         let is_new = length == 0;
         let direct = kernel::open_direct(&file).ok();
@@ -289,12 +291,18 @@ impl Place {
     }
 
     /// Gives a file its size, and makes name and size durable.
-    fn settle(&self, file: &File, length: u64, asked: Option<u64>) -> Result<u64, OpenError> {
+    fn settle(
+        &self,
+        file: &File,
+        length: u64,
+        asked: Option<u64>,
+        wish: u64,
+    ) -> Result<u64, OpenError> {
         let path = || self.path.clone();
         let size = match asked {
             Some(asked) => whole(asked),
             None if length > 0 => whole(length),
-            None => self.choose_size(file)?,
+            None => self.choose_size(file, wish)?,
         };
         if size < MIN_SIZE {
             return Err(OpenError::TooSmall { path: path(), size });
@@ -312,14 +320,14 @@ impl Place {
     }
 
     /// The size of a new file for which none was asked.
-    fn choose_size(&self, file: &File) -> Result<u64, OpenError> {
+    fn choose_size(&self, file: &File, wish: u64) -> Result<u64, OpenError> {
         let Some(free) = kernel::free_bytes(file).map_err(self.io("measure"))? else {
             let silent = io::Error::other("its file system does not say what is free: give a size");
             return Err(self.io("choose a size for")(silent));
         };
-        default_size(free).ok_or_else(|| OpenError::NoSpace {
+        default_size(free, wish).ok_or_else(|| OpenError::NoSpace {
             path: self.path.clone(),
-            needed: MIN_SIZE * 2,
+            needed: MIN_SIZE * SHARE_OF_FREE,
             free,
         })
     }
@@ -352,9 +360,9 @@ impl Place {
     }
 }
 
-/// Half of what is free, within limits; `None` if that is too little.
-fn default_size(free: u64) -> Option<u64> {
-    let size = whole(free / 2).min(MAX_DEFAULT_SIZE);
+/// What is wished, within what may be taken of what is free; `None` if that is too little.
+fn default_size(free: u64, wish: u64) -> Option<u64> {
+    let size = whole(wish.min(free / SHARE_OF_FREE));
     (size >= MIN_SIZE).then_some(size)
 }
 

@@ -38,7 +38,7 @@ mod spare;
 
 pub use device::Device;
 pub use error::OpenError;
-pub use file::{FILE_NAME, FileDevice, Glance, MAX_DEFAULT_SIZE};
+pub use file::{DEFAULT_SIZE, FILE_NAME, FileDevice, Glance};
 pub use joined::Joined;
 pub use reads::{Looks, ReadBuffer, ReadQueue};
 pub use sim::{Counts, Failure, Fault, Operation, SimDevice, Stopped};

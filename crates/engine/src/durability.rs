@@ -306,6 +306,9 @@ enum Then {
     End,
 }
 
+/// How far the time that a store remembers may be behind, in seconds.
+const TIME_STEP: u32 = 10;
+
 /// Starts the committer's thread. It holds no handle of the engine while it waits.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = &lane.durable else { return Ok(()) };
@@ -359,6 +362,7 @@ impl Lane {
         let began = durable.now_us();
         committer.log.stage_all(&mut lock(&self.dead_maps));
         self.lease_versions();
+        self.remember_time();
         let closed = match then {
             Then::GoOn => self.log.close_commit(&mut committer.log),
             Then::End => self.log.close_and_leave(&mut committer.log),
@@ -427,6 +431,16 @@ impl Lane {
             store.change_superblock(|superblock| {
                 superblock.seq_limit = seq_lease(superblock.seq_limit);
             });
+        }
+    }
+
+    /// Has the next commit remember what time it is, so that no later start is behind it.
+    fn remember_time(&self) {
+        let Some(store) = self.log.store() else { return };
+        let now = self.now.load(Ordering::Relaxed);
+        if now >= self.remembered.load(Ordering::Relaxed).saturating_add(TIME_STEP) {
+            self.remembered.store(now, Ordering::Relaxed);
+            store.change_superblock(|superblock| superblock.clock = superblock.clock.max(now));
         }
     }
 
@@ -586,6 +600,7 @@ impl Lane {
             superblock.seq_limit = newest;
             superblock.clean = true;
             superblock.volatile = false;
+            superblock.clock = superblock.clock.max(self.now.load(Ordering::Relaxed));
             superblock.next_commit = next_commit;
             (superblock.image_segment, superblock.image_bytes) = image.unwrap_or((0, 0));
         })

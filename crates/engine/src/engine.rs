@@ -262,6 +262,13 @@ impl Engine {
         })
     }
 
+    /// The greatest Unix second at which the store is known to have been open, this start included; 0 without
+    /// a store. A clock behind it would show again what had expired.
+    pub fn remembered_time(&self) -> UnixSeconds {
+        let times = self.lanes.iter().map(|lane| lane.remembered.load(Ordering::Relaxed));
+        times.max().unwrap_or(0)
+    }
+
     /// What recovery found, if there is a store.
     pub fn recovered(&self) -> Option<&Recovered> {
         self.recovered.as_ref()

@@ -96,6 +96,8 @@ pub(crate) struct Lane {
     pub(crate) wins: Wins,
     /// The latest time that any session ticked with.
     pub(crate) now: AtomicU32,
+    /// The Unix second that the store remembers, or will with its next commit.
+    pub(crate) remembered: AtomicU32,
     /// When a delayed flush_all is due; 0 for none.
     pub(crate) flush_at: AtomicU32,
     /// The commit that the fence of the last flush is durable with; 0 if there was none.
@@ -257,6 +259,7 @@ impl Lane {
             ghost,
             wins: Wins::default(),
             now: AtomicU32::new(0),
+            remembered: AtomicU32::new(0),
             flush_at: AtomicU32::new(0),
             fence: AtomicU64::new(0),
             full: AtomicU8::new(0),

@@ -230,7 +230,10 @@ impl Lane {
             superblock.volatile = options.durability == Durability::None;
             superblock.seq_limit = seq_lease(newest);
             superblock.image_segment = 0;
+            let opened = u32::try_from(options.created).unwrap_or(u32::MAX);
+            superblock.clock = superblock.clock.max(opened);
         })?;
+        self.remembered.store(store.superblock().clock, Ordering::Relaxed);
         self.mark_lease();
         Ok(())
     }

@@ -7,6 +7,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use larder_disk::{Device, FileDevice};
+use larder_log::format::Superblock;
+use larder_log::format::geometry::SUPERBLOCKS;
+use larder_log::recover::read_superblock;
 use std::process::{Command, Output};
 use std::thread;
 
@@ -75,6 +81,69 @@ fn without_durability_items_survive_a_stop_and_no_crash() {
     let mut process = Process::spawn(command.arg("--store").arg(&store).args(flags));
     process.event("store_emptied");
     process.event("serving");
+}
+
+/// Changes the superblock of a store that nobody uses.
+fn with_superblock(store: &Path, change: impl FnOnce(&mut Superblock)) -> Superblock {
+    let device = FileDevice::open(store, None).expect("a store");
+    let mut superblock = read_superblock(&device).expect("it reads").expect("a store");
+    change(&mut superblock);
+    superblock.counter += 1;
+    let mut block = [0; 4096];
+    superblock.encode(&mut block);
+    device.write_at(SUPERBLOCKS[superblock.copy()], &block).expect("it writes");
+    superblock
+}
+
+fn now() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+    u32::try_from(now.as_secs()).expect("before 2106")
+}
+
+#[test]
+fn a_clock_that_is_behind_at_a_restart_revives_nothing() {
+    let folder = Folder::new("clock");
+    let store = folder.0.join("store");
+    let began = now();
+    let server = Server::start(&store, &[]);
+    server.ask(&format!("set soon 0 {} 1\r\nx\r\n", began + 500), "STORED\r\n");
+    server.ask("set late 0 3000 1\r\nx\r\n", "STORED\r\n");
+    server.until_durable();
+    server.kill();
+    let stopped = with_superblock(&store, |superblock| superblock.clock += 1000);
+    assert!(stopped.clock >= began + 1000, "the time of the start is remembered");
+
+    // As if it had been used for a thousand seconds before somebody turned the clock back.
+    for _ in 0..2 {
+        let server = Server::start(&store, &[]);
+        assert!(server.stat("time").parse::<u32>().expect("a time") >= began + 1000);
+        server.ask("get soon late\r\n", "VALUE late 0 1\r\nx\r\nEND\r\n");
+        server.stop();
+    }
+    let after = with_superblock(&store, |_| {});
+    assert!((stopped.clock..stopped.clock + 60).contains(&after.clock), "{}", after.clock);
+}
+
+#[test]
+fn a_store_without_a_size_takes_one_that_nobody_regrets() {
+    let folder = Folder::new("size");
+    let store = folder.0.join("store");
+    let mut command = serve();
+    let mut process = Process::spawn(command.arg("--store").arg(&store).args(["-m", "64"]));
+    let line = process.event("store_size_chosen");
+    process.event("serving");
+    drop(process);
+    let bytes = fs::metadata(&store).expect("a store").len();
+    // At most a quarter of what is free.
+    assert!(bytes <= 1 << 30, "{bytes}");
+    assert!(line.contains(&format!("bytes={bytes}")) && line.contains("PATH:SIZE"), "{line}");
+    // It keeps it, and grows at a restart.
+    for (more, wanted) in [("", bytes), (":1100MB", 1100 << 20)] {
+        let mut process =
+            Process::spawn(serve().args(["--store", &format!("{}{more}", store.display())]));
+        process.event("serving");
+        assert_eq!(fs::metadata(&store).expect("a store").len(), wanted);
+    }
 }
 
 #[test]

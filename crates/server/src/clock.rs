@@ -1,6 +1,7 @@
 //! The one place that reads the clock. Invariant: time never goes back. The wall clock is read
 //! once, at the start; from then on a monotonic clock counts, so that an administrator or a time
-//! daemon who turns the wall clock back cannot bring expired items back to life.
+//! daemon who turns the wall clock back cannot bring expired items back to life. Nor can a restart with
+//! a clock that is behind: a store remembers what time it was.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +27,11 @@ impl Clock {
     /// lies in the past on a machine without a clock of its own, too.
     pub(crate) fn now(&self) -> UnixSeconds {
         Self::seconds(self.wall + self.start.elapsed())
+    }
+
+    /// This clock, set forward to `second` if it is behind that.
+    pub(crate) fn not_before(self, second: UnixSeconds) -> Clock {
+        Clock { wall: self.wall.max(Duration::from_secs(second.into())), ..self }
     }
 
     /// The wall clock at the start, in seconds since the Unix epoch.
@@ -67,6 +73,15 @@ mod tests {
         let clock = Clock::start();
         assert!(u64::from(clock.started()).abs_diff(wall) <= 1);
         assert!(clock.now() >= clock.started());
+    }
+
+    #[test]
+    fn never_starts_behind_what_a_store_remembers() {
+        let clock = Clock::start();
+        assert_eq!(clock.not_before(7).started(), clock.started());
+        let ahead = clock.not_before(clock.started() + 1000);
+        assert_eq!(ahead.started(), clock.started() + 1000);
+        assert!(ahead.now() >= ahead.started() && ahead.uptime() < Duration::from_secs(60));
     }
 
     #[test]

@@ -215,6 +215,7 @@ impl Server {
         let engine = Engine::open_with_progress(options, &mut progress)
             .map_err(|error| store::explain(error, &settings))?;
         store::report(&engine, &settings);
+        let clock = store::set_clock(clock, &engine);
         let run =
             Self::run(settings, clock, Arc::clone(&engine), listeners, admin, host.set_log_level);
         match run {

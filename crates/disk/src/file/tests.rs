@@ -106,7 +106,7 @@ fn a_foreign_file_stays_as_it_is() {
     let path = folder.file("letter");
     std::fs::write(&path, b"dear Larder").expect("write");
     let mut seen = Vec::new();
-    let refused = FileDevice::open_checked(&path, Some(SIZE), |head| {
+    let refused = FileDevice::open_checked(&path, Some(SIZE), DEFAULT_SIZE, |head| {
         seen = head.to_vec();
         false
     });
@@ -114,10 +114,11 @@ fn a_foreign_file_stays_as_it_is() {
     assert_eq!(seen, b"dear Larder");
     assert_eq!(std::fs::read(&path).expect("read"), b"dear Larder");
 
-    let new =
-        FileDevice::open_checked(&folder.0, Some(SIZE), |_| panic!("a new file is not shown"));
+    let new = FileDevice::open_checked(&folder.0, Some(SIZE), DEFAULT_SIZE, |_| {
+        panic!("a new file is not shown")
+    });
     drop(new.expect("opens"));
-    let again = FileDevice::open_checked(&folder.0, None, |head| head == [0; HEAD]);
+    let again = FileDevice::open_checked(&folder.0, None, DEFAULT_SIZE, |head| head == [0; HEAD]);
     again.expect("8192 bytes are shown");
 }
 
@@ -199,12 +200,12 @@ fn sizes_that_cannot_be_are_refused_and_leave_the_file_alone() {
 
 #[test]
 fn the_default_is_half_of_what_is_free_within_limits() {
-    assert_eq!(default_size(10 << 30), Some(5 << 30));
-    assert_eq!(default_size((10 << 30) + 5000), Some(5 << 30), "rounded down");
-    assert_eq!(default_size(1 << 40), Some(MAX_DEFAULT_SIZE));
-    assert_eq!(default_size(2 * MIN_SIZE), Some(MIN_SIZE));
-    assert_eq!(default_size(2 * MIN_SIZE - 1), None);
-    assert_eq!(default_size(0), None);
+    assert_eq!(default_size(80 << 30, 1 << 30), Some(1 << 30));
+    assert_eq!(default_size(80 << 30, (1 << 30) + 5000), Some((1 << 30) + 4096), "rounded down");
+    assert_eq!(default_size(80 << 30, 64 << 30), Some(20 << 30), "a quarter of what is free");
+    assert_eq!(default_size(4 * MIN_SIZE, 1 << 30), Some(MIN_SIZE));
+    assert_eq!(default_size(4 * MIN_SIZE - 1, 1 << 30), None);
+    assert_eq!(default_size(0, 1 << 30), None);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_disk::FileDevice;
+use larder_disk::{DEFAULT_SIZE, Device, FileDevice};
 use larder_engine::{
     Content, Durability, Engine, Health, LowerDevice, MonotonicClock, OpenError, Progress, Session,
     StoreDevice, StoreOptions,
@@ -17,6 +17,9 @@ use crate::clock::{Clock, random_seed};
 use crate::net;
 use crate::settings::{Settings, StorePath};
 
+/// A new store without a size holds so many times what memory does.
+const MEMORY_TIMES: u64 = 4;
+
 /// How often the log hears of a long recovery.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -28,8 +31,14 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     devices::check(settings)?;
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
-        let device = FileDevice::open_checked(&store.path, store.size, is_ours);
+        let wish = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
+        let device = FileDevice::open_checked(&store.path, store.size, wish, is_ours);
         let device = device.map_err(StartError::Store)?;
+        if device.is_new() && store.size.is_none() {
+            let (path, bytes) = (device.path().display(), device.size());
+            let advice = "give --store PATH:SIZE at a restart to make it larger";
+            info!(event = "store_size_chosen", device = %path, bytes, advice);
+        }
         if device.is_in_memory() {
             let (device, reason) = (device.path().display(), "it is tmpfs, which lies in memory");
             warn!(event = "store_in_memory", %device, reason, lost = "when the machine restarts");
@@ -117,6 +126,21 @@ impl<'a> Teller<'a> {
             tell(text);
         }
     }
+}
+
+/// The clock of a server with this store: it does not begin behind the store's, or what had expired would
+/// be back.
+pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
+    let (wall, remembered) = (clock.started(), engine.remembered_time());
+    if wall < remembered {
+        warn!(
+            event = "clock_behind",
+            seconds = remembered - wall,
+            reason = "the store has been used at a later time than the machine's clock shows",
+            advice = "set the machine's clock; until then times count from the store's",
+        );
+    }
+    clock.not_before(remembered)
 }
 
 /// Bytes of all devices.
