@@ -11,7 +11,7 @@ use crate::lanes::{Assembled, assemble};
 use crate::mover::Mover;
 use crate::partitions::Partitions;
 use crate::recovery::{self, Progress, Recovered, StoreError};
-use crate::{Durability, Health, Options, Outcome, Session, Stats};
+use crate::{Durability, Health, Options, Outcome, Session, Stats, UnixSeconds};
 use larder_log::Buffers;
 use larder_log::format::{Lanes, PARTITIONS};
 use std::fmt;

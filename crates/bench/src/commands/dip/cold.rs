@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::super::load::fill;
 use super::super::output::megabytes;
+use crate::complain;
 use crate::generator::{Load, Pacing, Summary};
 use crate::launch::Running;
 use crate::workload::{Lengths, Mix, Shape, Verb};
