@@ -250,9 +250,7 @@ impl Store {
     }
 
     fn note_bad(&self, offset: u64) {
-        let first = self.geometry.segment(1);
-        if let Some(behind) = offset.checked_sub(first) {
-            let number = 1 + (behind / u64::from(self.geometry.segment_size())) as SegmentNumber;
+        if let Some(number) = self.geometry.segment_at(offset) {
             lock(&self.bad).insert(number);
         }
     }

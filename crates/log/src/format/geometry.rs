@@ -101,6 +101,15 @@ impl Geometry {
         first..=(first + GROUP as u32 - 1).min(self.segment_count)
     }
 
+    /// The segment that lies at an offset of the device; `None` for what is no segment's place.
+    pub fn segment_at(&self, offset: u64) -> Option<SegmentNumber> {
+        let behind = offset.checked_sub(GROUPS)?;
+        let (group, within) = (behind / self.group_bytes(), behind % self.group_bytes());
+        let place = within.checked_sub(self.group_metas())? / u64::from(self.segment_size);
+        let number = u32::try_from(group * GROUP + place + 1).ok()?;
+        (number <= self.segment_count).then_some(number)
+    }
+
     fn group(&self, segment: SegmentNumber) -> (u64, u64) {
         assert!((1..=self.segment_count).contains(&segment), "no segment {segment}");
         let index = u64::from(segment - 1);
@@ -119,6 +128,19 @@ impl Geometry {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_segment_is_known_by_where_it_lies() {
+        let geometry = Geometry::new(64 << 10, 3 * GROUP as u32 - 5).unwrap();
+        for segment in 1..=geometry.segment_count() {
+            let at = geometry.segment(segment);
+            assert_eq!(geometry.segment_at(at), Some(segment));
+            assert_eq!(geometry.segment_at(at + (64 << 10) - 1), Some(segment));
+            assert_eq!(geometry.segment_at(geometry.meta(segment, 1)), None);
+        }
+        assert_eq!(geometry.segment_at(geometry.total_bytes()), None);
+        assert_eq!(geometry.segment_at(0), None);
+    }
 
     #[test]
     fn nothing_overlaps_and_nothing_moves_when_a_store_grows() {
