@@ -4,7 +4,6 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-engine --release loom`
 
-use super::*;
 use crate::lane::model::{self, check_books, fill_a_frame, get, session, set};
 use larder_log::sync::atomic::{AtomicBool, Ordering};
 use larder_log::sync::model::{Outcomes, check, spawn};
