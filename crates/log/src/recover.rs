@@ -190,27 +190,29 @@ impl Log {
             Ok(header) => header,
             Err(NoSegment::Absent | NoSegment::Jumbo) => return Ok(false),
             Err(NoSegment::Damaged) => {
-                let in_use = meta.is_none_or(|meta| matches!(meta.usage, Use::InUse { .. }));
-                if in_use {
-                    // Which use of the number this was cannot be read: the last one known of, or the
-                    // next. The one that follows must be neither.
-                    let known = greatest.unwrap_or(0);
-                    let next = store.superblock().generation_floor.max(known + 1);
-                    segment.set_generation(next);
-                    let trailers = self.find_trailers(store, number, [known, next])?;
-                    match trailers {
-                        Some((generation, _))
-                            if !readable && meta.is_none_or(|meta| meta.admits(generation)) =>
-                        {
-                            Header { segment: number, generation, ..HEADLESS }
-                        }
-                        found => {
-                            survey.damaged.push((number, found.map(|(_, newest)| newest)));
-                            return Ok(false);
-                        }
+                // Which use of the number this was cannot be read: the last one known of, the one after that,
+                // or the first one since the last start. The one that follows must be none of these.
+                let known = greatest.unwrap_or(0);
+                let next = store.superblock().generation_floor.max(known + 1);
+                let found = self.find_trailers(store, number, [known, known + 1, next])?;
+                let admits = |generation| meta.is_none_or(|meta| meta.admits(generation));
+                match found.filter(|&(generation, _)| admits(generation)) {
+                    Some((generation, _)) if !readable => {
+                        Header { segment: number, generation, ..HEADLESS }
                     }
-                } else {
-                    return Ok(false);
+                    found => {
+                        let in_use = |meta: Meta| matches!(meta.usage, Use::InUse { .. });
+                        let newest = match found {
+                            // Nobody can tell whether it held something that was durable.
+                            None if self.is_lost_whole(store, number) => Some(0),
+                            found => found.map(|(_, newest)| newest),
+                        };
+                        if newest.is_some() || meta.is_none_or(in_use) {
+                            segment.set_generation(next);
+                            survey.damaged.push((number, newest));
+                        }
+                        return Ok(false);
+                    }
                 }
             }
         };
@@ -227,12 +229,19 @@ impl Log {
         Ok(true)
     }
 
+    /// Whether nothing of a place can be read.
+    fn is_lost_whole(&self, store: &Store, number: SegmentNumber) -> bool {
+        let place = store.geometry.segment(number);
+        let mut blocks = (0..self.segment_size()).step_by(BLOCK);
+        !blocks.any(|at| store.device.read_at(place + at as u64, &mut [0; BLOCK]).is_ok())
+    }
+
     /// Of these uses of a segment the last one that has a trailer in it, and the greatest commit that has one.
     fn find_trailers(
         &self,
         store: &Store,
         number: SegmentNumber,
-        generations: [u32; 2],
+        generations: [u32; 3],
     ) -> io::Result<Option<(u32, u64)>> {
         let mut bytes = vec![0; self.segment_size()];
         store.read_blocks(store.geometry.segment(number), &mut bytes)?;

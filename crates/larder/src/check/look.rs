@@ -1,20 +1,26 @@
 //! Reads a store's structures off its device: what the bytes mean is the format's business, where
 //! they lie and that reading can fail is this file's.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 
 use larder_disk::Device;
 use larder_log::SegmentNumber;
+use larder_log::address::GRANULE;
 use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use larder_log::format::jumbo::Jumbo;
 use larder_log::format::{
-    BLOCK, Header, Identity, Meta, NoSegment, STREAMS, Superblock, SuperblockError, Tail, Trailer,
-    ValueHasher, meta, superblock,
+    BLOCK, Header, Identity, Meta, NoSegment, STREAMS, SegmentSeed, Superblock, SuperblockError,
+    Tail, Trailer, ValueHasher, meta, superblock,
 };
 
 /// A store on a device.
 pub(super) struct Store<'a> {
     device: &'a dyn Device,
+    /// Where blocks begin that cannot be read.
+    unreadable: RefCell<BTreeSet<u64>>,
     pub(super) superblock: Superblock,
     pub(super) identity: Identity,
     /// What each copy of the superblock is.
@@ -42,24 +48,81 @@ impl<'a> Store<'a> {
     /// Reads superblock and tails.
     pub(super) fn open(device: &'a dyn Device) -> Result<Store<'a>, Unusable> {
         let mut copies = [[0; BLOCK]; 2];
+        let mut unreadable = BTreeSet::new();
         for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
-            device.read_at(at, copy).map_err(Unusable::Read)?;
+            if let Err(error) = device.read_at(at, copy) {
+                // It counts as damaged. The other one must do.
+                *copy = superblock::mark();
+                unreadable.insert(at);
+                if unreadable.len() == SUPERBLOCKS.len() {
+                    return Err(Unusable::Read(error));
+                }
+            }
         }
         let (superblock, states) =
             superblock::choose([&copies[0], &copies[1]]).map_err(Unusable::Superblock)?;
         let identity = superblock.identity();
-        let mut tails = Vec::new();
+        let (unreadable, tails) = (RefCell::new(unreadable), Vec::new());
+        let mut store = Store { device, unreadable, superblock, identity, copies: states, tails };
         for stream in 0..STREAMS {
             for which in 0..2 {
                 let mut place = [0; TAIL_BYTES];
                 let at = superblock.geometry.tail_place(stream, which);
-                device.read_at(at, &mut place).map_err(Unusable::Read)?;
+                store.read(at, &mut place);
                 if let Some((tail, data)) = Tail::decode(&place, &identity) {
-                    tails.push((tail, data.to_vec()));
+                    store.tails.push((tail, data.to_vec()));
                 }
             }
         }
-        Ok(Store { device, superblock, identity, copies: states, tails })
+        Ok(store)
+    }
+
+    /// Reads blocks; those that cannot be read are zero and noted. False if there are such.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        if self.device.read_at(offset, bytes).is_ok() {
+            return true;
+        }
+        if bytes.len() <= BLOCK {
+            bytes.fill(0);
+            self.unreadable.borrow_mut().insert(offset);
+            return false;
+        }
+        let half = (bytes.len() / 2).next_multiple_of(BLOCK);
+        let (front, back) = bytes.split_at_mut(half);
+        self.read(offset, front) & self.read(offset + half as u64, back)
+    }
+
+    /// Whether the block with the header of a segment, which was looked at, could be read.
+    pub(super) fn can_read_header(&self, segment: SegmentNumber) -> bool {
+        let at = self.superblock.geometry.segment(segment);
+        !self.unreadable.borrow().contains(&at)
+    }
+
+    /// Where what could not be read so far begins and ends.
+    pub(super) fn unreadable(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for &at in &*self.unreadable.borrow() {
+            let end = at + BLOCK as u64;
+            match ranges.last_mut() {
+                Some(last) if last.end == at => last.end = end,
+                _ => ranges.push(at..end),
+            }
+        }
+        ranges
+    }
+
+    /// The last use of a segment without a header that has left a trailer in it: the one that is `known`, the
+    /// one after that, or the first one since the last start.
+    pub(super) fn use_by_trailers(&self, segment: SegmentNumber, known: u32) -> Option<u32> {
+        let mut image = Vec::new();
+        self.image(segment, &mut image);
+        let next = self.superblock.generation_floor.max(known + 1);
+        let is_there = |&generation: &u32| {
+            let seed = SegmentSeed::new(self.identity.checksum_seed, segment, generation);
+            let mut places = (0..image.len()).step_by(GRANULE);
+            places.any(|at| Trailer::find(&image[at..], generation, seed).is_some())
+        };
+        [next, known + 1, known].into_iter().find(is_there)
     }
 
     /// Whether the device is smaller than the store.
@@ -78,14 +141,11 @@ impl<'a> Store<'a> {
     }
 
     /// The metas of a run of segments, in their order.
-    pub(super) fn marks(
-        &self,
-        run: std::ops::RangeInclusive<SegmentNumber>,
-    ) -> io::Result<Vec<Marks>> {
+    pub(super) fn marks(&self, run: std::ops::RangeInclusive<SegmentNumber>) -> Vec<Marks> {
         let geometry = &self.superblock.geometry;
         let (each, map_bytes) = (geometry.meta_bytes(), geometry.map_bytes());
         let mut bytes = vec![0; 2 * each * (run.end() - run.start() + 1) as usize];
-        self.device.read_at(geometry.meta(*run.start(), 0), &mut bytes)?;
+        self.read(geometry.meta(*run.start(), 0), &mut bytes);
         let marks = run.zip(bytes.chunks_exact(2 * each)).map(|(segment, copies)| {
             let (first, second) = copies.split_at(each);
             let chosen = meta::choose([first, second], segment, map_bytes, &self.identity);
@@ -95,23 +155,23 @@ impl<'a> Store<'a> {
             };
             Marks { meta, map, damaged: chosen.damaged }
         });
-        Ok(marks.collect())
+        marks.collect()
     }
 
     /// The header of a segment, with the tails over it.
-    pub(super) fn header(&self, segment: SegmentNumber) -> io::Result<Result<Header, NoSegment>> {
+    pub(super) fn header(&self, segment: SegmentNumber) -> Result<Header, NoSegment> {
         let mut block = vec![0; BLOCK];
-        self.device.read_at(self.superblock.geometry.segment(segment), &mut block)?;
+        let readable = self.read(self.superblock.geometry.segment(segment), &mut block);
         self.lay_tails(segment, &mut block);
-        Ok(Header::decode(&block, &self.identity, segment))
+        let header = Header::decode(&block, &self.identity, segment);
+        header.map_err(|error| if readable { error } else { NoSegment::Damaged })
     }
 
     /// The whole image of a segment, with the tails over it.
-    pub(super) fn image(&self, segment: SegmentNumber, image: &mut Vec<u8>) -> io::Result<()> {
+    pub(super) fn image(&self, segment: SegmentNumber, image: &mut Vec<u8>) {
         image.resize(self.segment_size() as usize, 0);
-        self.device.read_at(self.superblock.geometry.segment(segment), image)?;
+        self.read(self.superblock.geometry.segment(segment), image);
         self.lay_tails(segment, image);
-        Ok(())
     }
 
     fn lay_tails(&self, segment: SegmentNumber, image: &mut [u8]) {
@@ -127,18 +187,18 @@ impl<'a> Store<'a> {
         segment: SegmentNumber,
         piece: impl Fn(u32) -> Option<SegmentNumber>,
         found: impl FnOnce(&Jumbo<'_>),
-    ) -> io::Result<JumboState> {
+    ) -> JumboState {
         let size = self.segment_size();
         let mut first = Vec::new();
-        self.image(segment, &mut first)?;
+        self.image(segment, &mut first);
         let Ok(jumbo) = Jumbo::open(&first, &self.identity, segment, size) else {
-            return Ok(JumboState::Headless);
+            return JumboState::Headless;
         };
         let mut places = vec![segment];
         for index in 1..jumbo.parts {
             match piece(index) {
                 Some(place) => places.push(place),
-                None => return Ok(JumboState::Incomplete),
+                None => return JumboState::Incomplete,
             }
         }
         let mut hasher = ValueHasher::new(self.identity.checksum_seed);
@@ -152,19 +212,19 @@ impl<'a> Store<'a> {
                 0 => &first,
                 _ => {
                     bytes.resize(size as usize, 0);
-                    self.device.read_at(self.superblock.geometry.segment(place), &mut bytes)?;
+                    self.read(self.superblock.geometry.segment(place), &mut bytes);
                     &bytes
                 }
             };
             hasher.update(part(bytes, begins, &value));
             trailer.extend_from_slice(part(bytes, begins, &closing));
         }
-        let Some(trailer) = jumbo.trailer(&trailer) else { return Ok(JumboState::NotCommitted) };
+        let Some(trailer) = jumbo.trailer(&trailer) else { return JumboState::NotCommitted };
         if !jumbo.has_value(hasher.finish()) {
-            return Ok(JumboState::WrongValue(trailer));
+            return JumboState::WrongValue(trailer);
         }
         found(&jumbo);
-        Ok(JumboState::Whole(trailer))
+        JumboState::Whole(trailer)
     }
 }
 

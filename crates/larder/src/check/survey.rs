@@ -6,7 +6,6 @@
 //! looked at: segments that are not plainly whole are looked at twice.
 
 use std::collections::HashMap;
-use std::io;
 
 use larder_disk::Device;
 use larder_log::format::checksum::checksum64;
@@ -157,25 +156,16 @@ impl<'a> Survey<'a> {
             if !self.store.is_there(next) {
                 break;
             }
-            match self.store.marks(run.clone()) {
-                Ok(marks) => {
-                    for (segment, marks) in run.zip(marks) {
-                        progress(segment, all);
-                        if !self.store.is_there(segment) {
-                            continue;
-                        }
-                        self.look_at(segment, marks);
-                    }
+            let marks = self.store.marks(run.clone());
+            for (segment, marks) in run.zip(marks) {
+                progress(segment, all);
+                if !self.store.is_there(segment) {
+                    continue;
                 }
-                Err(error) => run.for_each(|segment| self.unreadable(segment, &error)),
+                self.look_at(segment, marks);
             }
             next = last + 1;
         }
-    }
-
-    fn unreadable(&mut self, segment: SegmentNumber, error: &io::Error) {
-        let bytes = self.store.segment_size().into();
-        self.report.damaged.push(damaged(segment, bytes, format!("cannot be read: {error}")));
     }
 
     /// The first look at a segment.
@@ -187,10 +177,7 @@ impl<'a> Survey<'a> {
             self.parts.insert((owner, owner_generation, index), segment);
         }
         let admits = |generation| marks.meta.is_none_or(|meta| meta.admits(generation));
-        let header = match self.store.header(segment) {
-            Ok(header) => header,
-            Err(error) => return self.unreadable(segment, &error),
-        };
+        let header = self.store.header(segment);
         match header {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
@@ -211,11 +198,18 @@ impl<'a> Survey<'a> {
                 Some(Meta { usage: Use::InUse { .. }, generation, .. }) => {
                     self.scan_first(segment, marks, None, Some(generation));
                 }
-                None if header == Err(NoSegment::Damaged) => {
+                Some(Meta { usage: Use::Part { .. }, .. }) => {}
+                meta if header == Err(NoSegment::Damaged) => {
                     let tails = self.store.tails.iter().map(|(tail, _)| tail);
                     let here = tails.filter(|tail| tail.segment == segment);
-                    let generation = here.map(|tail| tail.generation).max();
-                    self.scan_first(segment, marks, None, generation);
+                    let tail = here.map(|tail| tail.generation).max();
+                    let known = tail.max(meta.map(|meta| meta.generation)).unwrap_or(0);
+                    let found = self.store.use_by_trailers(segment, known).or(tail);
+                    // What was freed, and not used since, is not missed, nor what perhaps never was used.
+                    let was_header = meta.is_none() && self.store.can_read_header(segment);
+                    if was_header || found.is_some_and(admits) {
+                        self.scan_first(segment, marks, None, found);
+                    }
                 }
                 _ => {}
             },
@@ -247,10 +241,7 @@ impl<'a> Survey<'a> {
             marks.map.clear();
         }
         let mut image = std::mem::take(&mut self.image);
-        if let Err(error) = self.store.image(segment, &mut image) {
-            self.image = image;
-            return self.unreadable(segment, &error);
-        }
+        self.store.image(segment, &mut image);
         let extent = own_extent(&marks, known);
         let expect = Expect { identity: self.store.identity, segment, generation, extent };
         let (mut versions, mut entries) = (Vec::new(), Vec::new());
@@ -347,9 +338,8 @@ impl<'a> Survey<'a> {
     /// The second look, with all that is known.
     fn judge(&mut self) {
         let jumbos = std::mem::take(&mut self.jumbos).into_iter();
-        let items: Vec<LargeItem> = jumbos
-            .filter_map(|(segment, header, dead)| self.read_jumbo(segment, header, dead))
-            .collect();
+        let items: Vec<LargeItem> =
+            jumbos.map(|(segment, header, dead)| self.read_jumbo(segment, header, dead)).collect();
         for item in items {
             self.judge_jumbo(item);
         }
@@ -386,10 +376,7 @@ impl<'a> Survey<'a> {
     fn scan_again(&mut self, open: Open, extent: Extent) {
         let Open { segment, marks, header, generation, .. } = open;
         let mut image = std::mem::take(&mut self.image);
-        if let Err(error) = self.store.image(segment, &mut image) {
-            self.image = image;
-            return self.unreadable(segment, &error);
-        }
+        self.store.image(segment, &mut image);
         // What the first look went by, if the header cannot be read.
         let generation = header.map(|header| header.generation).or(generation);
         let expect = Expect { identity: self.store.identity, segment, generation, extent };
@@ -464,12 +451,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Reads a jumbo, and learns from its end.
-    fn read_jumbo(
-        &mut self,
-        segment: SegmentNumber,
-        header: Header,
-        dead: bool,
-    ) -> Option<LargeItem> {
+    fn read_jumbo(&mut self, segment: SegmentNumber, header: Header, dead: bool) -> LargeItem {
         let piece = |index| self.parts.get(&(segment, header.generation, index)).copied();
         let superblock = &self.store.superblock;
         let mut version = None;
@@ -483,17 +465,10 @@ impl<'a> Survey<'a> {
                 alive: fields.seq >= superblock.fence && !expired && !dead,
             });
         });
-        let state = match state {
-            Ok(state) => state,
-            Err(error) => {
-                self.unreadable(segment, &error);
-                return None;
-            }
-        };
         if let JumboState::Whole(trailer) | JumboState::WrongValue(trailer) = &state {
             self.learn(trailer.commit, trailer.durable);
         }
-        Some(LargeItem { header, state, version, dead })
+        LargeItem { header, state, version, dead }
     }
 
     fn judge_jumbo(&mut self, item: LargeItem) {
@@ -543,6 +518,11 @@ impl<'a> Survey<'a> {
     }
 
     fn conclude(mut self) -> Report {
+        for range in self.store.unreadable().iter().take(NAMED_MAX) {
+            let bytes = range.end - range.start;
+            let note = format!("{bytes} bytes of the device at {} cannot be read", range.start);
+            self.report.notes.push(note);
+        }
         if self.incomplete > 0 {
             self.report.notes.push(format!(
                 "{} large items lack pieces: they were being freed, or their commit never completed",

@@ -195,6 +195,49 @@ fn a_store_that_is_as_it_was_written() {
     assert_eq!(json["segments"]["in_use"], 2);
 }
 
+/// A sector that cannot be read costs what lies in it, and is named: in a header, among records, in a meta, in a
+/// copy of the superblock, and where nothing lies.
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_looked_at() {
+    let geometry = Image::new(40).superblock.geometry;
+    let block = BLOCK as u64;
+    for (at, lost) in [
+        (geometry.segment(1), 2..3),
+        (geometry.segment(1) + 2 * block, 2..4),
+        (geometry.segment(1) + 12 * block, 0..1),
+        (geometry.segment(3), 0..1),
+        (geometry.meta(1, 0), 0..1),
+        (SUPERBLOCKS[0], 0..1),
+    ] {
+        let image = Image::new(40);
+        // Both copies are there, as in every store that was used.
+        let superblock = Superblock { counter: image.superblock.counter + 1, ..image.superblock };
+        let mut copy = [0; BLOCK];
+        for superblock in [image.superblock, superblock] {
+            superblock.encode(&mut copy);
+            image.device.write_at(SUPERBLOCKS[superblock.copy()], &copy).unwrap();
+        }
+        let (mut one, mut two) = (image.segment(1, 1), image.segment(2, 3));
+        for n in 0..8 {
+            image.item(&mut one, &n.to_string(), n + 1, &[b'v'; 3000]);
+            if n == 3 {
+                image.commit(&mut one, 1, DurableEnd::default(), false);
+            }
+        }
+        image.commit(&mut one, 2, DurableEnd::default(), true);
+        image.item(&mut two, "last", 9, b"value");
+        image.commit(&mut two, 3, end(&one), false);
+        [&one, &two].into_iter().for_each(|segment| image.write(segment));
+        image.device.spoil(at..at + 1);
+        let report = image.report();
+        assert!(lost.contains(&(9 - report.records)), "{at}: {report}");
+        let damaged = report.verdict == Verdict::Damaged;
+        assert_eq!(damaged, !lost.contains(&0), "{at}: {report}");
+        let named = format!("{block} bytes of the device at {at} cannot be read");
+        assert!(report.notes.contains(&named), "{report}");
+    }
+}
+
 #[test]
 fn a_summary_must_say_what_its_segment_does() {
     let image = Image::new(3);

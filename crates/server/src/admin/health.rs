@@ -67,6 +67,8 @@ struct Report {
     connections: u64,
     memory_used: u64,
     memory_limit: u64,
+    /// Places in the store of which a part cannot be read.
+    bad_places: u64,
 }
 
 /// Whether the process is worth keeping: it starts, or every worker runs.
@@ -112,6 +114,7 @@ fn answer(
         connections: source.net_totals().current,
         memory_used: engine.memory_used,
         memory_limit: engine.memory_limit,
+        bad_places: engine.bad_places,
     };
     (code, axum::Json(report)).into_response()
 }

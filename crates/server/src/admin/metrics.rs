@@ -151,6 +151,7 @@ fn store_metrics(source: &Source, engine: &Stats, lanes: &[Stats], page: &mut Pa
     page.one("store_healthy", "gauge", "Whether the store takes writes.", u8::from(healthy));
     let gauges = [
         ("unsynced_bytes", "Acknowledged bytes that are not durable yet.", engine.unsynced_bytes),
+        ("bad_places", "Places for segments that cannot be read as a whole.", engine.bad_places),
         ("recovered_items", "Items found at the start.", engine.recovered_items),
     ];
     for (name, help, value) in gauges {

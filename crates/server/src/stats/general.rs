@@ -167,6 +167,7 @@ fn store_rows(source: &Source, engine: &Stats, lanes: &[Stats], row: &mut Row<'_
     put(row, "larder_flash_io", source.flash_io.get().copied().unwrap_or("none"));
     put(row, "larder_flash_reads", engine.totals.flash_reads);
     put(row, "larder_unreadable", engine.totals.unreadable);
+    put(row, "larder_bad_places", engine.bad_places);
     put(row, "larder_unsynced_bytes", engine.unsynced_bytes);
     put(row, "larder_unsynced_ms", engine.unsynced_ms);
     put(row, "larder_written_bytes", engine.totals.written_bytes);
