@@ -92,8 +92,6 @@ public class XMemcachedWork {
           client.setWithNoReply(keys[i], 0, i);
         }
       }
-      // What was set without a reply has arrived when this has an answer.
-      client.set("many:last", 0, "x");
       Map<String, Integer> found = client.get(List.of(keys));
       equal(found.size(), 500);
       equal(found.get("many:998"), 998);
@@ -178,7 +176,8 @@ public class XMemcachedWork {
   }
 
   private static void exercise(String label, XMemcachedClientBuilder builder) throws Exception {
-    builder.setConnectionPoolSize(2);
+    // One connection keeps a get behind the sets without a reply that were sent before it.
+    builder.setConnectionPoolSize(1);
     builder.setOpTimeout(10_000);
     MemcachedClient client = builder.build();
     stores(label, client);
