@@ -22,32 +22,32 @@ const DELETERS: usize = 4;
 pub(super) struct Cold {
     /// Items that are stored before the load and that it never asks for
     #[arg(long = "cold", value_name = "ITEMS", default_value_t = 0)]
-    pub(super) items: u64,
+    cold_items: u64,
     /// Bytes of a cold value
-    #[arg(long = "cold-size", value_name = "BYTES", default_value = "1000")]
-    value_size: Lengths,
+    #[arg(long, value_name = "BYTES", default_value = "1000")]
+    cold_size: Lengths,
     /// Seconds to live of cold items: with fewer than the run takes, all of them expire in it
-    #[arg(long = "cold-ttl", value_name = "SECONDS", default_value_t = 0)]
-    ttl: u32,
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    cold_ttl: u32,
     /// Deletes per second, spread over the cold items while the load runs
-    #[arg(long = "cold-deletes", value_name = "PER_SECOND", default_value_t = 0.0)]
-    deletes: f64,
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 0.0)]
+    cold_deletes: f64,
 }
 
 impl Cold {
     fn shape(&self, mix: Mix) -> Shape {
         Shape {
             mix,
-            keys: self.items,
+            keys: self.cold_items,
             prefix: "cold-".into(),
-            value_lengths: self.value_size,
-            ttl: self.ttl,
+            value_lengths: self.cold_size,
+            ttl: self.cold_ttl,
             ..Shape::default()
         }
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        if self.deletes > 0.0 && self.items == 0 {
+        if self.cold_deletes > 0.0 && self.cold_items == 0 {
             return Err(Error::usage("--cold-deletes needs --cold"));
         }
         Ok(())
@@ -55,22 +55,22 @@ impl Cold {
 
     /// Stores all of them.
     pub(super) fn fill(&self, load: &Load) -> Result<()> {
-        if self.items == 0 {
+        if self.cold_items == 0 {
             return Ok(());
         }
-        complain!("storing {} cold items", self.items);
+        complain!("storing {} cold items", self.cold_items);
         let load = Load { progress: false, probe: None, ..load.clone() };
         fill(&load, &self.shape(Mix::only(Verb::Set)), true)
     }
 
     /// Runs the load, and deletes cold items meanwhile if that is wanted.
     pub(super) fn run_beside(&self, load: &Load, shape: Shape) -> Result<Summary> {
-        if self.deletes == 0.0 {
+        if self.cold_deletes == 0.0 {
             return load.run(shape);
         }
         let deletes = Load {
             connections: DELETERS,
-            pacing: Pacing::Constant(self.deletes),
+            pacing: Pacing::Constant(self.cold_deletes),
             progress: false,
             probe: None,
             ..load.clone()
@@ -88,16 +88,19 @@ impl Cold {
 
     /// What it says in the setup of a report.
     pub(super) fn describe(&self) -> String {
-        if self.items == 0 {
+        if self.cold_items == 0 {
             return String::new();
         }
-        let ttl =
-            if self.ttl > 0 { format!(", expiring after {} s", self.ttl) } else { String::new() };
-        let deletes = match self.deletes > 0.0 {
-            true => format!(", {:.0} of them deleted per second", self.deletes),
+        let ttl = if self.cold_ttl > 0 {
+            format!(", expiring after {} s", self.cold_ttl)
+        } else {
+            String::new()
+        };
+        let deletes = match self.cold_deletes > 0.0 {
+            true => format!(", {:.0} of them deleted per second", self.cold_deletes),
             false => String::new(),
         };
-        format!("; beside {} cold items of {} bytes{ttl}{deletes}", self.items, self.value_size)
+        format!("; beside {} cold items of {} bytes{ttl}{deletes}", self.cold_items, self.cold_size)
     }
 }
 
