@@ -164,6 +164,13 @@ impl Cleaner {
         false
     }
 
+    /// The cleaner ends: what its maps would have marked is noted again.
+    pub(crate) fn abandon_maps(&mut self, lane: &Lane) {
+        if let Some(walk) = self.map_walk.take() {
+            walk.abandon(lane);
+        }
+    }
+
     fn begin_map_walk(&mut self, lane: &Lane) -> Option<MapWalk> {
         let map_bytes = lane.log.store()?.map_bytes();
         let mut numbers = self.move_ends(lane);

@@ -525,9 +525,16 @@ impl Lane {
                 guard.remove(place, was_item);
                 continue;
             }
+            let before = change.before.address();
+            let segment = self.log.segment(before.segment());
+            if !change.before_is_item && segment.durable() as usize > before.offset() {
+                // A tombstone whose commit has settled: nobody would bury it any more.
+                guard.remove(place, was_item);
+                self.log.note_end(before.segment(), change.before_size as usize);
+                continue;
+            }
             let items = i32::from(change.before_is_item) - i32::from(was_item);
             guard.replace(place, change.before, items);
-            let segment = self.log.segment(change.before.address().segment());
             segment.revive(change.before_size as usize);
         }
     }

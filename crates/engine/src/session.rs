@@ -171,7 +171,14 @@ impl Session {
         if lanes().any(LaneSession::refuses_flush) {
             return Outcome::Refused(Refusal::StoreFailed);
         }
-        Outcome::Ready(lanes().filter_map(|lane| lane.flush_all(at)).collect())
+        let mut points = SmallVec::new();
+        for lane in lanes() {
+            match lane.flush_all(at) {
+                Ok(point) => points.extend(point),
+                Err(_) => return Outcome::Refused(Refusal::StoreFailed),
+            }
+        }
+        Outcome::Ready(points)
     }
 
     /// Flushes if a delayed flush is due; false if it is to be tried again before long.

@@ -184,15 +184,23 @@ impl Log {
         !entry.carried && (self.segment(entry.number).has_ends() || !entry.ends.is_empty())
     }
 
-    /// Copies of the ends of a segment in quarantine were appended elsewhere. It is free when these are
-    /// durable.
-    pub fn ends_are_carried(&self, number: SegmentNumber) {
-        let open = self.durable_log().open_commit();
+    /// Copies of the ends of a segment in quarantine were appended elsewhere, or newer versions were
+    /// found. It is free when these are durable. `undoings` is [`Store::undoings`] from before: false if
+    /// something was undone since, for that may be among them.
+    pub fn ends_are_carried(&self, number: SegmentNumber, undoings: u64) -> bool {
+        let store = self.durable_log();
+        let open = store.open_commit();
+        // Who undoes looks at the list afterwards.
         let mut quarantine = lock(&self.quarantine);
-        if let Some(entry) = quarantine.iter_mut().find(|entry| entry.number == number) {
-            entry.carried = true;
-            entry.emptied = open;
+        if store.undoings() != undoings || undoings % 2 == 1 {
+            return false;
         }
+        let Some(entry) = quarantine.iter_mut().find(|entry| entry.number == number) else {
+            return false;
+        };
+        entry.carried = true;
+        entry.emptied = open;
+        true
     }
 }
 

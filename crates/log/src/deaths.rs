@@ -169,9 +169,9 @@ impl Log {
     pub fn fence_deaths(&self) {
         let Some(store) = &self.store else { return };
         let changes = lock(&store.changing).changes();
+        let mut fenced = lock(&store.fenced);
         let unmarked = lock(&store.unmarked);
         let now = unmarked.iter().map(|&number| (number, self.segment(number).generation()));
-        let mut fenced = lock(&store.fenced);
         fenced.changes = changes;
         fenced.segments.extend(now);
     }
@@ -300,6 +300,15 @@ impl Log {
         self.store.as_ref().is_some_and(|store| !lock(&store.holders).is_empty())
     }
 
+    /// A segment is about to be cut, and copied tombstones in it may go with what lies behind. They do not
+    /// count as alive any more.
+    pub(crate) fn release_ends_of(&self, number: SegmentNumber) {
+        let store = self.durable_log();
+        lock(&store.holders).remove(&number);
+        let bytes = store.entry(number).held_bytes.swap(0, Ordering::Relaxed);
+        self.segment(number).kill(bytes as usize);
+    }
+
     /// Copied tombstones that hide nothing any more do not count as alive.
     pub fn release_held_ends(&self) {
         let store = self.durable_log();
@@ -309,9 +318,7 @@ impl Log {
         }
         let unmarked = self.unmarked_deaths();
         for Ending { number, .. } in held.into_iter().filter(|ending| !unmarked.block(ending)) {
-            lock(&store.holders).remove(&number);
-            let bytes = store.entry(number).held_bytes.swap(0, Ordering::Relaxed);
-            self.segment(number).kill(bytes as usize);
+            self.release_ends_of(number);
         }
     }
 
@@ -321,8 +328,12 @@ impl Log {
         let store = self.durable_log();
         let (segment, deaths) = (self.segment(number), &store.entry(number).deaths);
         let (generation, cover) = (segment.generation(), store.settled_commit());
-        let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
-        deaths.mapping.fetch_min(noted, Ordering::AcqRel);
+        {
+            // Whoever looks at both numbers holds the lock: a death is never missing from both.
+            let _unmarked = lock(&store.unmarked);
+            let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
+            deaths.mapping.fetch_min(noted, Ordering::AcqRel);
+        }
         // Later than the swap: all that has died was appended before.
         let until = segment.filled();
         BegunMap { segment: number, generation, cover, until }
@@ -343,11 +354,15 @@ impl Log {
 
     /// The map will not be written: what it would have marked is noted again.
     pub fn abandon_map(&self, number: SegmentNumber, generation: u32) {
-        let deaths = &self.durable_log().entry(number).deaths;
+        let store = self.durable_log();
+        let deaths = &store.entry(number).deaths;
+        let mut unmarked = lock(&store.unmarked);
         if self.segment(number).generation() == generation {
-            // In this order: it is never missing from both.
-            deaths.noted.fetch_min(deaths.mapping.load(Ordering::Acquire), Ordering::AcqRel);
-            deaths.mapping.store(NEVER, Ordering::Release);
+            let earliest = deaths.mapping.swap(NEVER, Ordering::AcqRel);
+            deaths.noted.fetch_min(earliest, Ordering::AcqRel);
+            if earliest != NEVER {
+                unmarked.insert(number);
+            }
         }
     }
 }
@@ -360,10 +375,9 @@ fn note_first_death(store: &Store, number: SegmentNumber) {
     // The successor's commit does not settle before its append ends, so it is a later one.
     let late = if Rule::DeathsAreNotedEarly.is_broken() { 2 } else { 0 };
     let commit = store.settled_commit() + 1 + late;
-    let deaths = &store.entry(number).deaths;
-    if deaths.noted.fetch_min(commit, Ordering::AcqRel) == NEVER {
-        lock(&store.unmarked).insert(number);
-    }
+    let mut unmarked = lock(&store.unmarked);
+    store.entry(number).deaths.noted.fetch_min(commit, Ordering::AcqRel);
+    unmarked.insert(number);
 }
 
 impl Store {
@@ -401,7 +415,6 @@ impl Store {
 
     fn forget_if_marked(&self, number: SegmentNumber) {
         let mut unmarked = lock(&self.unmarked);
-        // Whoever notes a death inserts the number afterwards.
         if self.entry(number).deaths.earliest() == NEVER {
             unmarked.remove(&number);
         }

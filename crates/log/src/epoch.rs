@@ -76,7 +76,10 @@ impl Epochs {
     pub fn wait_for_appends(&self) {
         // Pairs with the fence in `appending_seen`.
         fence(Ordering::SeqCst);
-        for seen in &*self.lock() {
+        // Without the lock: an append that is waited for may wait for somebody who asks for the horizon.
+        // Whoever joins from here on reserves behind what this thread has closed.
+        let all = self.lock().clone();
+        for seen in all {
             let begun = seen.appending.load(Ordering::Acquire);
             let mut turn = 0;
             while begun % 2 == 1 && seen.appending.load(Ordering::Acquire) == begun {

@@ -44,6 +44,7 @@ impl Log {
         entry.sealed.store(true, Ordering::Release);
         entry.cutting.store(true, Ordering::Release);
         entry.end.store(durable.max(HEADER_BYTES as u32), Ordering::Relaxed);
+        self.release_ends_of(number);
         segment.cut(durable);
         let cut = Cut { segment: number, generation: segment.generation(), durable };
         committer.cuts.retain(|other| other.segment != number);

@@ -26,6 +26,9 @@ pub(crate) struct Pins {
     in_place: Mutex<HashMap<usize, Vec<Arc<Pinned>>>>,
     /// Pins that keep memory themselves.
     keeping: Mutex<Vec<Arc<Pinned>>>,
+    /// Bytes that these keep. Each lane has a share of its own: nobody's value is given up for a reader of
+    /// another lane.
+    kept: Arc<AtomicU64>,
     /// Counts reads, to know which value was read last.
     reads: AtomicU64,
 }
@@ -60,18 +63,23 @@ impl fmt::Debug for Pinned {
 struct Kept<T> {
     memory: T,
     bytes: u64,
+    kept: Arc<AtomicU64>,
     budget: Arc<Budget>,
 }
 
 impl<T> Kept<T> {
-    fn new(memory: T, bytes: usize, budget: &Arc<Budget>) -> Self {
-        budget.charge_pinned(bytes as u64);
-        Kept { memory, bytes: bytes as u64, budget: Arc::clone(budget) }
+    fn new(memory: T, bytes: usize, pins: &Pins) -> Self {
+        let bytes = bytes as u64;
+        pins.budget.charge_pinned(bytes);
+        pins.kept.fetch_add(bytes, Relaxed);
+        let (kept, budget) = (Arc::clone(&pins.kept), Arc::clone(&pins.budget));
+        Kept { memory, bytes, kept, budget }
     }
 }
 
 impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
+        self.kept.fetch_sub(self.bytes, Relaxed);
         self.budget.release_pinned(self.bytes);
     }
 }
@@ -89,6 +97,7 @@ impl Pins {
             budget: Arc::clone(budget),
             in_place: Mutex::default(),
             keeping: Mutex::default(),
+            kept: Arc::default(),
             reads: AtomicU64::new(0),
         })
     }
@@ -109,7 +118,7 @@ impl Pins {
     /// Pins a copy of a part of a value that lies in no frame.
     pub(crate) fn copy(self: &Arc<Self>, part: &[u8]) -> Pin {
         self.make_room(part.len());
-        let bytes = Kept::new(part.into(), part.len(), &self.budget);
+        let bytes = Kept::new(part.into(), part.len(), self);
         let pinned = self.pinned(0, Rest::Copied { bytes, at: 0 });
         lock(&self.keeping).push(Arc::clone(&pinned));
         Pin { pins: Arc::clone(self), pinned }
@@ -136,7 +145,7 @@ impl Pins {
             if let Rest::InPlace { at, len } = *rest {
                 // SAFETY: the frame is still what it was when the value was pinned: see `Pins::pin`.
                 let bytes: Box<[u8]> = unsafe { std::slice::from_raw_parts(at, len) }.into();
-                *rest = Rest::Copied { bytes: Kept::new(bytes, len, &self.budget), at: 0 };
+                *rest = Rest::Copied { bytes: Kept::new(bytes, len, self), at: 0 };
             }
             drop(rest);
             self.note_keeping(pinned);
@@ -156,7 +165,7 @@ impl Pins {
             return false;
         }
         self.make_room(bytes);
-        let mapping = Arc::new(Kept::new(mapping(), bytes, &self.budget));
+        let mapping = Arc::new(Kept::new(mapping(), bytes, self));
         for pinned in pinned {
             let mut rest = lock(&pinned.rest);
             if let Rest::InPlace { at, len } = *rest {
@@ -184,9 +193,9 @@ impl Pins {
     /// Gives up what was read least lately until `bytes` more are within the share. One value alone may be
     /// as large as it is.
     fn make_room(&self, bytes: usize) {
-        let share = self.budget.all_limits() / SHARE;
+        let share = self.budget.limit() / SHARE;
         let mut keeping = lock(&self.keeping);
-        while self.budget.pinned() + bytes as u64 > share {
+        while self.kept.load(Relaxed) + bytes as u64 > share {
             let oldest =
                 keeping.iter().enumerate().min_by_key(|(_, pinned)| pinned.read.load(Relaxed));
             let Some((at, _)) = oldest else { return };

@@ -60,8 +60,9 @@ pub(crate) fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
         return Ok(wanted);
     }
     // Without the right to raise the hard limit, up to it.
-    set_limit(libc::RLIMIT_NOFILE, libc::rlimit { rlim_cur: now.rlim_max, ..now })?;
-    Ok(now.rlim_max)
+    // A hard limit above what the kernel grants now cannot be reached at all.
+    let most = libc::rlimit { rlim_cur: now.rlim_max, ..now };
+    Ok(set_limit(libc::RLIMIT_NOFILE, most).map_or(now.rlim_cur, |()| now.rlim_max))
 }
 
 /// The memory of the machine, or what a control group leaves of it to this process, in bytes; `None` where

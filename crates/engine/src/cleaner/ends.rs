@@ -88,6 +88,7 @@ impl Cleaner {
         if loaded.as_ref().is_some_and(|loaded| loaded.damaged) {
             return false;
         }
+        let undoings = lane.undoings();
         self.participant.tick();
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
@@ -97,10 +98,7 @@ impl Cleaner {
             _ => true,
         });
         self.participant.sleep();
-        if moved {
-            lane.log.ends_are_carried(number);
-        }
-        moved
+        moved && lane.log.ends_are_carried(number, undoings)
     }
 
     /// Appends a tombstone of the record's version, unless memory holds a newer version of its key. One

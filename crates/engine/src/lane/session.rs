@@ -282,12 +282,14 @@ impl LaneSession {
     /// In sync mode: what is said after a flush must not be said before its fence is durable.
     #[inline]
     fn depends_on_fence(&self) {
+        if self.lane.fence.load(Ordering::Relaxed) == 0 || Rule::AnswerWhenDurable.is_broken() {
+            return;
+        }
+        let Some(store) = self.lane.log.store() else { return };
+        // In this order: a fence that is postponed is so before its commit is settled as failed.
+        let settled = store.settled_commit();
         let fence = self.lane.fence.load(Ordering::Acquire);
-        if fence != 0
-            && !Rule::AnswerWhenDurable.is_broken()
-            && let Some(store) = self.lane.log.store()
-            && fence > store.settled_commit()
-        {
+        if fence > settled {
             self.depends.set(self.depends.get().max(fence));
         }
     }

@@ -200,6 +200,9 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
         }
     }
     walk.forget_reads(&session);
+    if let Some(mut cleaner) = cleaner {
+        cleaner.abandon_maps(lane);
+    }
     Ok(())
 }
 

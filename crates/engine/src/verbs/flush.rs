@@ -9,6 +9,7 @@
 
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
+use crate::write::NotWritten;
 use crate::{CommitPoint, Durability, UnixSeconds};
 use larder_log::format::Superblock;
 use larder_log::{Rule, Store, Stream};
@@ -22,13 +23,20 @@ impl LaneSession {
     }
 
     /// See [`Session::flush_all`](crate::Session::flush_all); the answer is what it must wait for.
-    pub(crate) fn flush_all(&self, at: Option<UnixSeconds>) -> Option<CommitPoint> {
+    ///
+    /// # Errors
+    /// The store does not take it.
+    pub(crate) fn flush_all(
+        &self,
+        at: Option<UnixSeconds>,
+    ) -> Result<Option<CommitPoint>, NotWritten> {
         let commit = match at {
             Some(at) if at > self.now() => self.lane.flush_later(at),
-            _ => self.flush(),
+            _ => self.flush()?,
         };
-        let position = commit.filter(|_| !Rule::FenceFirst.is_broken())?;
-        Some(CommitPoint { lane: self.lane.options.position.into(), position })
+        let position = commit.filter(|_| !Rule::FenceFirst.is_broken());
+        let lane = self.lane.options.position.into();
+        Ok(position.map(|position| CommitPoint { lane, position }))
     }
 
     /// Flushes if a delayed flush is due; exactly one caller does it. If the store cannot take it, it
@@ -37,20 +45,19 @@ impl LaneSession {
         if !self.lane.flush_is_due(now) {
             return true;
         }
-        if self.refuses_flush() {
+        if self.flush().is_err() {
             return false;
         }
-        self.flush();
         if let Some(durable) = &self.lane.durable {
             durable.want_commit();
         }
         true
     }
 
-    fn flush(&self) -> Option<u64> {
+    fn flush(&self) -> Result<Option<u64>, NotWritten> {
         // A commit that fails waits for its end before it looks at the fence.
-        let _appending = self.appending();
-        self.lane.flush()
+        let _appending = self.appending()?;
+        Ok(self.lane.flush())
     }
 }
 
@@ -91,7 +98,8 @@ impl Lane {
         let last = self.fence.load(Ordering::Acquire);
         if last != 0 && !delayed && self.index.is_bare() {
             // Nothing was written since the last flush.
-            return self.log.store().and(Some(last));
+            let promises = self.log.store().is_some_and(|store| self.promised(store).is_some());
+            return promises.then_some(last);
         }
         let mut commit = None;
         // Writers append under a stripe's lock, so while all are held nobody is appending.

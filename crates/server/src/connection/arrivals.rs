@@ -22,6 +22,9 @@ const SHARE: u64 = 8;
 const LONG_SHARE: u64 = 4;
 /// How long the client of a value that has a place may send nothing while others wait.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long a value may keep its place, while others wait, if this server has not looked at it, or has no
+/// memory for it.
+const IDLE: Duration = Duration::from_secs(5);
 /// How long a value may have a place, while others wait, before its rate counts.
 const GRACE: Duration = Duration::from_millis(500);
 /// The rate at which it must arrive then, in bytes a second.
@@ -111,6 +114,12 @@ struct PlaceState {
     standing: Standing,
     /// When the first bytes arrived after it was admitted, and when the last did.
     times: Option<(Instant, Instant)>,
+    /// When it was noticed that it was admitted and had not received anything.
+    idle_since: Option<Instant>,
+    /// It is this server that has no memory for what arrived.
+    starved: bool,
+    /// All of value and trailer is there.
+    complete: bool,
     arrived: usize,
     memory: Memory,
 }
@@ -127,12 +136,19 @@ impl Place {
     /// Takes the memory of a value that arrives too slowly; whether it did.
     fn expel(&self, now: Instant) -> bool {
         let mut state = self.lock();
-        // Before that it is this server that has not looked yet.
-        let Some((first, last)) = state.times else { return false };
-        let age = now.saturating_duration_since(first);
-        let wanted = age.saturating_sub(GRACE).as_millis() as u64 * LEAST_RATE / 1000;
-        let paused = now.saturating_duration_since(last) > PAUSE;
-        let slow = state.arrived < self.len && (paused || (state.arrived as u64) < wanted);
+        let since = |earlier| now.saturating_duration_since(earlier);
+        let slow = match state.times {
+            _ if state.complete => false,
+            // This server may not have looked yet. But a client that does not read its replies could keep
+            // it from looking for ever.
+            None => since(*state.idle_since.get_or_insert(now)) > IDLE,
+            Some((_, last)) if state.starved => since(last) > IDLE,
+            Some((first, last)) => {
+                let wanted = since(first).saturating_sub(GRACE).as_millis() as u64 * LEAST_RATE;
+                let late = state.arrived < self.len && (state.arrived as u64) < wanted / 1000;
+                since(last) > PAUSE || late
+            }
+        };
         if slow {
             state.standing = Standing::Expelled;
             state.memory = Memory::None;
@@ -229,6 +245,9 @@ impl Arrivals {
         let state = PlaceState {
             standing: Standing::Waiting,
             times: None,
+            idle_since: None,
+            starved: false,
+            complete: false,
             arrived: 0,
             memory: Memory::None,
         };
@@ -309,7 +328,21 @@ impl Arrival {
         let mut state = self.place.lock();
         let now = Instant::now();
         state.arrived += bytes;
+        state.starved = false;
         state.times = Some((state.times.map_or(now, |(first, _)| first), now));
+    }
+
+    /// There was no memory for what has arrived: the client is not to blame.
+    pub(super) fn starved(&self) {
+        let mut state = self.place.lock();
+        let now = Instant::now();
+        state.starved = true;
+        state.times = Some((state.times.map_or(now, |(first, _)| first), now));
+    }
+
+    /// Value and trailer are there.
+    pub(super) fn complete(&self) {
+        self.place.lock().complete = true;
     }
 }
 
@@ -374,6 +407,7 @@ mod tests {
         let enter = || arrivals.enter(2 << 20, Waker::noop());
         let (quick, mut slow) = (enter(), enter());
         quick.arrived(2 << 20);
+        quick.complete();
         slow.arrived(1000);
         let later = Instant::now() + Duration::from_secs(2);
         let expel = || {
@@ -389,5 +423,30 @@ mod tests {
         assert_eq!(quick.standing(), Standing::Admitted);
         assert_eq!(slow.standing(), Standing::Expelled);
         assert!(slow.with(|_| ()).is_err());
+    }
+
+    #[test]
+    fn who_withholds_the_end_of_a_value_or_never_looks_loses_the_place() {
+        let arrivals = arrivals();
+        let enter = || arrivals.enter(2 << 20, Waker::noop());
+        let [withheld, unseen, starved, complete] = [enter(), enter(), enter(), enter()];
+        withheld.arrived(2 << 20);
+        starved.starved();
+        complete.arrived(2 << 20);
+        complete.complete();
+        let waiting = [enter(), enter(), enter()];
+        let expel = |seconds| {
+            let later = Instant::now() + Duration::from_secs(seconds);
+            arrivals.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(later)));
+        };
+        expel(2);
+        assert_eq!(withheld.standing(), Standing::Expelled);
+        assert_eq!(unseen.standing(), Standing::Admitted);
+        assert_eq!(starved.standing(), Standing::Admitted);
+        expel(60);
+        assert_eq!(unseen.standing(), Standing::Expelled);
+        assert_eq!(starved.standing(), Standing::Expelled);
+        assert_eq!(complete.standing(), Standing::Admitted);
+        assert!(waiting.iter().all(|arrival| arrival.standing() == Standing::Admitted));
     }
 }

@@ -78,7 +78,12 @@ impl Body {
             let receive = |memory: &mut _| worker.receive(memory, self.filled, len, keys, bytes);
             match arrival.with(receive) {
                 Ok(Received::Part) => arrival.arrived(bytes.len()),
-                Ok(other) => return other,
+                Ok(other) => {
+                    if let Received::Wait = other {
+                        arrival.starved();
+                    }
+                    return other;
+                }
                 Err(Standing::Waiting) => return Received::Wait,
                 Err(_) => return Received::NoMemory,
             }
@@ -93,7 +98,13 @@ impl Body {
             self.filled += bytes.len();
             input.consume(bytes.len());
         }
-        if self.missing() == 0 { Received::All } else { Received::Part }
+        if self.missing() > 0 {
+            return Received::Part;
+        }
+        if let Some(arrival) = &self.arrival {
+            arrival.complete();
+        }
+        Received::All
     }
 
     /// How many bytes of value and trailer have not arrived.
