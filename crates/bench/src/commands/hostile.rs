@@ -11,10 +11,12 @@ use larder_client::Address;
 use serde::Serialize;
 
 use super::output::{print_table, write_json};
+use crate::complain;
 use crate::generator::{Load, Pacing};
 use crate::hostile::{Crowd, Kind, Outcome};
 use crate::launch::{Allowance, Program};
 use crate::process::Probe;
+use crate::say;
 use crate::workload::{Lengths, Mix, Shape};
 use crate::{Error, Result};
 
@@ -88,9 +90,12 @@ impl Arguments {
         for (name, kinds) in &companies {
             for program in &programs {
                 let row = self.beside(program, name, kinds)?;
-                eprintln!(
+                complain!(
                     "{:>16} beside {:<14} p99 {:>9.0} µs, {} errors",
-                    row.server, row.crowd, row.p99_us, row.errors
+                    row.server,
+                    row.crowd,
+                    row.p99_us,
+                    row.errors
                 );
                 rows.push(row);
             }
@@ -201,6 +206,6 @@ fn print(rows: &[Row]) {
     ];
     print_table(&header, &rows.iter().map(cells).collect::<Vec<_>>());
     for row in rows.iter().filter(|row| row.void.is_some()) {
-        println!("{} beside {}: {}", row.server, row.crowd, row.void.as_deref().unwrap_or(""));
+        say!("{} beside {}: {}", row.server, row.crowd, row.void.as_deref().unwrap_or(""));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Delete, Engine, Expiry, Options, Outcome, Session, Store};
-use larder_disk::SimDevice;
+use larder_disk::{Failure, Fault, Operation, SimDevice};
 
 /// How often it is looked for what must not happen.
 const LOOKS: u32 = 20_000;
@@ -131,4 +131,35 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
     });
     assert_eq!(slots(), 0);
     assert!(lane.log.segment(number).has_ends() && lane.log.drop_frame(number));
+}
+
+/// A delete is on its way to the device while the key is stored again, and that fails: the delete stays,
+/// and so does nothing of the key but a tombstone that hides what is older.
+#[test]
+fn a_tombstone_that_became_durable_is_not_put_back_by_an_undo() {
+    let device = Arc::new(SimDevice::new(8 << 20, 1));
+    let engine = engine_on(Arc::clone(&device));
+    let lane = &engine.lanes[0];
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1);
+    let set = || session.store(&session.key(b"k"), Store::set(b"v", 0, Expiry::NEVER));
+    assert!(matches!(set(), Outcome::AfterCommit(..)));
+    assert!(lane.commit());
+    let deleted = session.delete(&session.key(b"k"), &Delete::default());
+    assert!(matches!(deleted, Outcome::AfterCommit(..)));
+    device.hold(Operation::Sync);
+    thread::scope(|scope| {
+        let committer = scope.spawn(|| lane.commit());
+        while !device.wait_until_held(Duration::from_millis(1)) {}
+        assert!(matches!(set(), Outcome::AfterCommit(..)));
+        device.release();
+        assert!(committer.join().unwrap());
+    });
+    let at = device.counts().syncs + 1;
+    device.plan(Fault { operation: Operation::Sync, at, times: 1, failure: Failure::Io });
+    assert!(!lane.commit());
+    let mut slots = 0;
+    (0..lane.index.stripe_count()).for_each(|at| lane.index.visit_stripe(at, |_| slots += 1));
+    assert_eq!(slots, 0, "the index leads to a tombstone that nobody buries");
+    assert!(lane.log.numbers().any(|number| lane.log.segment(number).has_ends()));
 }
