@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_larder");
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The same where a device is waited for: a machine that has just built all the tests has gigabytes to
+/// write first.
+pub(crate) const DEVICE_PATIENCE: Duration = Duration::from_secs(180);
 
 /// A running binary and its log.
 pub(crate) struct Process {
@@ -164,7 +167,7 @@ impl Server {
     pub(crate) fn until_durable(&self) {
         let begun = Instant::now();
         while self.stat("larder_unsynced_bytes") != "0" {
-            assert!(begun.elapsed() < PATIENCE, "it is never durable");
+            assert!(begun.elapsed() < DEVICE_PATIENCE, "it is never durable");
             std::thread::yield_now();
         }
     }
