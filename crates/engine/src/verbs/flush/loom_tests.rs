@@ -57,7 +57,7 @@ fn flush_and_seal(memory: u64, switches: usize) {
             })
         };
         flusher.tick(1);
-        assert!(flusher.flush_all(None).is_none());
+        assert!(matches!(flusher.flush_all(None), Ok(None)));
         flushed.store(true, Ordering::Release);
         set(&flusher, AFTER, VALUE);
         flusher.sleep();
