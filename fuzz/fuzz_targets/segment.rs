@@ -69,6 +69,7 @@ impl Image {
             expiry: u32::from(bits & 2),
             flags: u32::from(bits & 4),
             stale: bits & 8 != 0,
+            inherits_reads: bits & 32 != 0,
         };
         let kind = if bits & 16 != 0 { Kind::Tombstone } else { Kind::Item };
         let key = vec![input.byte(); usize::from(input.byte()).clamp(1, 250)];
