@@ -38,6 +38,7 @@ struct State {
     cache: Cache,
     random: Random,
     counts: Counts,
+    failed_reads: u64,
     faults: Vec<Fault>,
     /// What cannot be read any more, whatever is written there.
     bad: Vec<Range<u64>>,
@@ -86,6 +87,7 @@ impl SimDevice {
         let state = State {
             random,
             counts: Counts::default(),
+            failed_reads: 0,
             faults: Vec::new(),
             bad: Vec::new(),
             stop_at: None,
@@ -193,6 +195,11 @@ impl SimDevice {
         self.state().counts
     }
 
+    /// How many reads have failed, of a fault or of a bad range.
+    pub fn failed_reads(&self) -> u64 {
+        self.state().failed_reads
+    }
+
     /// How many sectors (512 bytes) have content that a power loss may take.
     pub fn unsynced_sectors(&self) -> usize {
         self.state().cache.unsynced_sectors()
@@ -277,6 +284,7 @@ impl Device for SimDevice {
             !buffer.is_empty() && state.bad.iter().any(|bad| bad.start < end && offset < bad.end);
         match state.judge(Operation::Read)? {
             Verdict::Proceed if bad => {
+                state.failed_reads += 1;
                 buffer.fill_with(|| state.random.next() as u8);
                 Err(Failure::Io.error())
             }
@@ -285,6 +293,7 @@ impl Device for SimDevice {
                 Ok(())
             }
             Verdict::Fail(error) => {
+                state.failed_reads += 1;
                 buffer.fill_with(|| state.random.next() as u8);
                 Err(error)
             }

@@ -299,6 +299,10 @@ impl Service for Worker {
         connection.gates.as_ref().map_or(0, |gates| gates.charged())
     }
 
+    fn can_give_up(&self, connection: &Connection) -> bool {
+        matches!(&connection.state, State::Body(body) if body.waits_for_place())
+    }
+
     fn gives_up(&mut self, connection: &mut Connection) -> bool {
         let State::Body(body) = &mut connection.state else { return false };
         body.waits_for_place() && body.give_up()

@@ -129,6 +129,10 @@ impl<S: Service> Service for Guard<S> {
         self.service.keeps(&guarded.connection)
     }
 
+    fn can_give_up(&self, guarded: &Self::Connection) -> bool {
+        self.service.can_give_up(&guarded.connection)
+    }
+
     fn gives_up(&mut self, guarded: &mut Self::Connection) -> bool {
         self.service.gives_up(&mut guarded.connection)
     }

@@ -75,6 +75,8 @@ pub struct DurableWorld {
     restarting: bool,
     /// Calls do not wait for room.
     hurry: bool,
+    /// Reads that had failed when this step began.
+    failed_reads: u64,
     anomaly: anomaly::Armed,
     seen: Seen,
 }
@@ -164,6 +166,7 @@ impl DurableWorld {
             reading: false,
             restarting: false,
             hurry: false,
+            failed_reads: 0,
             anomaly,
             seen: Seen::default(),
         };
@@ -191,6 +194,7 @@ impl DurableWorld {
     }
 
     fn step(&mut self) -> Check {
+        self.failed_reads = self.machine.failed_reads();
         if self.flight.is_some() && self.random.one_in(8) {
             self.land()?;
         }
@@ -275,11 +279,16 @@ impl DurableWorld {
         self.tick_all();
     }
 
-    fn clean(&mut self) {
+    /// A turn of the cleaner.
+    fn turn(&mut self) {
         self.tick_all();
         self.engine.clean(&mut self.cleaner);
         self.engine.serve_reads();
         self.tick_all();
+    }
+
+    fn clean(&mut self) {
+        self.turn();
         if self.engine.staged_maps() > 0 && self.random.one_in(2) {
             // A map that is written too early shows only if the power goes before what it tells of
             // is durable.
@@ -352,7 +361,9 @@ impl DurableWorld {
     /// A call was refused that finds room in a full store as well: right only if a device fails.
     fn not_refused(&mut self, what: &str, key: &[u8]) -> Check {
         let waits = !self.reading && !self.hurry;
-        if self.engine.health() != Health::Good || !waits {
+        // A record that cannot be read is not lost, so nothing may take its place.
+        let unreadable = self.machine.failed_reads() != self.failed_reads;
+        if self.engine.health() != Health::Good || unreadable || !waits {
             return Ok(());
         }
         if self.anomaly.was_reached(&self.machine, &self.engine) {

@@ -126,6 +126,10 @@ pub trait Service {
     /// What the service keeps for a connection and has charged to the budget, in bytes.
     fn keeps(&self, connection: &Self::Connection) -> usize;
 
+    /// Whether a connection that [parks](Flow::Park) waits for something that the service can
+    /// [give up](Service::gives_up).
+    fn can_give_up(&self, connection: &Self::Connection) -> bool;
+
     /// The loops keep too much for a connection that [parks](Flow::Park). Whether the service gives up what
     /// it waits for, and consumes the input at the next call.
     fn gives_up(&mut self, connection: &mut Self::Connection) -> bool;

@@ -1,5 +1,6 @@
 //! What happens when connections keep more than all of them may. Whoever needs memory gets it, and those
-//! go that keep most for longest: a client with half a line never pays for those that do not read.
+//! go that keep most for longest: a client with half a line never pays for those that do not read, and
+//! one that waits for the server pays last.
 //!
 //! Each worker may always use its part of the limit, and more while the others use less. So a worker closes
 //! its own connections as long as it is above its part, and asks the others to look if it is not.
@@ -13,93 +14,133 @@ use std::sync::atomic::Ordering;
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// Silence counts up to so many milliseconds: whoever keeps little is not to blame for keeping it for long.
+/// Silence counts up to so many milliseconds: a client that keeps little is not to blame for keeping it for long.
 const SILENCE_MS: u64 = 5_000;
 
-/// The same for those that wait for the server.
-const WAITING_MS: u64 = 100;
+/// A client that has been silent for so many milliseconds is to blame: a busy one may pause for a moment.
+const PAUSE_MS: u64 = 500;
 
 /// Bytes that nobody is blamed for.
 const LITTLE: u64 = 1024;
+
+/// Who is to blame for what a connection keeps, and goes sooner for it: the greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Blame {
+    /// It keeps next to nothing.
+    Little,
+    /// The server, which has not answered yet.
+    Server,
+    /// A client that may only pause for a moment.
+    Pause,
+    /// The other clients whose values have places: it can be told that there is no room.
+    Others,
+    /// A client that does not read its replies, or does not send the rest of a command.
+    Client,
+}
 
 /// What a connection keeps.
 struct Holder {
     key: u32,
     bytes: u64,
+    blame: Blame,
     /// How long it has moved no byte, in milliseconds, as far as that counts.
     silent: u64,
-    /// It goes on in this turn or the next, and may keep less then.
-    runs: bool,
 }
 
 impl Holder {
-    /// What orders those that have to go: who keeps little goes last, whatever else. Silence counts twice, for a
-    /// busy client may be kept from reading for a moment.
-    fn cost(&self) -> (bool, u64) {
-        (self.bytes > LITTLE, self.bytes * (self.silent + 1).pow(2))
+    /// What orders those that have to go. Silence counts twice; and of those that may only pause, nothing else
+    /// tells which do.
+    fn cost(&self) -> (Blame, u64, u64) {
+        let silence = (self.silent + 1).pow(2);
+        match self.blame {
+            Blame::Pause => (self.blame, silence, self.bytes),
+            _ => (self.blame, self.bytes * silence, 0),
+        }
     }
 }
 
 impl<S: Service, I> Core<S, I> {
-    /// The connections that have to go now because too much is kept: those that keep most, and have moved
-    /// no byte for longest.
+    /// The connections that have to go now because too much is kept: first those of clients that are to
+    /// blame, and among them those that keep most and have moved no byte for longest.
     pub(super) fn relieve(&mut self) -> Vec<u32> {
         self.look_at_budget = false;
         let (held, limit) = self.shared.options.budget.held();
         if held <= limit {
             return Vec::new();
         }
-        let mut holders = self.holders();
+        let (mut holders, moving) = self.holders();
+        // What goes on in this turn or the next keeps less then. It counts then, if it does not.
+        let held = held.saturating_sub(moving);
+        if held <= limit {
+            return Vec::new();
+        }
         let own: u64 = holders.iter().map(|holder| holder.bytes).sum();
         let part = limit / self.shared.desks.len() as u64;
         if own <= part {
             self.shared.ask_for_relief(self.index);
             return Vec::new();
         }
-        holders.retain(|holder| !holder.runs);
         holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost()));
         let mut excess = (held - limit * LEFT / PARTS).min(own - part * LEFT / PARTS);
         if held - excess > limit {
             self.shared.ask_for_relief(self.index);
         }
-        let gone = holders.iter().map_while(|holder| {
-            let goes = excess > 0;
+        let mut gone = Vec::new();
+        for holder in holders {
+            if excess == 0 {
+                break;
+            }
             excess = excess.saturating_sub(holder.bytes);
-            goes.then_some(holder.key)
-        });
-        let mut gone: Vec<u32> = gone.collect();
-        gone.retain(|&key| !self.gives_up(key));
+            match holder.blame {
+                Blame::Others => self.give_up(holder.key),
+                _ => gone.push(holder.key),
+            }
+        }
         self.counters.refused_buffers.add(gone.len() as u64);
         gone
     }
 
-    /// Whether the connection can go on with less: then it does so before long.
-    fn gives_up(&mut self, key: u32) -> bool {
-        let Some(connection) = self.connections.get_mut(key) else { return false };
-        let waits = connection.flow == Flow::Park;
-        let Some(state) = connection.service.as_mut().filter(|_| waits) else { return false };
-        let gives_up = self.service.gives_up(state);
-        if gives_up {
+    /// The connection goes on with less before long: it gives up its place in a queue, unless its turn has come
+    /// meanwhile.
+    fn give_up(&mut self, key: u32) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(state) = &mut connection.service else { return };
+        if self.service.gives_up(state) {
             connection.flow = Flow::Drain;
             self.queue(key);
         }
-        gives_up
     }
 
-    fn holders(&mut self) -> Vec<Holder> {
-        let (now, mut holders) = (self.now(), Vec::new());
+    /// The connections that keep something, but for those that go on in this turn or the next; and the bytes
+    /// that those keep.
+    fn holders(&mut self) -> (Vec<Holder>, u64) {
+        let (now, mut holders, mut moving) = (self.now(), Vec::new(), 0);
         for key in 0..self.connections.bound() {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             let Some(state) = &connection.service else { continue };
             let buffers = connection.input.capacity() + connection.output.capacity();
             let bytes = (buffers + self.service.keeps(state)) as u64;
-            if bytes > 0 {
-                let most = if connection.flow == Flow::Park { WAITING_MS } else { SILENCE_MS };
-                let silent = now.saturating_sub(connection.stamp).min(most);
-                holders.push(Holder { key, bytes, silent, runs: connection.queued });
+            let reads = connection.output.is_empty();
+            // A reply may be on its way to the socket before the service sees the rest of the input.
+            let goes_on = connection.unseen && reads && connection.flow.reads();
+            if connection.queued || goes_on {
+                moving += bytes;
+                continue;
             }
+            if bytes == 0 {
+                continue;
+            }
+            let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
+            let blame = match connection.flow {
+                _ if bytes <= LITTLE => Blame::Little,
+                Flow::Park if reads && self.service.can_give_up(state) => Blame::Others,
+                flow if reads && flow.waits() => Blame::Server,
+                _ if silent < PAUSE_MS => Blame::Pause,
+                _ => Blame::Client,
+            };
+            holders.push(Holder { key, bytes, blame, silent });
         }
-        holders
+        (holders, moving)
     }
 
     /// Another worker asks this one to look; called when the alarm has rung.

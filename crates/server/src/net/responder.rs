@@ -187,6 +187,10 @@ impl Service for Responder {
         0
     }
 
+    fn can_give_up(&self, _connection: &Progress) -> bool {
+        false
+    }
+
     fn gives_up(&mut self, _connection: &mut Progress) -> bool {
         false
     }

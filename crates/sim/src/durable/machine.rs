@@ -111,6 +111,11 @@ impl Machine {
         self.parts.iter().find(|part| part.name == name)
     }
 
+    /// How many reads of all devices have failed.
+    pub(super) fn failed_reads(&self) -> u64 {
+        self.devices().map(|device| device.failed_reads()).sum()
+    }
+
     /// What an engine is opened with.
     pub(super) fn given(&self) -> Vec<StoreDevice> {
         let dynamic =

@@ -199,7 +199,7 @@ impl DurableWorld {
         }
         for _ in 0..self.random.below(200) {
             self.set()?;
-            self.clean();
+            self.turn();
             self.commit()?;
         }
         Ok(())

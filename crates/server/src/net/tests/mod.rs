@@ -68,6 +68,10 @@ impl Service for Lines {
         line.withheld.len()
     }
 
+    fn can_give_up(&self, _connection: &Line) -> bool {
+        false
+    }
+
     fn gives_up(&mut self, _connection: &mut Line) -> bool {
         false
     }
