@@ -290,7 +290,10 @@ impl DurableWorld {
         }
         let loses = std::mem::take(&mut self.loses) || self.random.one_in(30);
         if lanes.len() > 1 && loses && !self.anomaly.is_armed() {
-            self.lose_a_device(machine, &lanes)?;
+            // That one is drained may have become durable when the machine stopped.
+            let empty = |lane: &LaneState| lane.draining && lane.partitions == 0;
+            let holding: Vec<_> = lanes.into_iter().filter(|lane| !empty(lane)).collect();
+            self.lose_a_device(machine, &holding)?;
             same = false;
         }
         if let Some(gone) = self.gone.clone().filter(|_| self.random.one_in(4)) {
