@@ -38,7 +38,20 @@ enum Blame {
     Client,
 }
 
+impl Blame {
+    fn of(bytes: u64, silent: u64, reads: bool, flow: Flow, can_give_up: bool) -> Blame {
+        match flow {
+            _ if bytes <= LITTLE => Blame::Little,
+            Flow::Park if reads && can_give_up => Blame::Others,
+            flow if reads && flow.waits() => Blame::Server,
+            _ if silent < PAUSE_MS => Blame::Pause,
+            _ => Blame::Client,
+        }
+    }
+}
+
 /// What a connection keeps.
+#[derive(Clone, Copy)]
 struct Holder {
     key: u32,
     bytes: u64,
@@ -59,6 +72,16 @@ impl Holder {
     }
 }
 
+/// Those that have to go so that `excess` bytes less are kept.
+fn victims(mut holders: Vec<Holder>, mut excess: u64) -> impl Iterator<Item = Holder> {
+    holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost()));
+    holders.into_iter().take_while(move |holder| {
+        let goes = excess > 0;
+        excess = excess.saturating_sub(holder.bytes);
+        goes
+    })
+}
+
 impl<S: Service, I> Core<S, I> {
     /// The connections that have to go now because too much is kept: first those of clients that are to
     /// blame, and among them those that keep most and have moved no byte for longest.
@@ -68,7 +91,7 @@ impl<S: Service, I> Core<S, I> {
         if held <= limit {
             return Vec::new();
         }
-        let (mut holders, moving) = self.holders();
+        let (holders, moving) = self.holders();
         // What goes on in this turn or the next keeps less then. It counts then, if it does not.
         let held = held.saturating_sub(moving);
         if held <= limit {
@@ -80,20 +103,15 @@ impl<S: Service, I> Core<S, I> {
             self.shared.ask_for_relief(self.index);
             return Vec::new();
         }
-        holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost()));
-        let mut excess = (held - limit * LEFT / PARTS).min(own - part * LEFT / PARTS);
+        let excess = (held - limit * LEFT / PARTS).min(own - part * LEFT / PARTS);
         if held - excess > limit {
             self.shared.ask_for_relief(self.index);
         }
         let mut gone = Vec::new();
-        for holder in holders {
-            if excess == 0 {
-                break;
-            }
-            excess = excess.saturating_sub(holder.bytes);
-            match holder.blame {
-                Blame::Others => self.give_up(holder.key),
-                _ => gone.push(holder.key),
+        for victim in victims(holders, excess) {
+            match victim.blame {
+                Blame::Others => self.give_up(victim.key),
+                _ => gone.push(victim.key),
             }
         }
         self.counters.refused_buffers.add(gone.len() as u64);
@@ -131,13 +149,8 @@ impl<S: Service, I> Core<S, I> {
                 continue;
             }
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
-            let blame = match connection.flow {
-                _ if bytes <= LITTLE => Blame::Little,
-                Flow::Park if reads && self.service.can_give_up(state) => Blame::Others,
-                flow if reads && flow.waits() => Blame::Server,
-                _ if silent < PAUSE_MS => Blame::Pause,
-                _ => Blame::Client,
-            };
+            let can_give_up = self.service.can_give_up(state);
+            let blame = Blame::of(bytes, silent, reads, connection.flow, can_give_up);
             holders.push(Holder { key, bytes, blame, silent });
         }
         (holders, moving)
@@ -147,5 +160,52 @@ impl<S: Service, I> Core<S, I> {
     pub(super) fn note_relief_wanted(&mut self) {
         let asked = &self.shared.desks[self.index].relief_wanted;
         self.look_at_budget |= asked.swap(false, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(key: u32, bytes: u64, silent: u64, reads: bool, flow: Flow, waits: bool) -> Holder {
+        let blame = Blame::of(bytes, silent, reads, flow, waits);
+        Holder { key, bytes, blame, silent }
+    }
+
+    #[test]
+    fn who_behaves_goes_last() {
+        let deaf = holder(1, 57_000, 5_000, false, Flow::Drain, false);
+        let half_a_command = holder(2, 16_000, 4_000, true, Flow::Read, false);
+        let waits_for_a_place = holder(3, 280_000, 3_000, true, Flow::Park, true);
+        let new_and_deaf = holder(4, 57_000, 400, false, Flow::Drain, false);
+        let pauses = holder(5, 340_000, 40, false, Flow::Drain, false);
+        let waits_for_memory = holder(6, 280_000, 3_000, true, Flow::Park, false);
+        let withheld = holder(7, 2_000, 3_000, true, Flow::Hold, false);
+        let half_a_line = holder(8, 500, 5_000, true, Flow::Read, false);
+        let all = [
+            half_a_line,
+            withheld,
+            waits_for_memory,
+            pauses,
+            new_and_deaf,
+            waits_for_a_place,
+            half_a_command,
+            deaf,
+        ];
+        let order = |excess, holders: &[Holder]| -> Vec<u32> {
+            victims(holders.to_vec(), excess).map(|holder| holder.key).collect()
+        };
+        assert_eq!(order(u64::MAX, &all), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(order(57_001, &all), [1, 2]);
+        assert_eq!(order(57_000, &all), [1]);
+        assert!(order(0, &all).is_empty());
+    }
+
+    #[test]
+    fn of_clients_to_blame_the_largest_and_the_most_silent_go() {
+        let of = |key, bytes, silent| holder(key, bytes, silent, false, Flow::Drain, false);
+        let holders = vec![of(1, 2_000, 5_000), of(2, 50_000, 900), of(3, 50_000, 5_000)];
+        let order: Vec<u32> = victims(holders, u64::MAX).map(|holder| holder.key).collect();
+        assert_eq!(order, [3, 1, 2]);
     }
 }
