@@ -6,7 +6,7 @@ mod runs;
 
 use clap::{Parser, ValueEnum};
 use runs::Runs;
-use sim::{DurableWorld, Failure, Plan, Seen, World};
+use sim::{DurableWorld, Failure, Plan, Seen, ThreadedWorld, World};
 use std::process::ExitCode;
 
 /// Runs seeded worlds: the engine against a plain map, in memory and on a device that fails.
@@ -50,6 +50,8 @@ enum Worlds {
     Ram,
     /// An engine with a store: crashes, power losses and failing devices.
     Store,
+    /// The same with all of its threads, where a seed does not decide in which order they run.
+    Threads,
 }
 
 impl Worlds {
@@ -57,6 +59,7 @@ impl Worlds {
         match self {
             Worlds::Ram => "ram",
             Worlds::Store => "store",
+            Worlds::Threads => "threads",
         }
     }
 
@@ -64,6 +67,7 @@ impl Worlds {
         match self {
             Worlds::Ram => World::run(plan).map(|()| Seen::default()),
             Worlds::Store => DurableWorld::run(plan),
+            Worlds::Threads => ThreadedWorld::run(plan).map(|()| Seen::default()),
         }
     }
 }
@@ -72,7 +76,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     #[cfg(feature = "breakable")]
     if let Some(what) = &arguments.broken {
-        return rules::run(what, arguments.from, arguments.seconds);
+        return rules::run(what, arguments.worlds, arguments.from, arguments.seconds);
     }
     let seeds = match arguments.seed {
         Some(seed) => seed..seed + 1,

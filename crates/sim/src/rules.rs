@@ -1,7 +1,8 @@
 //! Breaks the rules that keep data, one at a time, to see that the worlds notice.
 
+use crate::Worlds;
 use larder_engine::rule::Rule;
-use sim::{DurableWorld, Plan};
+use sim::Plan;
 use std::io::Write;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Operations per world: enough to fill memory in some, few enough for many worlds in a minute.
 const STEPS: u64 = 1500;
+/// The same where they run on several threads, which must get into each other's way.
+const STEPS_OF_THREADS: u64 = 15_000;
 /// How long the same worlds must agree when nothing is broken.
 const CONTROL_SECONDS: u64 = 10;
 
@@ -16,7 +19,7 @@ const CONTROL_SECONDS: u64 = 10;
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 /// Does what `--break what` asks for.
-pub(crate) fn run(what: &str, from: u64, seconds: u64) -> ExitCode {
+pub(crate) fn run(what: &str, worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     let number = what.parse().ok().and_then(|number: usize| number.checked_sub(1));
     match (what, number.and_then(|at| Rule::ALL.get(at))) {
         ("list", _) => {
@@ -26,10 +29,10 @@ pub(crate) fn run(what: &str, from: u64, seconds: u64) -> ExitCode {
             ExitCode::SUCCESS
         }
         ("all", _) => all(from, seconds),
-        ("none", _) => search(from, seconds),
+        ("none", _) => search(worlds, from, seconds),
         (_, Some(rule)) => {
             rule.break_it();
-            search(from, seconds)
+            search(worlds, from, seconds)
         }
         _ => {
             eprintln!("--break takes a number from 1 to {}, all, none or list", Rule::ALL.len());
@@ -40,7 +43,8 @@ pub(crate) fn run(what: &str, from: u64, seconds: u64) -> ExitCode {
 
 /// Runs worlds until one disagrees, which is a failure as without a broken rule.
 #[expect(clippy::disallowed_methods, reason = "a search has a time limit; no world knows of it")]
-fn search(from: u64, seconds: u64) -> ExitCode {
+fn search(worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
+    let steps = if matches!(worlds, Worlds::Threads) { STEPS_OF_THREADS } else { STEPS };
     let began = Instant::now();
     let found = move |what: &dyn std::fmt::Display| {
         let (seed, took) = (SEED.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
@@ -58,7 +62,7 @@ fn search(from: u64, seconds: u64) -> ExitCode {
             break;
         }
         SEED.store(seed, Ordering::Relaxed);
-        if let Err(failure) = DurableWorld::run(Plan { seed, steps: STEPS }) {
+        if let Err(failure) = worlds.run(Plan { seed, steps }) {
             found(&format_args!("step {}: {}", failure.step, failure.what));
             return ExitCode::FAILURE;
         }

@@ -1,6 +1,6 @@
 //! A few hundred worlds on every test run; `cargo run --release -p sim -- --seeds 100000` by night.
 
-use sim::{DurableWorld, Plan, Seen, World};
+use sim::{DurableWorld, Plan, Seen, ThreadedWorld, World};
 
 #[test]
 fn worlds_agree_with_the_model() {
@@ -34,6 +34,18 @@ const STORES: u64 = 250;
 const MOVED: u64 = 1000;
 /// And so often at least the power goes before they are durable there.
 const INTERRUPTED: u64 = 50;
+
+/// A seed does not decide in which order threads run: one that fails may have to be tried more than once.
+#[test]
+fn stores_keep_what_they_acknowledged_to_many_threads() {
+    for seed in 0..20 {
+        if let Err(failure) = ThreadedWorld::run(Plan { seed, steps: 10_000 }) {
+            panic!(
+                "{failure}; replay: cargo run -p sim -- --worlds threads --seed {seed} --steps 10000"
+            );
+        }
+    }
+}
 
 /// Seeds that found something once, and in how many steps: three with commits that failed while keys moved, one with dead
 /// maps that were newer than every commit that was left, one with keys that were to move to a lane that kept ends, the last

@@ -1,0 +1,234 @@
+//! A world in which everything runs at once: workers, the committer, the cleaner and the readers each on a
+//! thread of their own, on devices that are slow for a while, hang, or fail, until the power goes or the process
+//! is killed, several times over. What a seed decides is the load and the faults; in which order threads run
+//! is up to the machine, so a seed that fails may have to be tried more than once.
+//!
+//! Every worker has keys of its own and knows what they hold; all of them count together. What was durable
+//! when the world ended must be there after the restart, or something newer, and nothing older. Without the
+//! end of the world every answer is exactly right, however long a device hangs.
+
+mod history;
+mod worker;
+
+use crate::Random;
+use crate::world::{Failure, Plan};
+use history::Keys;
+use larder_disk::{Device, Failure as DeviceFailure, Fault, Operation, SimDevice};
+use larder_engine::{
+    Durability, Engine, LowerDevice, MonotonicClock, Options, StoreDevice, StoreOptions, WhenFull,
+};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+use worker::Worker;
+
+/// Workers, each with a thread.
+const WORKERS: usize = 4;
+/// Lives of a store in one world.
+const LIVES: u64 = 3;
+/// Decides about threaded worlds, so that they differ from the others of the same seed.
+const THREADED: u64 = 0x7412_EAD5;
+
+/// What all threads of a life share.
+struct Shared {
+    engine: Arc<Engine>,
+    /// The machine is about to stop: nobody begins anything.
+    stopping: AtomicBool,
+    now: AtomicU32,
+    /// Operations that were answered.
+    done: AtomicU64,
+    /// Calls of devices may fail for other reasons than the end.
+    faulty: AtomicBool,
+    evicts: bool,
+    syncs: bool,
+    /// The first thing that was wrong.
+    wrong: Mutex<Option<String>>,
+}
+
+impl Shared {
+    fn fail(&self, what: String) {
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
+        self.stopping.store(true, Relaxed);
+    }
+
+    fn stops(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+}
+
+/// A store that outlives its engines, and what is known about it.
+pub struct ThreadedWorld {
+    random: Random,
+    options: Options,
+    /// The devices of each lane: the fast one, and perhaps one behind it.
+    devices: Vec<Vec<Arc<SimDevice>>>,
+    clock: Arc<AtomicU64>,
+    keys: Vec<Keys>,
+    now: u32,
+}
+
+impl ThreadedWorld {
+    /// Runs a whole plan; `steps` are operations of all workers in a life.
+    ///
+    /// # Errors
+    /// The first thing that is not as it must be.
+    pub fn run(plan: Plan) -> Result<(), Failure> {
+        let mut world = ThreadedWorld::new(plan.seed);
+        for life in 0..LIVES {
+            let fail = |what| Failure { seed: plan.seed, step: life, what };
+            world.live(plan.steps).map_err(fail)?;
+        }
+        Ok(())
+    }
+
+    fn new(seed: u64) -> ThreadedWorld {
+        let mut random = Random::new(seed ^ THREADED);
+        let lanes = if random.one_in(3) { 2 } else { 1 };
+        let tiers = random.one_in(3);
+        let device =
+            |size: u64, random: &mut Random| Arc::new(SimDevice::new(size << 20, random.bits()));
+        let devices: Vec<Vec<_>> = (0..lanes)
+            .map(|_| match tiers {
+                true => vec![device(6, &mut random), device(16, &mut random)],
+                false => vec![device(12 + random.below(12), &mut random)],
+            })
+            .collect();
+        let clock = Arc::new(AtomicU64::new(1));
+        let reading = Arc::clone(&clock);
+        let time = move || Duration::from_millis(reading.load(Relaxed));
+        let when_full = if random.one_in(2) { WhenFull::Evict } else { WhenFull::Refuse };
+        let store = StoreOptions {
+            devices: Vec::new(),
+            forget: Vec::new(),
+            durability: if random.one_in(2) { Durability::Async } else { Durability::Sync },
+            sync_interval: Duration::from_millis(5 + random.below(30)),
+            accept_damage: false,
+            clock: MonotonicClock(Arc::new(time)),
+            created: 1_000_000,
+        };
+        let options = Options {
+            memory: (8 * lanes) << 20,
+            max_item_size: 1 << 20,
+            when_full,
+            hash_seed: random.bits(),
+            store: Some(store),
+        };
+        let evicts = when_full == WhenFull::Evict;
+        let keys = (0..WORKERS).map(|worker| Keys::new(worker, evicts)).collect();
+        ThreadedWorld { random, options, devices, clock, keys, now: 1_000_000 }
+    }
+
+    fn store_devices(&self) -> Vec<StoreDevice> {
+        let dynamic = |device: &Arc<SimDevice>| Arc::<SimDevice>::clone(device) as Arc<dyn Device>;
+        let lane = |(at, devices): (usize, &Vec<Arc<SimDevice>>)| StoreDevice {
+            name: format!("store{at}"),
+            device: dynamic(&devices[0]),
+            lower: devices
+                .get(1)
+                .map(|lower| LowerDevice { name: format!("lower{at}"), device: dynamic(lower) }),
+            seeds: [1, 2, 3].map(|seed| seed + 10 * (at as u64 + 1)),
+        };
+        self.devices.iter().enumerate().map(lane).collect()
+    }
+
+    /// One life: a start, a look at everything, a load beside faults, and the end.
+    fn live(&mut self, steps: u64) -> Result<(), String> {
+        let devices = self.store_devices();
+        let store = self.options.store.as_mut().expect("it has one");
+        store.devices = devices;
+        let syncs = store.durability == Durability::Sync;
+        let evicts = self.options.when_full == WhenFull::Evict;
+        let engine = Engine::open(self.options.clone()).map_err(|e| format!("a start: {e}"))?;
+        let shared = Shared {
+            engine,
+            stopping: AtomicBool::new(false),
+            now: AtomicU32::new(self.now),
+            done: AtomicU64::new(0),
+            faulty: AtomicBool::new(false),
+            evicts,
+            syncs,
+            wrong: Mutex::new(None),
+        };
+        let seeds: Vec<u64> = self.keys.iter().map(|_| self.random.bits()).collect();
+        thread::scope(|scope| {
+            for (keys, seed) in self.keys.iter_mut().zip(seeds) {
+                let shared = &shared;
+                scope.spawn(move || {
+                    let mut worker = Worker::new(shared, keys, Random::new(seed));
+                    if let Err(what) = worker.run() {
+                        shared.fail(what);
+                    }
+                });
+            }
+            let (random, clock) = (&mut self.random, &self.clock);
+            disturb(&shared, random, clock, &self.devices, steps);
+        });
+        let wrong = shared.wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(what) = wrong {
+            return Err(format!("{what}; {:?}", shared.engine.stats()));
+        }
+        self.now = shared.now.load(Relaxed);
+        history::share_counts(&mut self.keys)?;
+        let power_goes = self.random.one_in(2);
+        drop(shared.engine);
+        for devices in &mut self.devices {
+            for device in devices {
+                let next =
+                    if power_goes { device.crash(self.random.bits()) } else { device.image() };
+                *device = Arc::new(next);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets time pass and devices be slow or fail, until enough was done; then the machine stops.
+fn disturb(
+    shared: &Shared,
+    random: &mut Random,
+    clock: &AtomicU64,
+    devices: &[Vec<Arc<SimDevice>>],
+    steps: u64,
+) {
+    let all: Vec<&Arc<SimDevice>> = devices.iter().flatten().collect();
+    let pause = |random: &mut Random| {
+        thread::park_timeout(Duration::from_micros(200 + random.below(1500)));
+        clock.fetch_add(1 + random.below(4), Relaxed);
+    };
+    while shared.done.load(Relaxed) < steps && !shared.stops() {
+        let device = all[random.below(all.len() as u64) as usize];
+        match random.below(60) {
+            0..6 => {
+                let slow = [Operation::Sync, Operation::Write, Operation::Read];
+                device.hold(slow[random.below(3) as usize]);
+                (0..random.below(12)).for_each(|_| pause(random));
+                device.release();
+            }
+            6..8 => {
+                shared.now.fetch_add(1 + random.below(5) as u32, Relaxed);
+            }
+            8 if random.one_in(4) => {
+                shared.faulty.store(true, Relaxed);
+                let operation = [Operation::Sync, Operation::Write][random.below(2) as usize];
+                let counts = device.counts();
+                let done = if operation == Operation::Sync { counts.syncs } else { counts.writes };
+                let (at, times) = (done + 1 + random.below(3), 1 + random.below(3));
+                device.plan(Fault { operation, at, times, failure: DeviceFailure::Io });
+            }
+            _ => pause(random),
+        }
+    }
+    // In the middle of something, if anything is still written.
+    for device in &all {
+        device.stop_at(device.counts().changes() + 1 + random.below(20));
+    }
+    for _ in 0..random.below(20) {
+        if all.iter().any(|device| device.is_stopped()) {
+            break;
+        }
+        pause(random);
+    }
+    all.iter().for_each(|device| device.stop());
+    shared.stopping.store(true, Relaxed);
+}
