@@ -216,6 +216,17 @@ fn disturb(
                 let (at, times) = (done + 1 + random.below(3), 1 + random.below(3));
                 device.plan(Fault { operation, at, times, failure: DeviceFailure::Io });
             }
+            9 => {
+                // Less than the smallest engine needs is refused.
+                let _ = shared.engine.set_memory_limit((8 + random.below(24)) << 20);
+            }
+            10 if devices.len() > 1 && random.one_in(3) => {
+                // The last one may not be emptied.
+                let name = format!("store{}", random.below(devices.len() as u64));
+                let empties = random.one_in(2);
+                let engine = &shared.engine;
+                let _ = if empties { engine.drain(&name) } else { engine.keep(&name) };
+            }
             _ => pause(random),
         }
     }

@@ -156,9 +156,7 @@ impl<'a> Worker<'a> {
             if self.shared.syncs {
                 return Err("a change was answered before it was durable".into());
             }
-            let lane = self.shared.engine.lane_of(key).ok_or("a key is nowhere")?;
-            let position = self.shared.engine.open_commit(lane);
-            return Ok(Fate::Open(CommitPoint { lane: lane as u32, position }));
+            return self.open_point(key).map(Fate::Open);
         };
         self.session.wake_on_commit(point);
         for _ in 0..LOOKS {
@@ -170,6 +168,22 @@ impl<'a> Worker<'a> {
             }
         }
         Err("a commit takes for ever".into())
+    }
+
+    /// The commit that covers what was just changed in async mode.
+    fn open_point(&mut self, key: &[u8]) -> Check<CommitPoint> {
+        for _ in 0..LOOKS {
+            if let Some(lane) = self.shared.engine.lane_of(key) {
+                let position = self.shared.engine.open_commit(lane);
+                return Ok(CommitPoint { lane: lane as u32, position });
+            }
+            if self.shared.stops() {
+                // Of a commit that never comes nobody hears.
+                return Ok(CommitPoint { lane: 0, position: u64::MAX });
+            }
+            self.wait();
+        }
+        Err("a key is on its way for ever".into())
     }
 
     /// A call was refused. What the machine does to devices is a reason, and nothing else that happens here.
