@@ -17,7 +17,8 @@ pub enum CommitState {
     Durable,
     /// Not yet.
     Pending,
-    /// It never will be: the change was undone.
+    /// The commit failed. In sync mode the change was undone; in async mode, where answers wait for a commit
+    /// that is late, it stays and becomes durable with a later one.
     Failed,
 }
 

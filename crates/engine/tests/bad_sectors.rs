@@ -9,7 +9,7 @@ use common::store;
 use larder_disk::SimDevice;
 use larder_engine::{
     Delete, Durability, Engine, Expiry, OpenError, Options, Outcome, Refusal, Session, Store,
-    StoreError, WhenFull,
+    StoreDevice, StoreError, WhenFull,
 };
 use machine::{Machine, NOW};
 use std::ops::Range;
@@ -232,4 +232,58 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
     machine
         .done(|session| session.delete(&session.key(name.as_bytes()), &Delete::default()))
         .unwrap();
+}
+
+/// With a second device.
+fn two_devices(devices: [&Arc<SimDevice>; 2], accept_damage: bool) -> Options {
+    let mut options = options(devices[0], Durability::Async, WhenFull::Refuse);
+    options.memory = 16 << 20;
+    let store = options.store.as_mut().unwrap();
+    store.accept_damage = accept_damage;
+    store.devices.push(StoreDevice {
+        name: "second".to_owned(),
+        device: Arc::<SimDevice>::clone(devices[1]),
+        lower: None,
+        seeds: [4, 5, 6],
+    });
+    options
+}
+
+/// A device is drained because a part of it is bad: whatever can be read leaves it, nothing is lost without a
+/// word, and the device is let go when the damage is accepted.
+#[test]
+fn a_drain_takes_all_that_can_be_read() {
+    const KEYS: Range<u32> = 0..20_000;
+    const TURNS: usize = 60_000;
+    let devices = [1, 2].map(|seed| Arc::new(SimDevice::new(SIZE, seed)));
+    let options = two_devices([&devices[0], &devices[1]], false);
+    let mut machine = Machine::open(Arc::clone(&devices[0]), options);
+    machine.set_all(KEYS, 0);
+    machine.engine.close().unwrap();
+    let devices = devices.map(|device| Arc::new(device.image()));
+    let options = two_devices([&devices[0], &devices[1]], false);
+    let mut machine = Machine::open(Arc::clone(&devices[0]), options);
+    devices[0].spoil(BAD.start..BAD.start + 4096);
+    machine.engine.drain("store").unwrap();
+    let turns = |machine: &mut Machine| {
+        (0..TURNS)
+            .find(|_| {
+                machine.engine.move_partitions();
+                machine.turn();
+                machine.engine.lanes()[0].drained
+            })
+            .is_some()
+    };
+    assert!(!turns(&mut machine), "what cannot be read was left behind");
+    // Each record keeps the partitions behind that share a stripe with its own.
+    let left = machine.engine.lanes()[0].partitions;
+    assert!((1..1024).contains(&left), "{left} partitions are left");
+    let (there, gone, errors) = machine.count(KEYS, 0);
+    assert!((1..10).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
+    drop(machine);
+    let devices = devices.map(|device| Arc::new(device.image()));
+    let options = two_devices([&devices[0], &devices[1]], true);
+    let mut machine = Machine::open(Arc::clone(&devices[0]), options);
+    assert!(turns(&mut machine), "{:?}", machine.engine.lanes());
+    assert_eq!(machine.count(KEYS, 0), (there, errors, 0));
 }

@@ -57,6 +57,13 @@ impl History {
         }
     }
 
+    /// The change that was begun last has taken effect; nobody knows with which commit it becomes durable.
+    pub(super) fn stays(&mut self) {
+        if let Some(change) = self.changes.last() {
+            self.current = change.state;
+        }
+    }
+
     /// The change that was begun last has not taken effect, and never was anywhere.
     pub(super) fn refused(&mut self) {
         self.changes.pop();

@@ -51,8 +51,8 @@ enum Done<T> {
 /// What became of a change that was answered.
 enum Fate {
     Durable,
-    /// It was undone.
-    Undone,
+    /// Its commit failed: it was undone in sync mode, and stays for a later commit in async mode.
+    Failed,
     /// It is durable with this commit, or the machine stops first.
     Open(CommitPoint),
 }
@@ -162,7 +162,7 @@ impl<'a> Worker<'a> {
         for _ in 0..LOOKS {
             match self.session.commit_state(point) {
                 CommitState::Durable => return Ok(Fate::Durable),
-                CommitState::Failed => return Ok(Fate::Undone),
+                CommitState::Failed => return Ok(Fate::Failed),
                 CommitState::Pending if self.shared.stops() => return Ok(Fate::Open(point)),
                 CommitState::Pending => self.wait(),
             }
@@ -311,7 +311,8 @@ impl<'a> Worker<'a> {
         match fate {
             Fate::Durable => history.durable_now(),
             // It may have reached the device: after a crash it may be there.
-            Fate::Undone => {}
+            Fate::Failed if self.shared.syncs => {}
+            Fate::Failed => history.stays(),
             Fate::Open(point) => history.changed(point),
         }
         Ok(())
@@ -348,7 +349,7 @@ impl<'a> Worker<'a> {
         let count = &mut self.keys.counts[at];
         match fate {
             Fate::Durable => count.durable = count.durable.max(value),
-            Fate::Undone => {}
+            Fate::Failed => {}
             Fate::Open(point) => count.pending.push((value, point)),
         }
         Ok(())
