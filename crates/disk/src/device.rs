@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// A fixed number of bytes that outlive the process. All methods block the calling thread and may
+/// Bytes that outlive the process, a fixed number unless it [grows](Device::grow). All methods block the calling thread and may
 /// be called by several at once; only a [read queue](Device::read_queue), where there is one, does not.
 ///
 /// What may be relied on:
@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 ///   and **although a later sync succeeds**: the operating system drops pages that it could not
 ///   write. Only writing the bytes again, elsewhere, and syncing that helps.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// How many bytes there are; never changes.
+    /// How many bytes there are.
     fn size(&self) -> u64;
 
     /// Fills `buffer` from `offset`.
@@ -60,6 +60,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// As [`write_at`](Device::write_at).
     fn prepare(&self, _offset: u64, _length: usize) -> io::Result<usize> {
         Ok(0)
+    }
+
+    /// Makes it `size` bytes, all that it had and others behind that; with as many as it has nothing
+    /// happens. They may be read and written as soon as this has returned, by queues that were made before,
+    /// too. The new size is durable with the next [`sync`](Device::sync).
+    ///
+    /// # Errors
+    /// It cannot grow, or not so much: it is as it was.
+    fn grow(&self, _size: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// A queue for reads that go on while their thread does other things. Each that ends makes

@@ -21,6 +21,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{self, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The name of the file when a directory is given.
 pub const FILE_NAME: &str = "larder.store";
@@ -48,8 +50,10 @@ pub struct FileDevice {
     direct: Option<(File, usize)>,
     /// The file system notes of space that was allocated ahead which blocks were written.
     notes_first_writes: bool,
-    path: PathBuf,
-    size: u64,
+    place: Place,
+    size: Arc<AtomicU64>,
+    /// It has grown, and that may not be durable.
+    grew: AtomicBool,
     is_new: bool,
 }
 
@@ -93,12 +97,28 @@ impl FileDevice {
         let is_new = length == 0;
         let direct = kernel::open_direct(&file).ok();
         let notes_first_writes = !place.is_block_device && kernel::notes_first_writes(&file);
-        Ok(FileDevice { file, direct, notes_first_writes, path: place.path, size, is_new })
+        let (size, grew) = (Arc::new(AtomicU64::new(size)), AtomicBool::new(false));
+        Ok(FileDevice { file, direct, notes_first_writes, place, size, grew, is_new })
     }
 
     /// The file or block device, after a directory was resolved.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.place.path
+    }
+
+    fn grow_to(&self, size: u64) -> Result<(), OpenError> {
+        let length = self.place.length(&self.file)?;
+        let size = match self.place.is_block_device {
+            true => self.place.part(length, Some(size))?,
+            false => self.place.lengthen(&self.file, length, size)?,
+        };
+        let existing = self.size();
+        if size < existing {
+            return Err(OpenError::Shrink { path: self.place.path.clone(), existing, asked: size });
+        }
+        self.grew.store(true, Ordering::Release);
+        self.size.store(size, Ordering::Release);
+        Ok(())
     }
 
     /// Whether the file lies in memory, and goes with the machine's next restart.
@@ -114,25 +134,35 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        check_range(self.size, offset, buffer.len())?;
+        check_range(self.size(), offset, buffer.len())?;
         self.file.read_exact_at(buffer, offset)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        check_range(self.size, offset, bytes.len())?;
+        check_range(self.size(), offset, bytes.len())?;
         self.file.write_all_at(bytes, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data().inspect_err(|_| kernel::forget_clean_pages(&self.file))
+        let grew = self.grew.swap(false, Ordering::AcqRel);
+        let synced = if grew { self.file.sync_all() } else { self.file.sync_data() };
+        synced.inspect_err(|_| {
+            self.grew.fetch_or(grew, Ordering::AcqRel);
+            kernel::forget_clean_pages(&self.file);
+        })
+    }
+
+    /// A file gets the space at once; a block device must have it already.
+    fn grow(&self, size: u64) -> io::Result<()> {
+        self.grow_to(size).map_err(io::Error::other)
     }
 
     fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
-        check_range(self.size, offset, length)?;
+        check_range(self.size(), offset, length)?;
         match &self.direct {
             Some((direct, _)) if self.notes_first_writes => {
                 kernel::write_zeros(direct, offset, length).map(|()| length)
@@ -146,7 +176,7 @@ impl Device for FileDevice {
             Some((direct, align)) => (direct, *align),
             None => (&self.file, size_of::<u64>()),
         };
-        Ok(Box::new(ring::Ring::new(file, align, self.size, event)?))
+        Ok(Box::new(ring::Ring::new(file, align, &self.size, event)?))
     }
 }
 
@@ -204,6 +234,7 @@ impl Glance {
 }
 
 /// What a path leads to.
+#[derive(Debug)]
 struct Place {
     path: PathBuf,
     is_block_device: bool,
@@ -307,15 +338,23 @@ impl Place {
         if size < MIN_SIZE {
             return Err(OpenError::TooSmall { path: path(), size });
         }
+        let size = self.lengthen(file, length, size)?;
+        // Always: the process that created the file may not have come this far.
+        file.sync_all().map_err(self.io("sync"))?;
+        sync_directory(&directory_of(&self.path)).map_err(self.io("sync the directory of"))?;
+        Ok(size)
+    }
+
+    /// Makes a file of `length` bytes one of `asked`; the answer is its size, which is not durable yet.
+    fn lengthen(&self, file: &File, length: u64, asked: u64) -> Result<u64, OpenError> {
+        let size = whole(asked);
         if size < whole(length) {
-            return Err(OpenError::Shrink { path: path(), existing: length, asked: size });
+            let path = self.path.clone();
+            return Err(OpenError::Shrink { path, existing: length, asked: size });
         }
         if size > length {
             self.allocate(file, length, size)?;
         }
-        // Always: the process that created the file may not have come this far.
-        file.sync_all().map_err(self.io("sync"))?;
-        sync_directory(&directory_of(&self.path)).map_err(self.io("sync the directory of"))?;
         Ok(size)
     }
 

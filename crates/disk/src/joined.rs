@@ -27,7 +27,7 @@ struct Part {
     device: Arc<dyn Device>,
     /// Where that range begins on the device.
     start: u64,
-    /// Counts writes that have ended, and syncs that failed.
+    /// Counts writes that have ended, other changes, and syncs that failed.
     changes: AtomicU64,
     /// How many of them a sync that succeeded has covered.
     covered: AtomicU64,
@@ -43,6 +43,12 @@ impl Part {
         // Counted before it returns, and also if it failed: a part of it may be there.
         self.changes.fetch_add(1, Ordering::AcqRel);
         written
+    }
+
+    fn grow(&self, size: u64) -> io::Result<()> {
+        let grown = self.device.grow(size);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        grown
     }
 
     fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
@@ -134,12 +140,19 @@ impl Device for Joined {
         })
     }
 
+    /// Its second part grows.
+    fn grow(&self, size: u64) -> io::Result<()> {
+        let [_, second] = &self.parts;
+        let size = size.checked_sub(self.border).and_then(|size| size.checked_add(second.start));
+        second.grow(size.ok_or(io::ErrorKind::InvalidInput)?)
+    }
+
     /// Reads of its queue must lie on one of the devices.
     fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         let [first, second] = &self.parts;
         let queues = [first.device.read_queue(event)?, second.device.read_queue(event)?];
-        let (border, start, size) = (self.border, second.start, self.size());
-        Ok(Box::new(JoinedReads { queues, border, start, size }))
+        let (border, start) = (self.border, second.start);
+        Ok(Box::new(JoinedReads { queues, border, start }))
     }
 }
 
@@ -150,14 +163,13 @@ struct JoinedReads {
     border: u64,
     /// Where the second part begins on its device.
     start: u64,
-    size: u64,
 }
 
 impl ReadQueue for JoinedReads {
     fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()> {
-        check_range(self.size, offset, len)?;
+        // Each queue knows where its device ends.
         match offset.checked_sub(self.border) {
-            Some(behind) => self.queues[1].push(token, self.start + behind, len),
+            Some(behind) => self.queues[1].push(token, self.start.saturating_add(behind), len),
             None if offset + len as u64 <= self.border => self.queues[0].push(token, offset, len),
             None => Err(io::Error::new(
                 io::ErrorKind::InvalidInput,

@@ -22,13 +22,15 @@ use random::Random;
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A simulated device. Use it as `Arc<SimDevice>`: one end drives the store as `Arc<dyn Device>`,
 /// the other plans faults and takes images.
 pub struct SimDevice {
-    size: u64,
+    /// Raised under the lock of `state`.
+    size: AtomicU64,
     state: Mutex<State>,
     /// Notified when calls are held, and when they are let go.
     changed: Condvar,
@@ -97,7 +99,8 @@ impl SimDevice {
             releases: 0,
             cache,
         };
-        SimDevice { size: state.cache.size(), state: Mutex::new(state), changed: Condvar::new() }
+        let size = AtomicU64::new(state.cache.size());
+        SimDevice { size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// The device as a new machine finds it after a power loss now: what completed syncs covered is
@@ -125,7 +128,7 @@ impl SimDevice {
     /// # Panics
     /// If `size` is smaller than this device.
     pub fn grown(&self, size: u64) -> SimDevice {
-        assert!(size >= self.size, "a device does not shrink from {} to {size}", self.size);
+        assert!(size >= self.size(), "a device does not shrink from {} to {size}", self.size());
         let state = self.state();
         let mut cache = state.cache.clone();
         cache.grow(size);
@@ -210,7 +213,7 @@ impl SimDevice {
     /// # Panics
     /// If the range does not lie inside.
     pub fn peek(&self, offset: u64, buffer: &mut [u8]) {
-        assert!(offset + buffer.len() as u64 <= self.size, "outside of the device");
+        assert!(offset + buffer.len() as u64 <= self.size(), "outside of the device");
         self.state().cache.read(offset, buffer);
     }
 
@@ -220,7 +223,7 @@ impl SimDevice {
     /// # Panics
     /// If `offset` does not lie inside.
     pub fn flip_bit(&self, offset: u64, bit: u32) {
-        assert!(offset < self.size, "outside of the device");
+        assert!(offset < self.size(), "outside of the device");
         self.state().cache.flip(offset, bit);
     }
 
@@ -272,11 +275,11 @@ impl State {
 
 impl Device for SimDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        check_range(self.size, offset, buffer.len())?;
+        check_range(self.size(), offset, buffer.len())?;
         let mut guard = self.enter(self.state(), Operation::Read);
         let state = &mut *guard;
         let end = offset + buffer.len() as u64;
@@ -302,7 +305,7 @@ impl Device for SimDevice {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        check_range(self.size, offset, bytes.len())?;
+        check_range(self.size(), offset, bytes.len())?;
         let mut guard = self.enter(self.state(), Operation::Write);
         let state = &mut *guard;
         match state.judge(Operation::Write)? {
@@ -328,6 +331,30 @@ impl Device for SimDevice {
             return Ok(0);
         }
         self.write_at(offset, &vec![0; length]).map(|()| length)
+    }
+
+    /// Counts as a write. One that fails has not grown; in one that is stopped the device may have.
+    fn grow(&self, size: u64) -> io::Result<()> {
+        let mut guard = self.enter(self.state(), Operation::Write);
+        let state = &mut *guard;
+        if size < state.cache.size() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let verdict = state.judge(Operation::Write)?;
+        if matches!(verdict, Verdict::Proceed)
+            || matches!(verdict, Verdict::Stop) && state.random.chance(50)
+        {
+            state.cache.lengthen(size);
+            self.size.store(state.cache.size(), Ordering::Release);
+        }
+        match verdict {
+            Verdict::Proceed => Ok(()),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Stop => {
+                self.let_go(state);
+                Err(Stopped::error())
+            }
+        }
     }
 
     fn sync(&self) -> io::Result<()> {

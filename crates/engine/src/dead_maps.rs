@@ -113,7 +113,9 @@ impl MapWalk {
             lane.index.visit_stripe(stripe, |slot| {
                 seen += 1;
                 let (number, offset) = (slot.address().segment(), slot.address().offset());
-                if wanted[number as usize / 64] >> (number % 64) & 1 != 0
+                // A place may have come since the walk began.
+                let bits = wanted.get(number as usize / 64).copied().unwrap_or(0);
+                if bits >> (number % 64) & 1 != 0
                     && let Some(map) = self.maps.get_mut(&number)
                 {
                     map.mark_alive(offset, lane.log.segment(number).is_jumbo());

@@ -2,6 +2,7 @@
 
 use crate::cleaner::Cleaner;
 use crate::durability::StoreOptions;
+use crate::grow::Growths;
 use crate::key::Key;
 use crate::lane::{
     GROWTH, Lane, LaneOptions, LaneStore, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, lock,
@@ -144,6 +145,7 @@ pub struct Engine {
     step_waiting: Mutex<Vec<Waker>>,
     /// What the mover is asked to do with devices, and what it could not.
     pub(crate) drains: Mutex<Drains>,
+    pub(crate) growths: Mutex<Growths>,
     recovered: Option<Recovered>,
 }
 
@@ -258,6 +260,7 @@ impl Engine {
             mover_thread: OnceLock::new(),
             step_waiting: Mutex::default(),
             drains: Mutex::default(),
+            growths: Mutex::default(),
             recovered,
         })
     }

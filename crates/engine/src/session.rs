@@ -3,6 +3,7 @@
 
 use crate::engine::{DrainError, Engine};
 use crate::fetch::LaneReads;
+use crate::grow::GrowError;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::{
@@ -196,6 +197,11 @@ impl Session {
     /// that down.
     pub fn drain(&self, name: &str, draining: bool) -> Outcome<Result<(), DrainError>> {
         self.engine.request_drain(name, draining, &self.waker)
+    }
+
+    /// Grows a device of the store to `bytes`; see [`Engine::grow`]. It waits until that has ended.
+    pub fn grow(&self, name: Option<&str>, bytes: u64) -> Outcome<Result<(), GrowError>> {
+        self.engine.request_grow(name, bytes, &self.waker)
     }
 
     /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than the

@@ -9,6 +9,7 @@ use crate::record::{HEADER, write_filler};
 use crate::segment::Segment;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
+use crate::table::Table;
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -46,8 +47,11 @@ impl Chunk {
 pub struct Appender {
     chunk: Cell<Chunk>,
     /// Bytes of each segment's records that this thread made dead, counted on and on.
-    dead: Arc<[AtomicU32]>,
+    dead: Arc<Counts>,
 }
+
+/// A count for each segment.
+type Counts = Table<AtomicU32>;
 
 impl Appender {
     /// A record of `bytes` in a segment was superseded or removed.
@@ -65,12 +69,16 @@ impl Appender {
     }
 }
 
+fn bytes_of(counts: &Counts) -> u64 {
+    (counts.len() * size_of::<AtomicU32>()) as u64
+}
+
 /// The counts of all threads.
 #[derive(Debug, Default)]
-pub(crate) struct DeadCounts(Mutex<Vec<Arc<[AtomicU32]>>>);
+pub(crate) struct DeadCounts(Mutex<Vec<Arc<Counts>>>);
 
 impl DeadCounts {
-    fn sum(counts: &[Arc<[AtomicU32]>], number: SegmentNumber) -> u32 {
+    fn sum(counts: &[Arc<Counts>], number: SegmentNumber) -> u32 {
         let counts = counts.iter().map(|counts| counts[number as usize].load(Ordering::Relaxed));
         counts.fold(0, u32::wrapping_add)
     }
@@ -79,9 +87,11 @@ impl DeadCounts {
 impl Log {
     /// For a thread that will append.
     pub fn appender(&self) -> Appender {
-        let dead: Arc<[AtomicU32]> = (0..self.numbers().end).map(|_| AtomicU32::new(0)).collect();
-        self.budget.charge(size_of_val(&dead[..]) as u64);
-        lock(&self.dead.0).push(Arc::clone(&dead));
+        let mut all = lock(&self.dead.0);
+        let (now, limit) = (self.segments.len(), self.segments.limit());
+        let dead = Arc::new(Table::new(now, limit, |_| AtomicU32::new(0)));
+        self.budget.charge(bytes_of(&dead));
+        all.push(Arc::clone(&dead));
         Appender { chunk: Cell::default(), dead }
     }
 
@@ -93,7 +103,19 @@ impl Log {
             self.segment(number).kill(dead as usize);
         }
         all.retain(|counts| !Arc::ptr_eq(counts, &appender.dead));
-        self.budget.release(size_of_val(&appender.dead[..]) as u64);
+        self.budget.release(bytes_of(&appender.dead));
+    }
+
+    /// Makes the segment table, and every thread's counts, so long.
+    pub(crate) fn lengthen(&self, len: usize, segment: impl FnMut(usize) -> Segment) {
+        // Whoever begins to append, or to end that, finds all of them long or none.
+        let all = lock(&self.dead.0);
+        for dead in &*all {
+            let before = bytes_of(dead);
+            dead.grow(len, |_| AtomicU32::new(0));
+            self.budget.charge(bytes_of(dead) - before);
+        }
+        self.segments.grow(len, segment);
     }
 
     /// Bytes of a segment's records that are dead: of a sealed one whose appenders have passed a quiescent

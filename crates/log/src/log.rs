@@ -6,6 +6,7 @@ use crate::appender::DeadCounts;
 use crate::copies::Copies;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
+use crate::grow::most_places;
 use crate::memory::{Mapping, PAGE};
 use crate::pins::{Pin, Pins};
 use crate::places::{Places, Tier};
@@ -17,6 +18,7 @@ use crate::segment::{Segment, State};
 use crate::store::Store;
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use crate::table::Table;
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::io;
@@ -139,15 +141,15 @@ pub struct Log {
     segment_size: usize,
     pub(crate) budget: Arc<Budget>,
     pub(crate) epochs: Arc<Epochs>,
-    segments: Box<[Segment]>,
+    pub(crate) segments: Table<Segment>,
     pub(crate) frames: Frames,
     pub(crate) numbers: Mutex<Places>,
     pub(crate) streams: [Open; 2],
     pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
     pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
     wanted_numbers: AtomicU32,
-    /// Places of the store that each claim leaves to more urgent ones.
-    spared: [usize; Claim::ALL.len()],
+    /// Nothing is evicted from the store.
+    keeps_all: bool,
     pub(crate) dead: DeadCounts,
     /// Segments being emptied, or emptied and not durably free.
     pub(crate) evicting: AtomicU32,
@@ -179,7 +181,7 @@ impl Log {
     /// [`Log::recover`] before anything is appended.
     pub fn new(
         config: Config,
-        store: Option<Store>,
+        mut store: Option<Store>,
         budget: Arc<Budget>,
         epochs: Arc<Epochs>,
     ) -> io::Result<Self> {
@@ -188,8 +190,11 @@ impl Log {
         let frames = Frames::reserve(config.max_frame_bytes, config.segment_size)?;
         // Without a store nothing is read from one.
         let frames_at_most = if store.is_some() { frames.count() as usize } else { 0 };
-        let count = match &store {
-            Some(store) => store.segment_count(),
+        let count = match &mut store {
+            Some(store) => {
+                store.reserve_places(most_places(config.max_frame_bytes));
+                store.segment_count()
+            }
             None => {
                 // Jumbos are longer than half a segment: three numbers per frame are enough for
                 // any mix.
@@ -197,10 +202,9 @@ impl Log {
                 wanted.min(crate::address::MAX_SEGMENT as usize)
             }
         };
-        let segments: Box<[Segment]> = (0..=count).map(|_| Segment::default()).collect();
+        let limit = store.as_ref().map_or(count, Store::most_segments);
+        let segments = Table::new(count + 1, limit + 1, |_| Segment::default());
         budget.charge((segments.len() * size_of::<Segment>()) as u64);
-        let spared =
-            if store.is_some() { spared(count, config.keeps_all) } else { Default::default() };
         let mut numbers = Places::new(store.as_ref().map_or(0, Store::fast_segments));
         if store.is_none() {
             numbers.extend((1..=count as SegmentNumber).rev());
@@ -217,7 +221,7 @@ impl Log {
             queues: Default::default(),
             quarantine: Mutex::default(),
             wanted_numbers: AtomicU32::new(0),
-            spared,
+            keeps_all: config.keeps_all,
             dead: DeadCounts::default(),
             evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
@@ -404,7 +408,8 @@ impl Log {
 
     /// Places of the store that a claim leaves to more urgent ones; without a store, none.
     pub fn spared(&self, claim: Claim) -> usize {
-        self.spared[claim as usize]
+        let spared = |store: &Store| spared(store.segment_count(), self.keeps_all)[claim as usize];
+        self.store.as_ref().map_or(0, spared)
     }
 
     /// Places of the store that a claim could take; without a store, `usize::MAX`.

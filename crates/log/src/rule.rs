@@ -37,6 +37,8 @@ pub enum Rule {
     MapWhenDurable = 13,
     /// A recovery notes the deaths that no map marks.
     RecoveryNotesDeaths = 14,
+    /// A device has its new size durably before the superblock speaks of it.
+    SizeBeforeSuperblock = 15,
 }
 
 #[cfg(not(feature = "breakable"))]
@@ -77,7 +79,7 @@ mod switch {
 
     impl Rule {
         /// All of them, in order.
-        pub const ALL: [Rule; 14] = [
+        pub const ALL: [Rule; 15] = [
             Rule::FreeWhenDurable,
             Rule::WaitForAppends,
             Rule::SeqDecides,
@@ -92,6 +94,7 @@ mod switch {
             Rule::DeathsAreNotedEarly,
             Rule::MapWhenDurable,
             Rule::RecoveryNotesDeaths,
+            Rule::SizeBeforeSuperblock,
         ];
 
         /// Whether the rule is broken on purpose.
@@ -132,6 +135,9 @@ mod switch {
                 Rule::MapWhenDurable => "dead maps tell of changes that are not durable",
                 Rule::RecoveryNotesDeaths => {
                     "a recovery forgets which segments hold superseded records"
+                }
+                Rule::SizeBeforeSuperblock => {
+                    "a superblock speaks of places before the device has them durably"
                 }
             }
         }

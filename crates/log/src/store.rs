@@ -17,6 +17,7 @@ use crate::record::MAX_SEQ;
 use crate::segment::Segment;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, spin};
+use crate::table::Table;
 use larder_disk::Device;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -112,17 +113,20 @@ pub struct Store {
     pub(crate) device: Arc<dyn Device>,
     written: AtomicU64,
     pub(crate) work: BackgroundWork,
+    /// Where things lie, in all places that there may be before the next start.
     pub(crate) geometry: Geometry,
     fast_segments: u32,
     pub(crate) changing: Mutex<Changing>,
     /// Held by whoever writes the superblock, and taken before `changing`.
     writing_superblock: Mutex<()>,
+    /// Held while the store grows.
+    pub(crate) growing: Mutex<()>,
     /// Held by whoever syncs the device.
     syncing: Mutex<()>,
     /// How many syncs have failed.
     failed_syncs: AtomicU64,
     pub(crate) identity: Identity,
-    entries: Box<[Entry]>,
+    pub(crate) entries: Table<Entry>,
     /// The commit that new records belong to, or the one before it if it is being closed.
     pub(crate) open_commit: AtomicU64,
     /// The last commit of which it is decided, and written in the segments, what it covers.
@@ -180,7 +184,8 @@ impl Store {
             writing_superblock: Mutex::default(),
             syncing: Mutex::default(),
             failed_syncs: AtomicU64::new(0),
-            entries: (0..=count).map(|_| Entry::default()).collect(),
+            entries: Table::new(count + 1, count + 1, |_| Entry::default()),
+            growing: Mutex::default(),
             open_commit: AtomicU64::new(next),
             closed_commit: AtomicU64::new(next - 1),
             settled_commit: AtomicU64::new(next - 1),
@@ -317,7 +322,23 @@ impl Store {
 
     /// Segments of the store.
     pub fn segment_count(&self) -> usize {
+        self.entries.len() - 1
+    }
+
+    /// How many segments there may be before the next start.
+    pub fn most_segments(&self) -> usize {
         self.geometry.segment_count() as usize
+    }
+
+    /// Makes room for so many segments, before the store is used.
+    pub(crate) fn reserve_places(&mut self, most: u32) {
+        let now = self.segment_count();
+        let geometry = Geometry::new(self.geometry.segment_size(), most.max(now as u32));
+        if let Some(geometry) = geometry {
+            let most = geometry.segment_count() as usize;
+            self.entries = Table::new(now + 1, most + 1, |_| Entry::default());
+            self.geometry = geometry;
+        }
     }
 
     /// How many segments, the first ones, lie on the fast device; 0: there is no lower one.

@@ -6,6 +6,7 @@
 //! waits inside of the device, or this one waits for it: never do both run.
 
 mod anomaly;
+mod growth;
 mod history;
 mod lanes;
 mod machine;
@@ -45,12 +46,18 @@ const SEVERAL: u64 = 0x1ae40;
 /// none, as before there were tiers.
 const TIERS: u64 = 0x71eab;
 
+/// Decides in which worlds devices grow while they are used; such that those that tests name have none of that, as
+/// before devices did.
+const GROWS: u64 = 0x96920;
+
 /// An engine on simulated devices.
 pub struct DurableWorld {
     random: Random,
     machine: Machine,
     /// Devices may come and go, and keys move between them.
     several: bool,
+    /// Devices may grow while they are used.
+    grows: bool,
     /// A device that was lost. It may turn up again.
     gone: Option<Part>,
     /// One is lost with the next restart.
@@ -151,6 +158,7 @@ impl DurableWorld {
             random,
             machine,
             several,
+            grows: Random::new(seed ^ GROWS).one_in(3),
             gone: None,
             loses: false,
             lost: HashMap::new(),
@@ -214,6 +222,9 @@ impl DurableWorld {
         }
         if self.machine.has_tiers() && self.random.one_in(20) {
             return self.use_tiers();
+        }
+        if self.grows && self.random.one_in(200) {
+            return self.grow();
         }
         match self.random.below(1000) {
             0..=1 => self.crash(),

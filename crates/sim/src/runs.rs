@@ -81,10 +81,13 @@ impl Runs {
             return ExitCode::FAILURE;
         }
         if seen.moved > 0 {
-            let Seen { moved, interrupted } = seen;
+            let Seen { moved, interrupted, .. } = seen;
             println!(
                 "{moved} segments moved to lower devices, {interrupted} power losses met some"
             );
+        }
+        if seen.grown > 0 {
+            println!("{} devices grew while they were used", seen.grown);
         }
         println!("{done} worlds of {steps} steps agree with the model, {took:.0} s");
         ExitCode::SUCCESS

@@ -26,6 +26,8 @@ fn stores_keep_what_they_acknowledged() {
     }
     // What has cooled did move to lower devices, and the power went in the middle of that.
     assert!(seen.moved > MOVED && seen.interrupted > INTERRUPTED, "{seen:?}");
+    // And devices grew while they were used.
+    assert!(seen.grown > GROWN, "{seen:?}");
 }
 
 /// Worlds with a store, a minute of them.
@@ -34,6 +36,8 @@ const STORES: u64 = 250;
 const MOVED: u64 = 1000;
 /// And so often at least the power goes before they are durable there.
 const INTERRUPTED: u64 = 50;
+/// And so many devices at least grow while they are used.
+const GROWN: u64 = 200;
 
 /// A seed does not decide in which order threads run: one that fails may have to be tried more than once.
 #[test]

@@ -10,6 +10,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most reads in the kernel's hands at a time. More wait here.
 const ENTRIES: u32 = 256;
@@ -27,7 +29,8 @@ pub(super) struct Ring {
     event: File,
     /// Offsets, lengths and memory of reads are multiples of this, bytes.
     align: usize,
-    size: u64,
+    /// How many bytes of the file may be read.
+    size: Arc<AtomicU64>,
     waiting: VecDeque<Read>,
     flying: Vec<Option<Read>>,
     /// Places of `flying` that are empty.
@@ -54,7 +57,7 @@ impl Ring {
     pub(super) fn new(
         file: &File,
         align: usize,
-        size: u64,
+        size: &Arc<AtomicU64>,
         event: BorrowedFd<'_>,
     ) -> io::Result<Ring> {
         let builder = || {
@@ -70,7 +73,7 @@ impl Ring {
             file: file.try_clone()?,
             event: event.try_clone_to_owned()?.into(),
             align,
-            size,
+            size: Arc::clone(size),
             waiting: VecDeque::new(),
             flying: (0..ENTRIES).map(|_| None).collect(),
             free: (0..ENTRIES as usize).collect(),
@@ -125,7 +128,7 @@ impl Ring {
 
 impl ReadQueue for Ring {
     fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()> {
-        check_range(self.size, offset, len)?;
+        check_range(self.size.load(Ordering::Acquire), offset, len)?;
         let buffer = ReadBuffer::new(offset, len, self.align);
         self.waiting.push_back(Read { token, from: offset - buffer.lead() as u64, buffer });
         Ok(())

@@ -91,6 +91,58 @@ fn a_file_grows_and_keeps_its_content() {
 }
 
 #[test]
+fn a_file_grows_while_it_is_used() {
+    let folder = Folder::new("grow-live");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    device.write_at(0, &[1; 4096]).expect("write");
+    let event = eventfd();
+    let mut queue = device.read_queue(std::os::fd::AsFd::as_fd(&event)).ok();
+    assert!(device.write_at(SIZE, &[2; 4096]).is_err());
+    device.grow(SIZE * 2 + 4095).expect("grows");
+    assert_eq!((device.size(), length(device.path())), (SIZE * 2, SIZE * 2));
+    let metadata = device.path().metadata().expect("exists");
+    let scratch = File::create(folder.file("scratch")).expect("file");
+    if kernel::allocate(&scratch, 0, 4096).is_ok() {
+        assert!(metadata.blocks() * 512 >= SIZE * 2, "space is allocated, not only promised");
+    }
+    device.write_at(SIZE * 2 - 4096, &[2; 4096]).expect("write to the new part");
+    device.sync().expect("sync");
+    device.sync().expect("sync");
+    let mut found = [0; 4096];
+    device.read_at(SIZE * 2 - 4096, &mut found).expect("read");
+    assert_eq!(found, [2; 4096]);
+    // A queue that was there before reads what came.
+    if let Some(queue) = &mut queue {
+        queue.push(7, SIZE * 2 - 4096, 4096).expect("lies inside");
+        assert_eq!(all_ended(&mut **queue, &event, 1), [(7, Some(vec![2; 4096]))]);
+        assert!(queue.push(8, SIZE * 2, 1).is_err());
+    }
+    device.grow(SIZE * 2).expect("that much is there");
+    drop(device);
+    let device = FileDevice::open(&folder.0, None).expect("opens");
+    assert_eq!(device.size(), SIZE * 2);
+    device.read_at(0, &mut found).expect("read");
+    assert_eq!(found, [1; 4096]);
+}
+
+#[test]
+fn a_file_that_cannot_grow_stays_as_it_is() {
+    let folder = Folder::new("grow-refused");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    device.write_at(SIZE - 4096, &[3; 4096]).expect("write");
+    let why = |size| device.grow(size).expect_err("refused").to_string();
+    let free = kernel::free_bytes(&device.file).expect("asked");
+    if free.is_some_and(|free| free < 1 << 60) {
+        assert!(why(1 << 60).contains("bytes more are needed"), "{}", why(1 << 60));
+    }
+    assert!(why(SIZE - 4096).contains("cannot shrink"), "{}", why(SIZE - 4096));
+    assert_eq!((device.size(), length(device.path())), (SIZE, SIZE));
+    let mut found = [0; 4096];
+    device.read_at(SIZE - 4096, &mut found).expect("read");
+    assert_eq!(found, [3; 4096]);
+}
+
+#[test]
 fn a_file_does_not_shrink() {
     let folder = Folder::new("shrink");
     drop(FileDevice::open(&folder.0, Some(SIZE)).expect("opens"));

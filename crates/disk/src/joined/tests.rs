@@ -252,3 +252,18 @@ fn reads_of_a_queue_go_to_the_device_that_they_are_of() {
     // Devices without queues have none together.
     assert!(world.joined.read_queue(event.as_fd()).is_err());
 }
+
+#[test]
+fn it_grows_at_its_end_and_the_next_sync_covers_that() {
+    let world = world();
+    world.joined.sync().expect("sync");
+    let (size, syncs) = (world.joined.size(), world.syncs());
+    world.joined.grow(size + 8192).expect("grows");
+    assert_eq!(world.joined.size(), size + 8192);
+    assert_eq!((world.first.size(), world.second.size()), (4096, 3 * 4096));
+    world.joined.sync().expect("sync");
+    assert_eq!(world.syncs(), [syncs[0], syncs[1] + 1]);
+    world.joined.write_at(size + 8000, &[5; 192]).expect("write");
+    assert_eq!(all(&*world.second)[3 * 4096 - 192..], [5; 192]);
+    assert!(world.joined.grow(size).is_err());
+}

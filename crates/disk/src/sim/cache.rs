@@ -75,16 +75,26 @@ pub(super) struct Cache {
     pending: BTreeMap<u64, Vec<Version>>,
     /// The number of the next write.
     next_write: u64,
+    /// Growths that no sync has covered: their number among the writes, and the size before.
+    growths: Vec<(u64, u64)>,
 }
 
 impl Cache {
     /// `medium` with nothing un-synced.
     pub(super) fn new(medium: Image) -> Cache {
-        Cache { visible: medium.clone(), medium, pending: BTreeMap::new(), next_write: 0 }
+        let visible = medium.clone();
+        Cache { visible, medium, pending: BTreeMap::new(), next_write: 0, growths: Vec::new() }
     }
 
     pub(super) fn size(&self) -> u64 {
         self.visible.size()
+    }
+
+    /// Adds zeros at the end, un-synced.
+    pub(super) fn lengthen(&mut self, size: u64) {
+        self.growths.push((self.next_write, self.size()));
+        self.next_write += 1;
+        self.grow(size);
     }
 
     /// Adds zeros at the end.
@@ -140,6 +150,7 @@ impl Cache {
 
     /// A sync that succeeds: writes with numbers below `covered` reach the medium.
     pub(super) fn sync(&mut self, covered: u64) {
+        self.growths.retain(|&(number, _)| number >= covered);
         self.settle(covered, || Settled::Written);
     }
 
@@ -214,6 +225,11 @@ impl Cache {
                 }
             }
             medium.put_page(page, Page::new(after));
+        }
+        if let Some(&(_, before)) = self.growths.first()
+            && random.chance(50)
+        {
+            medium.truncate(before);
         }
         medium
     }

@@ -27,6 +27,11 @@ impl Image {
         self.pages.resize((size as usize).div_ceil(PAGE), None);
     }
 
+    /// Takes away what lies behind `size`, a multiple of whole pages.
+    pub(super) fn truncate(&mut self, size: u64) {
+        self.pages.truncate(size as usize / PAGE);
+    }
+
     pub(super) fn size(&self) -> u64 {
         (self.pages.len() * PAGE) as u64
     }

@@ -133,3 +133,25 @@ fn the_same_seeds_give_the_same_bytes() {
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }
+
+#[test]
+fn a_growth_that_no_sync_covers_may_be_lost_in_a_power_loss() {
+    let device = SimDevice::new(1 << 20, 1);
+    device.grow(2 << 20).expect("grows");
+    assert_eq!(device.size(), 2 << 20);
+    device.write_at((2 << 20) - 512, &[7; 512]).expect("the new part is there");
+    assert!(device.grow(1 << 20).is_err(), "it does not shrink");
+    assert_eq!(device.image().size(), 2 << 20, "the end of a process takes nothing");
+    let kept = (0..50).filter(|&seed| device.crash(seed).size() == 2 << 20).count();
+    assert!((10..40).contains(&kept), "kept in {kept} of 50 power losses");
+    assert!((0..50).all(|seed| [1 << 20, 2 << 20].contains(&device.crash(seed).size())));
+    device.sync().expect("sync");
+    assert!((0..50).all(|seed| sector(&device.crash(seed), 4095) == [7; 512]));
+    // One that fails, or in whose middle the machine stops.
+    device.plan(Fault::once(Operation::Write, device.counts().writes + 1, Failure::Full));
+    assert!(device.grow(3 << 20).is_err());
+    assert_eq!(device.size(), 2 << 20);
+    device.stop_at(device.counts().changes() + 1);
+    assert!(device.grow(3 << 20).is_err());
+    assert!(device.is_stopped());
+}

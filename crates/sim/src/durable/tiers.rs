@@ -17,12 +17,15 @@ pub struct Seen {
     pub moved: u64,
     /// Power losses at which a lower device had taken what no sync had covered.
     pub interrupted: u64,
+    /// Devices that grew while they were used.
+    pub grown: u64,
 }
 
 impl AddAssign for Seen {
     fn add_assign(&mut self, other: Seen) {
         self.moved += other.moved;
         self.interrupted += other.interrupted;
+        self.grown += other.grown;
     }
 }
 

@@ -142,7 +142,8 @@ impl Shown {
     }
 
     fn note(&mut self, lane: &Lane, number: SegmentNumber, generation: u32, end: usize) {
-        if self.ends.is_empty() {
+        // Places may have come since the last one was noted.
+        if self.ends.len() <= number as usize {
             let segments = lane.log.numbers().end as usize;
             let bytes = segments * size_of::<(u32, u32)>();
             // It may be refused nothing: without this each item would be read alone. Whoever scans lets

@@ -1,0 +1,150 @@
+//! A store that grows while it is used.
+//!
+//! A place follows from its number alone, so growing adds numbers behind the last one and moves nothing. In
+//! this order, each durable before the next:
+//!
+//! 1. the device has its new size;
+//! 2. the superblock says how many places there are.
+//!
+//! Only then may the new places be used. A crash in between leaves a device that is larger than its store,
+//! as one that was made larger before a start is; the other way round it would be refused as cut off.
+
+use crate::address::{MAX_SEGMENT, SegmentNumber};
+use crate::format::Geometry;
+use crate::log::{Log, lock};
+use crate::rule::Rule;
+use crate::segment::Segment;
+use crate::store::{Entry, Store};
+use std::fmt;
+use std::io;
+use std::sync::atomic::AtomicU32;
+
+/// A running store grows until its tables would take one in so many bytes of memory.
+const MEMORY_SHARE: u64 = 4;
+/// Threads that count what they make dead, about.
+const THREADS: usize = 16;
+/// What a place takes in tables, bytes.
+const PLACE_BYTES: u64 =
+    (size_of::<Segment>() + size_of::<Entry>() + THREADS * size_of::<AtomicU32>()) as u64;
+
+/// How many places the tables may have that so much memory has room for.
+pub(crate) fn most_places(memory: u64) -> u32 {
+    (memory / MEMORY_SHARE / PLACE_BYTES).min(MAX_SEGMENT.into()) as u32
+}
+
+/// Why a store does not grow. Nothing that is used has changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum GrowError {
+    /// There is no store.
+    NoStore,
+    /// It has more.
+    Smaller {
+        /// What it has, bytes.
+        size: u64,
+    },
+    /// It would not be enough for another segment.
+    TooLittle {
+        /// What would, bytes.
+        least: u64,
+    },
+    /// The tables of a running store are not made for that.
+    TooLarge {
+        /// What they are made for with the memory that there is, bytes.
+        most: u64,
+    },
+    /// The device refuses.
+    Device(io::Error),
+}
+
+impl fmt::Display for GrowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GrowError::NoStore => f.write_str("there is no store"),
+            GrowError::Smaller { size } => {
+                write!(f, "it has {size} bytes, and a store does not shrink: ask for more")
+            }
+            GrowError::TooLittle { least } => {
+                write!(f, "that is too little for another segment: ask for {least} bytes or more")
+            }
+            GrowError::TooLarge { most } => write!(
+                f,
+                "it can grow to {most} bytes while it runs: a quarter of memory for tables of segments; \
+                 give it more memory, or restart with --store PATH:SIZE"
+            ),
+            GrowError::Device(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for GrowError {}
+
+impl Log {
+    /// Grows the store to `bytes`, all of its devices together, while it is used; for one that has so many
+    /// already nothing happens. It waits for the device.
+    ///
+    /// # Errors
+    /// See [`GrowError`].
+    pub fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+        let store = self.store().ok_or(GrowError::NoStore)?;
+        let _growing = lock(&store.growing);
+        let now = store.superblock().geometry;
+        let next = self.next_geometry(store, now, bytes)?;
+        self.grow_device(store, bytes, next).map_err(GrowError::Device)?;
+        self.use_places(store, next.segment_count());
+        Ok(())
+    }
+
+    fn next_geometry(
+        &self,
+        store: &Store,
+        now: Geometry,
+        bytes: u64,
+    ) -> Result<Geometry, GrowError> {
+        let size = store.device.size();
+        let next = Geometry::fit(bytes, now.segment_size()).unwrap_or(now);
+        if bytes < size || next.segment_count() < now.segment_count() {
+            return Err(GrowError::Smaller { size });
+        }
+        let with = |count| Geometry::new(now.segment_size(), count).unwrap_or(now);
+        if next == now && bytes > size {
+            return Err(GrowError::TooLittle {
+                least: with(now.segment_count() + 1).total_bytes(),
+            });
+        }
+        let limit = most_places(self.budget.limit()).min(store.most_segments() as u32);
+        if next != now && next.segment_count() > limit {
+            let most = with(limit.max(now.segment_count())).total_bytes().max(size);
+            return Err(GrowError::TooLarge { most });
+        }
+        Ok(next)
+    }
+
+    /// Makes the new size durable, first on the device and then in the superblock.
+    fn grow_device(&self, store: &Store, bytes: u64, next: Geometry) -> io::Result<()> {
+        let failed_syncs = store.failed_syncs();
+        store.device.grow(bytes)?;
+        if !Rule::SizeBeforeSuperblock.is_broken() {
+            store.sync(failed_syncs)?;
+        }
+        store.change_superblock_now(|superblock| superblock.geometry = next)
+    }
+
+    /// Lets everybody have the places up to the last one.
+    fn use_places(&self, store: &Store, last: SegmentNumber) {
+        let (first, len) = (self.numbers().end, last as usize + 1);
+        let Some(more) = (last + 1).checked_sub(first) else { return };
+        // As places that were free at the last start.
+        let generation = store.superblock().generation_floor.saturating_sub(1);
+        self.budget.charge(u64::from(more) * (size_of::<Segment>() + size_of::<Entry>()) as u64);
+        // What claims leave to others follows from how many places there are.
+        let mut numbers = lock(&self.numbers);
+        store.entries.grow(len, |_| Entry::default());
+        self.lengthen(len, |_| {
+            let segment = Segment::default();
+            segment.set_generation(generation);
+            segment
+        });
+        numbers.found_free((first..=last).rev());
+    }
+}

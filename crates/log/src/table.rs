@@ -1,0 +1,133 @@
+//! A table that grows while others read it. Its entries never move, because the memory for all that it
+//! may ever have is reserved when it is made; pages that no entry was written to cost nothing.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ops::Index;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Entries with numbers from 0.
+///
+/// Invariant: entries below `len` are complete and never written again as a whole; those behind it are
+/// touched only by who holds `growing`.
+pub(crate) struct Table<T> {
+    entries: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    len: AtomicUsize,
+    growing: Mutex<()>,
+}
+
+// SAFETY: the table owns its entries, and gives them to nobody.
+unsafe impl<T: Send> Send for Table<T> {}
+// SAFETY: threads share the entries below `len`, which are shared references to `T`, and one thread at a
+// time moves new entries in.
+unsafe impl<T: Send + Sync> Sync for Table<T> {}
+
+impl<T> Table<T> {
+    /// `len` entries, of `limit` that it may ever have.
+    pub(crate) fn new(len: usize, limit: usize, entry: impl FnMut(usize) -> T) -> Self {
+        let entries = Box::<[UnsafeCell<MaybeUninit<T>>]>::new_uninit_slice(limit.max(len));
+        // SAFETY: memory of no particular content is what a cell of an uninitialised entry holds.
+        let entries = unsafe { entries.assume_init() };
+        let table = Table { entries, len: AtomicUsize::new(0), growing: Mutex::default() };
+        table.grow(len, entry);
+        table
+    }
+
+    /// How many entries there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// How many entries there may ever be.
+    pub(crate) fn limit(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Adds entries until there are `len`; a table that has so many stays as it is.
+    ///
+    /// # Panics
+    /// If there may not be so many.
+    pub(crate) fn grow(&self, len: usize, mut entry: impl FnMut(usize) -> T) {
+        assert!(len <= self.limit(), "a table for {} entries cannot have {len}", self.limit());
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        for number in self.len()..len {
+            // SAFETY: entries behind `len` are this thread's while it holds the lock.
+            unsafe { (*self.entries[number].get()).write(entry(number)) };
+            self.len.store(number + 1, Ordering::Release);
+        }
+    }
+}
+
+impl<T> Index<usize> for Table<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, number: usize) -> &T {
+        assert!(number < self.len(), "the table has no entry {number}");
+        // SAFETY: entries below `len` are complete, and stay as long as the table does. `len` never exceeds
+        // the number of entries.
+        unsafe { (*self.entries.get_unchecked(number).get()).assume_init_ref() }
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        for number in 0..self.len() {
+            // SAFETY: entries below `len` are complete, and nobody else has the table any more.
+            unsafe { self.entries[number].get_mut().assume_init_drop() };
+        }
+    }
+}
+
+impl<T> fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("len", &self.len()).field("limit", &self.limit()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    #[test]
+    fn entries_stay_where_they_are_while_others_are_added() {
+        let table = Arc::new(Table::new(3, 10_000, |number| number.to_string()));
+        let first: *const String = &raw const table[0];
+        let reader = Arc::clone(&table);
+        let reader = thread::spawn(move || {
+            let mut seen = 0;
+            while seen < 10_000 {
+                seen = reader.len();
+                assert_eq!(reader[seen - 1], (seen - 1).to_string());
+            }
+        });
+        for len in (0..=10_000).step_by(100) {
+            table.grow(len, |number| number.to_string());
+        }
+        reader.join().expect("it has seen all entries");
+        assert_eq!(first, &raw const table[0]);
+        assert_eq!((table.len(), table.limit()), (10_000, 10_000));
+    }
+
+    #[test]
+    fn every_entry_is_dropped_once() {
+        let count = Arc::new(());
+        let table = Table::new(2, 8, |_| Arc::clone(&count));
+        table.grow(5, |_| Arc::clone(&count));
+        assert_eq!(Arc::strong_count(&count), 6);
+        drop(table);
+        assert_eq!(Arc::strong_count(&count), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "the table has no entry 2")]
+    fn there_is_nothing_behind_the_last_entry() {
+        let table = Table::new(2, 8, |number| number);
+        assert_eq!(table[2], 2);
+    }
+}

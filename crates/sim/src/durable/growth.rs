@@ -1,0 +1,55 @@
+//! What happens only to some worlds: devices grow while they are used, and some of them fail or lose their power
+//! in the middle.
+
+use super::{Check, DurableWorld};
+use larder_disk::{Device, Operation};
+use larder_engine::{GrowError, LaneState, LogGrowError};
+use std::sync::Arc;
+
+/// No device grows beyond that, so that it still fills.
+const MOST: u64 = 40 << 20;
+/// How much it grows at most.
+const STEP: u64 = 4 << 20;
+
+impl DurableWorld {
+    /// A device grows, in most cases by some segments.
+    pub(super) fn grow(&mut self) -> Check {
+        self.land()?;
+        let lanes = self.needed();
+        let LaneState { name, lower, number, .. } = &lanes[self.pick(lanes.len())];
+        let Some(part) = self.machine.part(name).cloned() else { return Ok(()) };
+        let device = match (lower, &part.lower) {
+            (Some(_), Some(device)) => Arc::clone(device),
+            (None, _) => Arc::clone(&part.device),
+            (Some(lower), None) => return Err(format!("{lower} is not there")),
+        };
+        let (before, size) = (device.size(), device.size() + self.random.below(STEP));
+        if size > MOST {
+            return Ok(());
+        }
+        match self.random.below(6) {
+            0 | 1 => device.stop_at(device.counts().changes() + 1 + self.random.below(6)),
+            2 => {
+                let sync = self.random.one_in(2);
+                self.fail_next(*number, if sync { Operation::Sync } else { Operation::Write })?;
+            }
+            _ => {}
+        }
+        let grow = || self.engine.grow(Some(lower.as_ref().unwrap_or(name)), size);
+        let mut grown = grow();
+        if self.machine.is_stopped() {
+            // The device is larger or as it was, and the next start finds either.
+            return Ok(());
+        }
+        if let Err(GrowError::Refused(LogGrowError::Device(_))) = grown {
+            part.devices().for_each(|device| device.mend());
+            grown = grow();
+        }
+        match grown {
+            Ok(()) if device.size() == size - size % 4096 => self.seen.grown += 1,
+            Err(GrowError::Refused(LogGrowError::TooLittle { least })) if least > size => {}
+            grown => return Err(format!("{name} of {before} bytes grows to {size}: {grown:?}")),
+        }
+        Ok(())
+    }
+}
