@@ -62,7 +62,7 @@ impl FileDevice {
     /// created if it is missing, or a block device. It stays locked until this value is dropped.
     ///
     /// `size` is in bytes, rounded down to 4096. A new file gets that size, or without one
-    /// [`DEFAULT_SIZE`], and at most a quarter of what is free in its file system; its space is allocated now, so that it cannot run out later. An existing file grows if `size` is larger; without one it
+    /// [`DEFAULT_SIZE`], and at most a quarter of what is free in its file system; its space is allocated now, so that it cannot run out later. An existing file grows if `size` is larger, and else
     /// stays as it is. Of a block device the first `size` bytes are used, or all.
     ///
     /// # Errors
@@ -331,7 +331,7 @@ impl Place {
     ) -> Result<u64, OpenError> {
         let path = || self.path.clone();
         let size = match asked {
-            Some(asked) => whole(asked),
+            Some(asked) => whole(asked).max(whole(length)),
             None if length > 0 => whole(length),
             None => self.choose_size(file, wish)?,
         };

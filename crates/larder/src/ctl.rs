@@ -4,8 +4,10 @@
 use larder_bench::say;
 use std::time::Duration;
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use larder_client::{Address, Client, Error, Options};
+use larder_server::settings::parse_store_size;
 
 /// The command line.
 pub(crate) fn command() -> Command {
@@ -36,31 +38,65 @@ pub(crate) fn command() -> Command {
         ))
         .subcommand(Command::new("flush").about("Forget every item (flush_all)"))
         .subcommand(
-            Command::new("drain")
-                .about("Empty a device of the store, so that the next start does not need it")
-                .long_about(
-                    "Moves the keys of a device to the others while clients are served, and waits until \
-                     that has ended. Interrupting it interrupts the waiting only. When a device is \
-                     drained, take it out of --store.",
-                )
-                .arg(
-                    Arg::new("device")
-                        .value_name("PATH")
-                        .required(true)
-                        .help("The device as it is given to --store, without its size"),
-                )
-                .arg(
-                    Arg::new("cancel")
-                        .long("cancel")
-                        .action(ArgAction::SetTrue)
-                        .help("Let it have its share of the keys again"),
-                )
-                .arg(
-                    Arg::new("no-wait")
-                        .long("no-wait")
-                        .action(ArgAction::SetTrue)
-                        .help("Do not wait for the end; see larder_lane_… in larder ctl stats"),
-                ),
+            Command::new("store")
+                .about("Change the devices of the store while clients are served")
+                .subcommand_required(true)
+                .arg_required_else_help(true)
+                .subcommand(grow_command())
+                .subcommand(drain_command()),
+        )
+}
+
+fn grow_command() -> Command {
+    Command::new("grow")
+        .about("Make a device of the store larger")
+        .long_about(
+            "Makes a device of the store larger while clients are served, and waits until that is durable; \
+             then there is room for more items at once. A file gets the space now, a block device must \
+             have it already. A store never shrinks: a start with a smaller size keeps the one that it \
+             has. While it runs a store grows as far as a quarter of memory can keep its tables; a \
+             restart with --store PATH:SIZE knows no such limit.",
+        )
+        .arg(
+            Arg::new("device").value_name("PATH|LANE").help(
+                "The device as it is given to --store, or the number of its lane; not needed if there is only one",
+            ),
+        )
+        .arg(
+            Arg::new("size")
+                .value_name("SIZE")
+                .required(true)
+                .value_parser(parse_store_size)
+                .help("What it is to have: 512MB, 20GB (a bare number counts MiB)"),
+        )
+        .allow_missing_positional(true)
+}
+
+fn drain_command() -> Command {
+    Command::new("drain")
+        .about("Empty a device of the store, so that the next start does not need it")
+        .long_about(
+            "Moves the keys of a device to the others while clients are served, and waits until \
+             that has ended. Interrupting it interrupts the waiting only. When a device is \
+             drained, take it out of --store.",
+        )
+        .arg(
+            Arg::new("device")
+                .value_name("PATH")
+                .required(true)
+                .help("The device as it is given to --store, without its size"),
+        )
+        .arg(
+            Arg::new("cancel")
+                .long("cancel")
+                .action(ArgAction::SetTrue)
+                .help("Let it have its share of the keys again"),
+        )
+        .arg(
+            Arg::new("no-wait")
+                .long("no-wait")
+                .action(ArgAction::SetTrue)
+                .help("Do not wait for the end; see larder_lane_… in larder ctl stats"),
         )
 }
 
@@ -70,9 +106,15 @@ pub(crate) fn command() -> Command {
 /// When the server cannot be reached or refuses.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
     let Some((operation, matches)) = matches.subcommand() else { return Ok(()) };
+    let (operation, matches) = match matches.subcommand() {
+        Some((operation, matches)) => (operation, matches),
+        None => (operation, matches),
+    };
     let text = |name: &str| matches.get_one::<String>(name).map(String::as_str);
     let address: Address = text("server").unwrap_or_default().parse()?;
     let timeout = matches.get_one::<u64>("timeout").copied().map(Duration::from_secs);
+    let is_default = matches.value_source("timeout") == Some(ValueSource::DefaultValue);
+    let timeout = if operation == "grow" && is_default { Some(GROWING) } else { timeout };
     let mut client = Client::connect_to(&address, Options { timeout })?;
     match operation {
         "ping" => say!("{address} answers, version {}", client.version()?),
@@ -89,6 +131,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
             }
         }
         "drain" => drain(&mut client, matches)?,
+        "grow" => grow(&mut client, matches)?,
         _ => {
             client.flush_all(None)?;
             say!("flushed");
@@ -97,6 +140,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
     Ok(())
 }
 
+/// How long a device may take to grow unless somebody says otherwise.
+const GROWING: Duration = Duration::from_secs(60);
 /// How often a drain is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -104,14 +149,7 @@ fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
     let device = text_of(matches, "device").unwrap_or_default();
     let cancel = matches.get_flag("cancel");
     let verb = if cancel { "keep" } else { "drain" };
-    client.send_raw(format!("store {verb} {device}\r\n").as_bytes())?;
-    match client.read_line()? {
-        b"OK" => {}
-        line => {
-            let line = String::from_utf8_lossy(line);
-            return Err(Error::Server(line.trim_start_matches("SERVER_ERROR ").to_owned()));
-        }
-    }
+    expect_ok(client, &format!("store {verb} {device}\r\n"))?;
     if cancel || matches.get_flag("no-wait") {
         say!("{device} {}", if cancel { "is kept" } else { "is being drained" });
         return Ok(());
@@ -134,6 +172,29 @@ fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
             last = progress;
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+fn grow(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
+    let device = text_of(matches, "device");
+    let bytes = matches.get_one::<u64>("size").copied().unwrap_or_default();
+    let name = device.map(|device| format!(" {device}")).unwrap_or_default();
+    expect_ok(client, &format!("store grow {bytes}{name}\r\n"))?;
+    say!("{} has {bytes} bytes now", device.unwrap_or("the store"));
+    Ok(())
+}
+
+/// Sends a command that is answered with OK or with the reason why not.
+fn expect_ok(client: &mut Client, command: &str) -> Result<(), Error> {
+    client.send_raw(command.as_bytes())?;
+    match client.read_line()? {
+        b"OK" => Ok(()),
+        line => {
+            let line = String::from_utf8_lossy(line);
+            let reason =
+                line.trim_start_matches("SERVER_ERROR ").trim_start_matches("CLIENT_ERROR ");
+            Err(Error::Server(reason.to_owned()))
+        }
     }
 }
 

@@ -69,8 +69,8 @@ impl fmt::Display for GrowError {
             }
             GrowError::TooLarge { most } => write!(
                 f,
-                "it can grow to {most} bytes while it runs: a quarter of memory for tables of segments; \
-                 give it more memory, or restart with --store PATH:SIZE"
+                "it can grow to {most} bytes while it runs, for its tables may take a quarter of memory: give it \
+                 more memory, or restart with --store PATH:SIZE"
             ),
             GrowError::Device(error) => error.fmt(f),
         }

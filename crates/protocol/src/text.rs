@@ -9,7 +9,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-pub use admin::{Admin, Device, Dump, DumpFormat, Shutdown};
+pub use admin::{Admin, Device, Dump, DumpFormat, Grow, Shutdown};
 pub use request::{Arithmetic, Delete, Get, Request, Store, Touch};
 pub use retrieval::{Keys, KeysEnd, parse_keys};
 

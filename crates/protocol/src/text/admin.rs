@@ -36,6 +36,8 @@ pub enum Admin<'a> {
     Dump(Dump<'a>),
     /// store drain, store keep: Larder's own.
     Device(Device<'a>),
+    /// store grow: Larder's own.
+    Grow(Grow<'a>),
     /// Tuning that has no meaning here.
     Accepted {
         /// No reply is wanted.
@@ -61,6 +63,15 @@ pub struct Device<'a> {
     pub name: &'a [u8],
     /// It is to be emptied, or not any more.
     pub drain: bool,
+}
+
+/// A device of the store is to grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grow<'a> {
+    /// What it is to have, bytes.
+    pub bytes: u64,
+    /// What it is called, the rest of the line; empty if that is left out.
+    pub name: &'a [u8],
 }
 
 /// A dump of all items.
@@ -143,8 +154,8 @@ pub(super) fn parse<'a>(frame: Frame<'a>) -> Parsed<'a> {
             };
             admin(frame, Admin::Shutdown(mode))
         }
-        b"store" => match device(frame.line) {
-            Some(device) => admin(frame, Admin::Device(device)),
+        b"store" => match store(frame.line) {
+            Some(command) => admin(frame, command),
             None => refused(reply::ERROR),
         },
         b"slabs" => checked(slabs(&arguments)),
@@ -194,13 +205,19 @@ fn dump<'a>(arguments: &Arguments<'a>) -> Option<Dump<'a>> {
 }
 
 /// The name of a device may have spaces in it.
-fn device(line: &[u8]) -> Option<Device<'_>> {
+fn store(line: &[u8]) -> Option<Admin<'_>> {
     let rest = line.strip_prefix(b"store ")?;
+    if let Some(rest) = rest.strip_prefix(b"grow ") {
+        let end = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+        let (bytes, name) = rest.split_at(end);
+        let bytes = parse_u64(bytes)?;
+        return Some(Admin::Grow(Grow { bytes, name: name.strip_prefix(b" ").unwrap_or(name) }));
+    }
     let (name, drain) = match rest.strip_prefix(b"drain ") {
         Some(name) => (name, true),
         None => (rest.strip_prefix(b"keep ")?, false),
     };
-    (!name.is_empty()).then_some(Device { name, drain })
+    (!name.is_empty()).then_some(Admin::Device(Device { name, drain }))
 }
 
 /// `Ok` or the error, for a condition.

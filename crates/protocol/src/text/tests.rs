@@ -3,6 +3,7 @@
 use super::*;
 use crate::StoreMode;
 use crate::meta::Verb;
+use crate::text::admin::{Admin, Device, Grow};
 use proptest::prelude::*;
 
 /// The parse of `input` and its keys.
@@ -84,6 +85,26 @@ fn meta_commands_are_cut_in_pieces() {
         panic!("{request:?}");
     };
     assert_eq!((meta.base64, meta.value, keys.len()), (true, &b"hi"[..], 0));
+}
+
+#[test]
+fn devices_are_named_by_the_rest_of_the_line() {
+    let told = |line: &'static [u8]| match parsed(line).0 {
+        Parse::Request { request: Request::Admin(admin), .. } => Some(admin),
+        _ => None,
+    };
+    let grow = |bytes, name| Some(Admin::Grow(Grow { bytes, name }));
+    assert_eq!(told(b"store grow 4096\r\n"), grow(4096, b""));
+    assert_eq!(told(b"store grow 4096 /mnt/a b\r\n"), grow(4096, b"/mnt/a b"));
+    let device = |name, drain| Some(Admin::Device(Device { name, drain }));
+    assert_eq!(told(b"store drain /mnt/a b\r\n"), device(b"/mnt/a b", true));
+    assert_eq!(told(b"store keep 4096\r\n"), device(b"4096", false));
+    for wrong in
+        ["", " drain", " drain ", " grow", " grow ", " grow x", " grow 1x", " grow -1", " shrink 5"]
+    {
+        let line = format!("store{wrong}\r\n");
+        assert!(matches!(parsed(line.as_bytes()).0, Parse::Refused { .. }), "{wrong}");
+    }
 }
 
 #[test]

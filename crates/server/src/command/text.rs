@@ -11,7 +11,7 @@ use larder_protocol::StoreMode;
 use larder_protocol::meta::Verb;
 use larder_protocol::reply;
 use larder_protocol::text::{
-    Admin, Arithmetic, Delete as DeleteRequest, Device, Get, Request, Shutdown, Store, Touch,
+    Admin, Arithmetic, Delete as DeleteRequest, Device, Get, Grow, Request, Shutdown, Store, Touch,
 };
 
 /// How many keys of a retrieval are prefetched at once.
@@ -358,6 +358,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
             Executed::Dump(Box::new(dump))
         }
         Admin::Device(device) => return drain(x, device),
+        Admin::Grow(device) => return grow(x, device),
         Admin::Accepted { noreply } => x.say_unless(noreply, reply::OK),
     })
 }
@@ -380,6 +381,15 @@ fn drain(x: &mut Execution<'_, '_>, device: Device<'_>) -> Result<Executed, Unre
     let name = String::from_utf8_lossy(device.name);
     let drained = x.session.drain(&name, device.drain);
     Ok(match x.settle(drained)? {
+        Ok(()) => x.say(reply::OK),
+        Err(error) => x.say(&format!("SERVER_ERROR {error}\r\n")),
+    })
+}
+
+fn grow(x: &mut Execution<'_, '_>, device: Grow<'_>) -> Result<Executed, Unready> {
+    let name = String::from_utf8_lossy(device.name);
+    let grown = x.session.grow((!name.is_empty()).then_some(&*name), device.bytes);
+    Ok(match x.settle(grown)? {
         Ok(()) => x.say(reply::OK),
         Err(error) => x.say(&format!("SERVER_ERROR {error}\r\n")),
     })

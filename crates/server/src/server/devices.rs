@@ -3,6 +3,7 @@
 //! or changed until every device is where it belongs.
 
 use std::fmt::{self, Write};
+use std::path::PathBuf;
 
 use larder_disk::{Glance, OpenError};
 use tracing::warn;
@@ -70,8 +71,12 @@ impl Given<'_> {
     }
 }
 
-/// Checks that every device of the store is given once, and in its role.
-pub(super) fn check(settings: &Settings) -> Result<(), StartError> {
+/// Bytes of a device that a store lies on.
+pub(super) type Used = Vec<(PathBuf, u64)>;
+
+/// Checks that every device of the store is given once, and in its role; the answer is how much of each is
+/// used.
+pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     let mut given: Vec<Given<'_>> = Vec::new();
     for store in &settings.store {
         let glance = Glance::at(&store.path).map_err(StartError::Store)?;
@@ -103,26 +108,29 @@ pub(super) fn check(settings: &Settings) -> Result<(), StartError> {
         let instead = Some(command_line(&given));
         return Err(StartError::Misplaced(Misplaced { what, instead }));
     }
-    lanes.iter().try_for_each(|lane| check_size(&given, lane))
+    let mut used = Used::new();
+    for (part, bytes) in lanes.iter().flat_map(|lane| used_parts(&given, lane)) {
+        // Growing one that has become smaller would hide that.
+        if part.glance.length < bytes {
+            let error = StoreError::Shrunk { needed: bytes };
+            return Err(StartError::Recovery { store: part.name(), error });
+        }
+        used.push((part.store.path.clone(), bytes));
+    }
+    Ok(used)
 }
 
-/// Checks that no device has become smaller than what lies on it: growing it again would hide that.
-fn check_size(given: &[Given<'_>], lane: &LanePaths<'_>) -> Result<(), StartError> {
-    let Some(fast) = find(given, lane.first) else { return Ok(()) };
-    let Content::Store(superblock) = &fast.content else { return Ok(()) };
+/// The devices of a lane, with how many bytes of them its store lies on.
+fn used_parts<'g, 'a>(given: &'g [Given<'a>], lane: &LanePaths<'_>) -> Vec<(&'g Given<'a>, u64)> {
+    let Some(fast) = find(given, lane.first) else { return Vec::new() };
+    let Content::Store(superblock) = &fast.content else { return Vec::new() };
     let all = superblock.geometry.total_bytes();
     let border = superblock.fast_part().map_or(all, |part| part.total_bytes());
     let mut parts = vec![(fast, border)];
     if let Some(lower) = lane.lower.and_then(|lower| find(given, lower)).filter(|_| border < all) {
         parts.push((lower, all - border + LABEL_AREA));
     }
-    match parts.into_iter().find(|(part, needed)| part.glance.length < *needed) {
-        Some((part, needed)) => {
-            let error = StoreError::Shrunk { needed };
-            Err(StartError::Recovery { store: part.name(), error })
-        }
-        None => Ok(()),
-    }
+    parts
 }
 
 fn find<'g, 'a>(given: &'g [Given<'a>], store: &StorePath) -> Option<&'g Given<'a>> {

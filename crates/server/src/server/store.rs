@@ -28,16 +28,24 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     if !settings.has_store() {
         return Ok(None);
     }
-    devices::check(settings)?;
+    let used = devices::check(settings)?;
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let wish = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
-        let device = FileDevice::open_checked(&store.path, store.size, wish, is_ours);
+        // It may have grown while it was used, and the command line be older.
+        let used = used.iter().find(|(path, _)| *path == store.path).map_or(0, |used| used.1);
+        let size = store.size.map(|size| size.max(used));
+        let device = FileDevice::open_checked(&store.path, size, wish, is_ours);
         let device = device.map_err(StartError::Store)?;
         if device.is_new() && store.size.is_none() {
             let (path, bytes) = (device.path().display(), device.size());
             let advice = "give --store PATH:SIZE at a restart to make it larger";
             info!(event = "store_size_chosen", device = %path, bytes, advice);
+        }
+        if let Some(asked) = store.size.filter(|&asked| asked < device.size()) {
+            let (device, bytes) = (device.path().display(), device.size());
+            let advice = "a store does not shrink: give --store its size, or none";
+            warn!(event = "store_larger_than_asked", %device, bytes, asked, advice);
         }
         if device.is_in_memory() {
             let (device, reason) = (device.path().display(), "it is tmpfs, which lies in memory");

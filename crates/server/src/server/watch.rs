@@ -31,7 +31,8 @@ impl Watch {
     pub(super) fn start(source: Arc<Source>) -> std::io::Result<Watch> {
         let (end, ended) = mpsc::channel();
         let watch = move || {
-            let mut watcher = Watcher::default();
+            let moves = Moves { lanes: source.engine.lanes(), moving: false };
+            let mut watcher = Watcher { moves, ..Watcher::default() };
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 watcher.look_at(&source, Instant::now());
             }
@@ -182,6 +183,13 @@ impl Moves {
             info!(event, shares_of_4096 = shares.join(" "));
         }
         self.moving = moving;
+        for lane in &self.lanes {
+            let of = |other: &&LaneState| other.number == lane.number;
+            if before.iter().find(of).is_some_and(|other| other.capacity < lane.capacity) {
+                let device = lane.lower.as_ref().unwrap_or(&lane.name);
+                info!(event = "store_grown", device, lane_bytes = lane.capacity);
+            }
+        }
         for lane in self.lanes.iter().filter(|lane| lane.drained) {
             if before.iter().any(|other| other.number == lane.number && !other.drained) {
                 info!(

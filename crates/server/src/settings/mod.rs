@@ -17,7 +17,7 @@ pub use help::{MEMCACHED_VERSION, memcached_help, short_help};
 pub use listen::ListenAddress;
 pub use load::{Environment, SHORT_HELP, check_refused, command, from_matches, memcached_command};
 pub(crate) use store::durability_name;
-pub use store::{LanePaths, StorePath};
+pub use store::{LanePaths, StorePath, parse_store_size};
 pub(crate) use values::when_full_name;
 
 use std::collections::BTreeMap;

@@ -92,10 +92,7 @@ impl StorePath {
         if path.is_empty() {
             return bad("the path is missing");
         }
-        let size = match size.map(|size| parse_size(size, Bare::Mebibytes)).transpose() {
-            Ok(Some(size)) if size < MIN_STORE => {
-                return bad(&format!("a store has at least {}", show_size(MIN_STORE)));
-            }
+        let size = match size.map(parse_store_size).transpose() {
             Ok(size) => size,
             Err(reason) => return bad(&reason),
         };
@@ -113,6 +110,18 @@ impl fmt::Display for StorePath {
             Some(tier) => write!(f, "@{tier}"),
             None => Ok(()),
         }
+    }
+}
+
+/// Reads the size of a device as `--store` takes it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_store_size(text: &str) -> Result<u64, String> {
+    let size = parse_size(text, Bare::Mebibytes)?;
+    match size < MIN_STORE {
+        true => Err(format!("a store has at least {}", show_size(MIN_STORE))),
+        false => Ok(size),
     }
 }
 
