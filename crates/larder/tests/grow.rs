@@ -187,3 +187,26 @@ fn a_device_is_drained() {
     server.ask("get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
     server.stop();
 }
+
+#[test]
+fn where_it_is_forbidden_nothing_changes_until_it_is_allowed() {
+    let folder = Folder::new("control");
+    let (store, file) = (folder.0.join("store"), folder.0.join("larder.toml"));
+    let forbid = |forbidden: bool| {
+        std::fs::write(&file, format!("disable-control = {forbidden}\n")).expect("it is written");
+    };
+    forbid(true);
+    let mut command = serve();
+    command.arg("--store").arg(format!("{}:32MB", store.display())).arg("--config").arg(&file);
+    let mut server = Server::spawn(&mut command);
+    refused(&server, &["store", "grow", "64MB"], "store commands not allowed");
+    server.ask("cache_memlimit 128\r\n", "CLIENT_ERROR cache_memlimit not allowed\r\n");
+    assert_eq!(server.stat("larder_lane_0_capacity"), (32 * MIB).to_string());
+    forbid(false);
+    server.process.signal("-HUP");
+    let reloaded = server.process.event("reloaded");
+    assert!(reloaded.contains("disable-control"), "{reloaded}");
+    done(&server, &["store", "grow", "64MB"], "has 67108864 bytes now");
+    server.ask("cache_memlimit 128\r\n", "OK\r\n");
+    server.stop();
+}

@@ -25,6 +25,10 @@ lines! {
     NON_NUMERIC = "CLIENT_ERROR cannot increment or decrement non-numeric value";
     /// flush_all is disabled.
     FLUSH_NOT_ALLOWED = "CLIENT_ERROR flush_all not allowed";
+    /// cache_memlimit is disabled.
+    MEMLIMIT_NOT_ALLOWED = "CLIENT_ERROR cache_memlimit not allowed";
+    /// store grow, store drain and store keep are disabled.
+    STORE_NOT_ALLOWED = "CLIENT_ERROR store commands not allowed";
     /// A meta flag that does not exist.
     INVALID_FLAG = "CLIENT_ERROR invalid flag";
     /// A meta flag that is there twice.

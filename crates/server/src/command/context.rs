@@ -34,12 +34,14 @@ pub struct Switches {
     pub dump: bool,
     /// shutdown works (-A allows it).
     pub shutdown: bool,
+    /// cache_memlimit, store grow, store drain and store keep work.
+    pub control: bool,
 }
 
 impl Default for Switches {
     /// memcached's defaults.
     fn default() -> Self {
-        Switches { flush: true, dump: true, shutdown: false }
+        Switches { flush: true, dump: true, shutdown: false, control: true }
     }
 }
 

@@ -339,6 +339,9 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
             x.context.set_verbosity(level);
             x.say_unless(noreply, reply::OK)
         }
+        Admin::MemoryLimit { noreply, .. } if !x.context.switches().control => {
+            x.say_unless(noreply, reply::MEMLIMIT_NOT_ALLOWED)
+        }
         Admin::MemoryLimit { megabytes, noreply } => {
             let line = set_memory_limit(x, megabytes);
             x.say_unless(noreply, line)
@@ -356,6 +359,9 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
             };
             x.say(reply::OK);
             Executed::Dump(Box::new(dump))
+        }
+        Admin::Device(_) | Admin::Grow(_) if !x.context.switches().control => {
+            x.say(reply::STORE_NOT_ALLOWED)
         }
         Admin::Device(device) => return drain(x, device),
         Admin::Grow(device) => return grow(x, device),

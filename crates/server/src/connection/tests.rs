@@ -8,6 +8,8 @@ mod flow;
 mod gates;
 mod loops;
 mod refusals;
+mod stalled;
+mod switches;
 mod table;
 
 use super::{Connection, Worker};

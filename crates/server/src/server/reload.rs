@@ -10,8 +10,9 @@ use crate::settings::{LogLevel, Settings};
 use crate::stats::Source;
 
 /// The keys of settings that a running server takes over.
-const RELOADED: [&str; 10] = [
+const RELOADED: [&str; 11] = [
     "admin-host",
+    "disable-control",
     "disable-dumping",
     "disable-flush-all",
     "drain-timeout",

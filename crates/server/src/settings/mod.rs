@@ -164,6 +164,8 @@ pub struct Settings {
     pub flush_all: bool,
     /// Commands that list keys are allowed: `stats cachedump`, `lru_crawler metadump`.
     pub dumping: bool,
+    /// Commands that change memory and devices are allowed: `cache_memlimit`, `store grow`, `store drain`.
+    pub control: bool,
     /// `watch` is allowed.
     pub watch: bool,
     /// The `shutdown` command is allowed.
@@ -236,6 +238,7 @@ impl Default for Settings {
             io: BackendChoice::Auto,
             flush_all: true,
             dumping: true,
+            control: true,
             watch: true,
             shutdown_command: false,
             detail: false,
@@ -311,7 +314,12 @@ impl Settings {
 
     /// What commands may do.
     pub(crate) fn switches(&self) -> Switches {
-        Switches { flush: self.flush_all, dump: self.dumping, shutdown: self.shutdown_command }
+        Switches {
+            flush: self.flush_all,
+            dump: self.dumping,
+            shutdown: self.shutdown_command,
+            control: self.control,
+        }
     }
 
     /// The addresses of the data port, the default included; empty when there is no TCP.

@@ -26,6 +26,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         "Refuse commands that list keys",
         switch!(dumping, false),
     ),
+    setting(
+        "disable-control",
+        None,
+        Switch,
+        Commands,
+        "Refuse commands that change memory and devices: cache_memlimit, store grow, store drain",
+        switch!(control, false),
+    ),
     setting("disable-watch", Some('W'), Switch, Commands, "Refuse watch", switch!(watch, false)),
     setting(
         "enable-shutdown",
