@@ -125,6 +125,28 @@ fn a_device_that_hangs_stops_only_those_who_wait_for_it() {
 }
 
 #[test]
+fn a_dump_waits_for_the_flush_that_it_shows() {
+    let world = World::with_items(Durability::Sync);
+    let scan = || {
+        let (mut cursor, mut waits) = (ScanCursor::default(), Vec::new());
+        loop {
+            let more = world.session.scan(&mut cursor, &mut |_| panic!("an item after the flush"));
+            match more {
+                Outcome::Ready(true) => {}
+                Outcome::AfterCommit(true, point) => waits.push(point),
+                Outcome::Ready(false) => return waits,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let point = world.flush();
+    let waits = scan();
+    assert!(waits.iter().any(|&waits| waits.position >= point.position), "{waits:?}");
+    assert!(world.engine.commit());
+    assert!(scan().is_empty());
+}
+
+#[test]
 fn a_flush_that_fails_is_not_taken_back_and_nobody_is_told_too_early() {
     let world = World::with_items(Durability::Sync);
     let point = world.flush();
