@@ -62,8 +62,8 @@ const UNREADABLE: usize = 8;
 const POLL: Duration = Duration::from_micros(50);
 /// How often otherwise: an old table or frame that is given back late hurts nobody.
 const IDLE_POLL: Duration = Duration::from_millis(5);
-/// A reservation for a large value that nobody came back for is dropped after so many idle polls.
-const WANTED_POLLS: u32 = 40;
+/// A reservation for a large value that nobody came back for is dropped after so long.
+const WANTED_FOR: Duration = Duration::from_millis(200);
 
 /// What one step of cleaning achieved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,8 @@ pub(crate) struct Cleaner {
     /// The segment that was swept last, and the second of the last sweep.
     sweep_at: SegmentNumber,
     swept: UnixSeconds,
-    idle_polls: u32,
+    /// For how long nobody has waited while memory or places were wanted.
+    wanted_for: Duration,
     /// How many values were dropped in this second that had just been read.
     redropped: (UnixSeconds, u32),
     /// Hits that had been counted when a frame was dropped last.
@@ -172,7 +173,7 @@ impl Cleaner {
             may_stay: 0,
             sweep_at: 0,
             swept: 0,
-            idle_polls: 0,
+            wanted_for: Duration::ZERO,
             redropped: (0, 0),
             hits: 0,
         }
@@ -202,7 +203,9 @@ impl Cleaner {
         if !overdrawn(lane) && lane.ends_must_go.swap(false, Ordering::Relaxed) {
             self.clean_kept_ends(lane);
         }
-        if !overdrawn(lane) && lane.index.take_full() {
+        let index_full = !overdrawn(lane) && lane.index.take_full();
+        let refuses = lane.options.engine.when_full == WhenFull::Refuse;
+        if index_full && !refuses {
             self.evict_coldest(lane);
         }
         if lane.log.take_copy_want() && !self.must_free(lane) {
@@ -212,7 +215,7 @@ impl Cleaner {
         let short = self.must_free(lane);
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
-        let full = short && stuck && !coming;
+        let full = short && stuck && !coming || index_full && refuses;
         if full {
             lane.found_nothing.store(number, Ordering::Release);
             self.ends.note_stuck();
@@ -238,7 +241,9 @@ impl Cleaner {
             // They are free when that is durable: before a writer has to wait for it.
             durable.want_commit();
         }
-        if lane.waiting().is_some() || (pending && short) {
+        let poll = lane.waiting().is_some() || (pending && short);
+        let wanted = self.forget_wishes(lane, if poll { POLL } else { IDLE_POLL });
+        if poll {
             // With a store what was freed comes back by a commit, and whoever would ask for one may
             // be the one who waits here.
             if coming && let Some(durable) = &lane.durable {
@@ -246,15 +251,9 @@ impl Cleaner {
             }
             return Some(POLL);
         }
-        if lane.budget.wanted() > 0 || lane.log.wanted_numbers() > 0 {
-            self.idle_polls += 1;
-            if self.idle_polls > WANTED_POLLS {
-                lane.budget.unwant();
-                lane.log.unwant_numbers();
-            }
+        if wanted {
             return Some(IDLE_POLL);
         }
-        self.idle_polls = 0;
         if lane.durable.as_ref().is_some_and(Durable::is_sync) {
             lane.log.prepare_place();
         }
@@ -263,6 +262,22 @@ impl Cleaner {
         }
         let tidying = lane.index.tidy(lane.now.load(Ordering::Relaxed));
         (pending || tidying || lane.index.has_retired()).then_some(IDLE_POLL)
+    }
+
+    /// Drops a reservation that nobody comes back for; false if there is none. The next turn comes after
+    /// `wait`.
+    fn forget_wishes(&mut self, lane: &Lane, wait: Duration) -> bool {
+        let wanted = lane.budget.wanted() > 0 || lane.log.wanted_numbers() > 0;
+        if !wanted || lane.waiting().is_some() {
+            self.wanted_for = Duration::ZERO;
+            return wanted;
+        }
+        self.wanted_for += wait;
+        if self.wanted_for > WANTED_FOR {
+            lane.budget.unwant();
+            lane.log.unwant_numbers();
+        }
+        wanted
     }
 
     fn reap(&mut self, lane: &Lane) {

@@ -366,6 +366,11 @@ impl Engine {
         (budget.buffers_held(), budget.buffers_limit())
     }
 
+    /// Bytes that values may take while they arrive.
+    pub fn arriving_limit(&self) -> u64 {
+        self.lanes[0].budget.arriving_limit()
+    }
+
     /// Charges a part of a value that has arrived in a buffer of its connection.
     pub fn charge_arriving(&self, bytes: usize) {
         self.lanes[0].budget.charge_arriving(bytes as u64);

@@ -206,7 +206,8 @@ impl Lane {
         let budget = || {
             let budget = Budget::sharing(options.memory, buffers);
             budget.refuse(refuse);
-            Arc::new(budget)
+            let keeps_all = options.engine.when_full == WhenFull::Refuse && options.store.is_none();
+            Arc::new(if keeps_all { budget.keeping_all() } else { budget })
         };
         let (mut lane, recovery) = Self::construct(options.clone(), budget())?;
         let Some(recovery) = recovery else { return Ok(Arc::new(lane)) };
@@ -248,7 +249,7 @@ impl Lane {
         let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
         let index = Index::new(options.engine.memory, most, keeps_all, &budget, &epochs);
         let index = index.map_err(OpenError::Map)?;
-        if store_evicts(&options) {
+        if options.store.is_some() {
             index.set_limit(index_limit(memory, segment_size));
         }
         let ghost = Ghost::new(memory);
@@ -518,7 +519,7 @@ impl Lane {
     /// background.
     pub(crate) fn set_memory(&self, bytes: u64) {
         self.budget.set_limit(bytes);
-        if store_evicts(&self.options) {
+        if self.options.store.is_some() {
             self.index.set_limit(index_limit(bytes, self.log.segment_size()));
         }
         self.set_full(None);
@@ -638,8 +639,7 @@ impl Lane {
 
     /// The memory for a large value, all of it charged, if the budget has it.
     pub(crate) fn map_large(&self, len: usize) -> Option<LargeValue> {
-        let mut large = LargeValue::map(len, &self.budget)?;
-        large.charge(len).then_some(large)
+        LargeValue::map(len, &self.budget)?.charged()
     }
 
     /// Raises the engine's clock; the answer is whether a new second has begun.
@@ -659,15 +659,11 @@ impl Drop for Lane {
     }
 }
 
-/// Whether items of a store go when there are too many.
-fn store_evicts(options: &LaneOptions) -> bool {
-    options.store.is_some() && options.engine.when_full == WhenFull::Evict
-}
-
 /// With a store the index may take all of the memory but for the frames that an engine cannot do
-/// without; beyond that items are evicted, however much room there is on the device.
+/// without, and for what is kept for connections; beyond that items are evicted or refused, however much
+/// room there is on the device.
 fn index_limit(memory: u64, segment_size: usize) -> u64 {
-    memory.saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
+    Budget::most_lasting(memory).saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
 }
 
 /// The least memory, in bytes, that a lane with segments of this size works with.

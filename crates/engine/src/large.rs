@@ -23,6 +23,8 @@ pub struct LargeValue {
     mapping: Option<Mapping>,
     len: usize,
     charged: u64,
+    /// Memory was not there when it was asked for last.
+    waits: bool,
     budget: Arc<Budget>,
 }
 
@@ -31,7 +33,17 @@ impl LargeValue {
     pub(crate) fn map(len: usize, budget: &Arc<Budget>) -> Option<Self> {
         let granted = budget.grants().then(|| Mapping::new(len + HEADROOM + FOOTROOM).ok());
         let mapping = Some(granted.flatten()?);
-        Some(LargeValue { mapping, len, charged: 0, budget: Arc::clone(budget) })
+        Some(LargeValue { mapping, len, charged: 0, waits: false, budget: Arc::clone(budget) })
+    }
+
+    /// The same with all of its memory charged. Without that the wish for it stays: the caller comes back
+    /// with another value.
+    pub(crate) fn charged(mut self) -> Option<Self> {
+        if !self.charge(self.len) {
+            self.waits = false;
+            return None;
+        }
+        Some(self)
     }
 
     /// Charges the memory for the first `filled` bytes; false if the budget does not have it now.
@@ -43,7 +55,8 @@ impl LargeValue {
             return true;
         }
         let more = (needed - self.charged).max(STEP as u64).min(footprint - self.charged);
-        if !self.budget.try_charge_wanted(more) {
+        self.waits = !self.budget.try_charge_wanted(more);
+        if self.waits {
             self.budget.want(more);
             return false;
         }
@@ -106,5 +119,24 @@ impl Drop for LargeValue {
         if self.mapping.take().is_some() {
             self.budget.release(self.charged);
         }
+        if self.waits {
+            // Others who wait say so again when they are woken.
+            self.budget.unwant();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_given_up_wants_no_memory_any_more() {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let mut large = LargeValue::map(2 << 20, &budget).expect("addresses");
+        assert!(large.charge(100 << 10) && budget.wanted() == 0);
+        assert!(!large.charge(2 << 20) && budget.wanted() > 0);
+        drop(large);
+        assert_eq!((budget.wanted(), budget.used()), (0, 0));
     }
 }

@@ -499,6 +499,41 @@ fn what_is_read_evenly_is_not_written_again_and_again() {
     assert!(moved < SETS, "{moved} items moved for {SETS} sets, {evictions} evictions");
 }
 
+/// Where nothing is evicted, an index that has taken all the memory it may have takes no new keys: the memory
+/// that is kept for connections stays theirs.
+#[test]
+fn more_items_than_the_index_may_lead_to_are_refused_where_nothing_is_evicted() {
+    const MEMORY: u64 = 8 << 20;
+    let options = Options { when_full: WhenFull::Refuse, ..options(Durability::Async) };
+    let engine = Engine::open_without_threads(options).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    let mut cleaner = ManualCleaner::default();
+    let mut set = |session: &mut Session, n: u64| {
+        let name = format!("k{n}");
+        for _ in 0..1000 {
+            match session.store(&session.key(name.as_bytes()), Store::set(b"v", 0, Expiry::NEVER)) {
+                Outcome::Ready(Stored::Stored { .. }) => return true,
+                Outcome::NeedsSpace | Outcome::NeedsRead => {}
+                Outcome::Refused(Refusal::OutOfMemory) => return false,
+                _ => panic!("{name}: {:?}", engine.stats()),
+            }
+            engine.clean(&mut cleaner);
+            engine.commit();
+            engine.serve_reads();
+            session.tick(1);
+        }
+        panic!("{name} waits for ever: {:?}", engine.stats());
+    };
+    let kept = (0..).find(|&n| !set(&mut session, n)).unwrap();
+    // One stripe may be fuller than the others.
+    let refused = (kept..kept + 1000).filter(|&n| !set(&mut session, n)).count();
+    let stats = engine.stats();
+    assert!(stats.items > 400_000 && refused > 0, "{refused} refused: {stats:?}");
+    assert!(stats.index_bytes <= MEMORY / 8 * 7, "{stats:?}");
+    assert!(engine.buffers_held().1 + 2 * engine.arriving_limit() >= MEMORY / 8);
+    assert!((0..1000).all(|n| set(&mut session, n)), "{:?}", engine.stats());
+}
+
 /// An index that has taken all the memory it may have leads to newer items instead of older ones.
 #[test]
 fn more_items_than_the_index_may_lead_to_push_the_oldest_out() {

@@ -183,6 +183,48 @@ fn bodies_that_never_arrive_stay_in_the_budget() {
     victim.alive();
 }
 
+/// Nothing can be evicted for what connections keep, so items leave room for it.
+#[test]
+fn a_server_that_refuses_keeps_room_for_connections() {
+    let server = Server::start(256, &["-M", "-c", "5000"]);
+    let mut polite = server.connect();
+    let value = vec![b'v'; 10_000];
+    let mut kept = 0;
+    loop {
+        polite.send(format!("set key:{kept} 0 0 {}\r\n", value.len()).as_bytes());
+        polite.send(&value);
+        polite.send(b"\r\n");
+        match polite.line().as_str() {
+            "STORED" => kept += 1,
+            refused => break assert_eq!(refused, "SERVER_ERROR out of memory storing object"),
+        }
+    }
+    assert!(kept > 20_000, "{kept} of 256 MiB");
+    for n in 0..500 {
+        polite.send(format!("delete key:{n}\r\n").as_bytes());
+        assert_eq!(polite.line(), "DELETED");
+    }
+    let part = vec![b'p'; 900 << 10];
+    let mut arriving: Vec<Client> = (0..36).map(|_| server.connect()).collect();
+    for client in &mut arriving {
+        client.send(format!("set arriving 0 0 {}\r\n", 910 << 10).as_bytes());
+        client.send(&part[..600 << 10]);
+    }
+    let mut half: Vec<Client> = (0..3900).map(|_| server.connect()).collect();
+    for client in &mut half {
+        // Those that keep most are closed.
+        let _ = client.0.get_mut().write_all(b"set half 0 0 16000\r\n");
+        let _ = client.0.get_mut().write_all(&part[..15_900]);
+    }
+    for n in 500..1000 {
+        polite.set(&format!("key:{n}"), &value);
+        polite.send(format!("gets key:{n}\r\n").as_bytes());
+        assert!(polite.line().starts_with("VALUE "), "key:{n} is gone");
+        polite.0.read_exact(&mut vec![0; value.len() + 7]).expect("a value");
+    }
+    server.assert_within_budget();
+}
+
 #[test]
 fn hostile_input_leaves_the_server_answering() {
     let server = Server::start(64, &[]);

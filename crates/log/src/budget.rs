@@ -1,5 +1,9 @@
 //! The memory budget: what everything large is charged to. Each lane has its share of memory; the
 //! buffers of connections, which serve all lanes, take from every share alike.
+//!
+//! Connections are not refused memory, they have limits instead: together half of what evicting items or
+//! dropping frames can free. Some memory cannot be freed: the tables of an index, and everything where nothing
+//! is evicted and there is no store. It never takes the last eighth, so connections always have that much.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,6 +15,10 @@ pub struct Budget {
     limit: AtomicU64,
     /// Without connection buffers.
     used: AtomicU64,
+    /// Of that, what cannot be freed.
+    lasting: AtomicU64,
+    /// All that is charged lasts: nothing is evicted, and there is no store.
+    keeps_all: bool,
     wanted: AtomicU64,
     buffers: Arc<Buffers>,
     /// For simulations: the number of the request that is refused, and requests so far.
@@ -28,10 +36,18 @@ pub struct Buffers {
     /// Values that are sent although their items are gone.
     pinned: AtomicU64,
     limits: AtomicU64,
+    /// What cannot be freed, of all budgets.
+    lasting: AtomicU64,
 }
 
-/// Connections may hold this share of the limits in buffers: one byte in so many.
-const BUFFER_SHARE: u64 = 4;
+/// Connections may take one byte in so many of the limits, whatever lasts.
+const LEAST_SHARE: u64 = 8;
+/// Of what connections may take, one byte in so many may be buffers.
+const BUFFER_PART: u64 = 2;
+/// The same for values that arrive.
+const ARRIVING_PART: u64 = 4;
+/// The same for pinned values.
+const PINNED_PART: u64 = 4;
 
 impl Budget {
     /// A budget of `limit` bytes.
@@ -45,11 +61,37 @@ impl Budget {
         Budget {
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
+            lasting: AtomicU64::new(0),
+            keeps_all: false,
             wanted: AtomicU64::new(0),
             buffers: Arc::clone(buffers),
             refused: AtomicU64::new(0),
             requests: AtomicU64::new(0),
         }
+    }
+
+    /// The same budget where nothing that is charged can be evicted.
+    pub fn keeping_all(mut self) -> Self {
+        self.keeps_all = true;
+        self.replace_lasting(self.limit());
+        self
+    }
+
+    /// Says how many of the charged bytes cannot be freed.
+    pub fn set_lasting(&self, bytes: u64) {
+        if !self.keeps_all {
+            self.replace_lasting(bytes);
+        }
+    }
+
+    fn replace_lasting(&self, bytes: u64) {
+        let before = self.lasting.swap(bytes, Relaxed);
+        self.buffers.lasting.fetch_add(bytes.wrapping_sub(before), Relaxed);
+    }
+
+    /// The most of a limit that memory which cannot be freed may take.
+    pub fn most_lasting(limit: u64) -> u64 {
+        limit - limit / LEAST_SHARE
     }
 
     /// For simulations: refuses the `nth` request for memory from now on, of those that may be
@@ -80,6 +122,9 @@ impl Budget {
     pub fn set_limit(&self, bytes: u64) {
         let before = self.limit.swap(bytes, Relaxed);
         self.buffers.limits.fetch_add(bytes.wrapping_sub(before), Relaxed);
+        if self.keeps_all {
+            self.replace_lasting(bytes);
+        }
     }
 
     /// Bytes charged, and this budget's part of what connection buffers take.
@@ -95,8 +140,27 @@ impl Budget {
 
     fn buffers_here(&self) -> u64 {
         let (buffers, limits) = (self.buffers(), self.buffers.limits.load(Relaxed));
-        let part = u128::from(buffers) * u128::from(self.limit()) / u128::from(limits.max(1));
+        self.part_here(buffers, limits)
+    }
+
+    /// This budget's part of so many bytes.
+    fn part_here(&self, bytes: u64, limits: u64) -> u64 {
+        let part = u128::from(bytes) * u128::from(self.limit()) / u128::from(limits.max(1));
         part as u64
+    }
+
+    /// Bytes that are not there for items: those that connections use, or that are kept for them.
+    fn beside_items(&self) -> u64 {
+        match self.keeps_all {
+            true => self.limit() - Self::most_lasting(self.limit()),
+            false => self.buffers_here(),
+        }
+    }
+
+    /// Bytes that can be charged beside what somebody waits for.
+    pub fn room(&self) -> u64 {
+        let taken = self.used.load(Relaxed) + self.beside_items() + self.wanted();
+        self.limit().saturating_sub(taken)
     }
 
     /// Charges `bytes` if they fit beside what is wanted by somebody who waits.
@@ -115,7 +179,7 @@ impl Budget {
     }
 
     fn charge_within(&self, bytes: u64, most: u64) -> bool {
-        let most = most.saturating_sub(self.buffers_here());
+        let most = most.saturating_sub(self.beside_items());
         self.used
             .fetch_update(Relaxed, Relaxed, |used| (used + bytes <= most).then_some(used + bytes))
             .is_ok()
@@ -167,7 +231,19 @@ impl Budget {
 
     /// Bytes that connections may keep between turns.
     pub fn buffers_limit(&self) -> u64 {
-        self.all_limits() / BUFFER_SHARE
+        self.connections_limit() / BUFFER_PART
+    }
+
+    /// Bytes that connections may use, of all budgets that share them.
+    fn connections_limit(&self) -> u64 {
+        let limits = self.buffers.limits.load(Relaxed);
+        let lasting = self.buffers.lasting.load(Relaxed);
+        (limits.saturating_sub(lasting) / 2).max(limits / LEAST_SHARE)
+    }
+
+    /// Bytes that values may take while they arrive.
+    pub fn arriving_limit(&self) -> u64 {
+        self.connections_limit() / ARRIVING_PART
     }
 
     /// Charges a part of a value that has arrived. The caller bounds their sum.
@@ -179,6 +255,12 @@ impl Budget {
     pub fn release_arriving(&self, bytes: u64) {
         let before = self.buffers.arriving.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes);
+    }
+
+    /// Bytes that pinned values of this budget may take.
+    pub fn pinned_limit(&self) -> u64 {
+        let limits = self.buffers.limits.load(Relaxed);
+        self.part_here(self.connections_limit() / PINNED_PART, limits)
     }
 
     /// Charges a value that is sent although its item is gone. The caller bounds their sum.
@@ -197,20 +279,17 @@ impl Budget {
         self.buffers.pinned.load(Relaxed)
     }
 
-    /// The limits of all budgets that share what connections use.
-    pub fn all_limits(&self) -> u64 {
-        self.buffers.limits.load(Relaxed)
-    }
-
     /// How far the budget is over its limit, counting what somebody waits for.
     pub fn excess(&self) -> u64 {
-        (self.used() + self.wanted()).saturating_sub(self.limit())
+        let taken = self.used.load(Relaxed) + self.beside_items() + self.wanted();
+        taken.saturating_sub(self.limit())
     }
 }
 
 impl Drop for Budget {
     fn drop(&mut self) {
         self.buffers.limits.fetch_sub(self.limit(), Relaxed);
+        self.replace_lasting(0);
     }
 }
 
@@ -231,6 +310,40 @@ mod tests {
         small.release_buffers(500);
         large.release_arriving(300);
         assert_eq!((large.used(), small.used()), (0, 800));
+    }
+
+    #[test]
+    fn what_cannot_be_freed_and_connections_leave_room_for_each_other() {
+        let buffers = Arc::default();
+        let (one, other) = (Budget::sharing(4000, &buffers), Budget::sharing(4000, &buffers));
+        let limits = |budget: &Budget| {
+            (budget.buffers_limit(), budget.arriving_limit(), budget.pinned_limit())
+        };
+        assert_eq!(limits(&one), (2000, 1000, 500));
+        one.set_lasting(1000);
+        other.set_lasting(3000);
+        assert_eq!(limits(&one), (1000, 500, 250));
+        one.set_lasting(Budget::most_lasting(4000));
+        other.set_lasting(Budget::most_lasting(4000));
+        assert_eq!(limits(&other), (500, 250, 125));
+        drop(other);
+        assert_eq!(limits(&one), (250, 125, 125));
+    }
+
+    #[test]
+    fn connections_take_nothing_from_items_that_stay() {
+        let budget = Budget::new(8000).keeping_all();
+        budget.charge_buffers(700);
+        assert_eq!(
+            (budget.room(), budget.buffers_limit(), budget.arriving_limit()),
+            (7000, 500, 250)
+        );
+        assert!(budget.try_charge(7000) && !budget.try_charge(1));
+        budget.charge_arriving(200);
+        budget.charge_pinned(200);
+        assert_eq!((budget.excess(), budget.room(), budget.used()), (0, 0, 8100));
+        budget.set_limit(16_000);
+        assert_eq!((budget.room(), budget.buffers_limit()), (7000, 1000));
     }
 
     #[test]

@@ -103,8 +103,7 @@ impl Frames {
     /// Frames that could be taken without reclaiming: ready ones, and what the budget has room for.
     fn in_reach(&self, pool: &Pool, budget: &Budget) -> usize {
         let untaken = (self.count() - pool.fresh) as usize + pool.absent.len();
-        let room = budget.limit().saturating_sub(budget.used() + budget.wanted());
-        pool.ready.len() + untaken.min((room / self.size as u64) as usize)
+        pool.ready.len() + untaken.min((budget.room() / self.size as u64) as usize)
     }
 
     /// Puts an unused frame back: ready for the next, or to the operating system if the budget is

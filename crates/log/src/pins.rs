@@ -3,7 +3,7 @@
 //! was not read yet is copied out first; a jumbo's mapping, which holds nothing else, is handed over
 //! instead. Only then is the value charged, to what connections use.
 //!
-//! Pinned values may keep one byte of memory in [`SHARE`] so. When they would keep more, the value that was
+//! Pinned values have [a share of memory](Budget::pinned_limit). When they would keep more, the value that was
 //! read least lately is given up: clients that read never lose theirs to one that does not.
 
 use crate::Budget;
@@ -14,9 +14,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// Pinned values may keep one byte in so many of the limits.
-const SHARE: u64 = 8;
 
 /// All pins of a log.
 #[derive(Debug)]
@@ -193,7 +190,7 @@ impl Pins {
     /// Gives up what was read least lately until `bytes` more are within the share. One value alone may be
     /// as large as it is.
     fn make_room(&self, bytes: usize) {
-        let share = self.budget.limit() / SHARE;
+        let share = self.budget.pinned_limit();
         let mut keeping = lock(&self.keeping);
         while self.kept.load(Relaxed) + bytes as u64 > share {
             let oldest =

@@ -297,6 +297,7 @@ impl Pages {
     fn begin(&self, state: &mut State, run: Range<usize>) -> Table {
         self.part(state, &run);
         state.used += run.len();
+        self.budget.set_lasting((state.used * PAGE) as u64);
         state.chunks.take(&run);
         let table = Table::new(self.region.at(run.start * PAGE), run.len());
         table.begin();
@@ -319,6 +320,7 @@ impl Pages {
         unsafe { self.discard(&run) };
         self.budget.release((run.len() * PAGE) as u64);
         state.used -= run.len();
+        self.budget.set_lasting((state.used * PAGE) as u64);
         state.chunks.give(&run);
         state.free.give(run);
     }

@@ -16,8 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// Values that are being received may take one byte of memory in so many.
-const SHARE: u64 = 8;
 /// A value is long that takes more than one byte of that share in so many.
 const LONG_SHARE: u64 = 4;
 /// How long the client of a value that has a place may send nothing while others wait.
@@ -273,7 +271,7 @@ impl Arrivals {
     }
 
     fn share(&self) -> u64 {
-        self.engine.memory_limit() / SHARE
+        self.engine.arriving_limit()
     }
 
     fn change(&self, change: impl FnOnce(&mut [Line; 2])) {
