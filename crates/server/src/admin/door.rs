@@ -1,12 +1,11 @@
 //! Who may be connected to the admin page: so many at a time, and nobody who keeps silent. It shares the
-//! process's descriptors with the data port, so a newcomer takes the place of the oldest.
+//! process's descriptors with the data port, so a newcomer takes the place of whoever has been silent for longest.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -25,35 +24,52 @@ const SILENCE: Duration = Duration::from_secs(75);
 #[derive(Debug)]
 pub(super) struct Door {
     listener: TcpListener,
-    inside: VecDeque<Weak<Guest>>,
+    inside: Vec<Weak<Guest>>,
     silence: Duration,
 }
 
-/// How a connection is told to go.
-#[derive(Debug, Default)]
+/// What the door knows of a connection, and how it tells it to go.
+#[derive(Debug)]
 struct Guest {
-    state: Mutex<(bool, Option<Waker>)>,
+    state: Mutex<GuestState>,
+}
+
+#[derive(Debug)]
+struct GuestState {
+    /// When it moved a byte last, or came.
+    moved: Instant,
+    is_to_go: bool,
+    waker: Option<Waker>,
 }
 
 impl Guest {
+    fn new() -> Guest {
+        let state = GuestState { moved: Instant::now(), is_to_go: false, waker: None };
+        Guest { state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GuestState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn leave(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.0 = true;
-        let waker = state.1.take();
+        let mut state = self.lock();
+        state.is_to_go = true;
+        let waker = state.waker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
     }
 
     fn is_to_go(&self, context: &Context<'_>) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.1 = Some(context.waker().clone());
-        state.0
+        let mut state = self.lock();
+        state.waker = Some(context.waker().clone());
+        state.is_to_go
     }
 }
 
 impl Door {
     pub(super) fn new(listener: TcpListener) -> Door {
-        Door { listener, inside: VecDeque::new(), silence: SILENCE }
+        Door { listener, inside: Vec::new(), silence: SILENCE }
     }
 
     #[cfg(test)]
@@ -64,11 +80,16 @@ impl Door {
     fn enter(&mut self, stream: TcpStream) -> Visit {
         self.inside.retain(|guest| guest.strong_count() > 0);
         while self.inside.len() >= CONNECTIONS {
-            let oldest = self.inside.pop_front().and_then(|guest| guest.upgrade());
-            oldest.iter().for_each(|guest| guest.leave());
+            let guests = self.inside.iter().map(Weak::upgrade).enumerate();
+            // One that has gone meanwhile goes first.
+            let silent =
+                guests.min_by_key(|(_, guest)| guest.as_ref().map(|guest| guest.lock().moved));
+            let Some((at, guest)) = silent else { break };
+            self.inside.swap_remove(at);
+            guest.iter().for_each(|guest| guest.leave());
         }
-        let guest = Arc::<Guest>::default();
-        self.inside.push_back(Arc::downgrade(&guest));
+        let guest = Arc::new(Guest::new());
+        self.inside.push(Arc::downgrade(&guest));
         let silence = self.silence;
         Visit { stream, guest, silence, over: Box::pin(tokio::time::sleep(silence)) }
     }
@@ -108,7 +129,9 @@ impl Visit {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         if moved.is_ready() {
-            self.over.as_mut().reset(Instant::now() + self.silence);
+            let now = Instant::now();
+            self.guest.lock().moved = now;
+            self.over.as_mut().reset(now + self.silence);
             return moved;
         }
         self.over.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
@@ -195,20 +218,23 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_when_there_are_too_many() {
+    fn the_longest_silent_goes_when_there_are_too_many() {
         let (address, _end) = serve(SILENCE);
         let mut first: Vec<Client> = (0..CONNECTIONS).map(|_| connect(address)).collect();
         for client in &mut first {
             ask(client);
         }
+        // The oldest has something to ask again.
+        ask(&mut first[0]);
         let mut others: Vec<Client> = (0..5).map(|_| connect(address)).collect();
         for client in &mut others {
             client.write_all(b"GET / HTT").unwrap();
         }
-        for client in &mut first[..5] {
+        for client in &mut first[1..6] {
             assert!(is_closed(client));
         }
-        for client in &mut first[5..] {
+        ask(&mut first[0]);
+        for client in &mut first[6..] {
             ask(client);
         }
     }

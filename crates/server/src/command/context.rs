@@ -48,22 +48,41 @@ impl Default for Switches {
 /// Dumps that go on at once: each takes memory for as long as its client takes to read it. memcached has one at a
 /// time, but there a client that does not read stops all others.
 const DUMPS: usize = 4;
-/// A dump that did not go on for so many seconds gives its place to another.
+/// A dump whose client pauses for so many seconds gives its place to another.
 const STALLED: UnixSeconds = 10;
+/// A client that takes so many bytes a second does not pause, although its dump may not go on for longer: what
+/// was sent may still be on its way to the client.
+const LEAST_RATE: u64 = 64 << 10;
+/// Bytes that may be on their way.
+const ON_THE_WAY: u64 = 2 << 20;
 
 /// A dump's place among those that go on, with where it stands.
 #[derive(Debug)]
 pub(super) struct DumpPlace {
     /// `None` when another has its place.
     pub(super) cursor: Mutex<Option<ScanCursor>>,
-    /// When it went on last.
-    moved: AtomicU32,
+    /// When what was sent has arrived at a client that takes [`LEAST_RATE`], in milliseconds.
+    arrives: AtomicU64,
 }
 
 impl DumpPlace {
-    /// It goes on.
-    pub(super) fn note(&self, now: UnixSeconds) {
-        self.moved.store(now, Relaxed);
+    fn new(now: UnixSeconds) -> Self {
+        DumpPlace {
+            cursor: Mutex::new(Some(ScanCursor::default())),
+            arrives: AtomicU64::new(u64::from(now) * 1000),
+        }
+    }
+
+    /// It goes on, by `sent` bytes.
+    pub(super) fn note(&self, now: UnixSeconds, sent: usize) {
+        let (now, sent) = (u64::from(now) * 1000, sent as u64);
+        let arrives = self.arrives.load(Relaxed).max(now) + sent * 1000 / LEAST_RATE;
+        self.arrives.store(arrives.min(now + ON_THE_WAY * 1000 / LEAST_RATE), Relaxed);
+    }
+
+    /// Whether its client pauses.
+    fn stalls(&self, now: UnixSeconds) -> bool {
+        u64::from(now.saturating_sub(STALLED)) * 1000 >= self.arrives.load(Relaxed)
     }
 }
 
@@ -117,15 +136,14 @@ impl ServerContext {
         if dumps.len() >= DUMPS {
             let places = dumps.iter().enumerate();
             let places = places.filter_map(|(at, place)| Some((at, place.upgrade()?)));
-            let (at, oldest) = places.min_by_key(|(_, place)| place.moved.load(Relaxed))?;
-            if now.saturating_sub(oldest.moved.load(Relaxed)) < STALLED {
+            let (at, slowest) = places.min_by_key(|(_, place)| place.arrives.load(Relaxed))?;
+            if !slowest.stalls(now) {
                 return None;
             }
             dumps.swap_remove(at);
-            *oldest.cursor.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *slowest.cursor.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        let cursor = Mutex::new(Some(ScanCursor::default()));
-        let place = Arc::new(DumpPlace { cursor, moved: AtomicU32::new(now) });
+        let place = Arc::new(DumpPlace::new(now));
         dumps.push(Arc::downgrade(&place));
         Some(place)
     }
@@ -226,5 +244,66 @@ impl Counter {
     #[inline]
     pub(crate) fn bump(&self) {
         self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_engine::Options;
+
+    struct NoHooks;
+
+    impl Hooks for NoHooks {
+        fn stats(&self, _: &[u8], _: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> bool {
+            false
+        }
+        fn reset_stats(&self) {}
+        fn shutdown(&self, _: bool) {}
+    }
+
+    /// A socket takes a few hundred KiB at once, and then nothing until most of that has been read.
+    #[test]
+    fn a_dump_that_is_read_slowly_but_steadily_keeps_its_place() {
+        let options = Options { memory: 8 << 20, ..Options::default() };
+        let engine = Engine::open_without_threads(options).unwrap();
+        let context = ServerContext::new(engine, 1000, Box::new(NoHooks));
+        let has_place = |dump: &DumpPlace| dump.cursor.lock().unwrap().is_some();
+        let dumps: Vec<_> = (0..DUMPS).map(|_| context.begin_dump(1000).unwrap()).collect();
+        let mut now = 1000;
+        for _ in 0..20 {
+            dumps.iter().for_each(|dump| (0..20).for_each(|_| dump.note(now, 64 << 10)));
+            for _ in 0..20 {
+                now += 1;
+                assert!(context.begin_dump(now).is_none(), "at {now}");
+            }
+        }
+        // One pauses now.
+        dumps[1..].iter().for_each(|dump| (0..20).for_each(|_| dump.note(now, 64 << 10)));
+        let began = now;
+        let fifth = loop {
+            now += 1;
+            assert!(now < began + 30, "it keeps its place for ever");
+            if let Some(fifth) = context.begin_dump(now) {
+                break fifth;
+            }
+        };
+        assert!(now >= began + STALLED, "{} s", now - began);
+        assert!(
+            has_place(&fifth) && !has_place(&dumps[0]) && dumps[1..].iter().all(|d| has_place(d))
+        );
+        assert!(context.begin_dump(now).is_none());
+    }
+
+    #[test]
+    fn a_dump_that_nobody_reads_gives_its_place_up() {
+        let options = Options { memory: 8 << 20, ..Options::default() };
+        let engine = Engine::open_without_threads(options).unwrap();
+        let context = ServerContext::new(engine, 1000, Box::new(NoHooks));
+        let dumps: Vec<_> = (0..DUMPS).map(|_| context.begin_dump(1000).unwrap()).collect();
+        // However much the sockets took.
+        dumps.iter().for_each(|dump| dump.note(1000, 1 << 30));
+        assert!(context.begin_dump(1041).is_none());
+        assert!(context.begin_dump(1042).is_some());
     }
 }

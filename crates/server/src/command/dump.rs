@@ -115,10 +115,12 @@ impl Dump {
 
 /// Shows some items; the answer is what ends the call of [`Dump::send`].
 fn walk(place: &DumpPlace, format: &mut Format, x: &mut Execution<'_, '_>) -> Option<Sent> {
-    place.note(x.session.now());
+    place.note(x.session.now(), 0);
     let mut cursor = place.cursor.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(cursor) = &mut *cursor else { return Some(Sent::Gone) };
+    let before = x.output.len();
     let visited = x.session.scan(cursor, &mut |item| format.put(&item, x.output));
+    place.note(x.session.now(), x.output.len() - before);
     let done = match x.settle(visited) {
         Ok(more) => !more || matches!(format, Format::Cachedump { items: 0, .. }),
         Err(Unready::Again) => return Some(Sent::Wait),
