@@ -42,7 +42,49 @@ struct Read {
     token: u64,
     /// Where in the file its memory begins.
     from: u64,
+    /// How much of its memory is filled, bytes.
+    done: usize,
     buffer: ReadBuffer,
+}
+
+/// What the completion of a read comes to.
+enum Progress {
+    /// All that was asked for is there.
+    Complete,
+    /// There is more to read, or it begins anew.
+    Part,
+    /// There is nothing behind what was read.
+    Ended,
+    /// So few bytes came that the next read could not begin behind them.
+    Stuck,
+    Failed(io::Error),
+}
+
+impl Read {
+    /// A file system may answer with fewer bytes than it was asked for and more to come (FUSE and NFS do): then
+    /// the rest is read, from a multiple of `align` on.
+    fn advance(&mut self, result: i32, align: usize) -> Progress {
+        let Ok(read) = usize::try_from(result) else {
+            return match [libc::EINTR, libc::EAGAIN, libc::ENOMEM].contains(&-result) {
+                // Interrupted, or no memory for a moment.
+                true => Progress::Part,
+                false => Progress::Failed(io::Error::from_raw_os_error(-result)),
+            };
+        };
+        let filled = self.done + read;
+        if filled >= self.buffer.lead() + self.buffer.len() {
+            return Progress::Complete;
+        }
+        let done = filled / align * align;
+        if read == 0 {
+            Progress::Ended
+        } else if done == self.done {
+            Progress::Stuck
+        } else {
+            self.done = done;
+            Progress::Part
+        }
+    }
 }
 
 impl fmt::Debug for Ring {
@@ -110,8 +152,9 @@ impl Ring {
         {
             let memory = read.buffer.memory();
             let fd = Fd(self.file.as_raw_fd());
-            let entry = opcode::Read::new(fd, memory.cast().as_ptr(), memory.len() as u32)
-                .offset(read.from)
+            let rest = memory.cast::<u8>().as_ptr().wrapping_add(read.done);
+            let entry = opcode::Read::new(fd, rest, (memory.len() - read.done) as u32)
+                .offset(read.from + read.done as u64)
                 .build()
                 .user_data(place as u64);
             // SAFETY: the memory stays until the completion, see the invariant.
@@ -126,11 +169,24 @@ impl Ring {
     }
 }
 
+/// Why a read cannot go on that got fewer bytes than the alignment.
+fn stuck(file: &File, read: &Read) -> io::Error {
+    let next = read.from + (read.done + 1) as u64;
+    if file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() <= next) {
+        return io::ErrorKind::UnexpectedEof.into();
+    }
+    let from = read.from + read.done as u64;
+    io::Error::other(format!(
+        "the file system answers a read at {from} around the page cache with a part of a block"
+    ))
+}
+
 impl ReadQueue for Ring {
     fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()> {
         check_range(self.size.load(Ordering::Acquire), offset, len)?;
         let buffer = ReadBuffer::new(offset, len, self.align);
-        self.waiting.push_back(Read { token, from: offset - buffer.lead() as u64, buffer });
+        let from = offset - buffer.lead() as u64;
+        self.waiting.push_back(Read { token, from, done: 0, buffer });
         Ok(())
     }
 
@@ -152,17 +208,14 @@ impl ReadQueue for Ring {
     fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>)) {
         for completion in self.ring.completion() {
             let place = completion.user_data() as usize;
-            let Some(Read { token, from, buffer }) = self.flying[place].take() else { continue };
+            let Some(mut read) = self.flying[place].take() else { continue };
             self.free.push(place);
-            let wanted = (buffer.lead() + buffer.len()) as i32;
-            match completion.result() {
-                read if read >= wanted => each(token, Ok(buffer)),
-                // Interrupted, or no memory for a moment: it begins anew.
-                error if [libc::EINTR, libc::EAGAIN, libc::ENOMEM].contains(&-error) => {
-                    self.waiting.push_back(Read { token, from, buffer });
-                }
-                error if error < 0 => each(token, Err(io::Error::from_raw_os_error(-error))),
-                _ => each(token, Err(io::ErrorKind::UnexpectedEof.into())),
+            match read.advance(completion.result(), self.align) {
+                Progress::Complete => each(read.token, Ok(read.buffer)),
+                Progress::Part => self.waiting.push_back(read),
+                Progress::Ended => each(read.token, Err(io::ErrorKind::UnexpectedEof.into())),
+                Progress::Stuck => each(read.token, Err(stuck(&self.file, &read))),
+                Progress::Failed(error) => each(read.token, Err(error)),
             }
         }
     }
@@ -180,5 +233,56 @@ impl Drop for Ring {
             // What was interrupted needs not begin anew.
             self.waiting.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_comes_in_parts_goes_on_behind_them() {
+        let mut read =
+            Read { token: 1, from: 4096, done: 0, buffer: ReadBuffer::new(4100, 9000, 512) };
+        assert!(matches!(read.advance(3000, 512), Progress::Part));
+        assert_eq!(read.done, 2560);
+        assert!(matches!(read.advance(-libc::EINTR, 512), Progress::Part));
+        assert!(matches!(read.advance(300, 512), Progress::Stuck));
+        assert!(matches!(read.advance(0, 512), Progress::Ended));
+        assert!(matches!(read.advance(-libc::EIO, 512), Progress::Failed(_)));
+        assert!(matches!(read.advance(512, 512), Progress::Part));
+        assert_eq!(read.done, 3072);
+        // What was widened behind the end may be missing.
+        assert!(matches!(read.advance(4 + 9000 - 3072, 512), Progress::Complete));
+    }
+
+    /// The kernel shows a part of such a file at a time, however much is asked for.
+    #[test]
+    fn a_file_that_is_read_in_parts_arrives_whole() {
+        let Ok(file) = File::open("/proc/kallsyms") else { return };
+        let Ok(all) = std::fs::read("/proc/kallsyms") else { return };
+        if all.len() < 256 << 10 {
+            return;
+        }
+        // SAFETY: the call takes numbers only.
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        assert!(event >= 0);
+        // SAFETY: the descriptor is new, and nobody else has it.
+        let event = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(event) };
+        let event = std::os::fd::AsFd::as_fd(&event);
+        let mut ring = Ring::new(&file, 8, all.len() as u64, event).expect("a ring");
+        ring.push(7, 1000, 200_000).expect("inside");
+        let mut found = None;
+        for _ in 0..10_000 {
+            ring.submit();
+            ring.wait().expect("it ends");
+            ring.ended(&mut |token, ended| found = Some((token, ended)));
+            if found.is_some() {
+                break;
+            }
+        }
+        let (token, bytes) = found.expect("it ends");
+        assert_eq!(token, 7);
+        assert!(*bytes.expect("it reads") == all[1000..201_000]);
     }
 }
