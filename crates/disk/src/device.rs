@@ -35,6 +35,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// not lie inside of the device ([`io::ErrorKind::InvalidInput`]).
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
+    /// As [`read_at`](Device::read_at), for multiples of 4096: what the device itself holds, and not what the
+    /// operating system remembers of it. Where there is no way around that, as in a file system in memory, it
+    /// is the same as `read_at`.
+    ///
+    /// # Errors
+    /// As [`read_at`](Device::read_at).
+    fn read_stored(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read_at(offset, buffer)
+    }
+
     /// Writes all of `bytes` at `offset`; they are not durable before a [`sync`](Device::sync).
     ///
     /// # Errors

@@ -15,7 +15,7 @@ mod ring;
 mod tests;
 
 use crate::device::check_range;
-use crate::{Device, OpenError, ReadQueue};
+use crate::{Device, OpenError, ReadBuffer, ReadQueue};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -139,6 +139,19 @@ impl Device for FileDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_range(self.size(), offset, buffer.len())?;
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    fn read_stored(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        check_range(self.size, offset, buffer.len())?;
+        if let Some((direct, align)) = &self.direct {
+            let mut around = ReadBuffer::new(offset, buffer.len(), (*align).max(GRAIN as usize));
+            let read = direct.read_exact_at(around.bytes_mut(), offset);
+            buffer.copy_from_slice(&around);
+            return read;
+        }
+        // The page is read anew if the kernel lets go of it.
+        kernel::forget_clean_pages(&self.file);
         self.file.read_exact_at(buffer, offset)
     }
 

@@ -122,6 +122,13 @@ impl Device for Joined {
         })
     }
 
+    fn read_stored(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut pieces = self.pieces(offset, buffer.len())?;
+        pieces.try_for_each(|Piece { part, offset, bytes }| {
+            self.parts[part].device.read_stored(offset, &mut buffer[bytes])
+        })
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut pieces = self.pieces(offset, bytes.len())?;
         pieces.try_for_each(|piece| {

@@ -481,6 +481,10 @@ impl Lane {
     ) {
         *lock(&durable.reason) = error.to_string();
         durable.failing.store(true, Ordering::Release);
+        if let Some(store) = self.log.store() {
+            // The next commit has something to write that can be read back.
+            store.change_superblock(|_| {});
+        }
         let failed = closed.number;
         if durable.mode != Durability::Sync {
             self.postpone_fence(failed);

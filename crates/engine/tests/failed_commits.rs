@@ -7,9 +7,83 @@ mod common;
 use common::store;
 use larder_disk::{Device, Failure, Fault, Operation, SimDevice};
 use larder_engine::*;
-use std::sync::Arc;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread;
+
+/// A device whose operating system remembers what the device has lost.
+#[derive(Debug)]
+struct Remembered {
+    device: Arc<SimDevice>,
+    memory: Mutex<Vec<u8>>,
+    loses: AtomicBool,
+}
+
+impl Device for Remembered {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let memory = self.memory.lock().expect("no panic");
+        buffer.copy_from_slice(&memory[offset as usize..][..buffer.len()]);
+        Ok(())
+    }
+
+    fn read_stored(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.device.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.lock().expect("no panic")[offset as usize..][..bytes.len()]
+            .copy_from_slice(bytes);
+        if self.loses.load(Relaxed) { Ok(()) } else { self.device.write_at(offset, bytes) }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.device.sync()
+    }
+}
+
+/// A sync that succeeds, and a page cache that remembers, prove nothing after a failure.
+#[test]
+fn a_device_that_loses_what_it_is_given_is_not_taken_for_healed() {
+    for durability in [Durability::Sync, Durability::Async] {
+        let device = Arc::new(SimDevice::new(32 << 20, 1));
+        let remembered = Arc::new(Remembered {
+            device: Arc::clone(&device),
+            memory: Mutex::new(vec![0; 32 << 20]),
+            loses: AtomicBool::new(false),
+        });
+        let store = store(Arc::clone(&remembered) as Arc<dyn Device>, durability);
+        let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
+        let engine = Engine::open_without_threads(options).expect("it opens");
+        let mut session = engine.session(Waker::noop().clone());
+        session.tick(1);
+        let set = |session: &Session| {
+            let store = Store::set(b"value", 0, Expiry::NEVER);
+            matches!(
+                session.store(&session.key(b"key"), store),
+                Outcome::Ready(_) | Outcome::AfterCommit(..)
+            )
+        };
+        assert!(set(&session) && engine.commit());
+        assert!(set(&session));
+        let next = device.counts().syncs + 1;
+        device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+        remembered.loses.store(true, Relaxed);
+        for _ in 0..4 {
+            assert!(!engine.commit());
+            assert_ne!(engine.health(), Health::Good);
+        }
+        remembered.loses.store(false, Relaxed);
+        let healed = (0..3).any(|_| engine.commit());
+        assert!(healed && engine.health() == Health::Good, "{:?}", engine.health());
+        assert!(set(&session) && engine.commit());
+    }
+}
 
 /// Each writer's task, and after how many acknowledged changes it is enough.
 const WRITERS: [(Task, u64); 4] =

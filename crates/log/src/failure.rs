@@ -123,7 +123,7 @@ impl Log {
         })
     }
 
-    /// Reads the superblock back, past a failure: the device answers again.
+    /// Reads the superblock back, past a failure and past the page cache: the device answers again.
     ///
     /// # Errors
     /// Those of the device, or that it answers something else than was written.
@@ -132,13 +132,10 @@ impl Log {
         let superblock = store.superblock();
         let (mut written, mut read) = ([0; BLOCK], [0; BLOCK]);
         superblock.encode(&mut written);
-        let answered = store.device.read_at(SUPERBLOCKS[superblock.copy()], &mut read);
+        let answered = store.device.read_stored(SUPERBLOCKS[superblock.copy()], &mut read);
+        let lost = || io::Error::other("the device does not give back what was written to it");
+        let verified = answered.and_then(|()| (read == written).then_some(()).ok_or_else(lost));
         // Should its place be bad: the next commit writes the other copy.
-        answered.inspect_err(|_| store.change_superblock(|_| {}))?;
-        if read == written {
-            Ok(())
-        } else {
-            Err(io::Error::other("the device does not give back what was written to it"))
-        }
+        verified.inspect_err(|_| store.change_superblock(|_| {}))
     }
 }
