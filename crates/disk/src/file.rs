@@ -143,7 +143,7 @@ impl Device for FileDevice {
     }
 
     fn read_stored(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        check_range(self.size, offset, buffer.len())?;
+        check_range(self.size(), offset, buffer.len())?;
         if let Some((direct, align)) = &self.direct {
             let mut around = ReadBuffer::new(offset, buffer.len(), (*align).max(GRAIN as usize));
             let read = direct.read_exact_at(around.bytes_mut(), offset);

@@ -49,7 +49,8 @@ pub(crate) fn assemble(
     for (device, given) in options.devices.iter().enumerate() {
         // What a killed server wrote and did not sync is not durable merely because it can be read.
         given.device.sync()?;
-        match read_superblock(&*given.device)? {
+        let found = read_superblock(&*given.device)?;
+        match found.and_then(|superblock| superblock.may_write().map(|()| superblock)) {
             Ok(superblock) => stores.push((device, superblock)),
             Err(SuperblockError::Empty) => empty.push(device),
             Err(error) => return Err(named(options, device, StoreError::Superblock(error))),

@@ -41,7 +41,7 @@ pub use key::Key;
 pub use lane::{MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY};
 pub use larder_log::GrowError as LogGrowError;
 pub use larder_log::format::tier::LABEL_AREA;
-pub use larder_log::format::{Content, MAX_LANES};
+pub use larder_log::format::{Content, LabelError, MAX_LANES, SuperblockError};
 #[cfg(feature = "breakable")]
 pub use larder_log::rule;
 pub use large::LargeValue;

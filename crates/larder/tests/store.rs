@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use larder_disk::{Device, FileDevice};
 use larder_log::format::Superblock;
+use larder_log::format::checksum::checksum64;
 use larder_log::format::geometry::SUPERBLOCKS;
 use larder_log::recover::read_superblock;
 use std::process::{Command, Output};
@@ -170,6 +171,53 @@ fn what_is_no_store_is_not_overwritten() {
     assert_eq!(code, Some(3), "{log}");
     assert!(log.contains("is not a store"), "{log}");
     assert_eq!(fs::read(&file).expect("a file"), vec![b'x'; 2 << 20]);
+}
+
+/// Whatever a newer Larder may have done to the format: a start and `check` name it, and touch nothing.
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    let folder = Folder::new("newer");
+    let store = folder.0.join("store");
+    let server = Server::start(&store, &[]);
+    server.ask("set key 0 0 5\r\nvalue\r\n", "STORED\r\n");
+    server.stop();
+    let original = fs::read(&store).expect("a store");
+    // Where it says so, what, and what is said then; whether it can be checked.
+    for (at, says, message, readable) in [
+        (8, 2, "format version 2", false),
+        (40, 1 << 40, "incompatible 0x10000000000", false),
+        (32, 1, "read-only 0x1", true),
+    ] {
+        let mut newer = original.clone();
+        for copy in newer[..8192].chunks_exact_mut(4096) {
+            let old = u32::from_le_bytes(copy[at..at + 4].try_into().expect("4 bytes"));
+            match at {
+                8 => copy[at..at + 4].copy_from_slice(&2u32.to_le_bytes()),
+                _ => copy[at..at + 8].copy_from_slice(&(u64::from(old) | says).to_le_bytes()),
+            }
+            // Release 1.25.3.
+            copy[4040..4046].copy_from_slice(&[1, 0, 25, 0, 3, 0]);
+            let checksum = checksum64(&copy[..4088], 0);
+            copy[4088..].copy_from_slice(&checksum.to_le_bytes());
+        }
+        fs::write(&store, &newer).expect("it writes");
+        // It would grow.
+        let named = format!("{}:96MB", store.display());
+        let (code, log) = Process::spawn(serve().args(["--store", &named])).end();
+        assert_eq!(code, Some(3), "{log}");
+        assert!(log.contains(message) && log.contains("Larder 1.25.3 or newer"), "{log}");
+        let output = check(&store);
+        let said = [&output.stdout[..], &output.stderr[..]].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains(message) && said.contains("Larder 1.25.3 or newer"), "{said}");
+        assert_eq!(output.status.code(), Some(if readable { 0 } else { 3 }), "{said}");
+        assert_eq!(said.contains("is refused"), readable, "{said}");
+        assert!(fs::read(&store).expect("a store") == newer, "{message}: something was changed");
+    }
+    fs::write(&store, &original).expect("it writes");
+    let server = Server::start(&store, &[]);
+    server.ask("get key\r\n", "VALUE key 0 5\r\nvalue\r\nEND\r\n");
+    server.stop();
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //!  0..6   seq         48 bits, little-endian: the version of the key
 //!  6      key length  1..=250
 //!  7..10  value length, 24 bits; 0xFFFFFF: a jumbo, its length stands in the segment
-//! 10      kind (bits 0-1), has cas (2), has expiry (3), has flags (4), stale (5),
+//! 10      kind (bits 0-1 and 7), has cas (2), has expiry (3), has flags (4), stale (5),
 //!            inherits reads (6)
 //! 11..15  checksum    0 until the record's segment goes to a device
 //! 15..    cas (8) expiry (4) client flags (4), each only if its bit is set
@@ -25,13 +25,13 @@ pub const JUMBO_LENGTH: usize = 0xFF_FFFF;
 /// The greatest seq.
 pub const MAX_SEQ: u64 = (1 << 48) - 1;
 
-const KIND_MASK: u8 = 0b11;
+const KIND_MASK: u8 = 0b1000_0011;
 const HAS_CAS: u8 = 1 << 2;
 const HAS_EXPIRY: u8 = 1 << 3;
 const HAS_FLAGS: u8 = 1 << 4;
 const STALE: u8 = 1 << 5;
 const INHERITS_READS: u8 = 1 << 6;
-const ALL_BITS: u8 = KIND_MASK | HAS_CAS | HAS_EXPIRY | HAS_FLAGS | STALE | INHERITS_READS;
+const ALL_BITS: u8 = 0b11 | HAS_CAS | HAS_EXPIRY | HAS_FLAGS | STALE | INHERITS_READS;
 /// Where the checksum lies.
 pub const CHECKSUM_AT: usize = 11;
 
@@ -46,6 +46,22 @@ pub enum Kind {
     Filler = 2,
     /// Reserved for the committer's headers.
     Commit = 3,
+    /// One of four kinds that are kept for newer programs. It is as long as an item with these bits and lengths
+    /// and has an item's checksum, so it can be told from damage and passed over.
+    Newer = 0x80,
+}
+
+impl Kind {
+    #[inline]
+    fn of(meta: u8) -> Kind {
+        match meta & KIND_MASK {
+            0 => Kind::Item,
+            1 => Kind::Tombstone,
+            2 => Kind::Filler,
+            3 => Kind::Commit,
+            _ => Kind::Newer,
+        }
+    }
 }
 
 /// The fields of an item record beside its key and value.
@@ -198,16 +214,13 @@ impl<'a> Head<'a> {
     pub fn parse(bytes: &'a [u8], jumbo: Option<usize>) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<HEADER>()?;
         let [s0, s1, s2, s3, s4, s5, key, v0, v1, v2, meta, c0, c1, c2, c3] = *fixed;
-        let kind = match meta & KIND_MASK {
-            0 => Kind::Item,
-            1 => Kind::Tombstone,
-            2 => Kind::Filler,
-            _ => Kind::Commit,
+        let (kind, key) = (Kind::of(meta), usize::from(key));
+        let plausible = match kind {
+            Kind::Item | Kind::Tombstone => meta & !ALL_BITS == 0 && key > 0,
+            Kind::Filler | Kind::Commit => meta & !KIND_MASK == 0 && key == 0,
+            Kind::Newer => true,
         };
-        let keyed = matches!(kind, Kind::Item | Kind::Tombstone);
-        let key = usize::from(key);
-        let known = if keyed { ALL_BITS } else { KIND_MASK };
-        if meta & !known != 0 || keyed == (key == 0) || key > MAX_KEY {
+        if !plausible || key > MAX_KEY {
             return None;
         }
         let mut value = u32::from_le_bytes([v0, v1, v2, 0]) as usize;
@@ -295,12 +308,7 @@ impl<'a> Record<'a> {
     /// What the record is.
     #[inline]
     pub fn kind(&self) -> Kind {
-        match self.meta() & KIND_MASK {
-            0 => Kind::Item,
-            1 => Kind::Tombstone,
-            2 => Kind::Filler,
-            _ => Kind::Commit,
-        }
+        Kind::of(self.meta())
     }
 
     /// The version of the key.

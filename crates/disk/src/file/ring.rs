@@ -270,7 +270,8 @@ mod tests {
         // SAFETY: the descriptor is new, and nobody else has it.
         let event = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(event) };
         let event = std::os::fd::AsFd::as_fd(&event);
-        let mut ring = Ring::new(&file, 8, all.len() as u64, event).expect("a ring");
+        let mut ring = Ring::new(&file, 8, &Arc::new(AtomicU64::new(all.len() as u64)), event)
+            .expect("a ring");
         ring.push(7, 1000, 200_000).expect("inside");
         let mut found = None;
         for _ in 0..10_000 {

@@ -158,6 +158,10 @@ pub(super) struct Report {
     pub(super) notes: Vec<String>,
     /// The device is smaller than the store.
     pub(super) cut: bool,
+    /// Records of kinds that only a newer program knows.
+    pub(super) newer_records: u64,
+    /// Why this program may not write to the store, whose features are newer.
+    pub(super) read_only: Option<String>,
     /// The stop has left an index image, so that the next start need not read the log.
     pub(super) has_image: bool,
     /// Which starts would serve.
@@ -175,6 +179,13 @@ impl Report {
             (_, true) => Verdict::Clean,
             _ => Verdict::Torn,
         };
+        if self.newer_records > 0 {
+            self.notes.push(format!(
+                "{} records are of a kind that only a newer Larder knows: they are passed over, and dropped when \
+                 their segments are cleaned",
+                self.newer_records
+            ));
+        }
         self.recovery = self.forecast(emptied);
     }
 
@@ -184,6 +195,9 @@ impl Report {
             return vec!["is refused: the device is smaller than the store on it".to_owned()];
         }
         let serves = Starts { evict: true, refuse: true, accept_damage: true };
+        if let Some(why) = &self.read_only {
+            return vec![format!("is refused: {why}")];
+        }
         self.starts = serves;
         if emptied {
             let why = "it was in use with --durability none, and its server did not end cleanly";

@@ -138,6 +138,7 @@ impl<'a> Survey<'a> {
         }
         report.has_image = superblock.clean && superblock.image_segment != 0;
         report.cut = self.store.is_cut();
+        report.read_only = superblock.read_only.map(|why| why.to_string());
         if report.cut {
             let what = format!("the store has {} bytes, the device fewer", geometry.total_bytes());
             report.damaged.push(damaged(0, 0, what));
@@ -323,6 +324,7 @@ impl<'a> Survey<'a> {
     fn count_segment(&mut self, scanned: &Scanned, versions: &[Version]) {
         self.report.segments.in_use += 1;
         self.report.segments.open += u32::from(scanned.ending != Ending::Sealed);
+        self.report.newer_records += u64::from(scanned.newer);
         self.count(versions);
     }
 

@@ -35,7 +35,7 @@ pub use meta::{Meta, Use};
 pub use scan::{Damage, Ending, Expect, Extent, Scanned};
 pub use segment::{DurableEnd, Header, NoSegment, Trailer};
 pub use summary::{KeyHash, Summary};
-pub use superblock::{Superblock, SuperblockError};
+pub use superblock::{Release, Superblock, SuperblockError};
 pub use tail::Tail;
 pub use tier::{Label, LabelError};
 

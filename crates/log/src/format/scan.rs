@@ -81,6 +81,8 @@ pub struct Scanned {
     pub end: u32,
     /// Items and tombstones visited.
     pub records: u32,
+    /// Whole records of kinds that only newer programs know: no damage, and nothing to visit.
+    pub newer: u32,
     /// The greatest commit number; 0 without one.
     pub last_commit: u64,
     /// The greatest commit number that proves that all before it were durable; 0 without one.
@@ -126,6 +128,7 @@ pub fn segment<'a>(
         generation,
         end: 0,
         records: 0,
+        newer: 0,
         last_commit: 0,
         proof: 0,
         seq_limit: 0,
@@ -322,5 +325,6 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
             self.scanned.records += 1;
             (self.visit)(at as u32, record);
         }
+        self.scanned.newer += u32::from(record.kind() == Kind::Newer);
     }
 }

@@ -14,6 +14,8 @@ use crate::record::MAX_SEQ;
 const MAGIC: [u8; 8] = *b"LARDER\0\x01";
 /// The format version that this program writes.
 pub const VERSION: u32 = 1;
+/// The oldest Larder that understands all that this program writes.
+const UNDERSTOOD_BY: Release = Release([0, 1, 0]);
 const CHECKSUM: usize = BLOCK - 8;
 const COUNTER: usize = 16;
 
@@ -31,8 +33,22 @@ const RENEWED: u64 = 4;
 const FAST_SEGMENTS: usize = 3008;
 const CLOCK: usize = 3012;
 const ACCEPTED: usize = 3016;
+const RELEASE: usize = 4040;
 
-const _: () = assert!(ACCEPTED + ACCEPTED_BYTES <= CHECKSUM);
+const _: () = assert!(ACCEPTED + ACCEPTED_BYTES <= RELEASE && RELEASE + 6 <= CHECKSUM);
+
+/// A release of Larder: major, minor and patch number; zeros where a store names none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release(pub [u16; 3]);
+
+impl std::fmt::Display for Release {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            [0, 0, 0] => f.write_str("a newer Larder"),
+            [major, minor, patch] => write!(f, "Larder {major}.{minor}.{patch} or newer"),
+        }
+    }
+}
 
 /// A store's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +95,8 @@ pub struct Superblock {
     pub clock: u32,
     /// Damage that a start has told of and gone on without.
     pub accepted: Accepted,
+    /// Why this program may read the store and not write to it.
+    pub read_only: Option<SuperblockError>,
 }
 
 /// Why a superblock cannot be used.
@@ -88,10 +106,12 @@ pub enum SuperblockError {
     Empty,
     /// Something else is on the device.
     NotAStore,
-    /// A store of another format version.
-    UnknownVersion(u32),
-    /// A store with features that this program does not know; the unknown bits.
-    UnknownFeatures(u64),
+    /// A store of another format version, and what understands it.
+    UnknownVersion(u32, Release),
+    /// A store with features that this program does not know: the unknown bits, and what understands them.
+    UnknownFeatures(u64, Release),
+    /// The same, of features that nobody needs to know who only reads.
+    UnknownToWrite(u64, Release),
     /// A store both of whose copies are damaged, or that says what cannot be.
     Damaged,
 }
@@ -101,12 +121,21 @@ impl std::fmt::Display for SuperblockError {
         match self {
             Self::Empty => f.write_str("the device is empty"),
             Self::NotAStore => f.write_str("there is something on it that is not a store"),
-            Self::UnknownVersion(version) => {
-                write!(f, "it has format version {version}, this program knows {VERSION}")
-            }
-            Self::UnknownFeatures(bits) => {
-                write!(f, "it has features that this program does not know ({bits:#x})")
-            }
+            Self::UnknownVersion(version, release) => write!(
+                f,
+                "it has format version {version} and this program knows {VERSION}: nothing was changed, \
+                 use {release}"
+            ),
+            Self::UnknownFeatures(bits, release) => write!(
+                f,
+                "it has features that this program does not know (incompatible {bits:#x}): nothing was \
+                 changed, use {release}"
+            ),
+            Self::UnknownToWrite(bits, release) => write!(
+                f,
+                "it has features that this program does not know (read-only {bits:#x}), so it can be checked \
+                 and not served: nothing was changed, use {release}"
+            ),
             Self::Damaged => f.write_str("both copies of its superblock are damaged"),
         }
     }
@@ -196,7 +225,16 @@ impl Superblock {
             renewed: false,
             clock: 0,
             accepted: Accepted::default(),
+            read_only: None,
         }
+    }
+
+    /// Whether this program may write to the store.
+    ///
+    /// # Errors
+    /// It has features that whoever writes must know.
+    pub fn may_write(&self) -> Result<(), SuperblockError> {
+        self.read_only.map_or(Ok(()), Err)
     }
 
     /// The segments that lie on the fast device; `None` without a lower one.
@@ -250,6 +288,9 @@ impl Superblock {
         put(into, FAST_SEGMENTS, self.fast_segments.to_le_bytes());
         put(into, CLOCK, self.clock.to_le_bytes());
         self.accepted.encode(into, ACCEPTED);
+        for (at, number) in UNDERSTOOD_BY.0.into_iter().enumerate() {
+            put(into, RELEASE + 2 * at, number.to_le_bytes());
+        }
         let checksum = checksum64(&into[..CHECKSUM], 0);
         put(into, CHECKSUM, checksum.to_le_bytes());
     }
@@ -266,16 +307,17 @@ impl Superblock {
 
     /// What a whole copy says, if this program understands it.
     fn judge(copy: &[u8; BLOCK]) -> Result<Self, SuperblockError> {
-        let version = u32_at(copy, 8);
+        let (version, number) = (u32_at(copy, 8), |at| u16::from_le_bytes(get(copy, at)));
+        let release = Release([number(RELEASE), number(RELEASE + 2), number(RELEASE + 4)]);
         if version != VERSION {
-            return Err(SuperblockError::UnknownVersion(version));
+            return Err(SuperblockError::UnknownVersion(version, release));
         }
-        for (at, known) in [(40, KNOWN_INCOMPATIBLE), (32, KNOWN_READ_ONLY)] {
-            let unknown = u64_at(copy, at) & !known;
-            if unknown != 0 {
-                return Err(SuperblockError::UnknownFeatures(unknown));
-            }
+        let unknown = u64_at(copy, 40) & !KNOWN_INCOMPATIBLE;
+        if unknown != 0 {
+            return Err(SuperblockError::UnknownFeatures(unknown, release));
         }
+        let unknown = u64_at(copy, 32) & !KNOWN_READ_ONLY;
+        let read_only = SuperblockError::UnknownToWrite(unknown, release);
         let geometry =
             Geometry::new(u32_at(copy, 80), u32_at(copy, 84)).ok_or(SuperblockError::Damaged)?;
         let flags = u32_at(copy, 96);
@@ -303,6 +345,7 @@ impl Superblock {
             renewed: u64_at(copy, 40) & RENEWED != 0,
             clock: u32_at(copy, CLOCK),
             accepted: Accepted::decode(copy, ACCEPTED),
+            read_only: (unknown != 0).then_some(read_only),
         };
         let possible = superblock.seq_limit <= MAX_SEQ
             && superblock.fence <= MAX_SEQ + 1

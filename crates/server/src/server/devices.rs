@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use larder_disk::{Glance, OpenError};
 use tracing::warn;
 
-use larder_engine::{Content, LABEL_AREA, StoreError};
+use larder_engine::{Content, LABEL_AREA, LabelError, StoreError, SuperblockError};
 
 use super::StartError;
 use crate::settings::{LanePaths, Settings, StorePath};
@@ -89,6 +89,9 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
         if content == Content::Other {
             return Err(StartError::Store(OpenError::Foreign { path: glance.path }));
         }
+        if let Some(error) = newer(&content, store) {
+            return Err(StartError::Recovery { store: store.path.display().to_string(), error });
+        }
         given.push(Given { store, glance, content });
     }
     for &lane in &settings.forget {
@@ -118,6 +121,19 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
         used.push((part.store.path.clone(), bytes));
     }
     Ok(used)
+}
+
+/// What a newer program has written, which must not even be made longer.
+fn newer(content: &Content, store: &StorePath) -> Option<StoreError> {
+    match content {
+        Content::Store(superblock) => superblock.may_write().err().map(StoreError::Superblock),
+        Content::UnusableStore(SuperblockError::Damaged) => None,
+        Content::UnusableStore(error) => Some(StoreError::Superblock(*error)),
+        Content::UnusableLower(error @ LabelError::UnknownVersion(_)) => {
+            Some(StoreError::Lower { name: store.path.display().to_string(), error: *error })
+        }
+        _ => None,
+    }
 }
 
 /// The devices of a lane, with how many bytes of them its store lies on.

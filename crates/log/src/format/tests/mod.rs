@@ -37,6 +37,7 @@ fn a_superblock() -> Superblock {
         renewed: false,
         clock: 0,
         accepted: Accepted::default(),
+        read_only: None,
     }
 }
 
@@ -81,14 +82,15 @@ fn the_clock_and_accepted_damage_stand_where_the_document_says() {
     let bytes = encoded(&superblock);
     assert_eq!(bytes[3012..3016], [4, 3, 2, 1]);
     assert_eq!(bytes[3016..3024], [5, 0, 0, 6, 0, 0, 0, 7]);
-    assert_eq!(bytes[3024..4088], [0; 1064]);
+    assert_eq!(bytes[3024..4040], [0; 1016]);
     assert_eq!(Superblock::decode(&bytes), Ok(superblock));
 }
 
 #[test]
 fn only_a_store_with_a_lower_device_says_so() {
     let plain = encoded(&a_superblock());
-    assert_eq!((plain[40], &plain[3008..4088]), (0, &[0; 1080][..]));
+    assert_eq!((plain[40], &plain[3008..4040]), (0, &[0; 1032][..]));
+    assert_eq!(plain[4040..4088], [&[0, 0, 1, 0][..], &[0; 44]].concat());
     let tiered = Superblock { fast_segments: 20, ..a_superblock() };
     let bytes = encoded(&tiered);
     assert_eq!((bytes[40], &bytes[3008..3012]), (2, &[20, 0, 0, 0][..]));
@@ -104,9 +106,8 @@ fn a_superblock_that_is_not_understood_is_refused_even_beside_one_that_is() {
     let known = encoded(&Superblock { counter: 5, ..a_superblock() });
     let newest = encoded(&a_superblock());
     for (at, field, error) in [
-        (8, 2, SuperblockError::UnknownVersion(2)),
-        (32, 4, SuperblockError::UnknownFeatures(4)),
-        (40, 8, SuperblockError::UnknownFeatures(8)),
+        (8, 2, SuperblockError::UnknownVersion(2, Release([0, 1, 0]))),
+        (40, 8, SuperblockError::UnknownFeatures(8, Release([0, 1, 0]))),
         (80, 12345, SuperblockError::Damaged),
         (84, 0, SuperblockError::Damaged),
     ] {
@@ -114,7 +115,11 @@ fn a_superblock_that_is_not_understood_is_refused_even_beside_one_that_is() {
         assert_eq!(superblock::choose([&changed, &known]).err(), Some(error));
         assert_eq!(Superblock::decode(&changed).err(), Some(error));
     }
-    assert!(superblock::choose([&with_field(newest, 24, 99), &known]).is_ok(), "compatible");
+    let compatible = superblock::choose([&with_field(newest, 24, 99), &known]).expect("a store").0;
+    assert_eq!((compatible.compatible as u32, compatible.may_write()), (99, Ok(())));
+    let read_only = superblock::choose([&with_field(newest, 32, 4), &known]).expect("a store").0;
+    let unknown = SuperblockError::UnknownToWrite(4, Release([0, 1, 0]));
+    assert_eq!(read_only.may_write(), Err(unknown));
 }
 
 #[test]
@@ -361,7 +366,7 @@ fn the_bytes_are_those_of_version_1() {
     assert_eq!(
         sums,
         [
-            6_844_506_495_639_286_618,
+            12_558_361_328_061_774_280,
             583_324_847_973_114_249,
             16_264_501_647_141_652_811,
             14_568_653_058_556_995_653,
@@ -402,6 +407,7 @@ proptest! {
             renewed: fast % 2 == 1,
             clock: fast ^ 7,
             accepted: Accepted::default(),
+            read_only: None,
         };
         prop_assert_eq!(Superblock::decode(&encoded(&superblock)), Ok(superblock));
     }

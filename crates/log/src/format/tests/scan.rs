@@ -20,6 +20,41 @@ fn a_whole_segment_gives_every_record_and_nothing_of_earlier_uses() {
 }
 
 #[test]
+fn a_record_of_a_newer_kind_is_passed_over_and_no_damage() {
+    let mut image = Image::new(4);
+    let fields = Fields { seq: 3, cas: Some(8), flags: 9, ..Fields::default() };
+    let newer = |key: &[u8]| Piece::Record {
+        kind: Kind::Newer,
+        fields,
+        key: key.to_vec(),
+        value: b"whatever that is".to_vec(),
+    };
+    for piece in [newer(b"key"), item(11, b"a", b"value"), newer(b""), item(12, b"b", b"value")] {
+        assert!(image.append(&piece));
+    }
+    image.commit(5, false);
+    assert!(image.append(&item(13, b"c", b"")));
+    image.commit(6, false);
+    let items: Vec<Written> =
+        image.records.iter().filter(|written| written.kind == Kind::Item).cloned().collect();
+    let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+    let scanned = scanned.expect("a segment");
+    assert_eq!((scanned.newer, scanned.records, scanned.damage), (2, 3, Damage::default()));
+    assert_eq!(found, items);
+    // Each is told from damage alone, too: in the commit of an item that is damaged, and damaged itself.
+    for (at, newer, kept) in
+        [(items[0].offset, 2, &items[1..]), (image.records[0].offset, 1, &items)]
+    {
+        let mut bytes = image.bytes.clone();
+        bytes[at as usize + 3] ^= 1;
+        let (scanned, found) = Image::scan(&bytes, None, Extent::Unknown);
+        let scanned = scanned.expect("a segment");
+        assert_eq!((scanned.newer, scanned.damage.gaps), (newer, 1));
+        assert_eq!(found, kept);
+    }
+}
+
+#[test]
 fn a_sealed_trailer_ends_a_segment() {
     let mut image = example();
     image.append(&item(20, b"more", b""));
