@@ -58,10 +58,21 @@ pub(super) struct Connection<C, I> {
     listed: bool,
     /// When it last moved a byte, or when it began to linger; in coarse milliseconds.
     pub(super) stamp: u64,
+    /// When it last kept nothing, in coarse milliseconds, and how many bytes it has moved since.
+    pub(super) empty_at: u64,
+    pub(super) moved: u64,
     pub(super) io: I,
 }
 
 impl<C, I> Connection<C, I> {
+    /// Something may be kept from `now` on.
+    #[inline]
+    fn note_kept(&mut self, now: u64) {
+        if self.input.is_empty() && self.output.is_empty() {
+            (self.empty_at, self.moved) = (now, 0);
+        }
+    }
+
     /// Whether the service may look at input that arrives now: nothing comes before it.
     #[inline]
     pub(super) fn takes_input(&self) -> bool {
@@ -94,6 +105,8 @@ pub(super) struct Core<S: Service, I> {
     pub(super) accept_again: Option<u64>,
     /// Connections may keep more than they did: see `relief.rs`.
     pub(super) look_at_budget: bool,
+    /// Nobody had to go; before this time, in coarse milliseconds, nobody looks again.
+    pub(super) look_after: u64,
     parked: Vec<u32>,
     ready: VecDeque<u32>,
     lingering: usize,
@@ -114,6 +127,7 @@ impl<S: Service, I> Core<S, I> {
             stopping_since: None,
             accept_again: None,
             look_at_budget: false,
+            look_after: 0,
             parked: Vec::new(),
             ready: VecDeque::new(),
             lingering: 0,
@@ -144,10 +158,14 @@ impl<S: Service, I> Core<S, I> {
         connection.flow = flow;
         connection.filled = flow == Flow::Drain;
         connection.stamp = self.now;
+        connection.moved += consumed as u64;
         connection.unseen = seen < all.len();
         if whole.is_none() && connection.input.is_empty() {
             // Nothing held, nothing seen, nothing left.
         } else {
+            if connection.input.is_empty() && connection.output.is_empty() {
+                (connection.empty_at, connection.moved) = (self.now, 0);
+            }
             let before = connection.input.capacity();
             match whole {
                 Some(all) => connection.input.replace(&all[consumed..], budget),
@@ -173,7 +191,9 @@ impl<S: Service, I> Core<S, I> {
 
     /// Keeps input that cannot be processed now.
     pub(super) fn hold_input(&mut self, key: u32, bytes: &[u8]) {
+        let now = self.now;
         let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.note_kept(now);
         let before = connection.input.capacity();
         connection.input.append(bytes, &*self.shared.options.budget);
         self.counters.buffer_bytes.adjust(before, connection.input.capacity());
@@ -183,7 +203,9 @@ impl<S: Service, I> Core<S, I> {
 
     /// Keeps output that the socket did not take; there was none before.
     pub(super) fn hold_output(&mut self, key: u32, bytes: &[u8]) {
+        let now = self.now;
         let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.note_kept(now);
         connection.output.replace(bytes, &*self.shared.options.budget);
         self.counters.buffer_bytes.adjust(0, connection.output.capacity());
         self.counters.output_stalls.add(1);
@@ -196,6 +218,7 @@ impl<S: Service, I> Core<S, I> {
         let before = connection.output.capacity();
         connection.output.consume(n, &*self.shared.options.budget);
         connection.stamp = self.now;
+        connection.moved += n as u64;
         self.counters.buffer_bytes.adjust(before, connection.output.capacity());
         self.sent(n);
     }
@@ -260,6 +283,8 @@ impl<S: Service, I> Core<S, I> {
             queued: false,
             listed: false,
             stamp: self.now,
+            empty_at: self.now,
+            moved: 0,
             io,
         })
     }

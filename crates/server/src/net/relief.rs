@@ -14,44 +14,36 @@ use std::sync::atomic::Ordering;
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// Silence counts up to so many milliseconds: a client that keeps little is not to blame for keeping it for long.
+/// Silence counts up to so many milliseconds.
 const SILENCE_MS: u64 = 5_000;
 
-/// A client that has been silent for so many milliseconds is to blame: a busy one may pause for a moment.
+/// A busy client may pause for so many milliseconds. After that it must move [`LEAST_RATE`].
 const PAUSE_MS: u64 = 500;
 
-/// Bytes that nobody is blamed for.
-const LITTLE: u64 = 1024;
+/// What a client that makes its connection keep something must send or read, in bytes a second.
+const LEAST_RATE: u64 = 64 << 10;
 
-/// Who is to blame for what a connection keeps, and goes sooner for it: the greater.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Nobody is blamed for one byte in so many of an equal share.
+const MODEST_SHARE: u64 = 4;
+
+/// After a look that freed nothing, nobody looks for so many milliseconds.
+const LOOK_MS: u64 = 2;
+
+/// Who is to blame for what a connection keeps: the greater, the sooner it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Blame {
-    /// It keeps next to nothing.
-    Little,
     /// The server, which has not answered yet.
     Server,
     /// A client that may only pause for a moment.
     Pause,
     /// The other clients whose values have places: it can be told that there is no room.
     Others,
-    /// A client that does not read its replies, or does not send the rest of a command.
+    /// A client that reads its replies too slowly, or sends the rest of a command so.
     Client,
 }
 
-impl Blame {
-    fn of(bytes: u64, silent: u64, reads: bool, flow: Flow, can_give_up: bool) -> Blame {
-        match flow {
-            _ if bytes <= LITTLE => Blame::Little,
-            Flow::Park if reads && can_give_up => Blame::Others,
-            flow if reads && flow.waits() => Blame::Server,
-            _ if silent < PAUSE_MS => Blame::Pause,
-            _ => Blame::Client,
-        }
-    }
-}
-
 /// What a connection keeps.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Holder {
     key: u32,
     bytes: u64,
@@ -61,20 +53,23 @@ struct Holder {
 }
 
 impl Holder {
-    /// What orders those that have to go. Silence counts twice; and of those that may only pause, nothing else
-    /// tells which do.
-    fn cost(&self) -> (Blame, u64, u64) {
+    /// What orders those that have to go, where each may keep `share` bytes without being blamed. Silence counts
+    /// twice; and of those that may only pause, nothing else tells which do.
+    fn cost(&self, share: u64) -> (bool, Blame, u64, u64) {
         let silence = (self.silent + 1).pow(2);
+        let blamed = self.bytes > share;
         match self.blame {
-            Blame::Pause => (self.blame, silence, self.bytes),
-            _ => (self.blame, self.bytes * silence, 0),
+            Blame::Pause => (blamed, self.blame, silence, self.bytes),
+            _ => (blamed, self.blame, self.bytes * silence, 0),
         }
     }
 }
 
-/// Those that have to go so that `excess` bytes less are kept.
-fn victims(mut holders: Vec<Holder>, mut excess: u64) -> impl Iterator<Item = Holder> {
-    holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost()));
+/// Those that have to go so that `excess` bytes less are kept of `limit`.
+fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterator<Item = Holder> {
+    // If more is kept than the limit, somebody keeps more than this.
+    let share = limit / holders.len().max(1) as u64 / MODEST_SHARE;
+    holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost(share)));
     holders.into_iter().take_while(move |holder| {
         let goes = excess > 0;
         excess = excess.saturating_sub(holder.bytes);
@@ -83,14 +78,28 @@ fn victims(mut holders: Vec<Holder>, mut excess: u64) -> impl Iterator<Item = Ho
 }
 
 impl<S: Service, I> Core<S, I> {
-    /// The connections that have to go now because too much is kept: first those of clients that are to
-    /// blame, and among them those that keep most and have moved no byte for longest.
+    /// The connections that have to go now because too much is kept. Of those that keep more than others, first
+    /// the connections of clients that are to blame, and among them those that keep most and have moved
+    /// no byte for longest.
     pub(super) fn relieve(&mut self) -> Vec<u32> {
+        if self.now() < self.look_after {
+            return Vec::new();
+        }
         self.look_at_budget = false;
         let (held, limit) = self.shared.options.budget.held();
         if held <= limit {
             return Vec::new();
         }
+        let gone = self.choose(held, limit);
+        if gone.is_empty() {
+            self.look_at_budget = true;
+            self.look_after = self.now() + LOOK_MS;
+        }
+        self.counters.refused_buffers.add(gone.len() as u64);
+        gone
+    }
+
+    fn choose(&mut self, held: u64, limit: u64) -> Vec<u32> {
         let (holders, moving) = self.holders();
         // What goes on in this turn or the next keeps less then. It counts then, if it does not.
         let held = held.saturating_sub(moving);
@@ -108,13 +117,12 @@ impl<S: Service, I> Core<S, I> {
             self.shared.ask_for_relief(self.index);
         }
         let mut gone = Vec::new();
-        for victim in victims(holders, excess) {
+        for victim in victims(holders, part, excess) {
             match victim.blame {
                 Blame::Others => self.give_up(victim.key),
                 _ => gone.push(victim.key),
             }
         }
-        self.counters.refused_buffers.add(gone.len() as u64);
         gone
     }
 
@@ -138,6 +146,9 @@ impl<S: Service, I> Core<S, I> {
             let Some(state) = &connection.service else { continue };
             let buffers = connection.input.capacity() + connection.output.capacity();
             let bytes = (buffers + self.service.keeps(state)) as u64;
+            if bytes == 0 {
+                continue;
+            }
             let reads = connection.output.is_empty();
             // A reply may be on its way to the socket before the service sees the rest of the input.
             let goes_on = connection.unseen && reads && connection.flow.reads();
@@ -145,15 +156,25 @@ impl<S: Service, I> Core<S, I> {
                 moving += bytes;
                 continue;
             }
-            if bytes == 0 {
-                continue;
-            }
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
-            let can_give_up = self.service.can_give_up(state);
-            let blame = Blame::of(bytes, silent, reads, connection.flow, can_give_up);
+            let age = now.saturating_sub(connection.empty_at);
+            let slow = age > PAUSE_MS && connection.moved < (age - PAUSE_MS) * LEAST_RATE / 1000;
+            let blame = match connection.flow {
+                Flow::Park if reads && self.service.can_give_up(state) => Blame::Others,
+                flow if reads && flow.waits() => Blame::Server,
+                _ if silent >= PAUSE_MS || slow => Blame::Client,
+                _ => Blame::Pause,
+            };
             holders.push(Holder { key, bytes, blame, silent });
         }
         (holders, moving)
+    }
+
+    /// Whether connections keep more than half of what they may: then none should receive what it cannot
+    /// process at once.
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        let (held, limit) = self.shared.options.budget.held();
+        held > limit / 2
     }
 
     /// Another worker asks this one to look; called when the alarm has rung.
@@ -167,45 +188,51 @@ impl<S: Service, I> Core<S, I> {
 mod tests {
     use super::*;
 
-    fn holder(key: u32, bytes: u64, silent: u64, reads: bool, flow: Flow, waits: bool) -> Holder {
-        let blame = Blame::of(bytes, silent, reads, flow, waits);
-        Holder { key, bytes, blame, silent }
+    /// The keys of those that go, in order.
+    fn order(holders: &[Holder], limit: u64, excess: u64) -> Vec<u32> {
+        victims(holders.to_vec(), limit, excess).map(|holder| holder.key).collect()
     }
 
     #[test]
     fn who_behaves_goes_last() {
-        let deaf = holder(1, 57_000, 5_000, false, Flow::Drain, false);
-        let half_a_command = holder(2, 16_000, 4_000, true, Flow::Read, false);
-        let waits_for_a_place = holder(3, 280_000, 3_000, true, Flow::Park, true);
-        let new_and_deaf = holder(4, 57_000, 400, false, Flow::Drain, false);
-        let pauses = holder(5, 340_000, 40, false, Flow::Drain, false);
-        let waits_for_memory = holder(6, 280_000, 3_000, true, Flow::Park, false);
-        let withheld = holder(7, 2_000, 3_000, true, Flow::Hold, false);
-        let half_a_line = holder(8, 500, 5_000, true, Flow::Read, false);
-        let all = [
-            half_a_line,
-            withheld,
-            waits_for_memory,
-            pauses,
-            new_and_deaf,
-            waits_for_a_place,
-            half_a_command,
-            deaf,
+        let of = |key, bytes, blame, silent| Holder { key, bytes, blame, silent };
+        let holders = [
+            of(7, 500, Blame::Client, 5_000),
+            of(6, 280_000, Blame::Server, 3_000),
+            of(5, 340_000, Blame::Pause, 40),
+            of(4, 57_000, Blame::Pause, 400),
+            of(3, 280_000, Blame::Others, 3_000),
+            of(2, 16_000, Blame::Client, 4_000),
+            of(1, 57_000, Blame::Client, 5_000),
         ];
-        let order = |excess, holders: &[Holder]| -> Vec<u32> {
-            victims(holders.to_vec(), excess).map(|holder| holder.key).collect()
-        };
-        assert_eq!(order(u64::MAX, &all), [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(order(57_001, &all), [1, 2]);
-        assert_eq!(order(57_000, &all), [1]);
-        assert!(order(0, &all).is_empty());
+        assert_eq!(order(&holders, 70_000, u64::MAX), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(order(&holders, 70_000, 57_001), [1, 2]);
+        assert_eq!(order(&holders, 70_000, 57_000), [1]);
+        assert!(order(&holders, 70_000, 0).is_empty());
     }
 
     #[test]
     fn of_clients_to_blame_the_largest_and_the_most_silent_go() {
-        let of = |key, bytes, silent| holder(key, bytes, silent, false, Flow::Drain, false);
-        let holders = vec![of(1, 2_000, 5_000), of(2, 50_000, 900), of(3, 50_000, 5_000)];
-        let order: Vec<u32> = victims(holders, u64::MAX).map(|holder| holder.key).collect();
-        assert_eq!(order, [3, 1, 2]);
+        let of = |key, bytes, silent| Holder { key, bytes, blame: Blame::Client, silent };
+        let holders = [of(1, 2_000, 5_000), of(2, 50_000, 900), of(3, 50_000, 5_000)];
+        assert_eq!(order(&holders, 3_000, u64::MAX), [3, 1, 2]);
+    }
+
+    #[test]
+    fn who_keeps_little_does_not_pay_for_those_that_the_server_lets_wait() {
+        let little = |key| Holder { key, bytes: 2_000, blame: Blame::Client, silent: 5_000 };
+        let much = |key| Holder { key, bytes: 300_000, blame: Blame::Server, silent: 0 };
+        let holders = [little(1), much(2), little(3), much(4)];
+        let mut gone = order(&holders, 400_000, 300_001);
+        gone.sort_unstable();
+        assert_eq!(gone, [2, 4]);
+    }
+
+    #[test]
+    fn many_that_keep_little_are_much() {
+        let holders: Vec<_> = (0..5_000)
+            .map(|key| Holder { key, bytes: 960, blame: Blame::Client, silent: 5_000 })
+            .collect();
+        assert_eq!(order(&holders, 4 << 20, 960 * 10).len(), 10);
     }
 }

@@ -36,7 +36,7 @@ const BUFFERS: u16 = 64;
 const BUFFER_SIZE: usize = 8 << 10;
 /// A connection that holds this much input is not received from.
 const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
-/// Nor is one that waits for an answer and holds this much.
+/// Nor is one that waits for an answer and holds this much; nor any, while all together hold much.
 const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
 /// Output memory that grew beyond this for one reply is given back.
 const REPLIES_KEPT: usize = 256 << 10;
@@ -252,7 +252,10 @@ impl<S: Service> Uring<S> {
             let whole = &self.input[..kept + len];
             return Ok(self.core.execute(key, Some(whole), &mut self.replies));
         }
-        let most = if connection.flow == Flow::Park { PAUSE_PARKED_ABOVE } else { PAUSE_ABOVE };
+        let short = self.core.is_short_of_memory();
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(false) };
+        let waits_long = connection.flow == Flow::Park || short;
+        let most = if waits_long { PAUSE_PARKED_ABOVE } else { PAUSE_ABOVE };
         let pause = kept + len > most && connection.io.receiving == Receiving::Yes;
         if pause {
             connection.io.receiving = Receiving::Cancelled;
