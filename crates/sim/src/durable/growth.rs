@@ -16,7 +16,7 @@ impl DurableWorld {
     pub(super) fn grow(&mut self) -> Check {
         self.land()?;
         let lanes = self.needed();
-        let LaneState { name, lower, number, .. } = &lanes[self.pick(lanes.len())];
+        let LaneState { name, lower, .. } = &lanes[self.pick(lanes.len())];
         let Some(part) = self.machine.part(name).cloned() else { return Ok(()) };
         let device = match (lower, &part.lower) {
             (Some(_), Some(device)) => Arc::clone(device),
@@ -31,7 +31,9 @@ impl DurableWorld {
             0 | 1 => device.stop_at(device.counts().changes() + 1 + self.random.below(6)),
             2 => {
                 let sync = self.random.one_in(2);
-                self.fail_next(*number, if sync { Operation::Sync } else { Operation::Write })?;
+                let position = self.engine.lanes().iter().position(|lane| lane.name == *name);
+                let operation = if sync { Operation::Sync } else { Operation::Write };
+                self.fail_next(position.unwrap_or(0), operation)?;
             }
             _ => {}
         }
