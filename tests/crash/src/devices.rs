@@ -1,8 +1,9 @@
-//! The devices of a store of several: a lane is added at some starts, and some are drained while the server
-//! works. What was drained is not given to it any more.
+//! The devices of a store of several: a lane is added at some starts, and some are drained and some grow while the
+//! server works. What was drained is not given to it any more, and no start knows of what has grown.
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,12 +32,25 @@ pub(crate) struct Devices {
     /// Lanes that were added, and that were drained to the end.
     pub(crate) added: u32,
     pub(crate) drained: u32,
+    /// How often one grew.
+    pub(crate) grown: AtomicU32,
 }
+
+/// How much larger than at its creation a device becomes at most, in MiB.
+const MORE_MIB: u64 = 16;
 
 impl Devices {
     /// The first devices of a store whose files are in `directory`.
     pub(crate) fn new(directory: PathBuf, layout: Layout) -> Devices {
-        Devices { directory, layout, names: vec![0], next: 1, added: 0, drained: 0 }
+        Devices {
+            directory,
+            layout,
+            names: vec![0],
+            next: 1,
+            added: 0,
+            drained: 0,
+            grown: AtomicU32::new(0),
+        }
     }
 
     fn path(&self, name: u32) -> String {
@@ -74,7 +88,7 @@ impl Devices {
         plan.devices = self.stores();
     }
 
-    /// While the server is under load: drains devices, and takes that back, now and then.
+    /// While the server is under load: drains devices, and takes that back, and makes some larger, now and then.
     pub(crate) fn shake(
         &self,
         random: &mut Random,
@@ -84,17 +98,33 @@ impl Devices {
         let begun = Instant::now();
         let mut talk = server.connect()?;
         while begun.elapsed() < time {
-            let device = self.path(random.pick(&self.names));
-            let verb = if random.chance(70) { "drain" } else { "keep" };
-            // The last one is refused, and so is one that is drained already.
-            let answer = talk.line(&format!("store {verb} {device}"))?;
+            let name = random.pick(&self.names);
+            let command = match random.below(100) {
+                0..50 => format!("store drain {}", self.path(name)),
+                50..75 => format!("store keep {}", self.path(name)),
+                _ => self.growth(name, random),
+            };
+            // The last one is not drained, none shrinks, and one that is drained already is none of the store's.
+            let answer = talk.line(&command)?;
             if answer != "OK" && !answer.starts_with("SERVER_ERROR ") {
-                return Err(io::Error::other(format!("store {verb} was answered {answer:?}")));
+                return Err(io::Error::other(format!("{command} was answered {answer:?}")));
+            }
+            if answer == "OK" && command.starts_with("store grow ") {
+                self.grown.fetch_add(1, Ordering::Relaxed);
             }
             let left = time.saturating_sub(begun.elapsed());
             thread::sleep(left.min(Duration::from_millis(random.below(200))));
         }
         Ok(())
+    }
+
+    /// The command that makes a lane larger.
+    fn growth(&self, name: u32, random: &mut Random) -> String {
+        let (path, mib) = match self.layout.lower_mib {
+            Some(mib) => (self.lower_path(name), mib),
+            None => (self.path(name), self.layout.device_mib),
+        };
+        format!("store grow {} {path}", (mib + random.below(MORE_MIB + 1)) << 20)
     }
 
     /// Those that are drained, as the rows of the statistics say, leave the store: the next start does

@@ -276,10 +276,11 @@ impl Run {
         );
         if devices.0 > 0 {
             println!(
-                "    {} devices added, {} drained; rounds that ended in the middle of draining: {}, of \
+                "    {} devices added, {} drained, {} growths; rounds that ended in the middle of draining: {}, of \
                  cleaning: {}, of moving down: {}, of evicting: {}; {} items evicted",
                 devices.0,
                 devices.1,
+                devices.2,
                 interrupted.draining,
                 interrupted.cleaning,
                 interrupted.cooling,

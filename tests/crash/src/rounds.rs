@@ -1,6 +1,7 @@
 //! Rounds of load and sudden ends over one store: what a seed decides, and what is told about it.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,8 +33,8 @@ pub(crate) struct Done {
     pub(crate) slowest_start: Duration,
     /// Power failures with something to lose, and the bytes.
     pub(crate) cuts: (u64, u64),
-    /// Devices that were added and drained.
-    pub(crate) devices: (u32, u32),
+    /// Devices that were added and drained, and how often one grew.
+    pub(crate) devices: (u32, u32, u32),
     /// If there are several: what the servers were at when they ended.
     pub(crate) interrupted: Interrupted,
 }
@@ -86,7 +87,8 @@ pub(crate) fn run(world: &mut World, seed: u64, limits: &Limits) -> Result<Done,
     done.totals = world.totals();
     done.slowest_start = world.slowest_start;
     if let Some(devices) = &world.devices {
-        done.devices = (devices.added, devices.drained);
+        let grown = devices.grown.load(Ordering::Relaxed);
+        done.devices = (devices.added, devices.drained, grown);
         done.interrupted = world.interrupted;
     }
     if let Some(disk) = &world.disk {
