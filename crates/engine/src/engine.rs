@@ -681,6 +681,16 @@ fn memory_shares(
     Ok(lanes.iter().map(|lane| least(lane) + part(lane.1)).collect())
 }
 
+/// The memory that gives the lane at `position` so much, of lanes as in [`memory_shares`].
+fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: usize) -> u64 {
+    let least = |&(least, _): &(u64, usize)| least.max(max_item_size * 2);
+    let all: u64 = lanes.iter().map(least).sum();
+    let (own, owned) = (least(&lanes[position]), lanes[position].1.max(1));
+    let rest = u128::from(share.saturating_sub(own)) * PARTITIONS as u128;
+    let memory = all + rest.div_ceil(owned as u128) as u64;
+    memory.next_multiple_of(1 << 20)
+}
+
 /// Opens the lanes of a store, side by side; those that do not exist yet after the others, which know of
 /// them then.
 fn open_lanes(
@@ -725,6 +735,10 @@ fn open_lanes(
             tell(Progress::Reading { segments: sum.0, of: sum.1 });
         };
         Lane::open(lane, &buffers, refuse, &mut progress).map_err(|error| match error {
+            OpenError::Store(StoreError::IndexTooLarge { minimum }) => {
+                let minimum = memory_for(minimum, options.max_item_size, &needs, position);
+                OpenError::MemoryTooSmall { minimum }
+            }
             OpenError::Store(error) if needs.len() > 1 => {
                 StoreError::Lane { name, error: Box::new(error) }.into()
             }
@@ -744,6 +758,14 @@ fn open_lanes(
             };
             threads.into_iter().map(join).collect()
         });
+        // What suffices for all of them.
+        let too_small = |(_, result): &(usize, Result<Arc<Lane>, OpenError>)| match result {
+            Err(OpenError::MemoryTooSmall { minimum }) => Some(*minimum),
+            _ => None,
+        };
+        if let Some(minimum) = results.iter().filter_map(too_small).max() {
+            return Err(OpenError::MemoryTooSmall { minimum });
+        }
         for (at, lane) in results {
             opened.push((at, lane?));
         }

@@ -51,6 +51,7 @@ impl Lane {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(None),
             Err(error) => return Err(error.into()),
         };
+        self.check_index(self.index.items() as usize)?;
         self.begin_life(store, options, store.superblock().seq_limit)?;
         self.warm_later(resident.into_iter());
         let mut report = recovery.report.clone();

@@ -8,10 +8,12 @@ pub(crate) mod session;
 use crate::durability::{Committer, Durable};
 use crate::ghost::Ghost;
 use crate::index::Index;
+use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::session::LaneSession;
 use crate::large::LargeValue;
 use crate::readers::Readers;
+use crate::recovery::StoreError;
 use crate::recovery::{Progress, Recovered, Recovery};
 use crate::stats::{Counters, Stats, Totals};
 use crate::wins::Wins;
@@ -249,9 +251,6 @@ impl Lane {
         let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
         let index = Index::new(options.engine.memory, most, keeps_all, &budget, &epochs);
         let index = index.map_err(OpenError::Map)?;
-        if options.store.is_some() {
-            index.set_limit(index_limit(memory, segment_size));
-        }
         let ghost = Ghost::new(memory);
         budget.charge(ghost.bytes());
         let lane = Lane {
@@ -286,6 +285,7 @@ impl Lane {
             budget,
             epochs,
         };
+        lane.limit_index();
         Ok((lane, recovery))
     }
 
@@ -519,11 +519,36 @@ impl Lane {
     /// background.
     pub(crate) fn set_memory(&self, bytes: u64) {
         self.budget.set_limit(bytes);
-        if self.options.store.is_some() {
-            self.index.set_limit(index_limit(bytes, self.log.segment_size()));
-        }
+        self.limit_index();
         self.set_full(None);
         self.kick_cleaner();
+    }
+
+    /// Limits what the index may take by the memory that there is.
+    pub(crate) fn limit_index(&self) {
+        if self.options.store.is_some() {
+            self.index.set_limit(index_limit(self.budget.limit(), self.log.segment_size()));
+        }
+    }
+
+    /// Checks that memory can lead to so many items.
+    ///
+    /// # Errors
+    /// It needs more.
+    pub(crate) fn check_index(&self, items: usize) -> Result<(), StoreError> {
+        let minimum = memory_for_index(items, self.log.segment_size());
+        // One without keys of its own has the least memory, however much there is.
+        let owns = |store: &LaneStore| store.lanes.owned(usize::from(store.lanes.here)) > 0;
+        let may_have_more = self.options.store.as_ref().is_some_and(owns);
+        match minimum > self.options.memory && may_have_more {
+            true => Err(StoreError::IndexTooLarge { minimum }),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether tables of so many items leave memory for the rest, if they have room to grow.
+    pub(crate) fn has_room_for_index(&self, items: usize) -> bool {
+        Index::has_room(items, index_limit(self.options.memory, self.log.segment_size()))
     }
 
     /// The least memory that it works with, in bytes.
@@ -664,6 +689,18 @@ impl Drop for Lane {
 /// room there is on the device.
 fn index_limit(memory: u64, segment_size: usize) -> u64 {
     Budget::most_lasting(memory).saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
+}
+
+/// The least memory that an index of so many items works with, in bytes. It is what a server has whose index has
+/// come to its limit, so that can always start again.
+fn memory_for_index(items: usize, segment_size: usize) -> u64 {
+    const STEP: u64 = 1 << 20;
+    let tables = (items * size_of::<Slot>()) as u64;
+    let mut memory = tables.next_multiple_of(STEP);
+    while index_limit(memory, segment_size) < tables {
+        memory += STEP;
+    }
+    memory
 }
 
 /// The least memory, in bytes, that a lane with segments of this size works with.

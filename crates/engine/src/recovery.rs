@@ -29,6 +29,7 @@ use larder_log::recover::{Found, Survey};
 use larder_log::store::{SEQ_LIFE, seq_lease};
 use larder_log::{SegmentNumber, Store};
 use newest::{Newest, Version};
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -72,6 +73,8 @@ impl Lane {
         };
         // The index takes what it needs; frames are given back for it later.
         self.index.begin_rebuild();
+        self.index.set_limit(u64::MAX);
+        let mut items = 0;
         let mut scans = vec![None; survey.segments.len()];
         // Values that must be in memory come before frames that need not.
         let mut jumbos = self.read_jumbos(&shared, &mut scans)?;
@@ -79,12 +82,13 @@ impl Lane {
         self.read_damaged(&shared, &mut scans)?;
         let mut read = survey.segments.len() as u64;
         loop {
-            self.publish(&shared, &mut jumbos)?;
+            self.publish(&shared, &mut jumbos, &mut items)?;
             if !shared.newest.next_part() {
                 break;
             }
             read = self.read_again(&shared, &scans, &jumbos, read, progress)?;
         }
+        self.check_index(items)?;
         let superseded = |number| shared.newest.is_superseded(number);
         let superseded: Vec<_> = self.log.numbers().filter(|&number| superseded(number)).collect();
         drop(shared);
@@ -138,6 +142,7 @@ impl Lane {
             .for_each(|number| self.log.note_recovered_deaths(number));
         // It is told, so it is accepted; the beginning of the store's life makes that durable.
         store.change_superblock(|superblock| superblock.accepted = accepted);
+        self.limit_index();
         self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
         self.begin_life(store, options, seq_limit)?;
         self.warm_later(loaded.iter().map(|&(found, _)| found.number));
@@ -146,8 +151,14 @@ impl Lane {
         Ok(report)
     }
 
-    /// Fills the index with the newest version of every key that this pass was about.
-    fn publish(&self, shared: &Shared<'_>, jumbos: &mut Jumbos) -> Result<(), StoreError> {
+    /// Fills the index with the newest version of every key that this pass was about, and adds them to
+    /// `all`. What memory cannot lead to is only counted.
+    fn publish(
+        &self,
+        shared: &Shared<'_>,
+        jumbos: &mut Jumbos,
+        all: &mut usize,
+    ) -> Result<(), StoreError> {
         let part = shared.newest.part();
         let mut items = vec![0; self.index.stripe_count()];
         for shard in part.clone() {
@@ -155,6 +166,13 @@ impl Lane {
                 let stripe = self.index.stripe_of(&Key::of_hash(key));
                 items[stripe] += usize::from(version.shown);
             });
+        }
+        *all += items.iter().sum::<usize>();
+        if self.check_index(*all).is_err() {
+            return Ok(());
+        }
+        if !self.has_room_for_index(shared.newest.expected(*all)) {
+            self.index.pack();
         }
         for (stripe, items) in items.into_iter().enumerate() {
             self.index.reserve(stripe, items);
@@ -188,7 +206,8 @@ impl Lane {
     fn show(&self, key: &Key<'_>, version: Version) -> Result<(), StoreError> {
         let Version { address, size, .. } = version;
         let guard = self.index.lock(key);
-        let place = guard.vacate(key, |at| self.position(at)).ok_or(StoreError::IndexTooLarge)?;
+        let no_memory = || StoreError::Device(io::ErrorKind::OutOfMemory.into());
+        let place = guard.vacate(key, |at| self.position(at)).ok_or_else(no_memory)?;
         guard.fill(place, Slot::new(key.tag(), 0, address), 1);
         if !self.owns(key.lo) {
             lock(&self.strays).push(address);

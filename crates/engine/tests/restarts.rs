@@ -8,8 +8,8 @@ mod machine;
 use common::store;
 use larder_disk::{Device, SimDevice};
 use larder_engine::{
-    Durability, Engine, Expiry, OpenError, Options, Outcome, Session, Store, StoreError, Stored,
-    WhenFull,
+    Durability, Engine, Expiry, ManualCleaner, OpenError, Options, Outcome, Session, Store,
+    StoreError, Stored, WhenFull,
 };
 use larder_log::format::geometry::SUPERBLOCKS;
 use larder_log::format::{BLOCK, Superblock, superblock};
@@ -18,6 +18,7 @@ use machine::{Machine, NOW};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 
 fn options(device: Arc<dyn Device>, durability: Durability) -> Options {
     let store = Some(store(device, durability));
@@ -217,4 +218,83 @@ fn an_abandoned_large_value_keeps_no_places_free() {
     }
     fill(&mut machine, 10_000..16_000);
     assert!(free(&machine) < 2 << 20, "{} bytes are kept free for nobody", free(&machine));
+}
+
+/// Memory that cannot lead to all items is refused with the least that can, and nothing is touched.
+#[test]
+fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
+    const KEYS: u32 = 250_000;
+    const STEP: u64 = 1 << 20;
+    let device = Arc::new(SimDevice::new(64 << 20, 1));
+    let open = |device: &Arc<SimDevice>, memory: u64| {
+        let options = options(Arc::<SimDevice>::clone(device), Durability::Async);
+        Engine::open_without_threads(Options { memory, ..options })
+    };
+    let engine = open(&device, 64 << 20).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    let mut cleaner = ManualCleaner::default();
+    for key in 0..KEYS {
+        session.tick(NOW);
+        let name = format!("k{key}");
+        let store = || Store::set(b"v", 0, Expiry::NEVER);
+        while !matches!(session.store(&session.key(name.as_bytes()), store()), Outcome::Ready(_)) {
+            engine.clean(&mut cleaner);
+            assert!(engine.commit());
+            session.tick(NOW);
+        }
+    }
+    assert!(engine.commit());
+    assert_eq!(engine.stats().items, u64::from(KEYS));
+    drop(session);
+    let crashed = Arc::new(device.crash(3));
+    engine.close().unwrap();
+    drop(engine);
+    let least = |device: &Arc<SimDevice>, memory| match open(device, memory) {
+        Err(OpenError::MemoryTooSmall { minimum }) => minimum,
+        other => panic!("{:?}", other.map(|engine| engine.stats())),
+    };
+    // From the index that a stop left, and from the log.
+    for device in [device, crashed] {
+        let writes = device.counts().writes;
+        let minimum = least(&device, 8 << 20);
+        assert_eq!(least(&device, minimum - STEP), minimum);
+        assert_eq!(device.counts().writes, writes, "a start that was refused has written");
+        let engine = open(&device, minimum).unwrap();
+        let stats = engine.stats();
+        assert_eq!(stats.items, u64::from(KEYS));
+        assert!(stats.index_bytes <= minimum, "{minimum}: {stats:?}");
+        let mut session = engine.session(Waker::noop().clone());
+        let mut cleaner = ManualCleaner::default();
+        let mut turn = |session: &mut Session| {
+            engine.serve_reads();
+            engine.clean(&mut cleaner);
+            assert!(engine.commit());
+            session.tick(NOW);
+        };
+        for key in (0..KEYS).step_by(10_007) {
+            let name = format!("k{key}");
+            let key = session.key(name.as_bytes());
+            for round in 0.. {
+                assert!(round < 1000, "{name} waits for ever: {:?}", engine.stats());
+                match session.get(&key).map(|item| item.is_some()) {
+                    Outcome::Ready(found) => {
+                        assert!(found, "{name}");
+                        break;
+                    }
+                    Outcome::NeedsRead | Outcome::NeedsSpace => {}
+                    other => panic!("{name}: {other:?}"),
+                }
+                turn(&mut session);
+            }
+            for round in 0.. {
+                assert!(round < 1000, "{name} waits for ever: {:?}", engine.stats());
+                match session.store(&key, Store::set(b"new", 0, Expiry::NEVER)) {
+                    Outcome::Ready(_) => break,
+                    Outcome::NeedsRead | Outcome::NeedsSpace => {}
+                    other => panic!("{name}: {other:?}"),
+                }
+                turn(&mut session);
+            }
+        }
+    }
 }

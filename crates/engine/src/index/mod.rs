@@ -44,6 +44,8 @@ const GROWTH: u32 = 8;
 const REBUILD_GROWTH: u32 = 2;
 /// Of a table whose items are counted, one slot in so many stays free: it need not grow at once.
 const REBUILD_SPARE: usize = 5;
+/// The same where memory is short: then some tables grow.
+const PACKED_SPARE: usize = 16;
 
 /// What every write to a stripe changes. A cache line of its own.
 #[derive(Debug, Default)]
@@ -256,11 +258,24 @@ impl Index {
         if view.table() != Table::NONE || items == 0 {
             return;
         }
-        let buckets = (items * REBUILD_SPARE).div_ceil((REBUILD_SPARE - 1) * bucket::SLOTS);
+        let packed = self.growth.load(Ordering::Relaxed) == GROWTH;
+        let spare = if packed { PACKED_SPARE } else { REBUILD_SPARE };
+        let buckets = (items * spare).div_ceil((spare - 1) * bucket::SLOTS);
         let pages = buckets.div_ceil(table::BUCKETS_PER_PAGE);
         if let Some(table) = self.pages.take(pages, false) {
             view.table.store(table.bits(), Ordering::Release);
         }
+    }
+
+    /// Memory is short: tables leave as little room as those of a server that has filled its index.
+    pub(crate) fn pack(&self) {
+        self.growth.store(GROWTH, Ordering::Relaxed);
+    }
+
+    /// Whether so many items fit with room to grow in so many bytes.
+    pub(crate) fn has_room(items: usize, bytes: u64) -> bool {
+        let sparse = items * REBUILD_SPARE / (REBUILD_SPARE - 1);
+        (sparse * size_of::<Slot>()) as u64 <= bytes
     }
 
     /// The index is rebuilt; `strict` as in [`Index::new`].

@@ -214,6 +214,11 @@ impl Newest {
         self.from.load(Ordering::Relaxed)..self.until.load(Ordering::Relaxed)
     }
 
+    /// How many there will be of what the passes up to this one have found `found` of.
+    pub(super) fn expected(&self, found: usize) -> usize {
+        found * SHARDS / self.part().end.max(1)
+    }
+
     /// How many passes such as this one it takes to look at all keys.
     pub(super) fn passes(&self) -> usize {
         SHARDS.div_ceil(self.part().len())

@@ -95,7 +95,10 @@ pub enum StoreError {
     /// Nearly all version numbers of items are used up, after millions of crashes.
     VersionsUsedUp,
     /// Memory cannot hold the index of the store.
-    IndexTooLarge,
+    IndexTooLarge {
+        /// The least memory that can, in bytes.
+        minimum: u64,
+    },
     /// One of several devices cannot be used.
     Lane {
         /// What it is called.
@@ -200,8 +203,8 @@ impl fmt::Display for StoreError {
             StoreError::VersionsUsedUp => f.write_str(
                 "the store has used its version numbers up, after millions of unclean stops: create another",
             ),
-            StoreError::IndexTooLarge => {
-                f.write_str("the index of the store needs more memory: raise --memory")
+            StoreError::IndexTooLarge { minimum } => {
+                write!(f, "the index of the store needs more memory: give at least {minimum} bytes")
             }
         }
     }
