@@ -107,6 +107,8 @@ impl Image {
             seq_limit: 1,
             sealed: false,
             after_failure: false,
+            early: false,
+            continues: false,
         };
         let bytes = trailer.encode(&self.bytes[begin..self.filled], self.seed);
         self.bytes[self.filled..self.filled + TRAILER_BYTES].copy_from_slice(&bytes);

@@ -41,6 +41,7 @@ struct State {
     random: Random,
     counts: Counts,
     failed_reads: u64,
+    failed_changes: u64,
     faults: Vec<Fault>,
     /// What cannot be read any more, whatever is written there.
     bad: Vec<Range<u64>>,
@@ -90,6 +91,7 @@ impl SimDevice {
             random,
             counts: Counts::default(),
             failed_reads: 0,
+            failed_changes: 0,
             faults: Vec::new(),
             bad: Vec::new(),
             stop_at: None,
@@ -203,6 +205,11 @@ impl SimDevice {
         self.state().failed_reads
     }
 
+    /// How many writes and syncs have failed of a fault.
+    pub fn failed_changes(&self) -> u64 {
+        self.state().failed_changes
+    }
+
     /// How many sectors (512 bytes) have content that a power loss may take.
     pub fn unsynced_sectors(&self) -> usize {
         self.state().cache.unsynced_sectors()
@@ -314,6 +321,7 @@ impl Device for SimDevice {
                 Ok(())
             }
             Verdict::Fail(error) => {
+                state.failed_changes += 1;
                 state.cache.write_part(offset, bytes, &mut state.random);
                 Err(error)
             }
@@ -368,6 +376,7 @@ impl Device for SimDevice {
                 Ok(())
             }
             Verdict::Fail(error) => {
+                state.failed_changes += 1;
                 state.cache.fail_sync(covered, &mut state.random);
                 state.cache.drop_clean();
                 Err(error)

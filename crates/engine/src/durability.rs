@@ -3,7 +3,11 @@
 //! In sync mode every change is noted with what its slot held before, until it is durable. If a
 //! commit fails, the changes that are not durable are undone, newest first, before anybody who
 //! waits for them is answered. In async mode what was acknowledged stays: it is still in memory, and
-//! written again until the device takes it.
+//! written again until the device takes it. What is not durable yet is written [early](early) there.
+
+mod early;
+
+pub(crate) use early::spawn as spawn_early;
 
 use crate::CommitState;
 use crate::index::slot::Slot;
@@ -29,7 +33,8 @@ use std::time::Duration;
 pub enum Durability {
     /// At once, and nothing is promised: the store only holds what does not fit into memory.
     None,
-    /// At once; a crash takes back at most what was acknowledged within the sync interval.
+    /// At once; a crash of the machine takes back at most what was acknowledged within the sync interval, one
+    /// of the process some milliseconds.
     Async,
     /// When it is durable.
     Sync,
@@ -150,6 +155,7 @@ pub(crate) struct Durable {
     /// Somebody asked for a commit.
     wanted: AtomicBool,
     thread: Mutex<Option<Thread>>,
+    early: early::Rest,
     /// No byte that is not durable is older than this, in microseconds of the clock.
     synced_until: AtomicU64,
     commits: AtomicU64,
@@ -176,6 +182,7 @@ impl Durable {
             waiting: Mutex::default(),
             wanted: AtomicBool::new(false),
             thread: Mutex::default(),
+            early: early::Rest::default(),
             synced_until: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             last_us: AtomicU64::new(0),
@@ -351,11 +358,14 @@ impl Lane {
     /// simulations and for [`Lane::close`].
     pub(crate) fn commit(&self) -> bool {
         let Some(durable) = &self.durable else { return true };
-        let mut committer = lock(&self.committer);
-        self.commit_by(durable, &mut committer, Then::GoOn)
+        let _no_other = lock(&self.committing);
+        self.commit_by(durable, Then::GoOn)
     }
 
-    fn commit_by(&self, durable: &Durable, committer: &mut Committer, then: Then) -> bool {
+    /// For whoever holds `committing`. What the committer knows is free for early writes during the sync.
+    fn commit_by(&self, durable: &Durable, then: Then) -> bool {
+        let mut guard = lock(&self.committer);
+        let committer = &mut *guard;
         if committer.ended {
             return true;
         }
@@ -375,7 +385,15 @@ impl Lane {
             self.after_commit(durable);
             return true;
         }
-        match self.log.write_commit(&mut committer.log, &closed) {
+        let mut written = self.log.write_commit(&mut committer.log, &closed);
+        if let Ok(commit) = &written {
+            drop(guard);
+            let synced = self.log.sync_commit(commit);
+            guard = lock(&self.committer);
+            written = written.and_then(|commit| synced.map(|()| commit));
+        }
+        let committer = &mut *guard;
+        match written {
             Ok(written) => {
                 // The sync has made it durable. Until its marks say so no frame of it can go, and the committer
                 // is no participant of the epochs: it looks at records here and never later.
@@ -587,17 +605,18 @@ impl Lane {
             return Ok(());
         };
         let _no_cleaning = lock(&self.cleaning);
-        let mut committer = lock(&self.committer);
-        if committer.ended {
+        let _no_other = lock(&self.committing);
+        if lock(&self.committer).ended {
             return Ok(());
         }
         // The second covers what the first made possible: marks of segments that are free now.
         for _ in 0..2 {
-            if !self.commit_by(durable, &mut committer, Then::End) {
+            if !self.commit_by(durable, Then::End) {
                 let reason = durable.health();
                 return Err(io::Error::other(format!("the store is not up to date: {reason:?}")));
             }
         }
+        let mut committer = lock(&self.committer);
         committer.ended = true;
         let settled = self.log.unsynced_bytes() == 0 && committer.changes.is_empty();
         let failed_syncs = store.failed_syncs();

@@ -627,6 +627,12 @@ impl Engine {
         self.lanes[lane].commit()
     }
 
+    /// In async mode: writes what a lane was given before this call, so that the end of the process does not take
+    /// it back; false if it is left to the next commit.
+    pub fn write_early(&self, lane: usize) -> bool {
+        self.lanes[lane].write_early().is_some()
+    }
+
     /// Dead maps that the cleaner has made and no commit has taken up.
     pub fn staged_maps(&self) -> usize {
         self.lanes.iter().map(|lane| lock(&lane.dead_maps).len()).sum()

@@ -117,6 +117,9 @@ pub(crate) struct Lane {
     pub(crate) evicts: AtomicBool,
     /// With a store: what is shared about durability.
     pub(crate) durable: Option<Durable>,
+    /// Held for as long as a commit takes.
+    pub(crate) committing: Mutex<()>,
+    /// Not held during a sync.
     pub(crate) committer: Mutex<Committer>,
     /// Dead maps that the committer is to write.
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
@@ -187,6 +190,7 @@ impl Lane {
         crate::cleaner::spawn(self)?;
         if self.durable.is_some() {
             crate::durability::spawn(self)?;
+            crate::durability::spawn_early(self)?;
             crate::readers::spawn(self)?;
         }
         Ok(())
@@ -269,6 +273,7 @@ impl Lane {
             ends_must_go: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
             durable: options.store.as_ref().map(|store| Durable::new(&store.common)),
+            committing: Mutex::default(),
             committer: Mutex::default(),
             dead_maps: Mutex::default(),
             readers: Arc::default(),

@@ -6,24 +6,28 @@
 //! as many records as arrive during one sync.
 //!
 //! Invariants: one thread commits. A commit is closed only after the one before it was settled, so a
-//! commit that is seen on a device proves that all before it were durable. In place, every block of
-//! a segment is written once; what does not fill a block yet goes to one of two alternating tail
+//! commit that is seen on a device proves that all before it were durable, unless only [early](early) parts of
+//! it are seen. In place, every block of
+//! a segment is written once; what does not fill a block yet goes to one of several tail
 //! places, so no write ever touches bytes that an earlier commit made durable.
 
-use crate::address::{Address, SegmentNumber};
+mod early;
+
+use crate::address::SegmentNumber;
 use crate::cover::DeadMap;
 use crate::failure::Cut;
-use crate::format::geometry::TAIL_BYTES;
+use crate::format::geometry::{TAIL_BYTES, TAIL_PLACES};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::map_in;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
-use crate::format::{BLOCK, DurableEnd, Meta, Tail, Trailer, Use, seal_record};
+use crate::format::{BLOCK, DurableEnd, Meta, Tail, Trailer, Use};
 use crate::log::{Log, Stream, lock};
-use crate::record::{HEADER, Kind, Layout, Record, write_filler};
+use crate::record::Record;
 use crate::rule::Rule;
 use crate::segment::Segment;
 use crate::store::Store;
 use crate::summarize::Staged;
+use early::Early;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -35,9 +39,57 @@ pub(crate) struct Part {
     pub(crate) segment: SegmentNumber,
     pub(crate) stream: Stream,
     from: u32,
-    /// Behind the trailer.
+    /// Behind the trailer; where it begins if all of it was written early.
     pub(crate) to: u32,
     sealed: bool,
+    /// In front of it lies an early part of the same commit.
+    continues: bool,
+}
+
+impl Part {
+    /// Whether there is something in it that was not written early.
+    fn is_new(&self) -> bool {
+        self.to > self.from
+    }
+}
+
+/// What the trailers of a commit know of the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// It is durable.
+    Durable,
+    /// It has failed.
+    Failed,
+    /// Nothing: they are early, and its sync may be under way.
+    Unknown,
+}
+
+/// Which of a stream's tail places hold what is still needed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tails {
+    /// What is durable.
+    durable: usize,
+    /// What the sync that is under way makes durable.
+    syncing: usize,
+    /// What was written last: nothing else may have it if the process ends.
+    last: usize,
+}
+
+impl Tails {
+    /// A place for the next tail.
+    fn next(&self) -> usize {
+        if Rule::TailsAreKept.is_broken() {
+            return 1 - self.last % 2;
+        }
+        let needed = [self.durable, self.syncing, self.last];
+        let free = (0..TAIL_PLACES).find(|place| !needed.contains(place));
+        free.expect("there are more places than are needed at once")
+    }
+
+    /// What was written and is not durable is not needed any more.
+    fn forget(&mut self) {
+        (self.syncing, self.last) = (self.durable, self.durable);
+    }
 }
 
 /// A commit that is closed: what it covers is complete and no longer changes.
@@ -47,13 +99,15 @@ pub struct Closed {
     pub number: u64,
     parts: Vec<Part>,
     jumbos: Vec<SegmentNumber>,
+    /// What of it was written early.
+    early: Early,
 }
 
 /// The committer's own state.
 #[derive(Debug)]
 pub struct Committer {
-    /// Which of each stream's tail places holds what is durable.
-    tails: [usize; 2],
+    /// Of each stream.
+    tails: [Tails; 2],
     buffer: Box<[u8; TAIL_BYTES]>,
     pub(crate) maps: Vec<DeadMap>,
     pub(crate) cuts: Vec<Cut>,
@@ -61,10 +115,12 @@ pub struct Committer {
     pub(crate) summaries: Vec<Staged>,
     /// Ends of segments whose commit failed although it was acknowledged: they belong to the next.
     again: Vec<Part>,
+    /// What was written early for the open commit.
+    early: Early,
     /// The last commit that was written failed: its remains are on the device under its number.
     pub(crate) after_failure: bool,
-    /// A commit that is written again may have left a tail in each stream's other place, with a
-    /// trailer that is none any more.
+    /// A commit that is written again may have left tails in each stream's other places, with
+    /// trailers that are none any more.
     stale_tails: bool,
 }
 
@@ -80,6 +136,8 @@ pub struct Written {
     /// Of segments that it sealed.
     summaries: Vec<Staged>,
     tails: [usize; 2],
+    /// How many syncs had failed before its first write.
+    failed_syncs: u64,
 }
 
 impl Written {
@@ -92,12 +150,13 @@ impl Written {
 impl Default for Committer {
     fn default() -> Self {
         Committer {
-            tails: [0; 2],
+            tails: Default::default(),
             buffer: Box::new([0; TAIL_BYTES]),
             maps: Vec::new(),
             cuts: Vec::new(),
             summaries: Vec::new(),
             again: Vec::new(),
+            early: Early::default(),
             after_failure: false,
             stale_tails: false,
         }
@@ -108,6 +167,12 @@ impl Committer {
     /// Dead maps to be written once what they say is durable.
     pub fn stage_all(&mut self, maps: &mut Vec<DeadMap>) {
         self.maps.append(maps);
+    }
+
+    /// What was written and is not durable will be written again, or is given up.
+    pub(crate) fn forget_writes(&mut self) {
+        self.after_failure = true;
+        self.tails.iter_mut().for_each(Tails::forget);
     }
 }
 
@@ -147,6 +212,7 @@ impl Log {
     fn close(&self, committer: &mut Committer, leave: bool) -> Closed {
         let store = self.durable_log();
         let mut parts = std::mem::take(&mut committer.again);
+        let early = std::mem::take(&mut committer.early);
         // Who opens a segment reads the number and makes the segment known under one of these locks. So what
         // is found here was opened before the next commit, and what is not found belongs to it.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
@@ -160,17 +226,20 @@ impl Log {
         for stream in STREAMS {
             let open = &self.streams[stream as usize];
             for segment in store.take_unsynced(stream) {
-                parts.extend(self.close_part(segment, stream, true));
+                parts.extend(self.close_part(segment, stream, true, early.parts.get(&segment)));
             }
             let segment = open.segment.load(Ordering::Acquire);
             if segment != 0 {
-                parts.extend(self.close_part(segment, stream, leave));
+                parts.extend(self.close_part(segment, stream, leave, early.parts.get(&segment)));
                 if leave {
                     open.segment.store(0, Ordering::Release);
                     self.close_segment(segment);
                     self.enqueue_sealed(stream, segment);
                 }
             }
+        }
+        for part in &parts {
+            self.segment(part.segment).set_closed(part.to);
         }
         for &jumbo in &jumbos {
             let segment = self.segment(jumbo);
@@ -181,23 +250,31 @@ impl Log {
         if !Rule::WaitForAppends.is_broken() {
             self.epochs.wait_for_appends();
         }
-        for part in &parts {
-            self.write_trailer(store, number, part, committer.after_failure);
+        let before = if committer.after_failure { Before::Failed } else { Before::Durable };
+        for part in parts.iter().filter(|part| part.is_new()) {
+            self.write_trailer(store, number, part, before);
         }
-        Closed { number, parts, jumbos }
+        Closed { number, parts, jumbos, early }
     }
 
-    /// Reserves the trailer of what is new in a segment.
-    fn close_part(&self, number: SegmentNumber, stream: Stream, rolled: bool) -> Option<Part> {
+    /// Reserves the trailer of what is new in a segment, behind what was written `early` of it.
+    fn close_part(
+        &self,
+        number: SegmentNumber,
+        stream: Stream,
+        rolled: bool,
+        early: Option<&Part>,
+    ) -> Option<Part> {
         let entry = self.durable_log().entry(number);
+        let nothing = early.map(|early| Part { from: early.to, ..*early });
         if entry.sealed.load(Ordering::Acquire) {
-            return None;
+            return nothing;
         }
         let segment = self.segment(number);
-        let from = segment.closed();
+        let from = early.map_or_else(|| segment.closed(), |early| early.to);
         let begun = if from == 0 { HEADER_BYTES as u32 } else { from };
         if !rolled && segment.filled() == begun {
-            return None;
+            return nothing;
         }
         // Behind this trailer there must be room for another.
         let trailer = TRAILER_BYTES as u32;
@@ -209,8 +286,7 @@ impl Log {
         }
         let to = at + TRAILER_BYTES as u32;
         segment.kill(TRAILER_BYTES);
-        segment.set_closed(to);
-        Some(Part { segment: number, stream, from, to, sealed })
+        Some(Part { segment: number, stream, from, to, sealed, continues: early.is_some() })
     }
 
     /// The RAM copy of a segment of which something is not durable.
@@ -223,7 +299,7 @@ impl Log {
         frame
     }
 
-    fn write_trailer(&self, store: &Store, commit: u64, part: &Part, after_failure: bool) {
+    fn write_trailer(&self, store: &Store, commit: u64, part: &Part, before: Before) {
         let segment = self.segment(part.segment);
         let trailer = Trailer {
             generation: segment.generation(),
@@ -232,7 +308,9 @@ impl Log {
             durable: *lock(&store.durable_ends),
             seq_limit: store.superblock().seq_limit,
             sealed: part.sealed,
-            after_failure,
+            after_failure: before == Before::Failed,
+            early: before == Before::Unknown && !Rule::EarlyProvesNothing.is_broken(),
+            continues: part.continues,
         };
         let seed = store.segment_seed(part.segment, trailer.generation);
         let from = part.from as usize;
@@ -254,46 +332,70 @@ impl Log {
         }
     }
 
-    /// Writes a closed commit and what waits to be written with it, and syncs.
+    /// Writes a closed commit and what waits to be written with it.
     ///
     /// # Errors
     /// Those of the device. Then nothing of the commit may be believed to be durable; it must be
     /// given to [`Log::fail_commits`].
     pub fn write_commit(&self, committer: &mut Committer, closed: &Closed) -> io::Result<Written> {
         let store = self.durable_log();
-        let failed_syncs = store.failed_syncs();
-        let mut written = Written { tails: committer.tails, ..Written::default() };
+        let failed_syncs = closed.early.failed_syncs(store);
+        let metas = closed.early.metas.clone();
+        let mut written = Written { metas, failed_syncs, ..Written::default() };
         self.write_cuts(store, committer, &mut written)?;
         self.write_maps(store, committer, &mut written)?;
         self.write_summaries(store, committer);
-        for part in &closed.parts {
-            self.write_part(store, committer, &mut written, closed.number, part)?;
+        for part in &closed.early.unwritten {
+            self.write_part(store, committer, closed.number, part)?;
         }
-        for &jumbo in &closed.jumbos {
-            let (number, after_failure) = (closed.number, committer.after_failure);
-            self.write_jumbo(store, &mut written, number, jumbo, after_failure)?;
+        for part in &closed.parts {
+            if part.is_new() {
+                self.write_part(store, committer, closed.number, part)?;
+            }
+            if part.sealed {
+                written.summaries.extend(self.summarize(store, part));
+            }
+        }
+        let before = if committer.after_failure { Before::Failed } else { Before::Durable };
+        for jumbo in closed.jumbos.iter().filter(|jumbo| !closed.early.jumbos.contains(jumbo)) {
+            self.write_jumbo(store, &mut written, closed.number, *jumbo, before)?;
         }
         if committer.stale_tails {
-            for stream in STREAMS {
-                let which = committer.tails[stream as usize];
-                if written.tails[stream as usize] == which {
-                    let place = store.geometry.tail_place(stream as usize, 1 - which);
-                    store.write(place, &[0; BLOCK])?;
-                }
-            }
+            self.clear_stale_tails(store, committer)?;
+        }
+        for (tails, written) in committer.tails.iter_mut().zip(&mut written.tails) {
+            tails.syncing = tails.last;
+            *written = tails.last;
         }
         self.write_free_marks(store, &mut written)?;
         written.superblock = store.write_changed_superblock()?;
-        store.sync(failed_syncs)?;
         Ok(written)
     }
 
-    /// Whole blocks in place, the rest of an open segment to the stream's other tail place.
+    /// Makes a commit that was written durable. What is written early meanwhile does not belong to it.
+    ///
+    /// # Errors
+    /// As [`Log::write_commit`].
+    pub fn sync_commit(&self, written: &Written) -> io::Result<()> {
+        self.durable_log().sync(written.failed_syncs)
+    }
+
+    /// Clears tail places that hold neither what is durable nor what this commit has written.
+    fn clear_stale_tails(&self, store: &Store, committer: &Committer) -> io::Result<()> {
+        for (stream, tails) in committer.tails.iter().enumerate() {
+            let stale = |place: &usize| ![tails.durable, tails.last].contains(place);
+            for place in (0..TAIL_PLACES).filter(stale) {
+                store.write(store.geometry.tail_place(stream, place), &[0; BLOCK])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whole blocks in place, the rest of an open segment to a tail place of its stream.
     fn write_part(
         &self,
         store: &Store,
         committer: &mut Committer,
-        written: &mut Written,
         commit: u64,
         part: &Part,
     ) -> io::Result<()> {
@@ -309,11 +411,8 @@ impl Log {
             let blocks = unsafe { std::slice::from_raw_parts(frame.add(first), whole - first) };
             store.write(place + first as u64, blocks)?;
         }
-        if part.sealed {
-            written.summaries.extend(self.summarize(store, part));
-        }
         if whole < to {
-            let which = 1 - committer.tails[part.stream as usize];
+            let which = committer.tails[part.stream as usize].next();
             // SAFETY: as above.
             let data = unsafe { std::slice::from_raw_parts(frame.add(whole), to - whole) };
             let tail = Tail {
@@ -326,7 +425,7 @@ impl Log {
             tail.encode(data, &store.identity, &mut committer.buffer);
             let place = store.geometry.tail_place(part.stream as usize, which);
             store.write(place, &committer.buffer[..])?;
-            written.tails[part.stream as usize] = which;
+            committer.tails[part.stream as usize].last = which;
         }
         Ok(())
     }
@@ -338,7 +437,7 @@ impl Log {
         written: &mut Written,
         commit: u64,
         number: SegmentNumber,
-        after_failure: bool,
+        before: Before,
     ) -> io::Result<()> {
         let segment = self.segment(number);
         let size = segment.filled() as usize;
@@ -350,7 +449,9 @@ impl Log {
             durable: *lock(&store.durable_ends),
             seq_limit: store.superblock().seq_limit,
             sealed: true,
-            after_failure,
+            after_failure: before == Before::Failed,
+            early: before == Before::Unknown && !Rule::EarlyProvesNothing.is_broken(),
+            continues: false,
         };
         let seed = store.segment_seed(number, trailer.generation);
         // SAFETY: the record is complete and never changes.
@@ -406,7 +507,10 @@ impl Log {
     /// The commit was written and synced: its marks move.
     pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
         let store = self.durable_log();
-        committer.tails = written.tails;
+        for (tails, durable) in committer.tails.iter_mut().zip(written.tails) {
+            tails.durable = durable;
+            tails.syncing = durable;
+        }
         committer.summaries = written.summaries;
         committer.after_failure = false;
         committer.stale_tails = false;
@@ -461,36 +565,21 @@ impl Log {
     }
 
     /// A commit could not be written, but what it covers was acknowledged: its records stay in
-    /// memory and become part of the next commit, which is written from there. So its trailers must
+    /// memory and become part of the next commit, which is written from there; so does what was written early
+    /// for that one. So all their trailers must
     /// disappear: a later commit that is found behind one would prove that it was durable. Whoever
     /// waits for it is told that it failed.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
-        committer.after_failure = true;
+        committer.forget_writes();
         committer.stale_tails = true;
+        let mut next = std::mem::take(&mut committer.early).parts;
         for part in closed.parts {
-            let segment = self.segment(part.segment);
-            let durable = segment.durable();
-            let frame = self.undurable_frame(part.segment);
-            if durable == 0 {
-                // SAFETY: the header is this thread's own, and nobody reads it.
-                unsafe { store.reopen_segment(part.segment, segment, part.stream, frame) };
-            }
-            if part.sealed {
-                // There is no room for another trailer: this one gets the next commit's number.
-                committer.again.push(Part { from: durable, ..part });
-                continue;
-            }
-            segment.set_closed(durable);
-            let address = Address::new(part.segment, part.to as usize - TRAILER_BYTES);
-            let at = frame.wrapping_add(address.offset());
-            let layout = Layout { header: HEADER, key: 0, value: TRAILER_BYTES - HEADER };
-            let seed = store.segment_seed(part.segment, segment.generation());
-            // SAFETY: the trailer is this thread's own, and nobody reads it.
-            unsafe {
-                write_filler(at, TRAILER_BYTES);
-                seal_record(at, Kind::Filler, &layout, None, seed);
-            }
+            let last = next.remove(&part.segment).unwrap_or(part);
+            committer.again.extend(self.merge_parts(store, &last));
+        }
+        for last in next.values() {
+            committer.again.extend(self.merge_parts(store, last));
         }
         for &jumbo in &closed.jumbos {
             let header = self.segment(jumbo).frame().wrapping_sub(HEADER_BYTES);

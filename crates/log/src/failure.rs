@@ -25,7 +25,7 @@ impl Log {
     /// record of theirs), nobody appends, and no other commit is closed but not settled.
     pub fn fail_commits(&self, committer: &mut Committer, closed: &[Closed]) {
         let store = self.durable_log();
-        committer.after_failure = true;
+        committer.forget_writes();
         for commit in closed {
             for number in commit.segments() {
                 self.cut(store, committer, number);

@@ -7,7 +7,7 @@ pub use jumbos::{JumboFacts, LoadedJumbo, jumbo_footprint};
 
 use crate::address::{GRANULE, SegmentNumber};
 use crate::commit::Written;
-use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
+use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use crate::format::meta::{self, Meta};
 use crate::format::segment::HEADER_BYTES;
 use crate::format::summary::Place;
@@ -106,7 +106,7 @@ impl Log {
         let store = self.durable_log();
         let mut survey = Survey::default();
         for stream in 0..STREAMS {
-            for which in 0..2 {
+            for which in 0..TAIL_PLACES {
                 let mut place = Box::new([0; TAIL_BYTES]);
                 store.read(store.geometry.tail_place(stream, which), &mut place[..])?;
                 if let Some((tail, data)) = Tail::decode(&place, &store.identity) {
@@ -442,7 +442,9 @@ impl Log {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
         self.raise_generations(store);
-        let next = store.superblock().next_commit.max(newest + 2);
+        // Of the commit in flight, and of the next one, of which a part may have been written early, nothing
+        // need have been seen.
+        let next = store.superblock().next_commit.max(newest + 3);
         store.open_commit.store(next, Ordering::Release);
         store.closed_commit.store(next - 1, Ordering::Release);
         store.settle(next - 1);

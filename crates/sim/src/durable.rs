@@ -50,6 +50,9 @@ const TIERS: u64 = 0x71eab;
 /// before devices did.
 const GROWS: u64 = 0x96920;
 
+/// Decides when something is written early.
+const EARLY: u64 = 0xea417;
+
 /// An engine on simulated devices.
 pub struct DurableWorld {
     random: Random,
@@ -84,6 +87,12 @@ pub struct DurableWorld {
     hurry: bool,
     /// Reads that had failed when this step began.
     failed_reads: u64,
+    /// Writes and syncs that had failed when that was looked at last.
+    failed_changes: u64,
+    /// The process ended, and the power did not go since: what was written is there.
+    keeps_written: bool,
+    /// Decides about early writes: numbers apart, so that worlds of sync mode know nothing of them.
+    early: Random,
     anomaly: anomaly::Armed,
     seen: Seen,
 }
@@ -93,6 +102,8 @@ struct Flight {
     lane: usize,
     device: Arc<SimDevice>,
     committer: JoinHandle<bool>,
+    /// Before its first write.
+    writes: bool,
 }
 
 type Check = Result<(), String>;
@@ -175,6 +186,9 @@ impl DurableWorld {
             restarting: false,
             hurry: false,
             failed_reads: 0,
+            failed_changes: 0,
+            keeps_written: false,
+            early: Random::new(seed ^ EARLY),
             anomaly,
             seen: Seen::default(),
         };
@@ -205,6 +219,9 @@ impl DurableWorld {
         self.failed_reads = self.machine.failed_reads();
         if self.flight.is_some() && self.random.one_in(8) {
             self.land()?;
+        }
+        if !self.is_sync() {
+            self.try_early_writes()?;
         }
         let done = self.act();
         // Without sessions a restart has just failed.

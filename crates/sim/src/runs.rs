@@ -89,6 +89,10 @@ impl Runs {
         if seen.grown > 0 {
             println!("{} devices grew while they were used", seen.grown);
         }
+        if seen.early > 0 {
+            let Seen { early, kept, .. } = seen;
+            println!("{early} early writes, which kept {kept} changes when a process was killed");
+        }
         println!("{done} worlds of {steps} steps agree with the model, {took:.0} s");
         ExitCode::SUCCESS
     }

@@ -230,6 +230,7 @@ fn disturb(
             _ => pause(random),
         }
     }
+    shared.faulty.store(true, Relaxed);
     // In the middle of something, if anything is still written.
     for device in &all {
         device.stop_at(device.counts().changes() + 1 + random.below(20));

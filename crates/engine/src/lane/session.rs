@@ -36,6 +36,8 @@ pub(crate) struct LaneSession {
     changes: Option<Arc<Changes>>,
     /// In async mode: writes must wait, see [`Durable::is_overdue`](crate::durability::Durable).
     overdue: bool,
+    /// It has appended since its turn began.
+    appended: Cell<bool>,
     /// The commit that the answer in the making depends on; 0 for none.
     depends: Cell<u64>,
     /// The address of a record that must be read before there is an answer; 0 for none.
@@ -72,6 +74,7 @@ impl LaneSession {
             now,
             changes,
             overdue: false,
+            appended: Cell::new(false),
             depends: Cell::new(0),
             missing: Cell::new(0),
             starved: Cell::new(0),
@@ -86,6 +89,7 @@ impl LaneSession {
     #[inline]
     pub(crate) fn tick(&mut self, now: UnixSeconds) {
         self.participant.tick();
+        self.tell_appended();
         self.turn_of_group();
         if now != self.now {
             self.new_second(now);
@@ -93,6 +97,16 @@ impl LaneSession {
         if let Some(durable) = &self.lane.durable {
             self.overdue = durable.is_overdue();
             self.fetched.turn(&self.lane.log);
+        }
+    }
+
+    /// Has what was appended in this turn written early.
+    #[inline]
+    fn tell_appended(&self) {
+        if self.appended.replace(false)
+            && let Some(durable) = &self.lane.durable
+        {
+            durable.has_appended();
         }
     }
 
@@ -108,6 +122,7 @@ impl LaneSession {
     #[inline]
     pub(crate) fn sleep(&mut self) {
         self.end_turn();
+        self.tell_appended();
         if self.lane.durable.is_some() {
             self.fetched.start(&self.lane.log);
         }
@@ -313,6 +328,7 @@ impl LaneSession {
         if self.lane.durable.is_none() {
             return;
         }
+        self.appended.set(true);
         if let Some(changes) = &self.changes {
             let before = existing.map_or(Slot::EMPTY, |old| old.place.slot());
             let before_size = existing.map_or(0, |old| old.record.size() as u32);

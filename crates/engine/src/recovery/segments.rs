@@ -87,7 +87,8 @@ impl Lane {
         shared: &Shared<'_>,
         scans: &mut [Option<Scan>],
     ) -> Result<(), StoreError> {
-        let newest = scans.iter().flatten().max_by_key(|scan| scan.last_commit).copied();
+        let newest =
+            scans.iter().flatten().max_by_key(|scan| (scan.last_commit, scan.proof)).copied();
         let Some(newest) = newest else { return Ok(()) };
         let seen = proof(scans);
         let mut gathering = Gathering::new(&shared.newest);

@@ -9,7 +9,7 @@ use std::ops::Range;
 use larder_disk::Device;
 use larder_log::SegmentNumber;
 use larder_log::address::GRANULE;
-use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
+use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use larder_log::format::jumbo::Jumbo;
 use larder_log::format::{
     BLOCK, Header, Identity, Meta, NoSegment, STREAMS, SegmentSeed, Superblock, SuperblockError,
@@ -65,7 +65,7 @@ impl<'a> Store<'a> {
         let (unreadable, tails) = (RefCell::new(unreadable), Vec::new());
         let mut store = Store { device, unreadable, superblock, identity, copies: states, tails };
         for stream in 0..STREAMS {
-            for which in 0..2 {
+            for which in 0..TAIL_PLACES {
                 let mut place = [0; TAIL_BYTES];
                 let at = superblock.geometry.tail_place(stream, which);
                 store.read(at, &mut place);

@@ -1,6 +1,6 @@
 //! All segments of a store, and what they prove about each other.
 //!
-//! A commit is begun only after the one before it was synced. So the greatest commit number seen
+//! A commit is ended only after the one before it was synced. So the greatest commit number seen at the end of one
 //! anywhere says up to where everything was durable once, and with that what is torn (nobody was
 //! promised it) can be told from what is damaged. That number is known only when everything was
 //! looked at: segments that are not plainly whole are looked at twice.
@@ -77,6 +77,8 @@ struct Survey<'a> {
     keys: Keys,
     /// The greatest commit number seen.
     greatest: u64,
+    /// The greatest one that proves that everything of the commits before it was durable.
+    proof: u64,
     /// Up to where the streams were durable, and the commit that says so.
     durable: (u64, [DurableEnd; STREAMS]),
     /// By segment number: the first commit that can be in it. 0: it is not in use.
@@ -101,6 +103,7 @@ impl<'a> Survey<'a> {
             report: Report::default(),
             keys: Keys::new(),
             greatest: store.superblock.next_commit.saturating_sub(1),
+            proof: store.superblock.next_commit.saturating_sub(1),
             durable: Default::default(),
             opened: vec![0; store.superblock.geometry.segment_count() as usize + 1],
             open: Vec::new(),
@@ -145,6 +148,8 @@ impl<'a> Survey<'a> {
         }
         for (tail, _) in &self.store.tails {
             self.greatest = self.greatest.max(tail.commit);
+            // Written early perhaps, while the commit before was being synced.
+            self.proof = self.proof.max(tail.commit.saturating_sub(1));
         }
     }
 
@@ -182,8 +187,9 @@ impl<'a> Survey<'a> {
         match header {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
-                // It was written by this commit or a later one.
+                // It was written by this commit or a later one, early perhaps.
                 self.greatest = self.greatest.max(header.opened);
+                self.proof = self.proof.max(header.opened.saturating_sub(1));
                 self.opened[segment as usize] = header.opened;
                 match header.jumbo {
                     Some(_) => {
@@ -253,7 +259,7 @@ impl<'a> Survey<'a> {
         });
         match scanned {
             Ok(scanned) => {
-                self.learn(scanned.last_commit, scanned.durable);
+                self.learn(scanned.last_commit, scanned.proof, scanned.durable);
                 if scanned.ending == Ending::Sealed && scanned.damage == Damage::default() {
                     self.count_segment(&scanned, &versions);
                     if extent == Extent::Unknown {
@@ -314,8 +320,9 @@ impl<'a> Survey<'a> {
     }
 
     /// What the segment shows about all others.
-    fn learn(&mut self, commit: u64, durable: [DurableEnd; STREAMS]) {
+    fn learn(&mut self, commit: u64, proof: u64, durable: [DurableEnd; STREAMS]) {
         self.greatest = self.greatest.max(commit);
+        self.proof = self.proof.max(proof);
         if commit > self.durable.0 {
             self.durable = (commit, durable);
         }
@@ -361,12 +368,12 @@ impl<'a> Survey<'a> {
         if own != Extent::Unknown || open.sealed {
             return own;
         }
-        let proved = open.behind.iter().filter(|(commit, _)| *commit < self.greatest);
+        let proved = open.behind.iter().filter(|(commit, _)| *commit < self.proof);
         let mut known = proved.map(|(_, end)| *end).max().unwrap_or(0);
         if let Some(header) = &open.header
             && let Some(end) = self.durable.1.get(usize::from(header.stream))
         {
-            if end.segment == open.segment {
+            if end.segment == open.segment && header.opened < self.durable.0 {
                 known = known.max(end.offset);
             } else if self.has_gone_on(header) {
                 return Extent::Sealed;
@@ -444,7 +451,7 @@ impl<'a> Survey<'a> {
     /// A segment whose header cannot be read was being written, unless something in it was durable.
     fn judge_headless(&mut self, segment: SegmentNumber, newest: Option<u64>) {
         let bytes = self.store.segment_size().into();
-        if newest.is_some_and(|newest| newest < self.greatest) {
+        if newest.is_some_and(|newest| newest < self.proof) {
             let what = "its header is damaged and nothing else names it".to_owned();
             self.report.damaged.push(damaged(segment, bytes, what));
         } else {
@@ -468,7 +475,7 @@ impl<'a> Survey<'a> {
             });
         });
         if let JumboState::Whole(trailer) | JumboState::WrongValue(trailer) = &state {
-            self.learn(trailer.commit, trailer.durable);
+            self.learn(trailer.commit, trailer.proof(), trailer.durable);
         }
         LargeItem { header, state, version, dead }
     }
@@ -499,9 +506,9 @@ impl<'a> Survey<'a> {
         };
         let bytes = u64::from(parts) * u64::from(self.store.segment_size());
         // One whose commit did not complete looks like this, too; recovery draws the same line.
-        let was_durable = header.opened + 1 < self.greatest
+        let was_durable = header.opened + 1 < self.proof
             && match commit {
-                Some(commit) => commit < self.greatest,
+                Some(commit) => commit < self.proof,
                 None => self.has_gone_on(&header),
             };
         if was_durable {
@@ -580,6 +587,7 @@ fn trailers_behind(
         if let Some(trailer) = Trailer::find(&image[at..], scanned.generation, seed) {
             let commit = trailer.trailer.commit;
             survey.greatest = survey.greatest.max(commit);
+            survey.proof = survey.proof.max(trailer.trailer.proof());
             found.push((commit, (at + TRAILER_BYTES) as u32));
         }
     }

@@ -9,6 +9,9 @@ use crate::address::{MAX_SEGMENT, SegmentNumber};
 pub const MIN_SEGMENT_SIZE: u32 = 8 << 10;
 /// Bytes of a tail place: a header block and a data block.
 pub const TAIL_BYTES: usize = 2 * BLOCK;
+/// Tail places of each stream: that of what is durable, that of a commit whose sync is under way, that of
+/// what was written last, and that which is being written.
+pub const TAIL_PLACES: usize = 4;
 /// Where the superblock's two copies lie.
 pub const SUPERBLOCKS: [u64; 2] = [0, BLOCK as u64];
 
@@ -74,10 +77,10 @@ impl Geometry {
         (META_HEADER + self.map_bytes()).next_multiple_of(BLOCK)
     }
 
-    /// Where a stream's tail place `which` (0 or 1) lies.
+    /// Where a stream's tail place `which` (below [`TAIL_PLACES`]) lies.
     pub fn tail_place(&self, stream: usize, which: usize) -> u64 {
-        assert!(stream < STREAMS && which < 2);
-        TAILS + ((stream * 2 + which) * TAIL_BYTES) as u64
+        assert!(stream < STREAMS && which < TAIL_PLACES);
+        TAILS + ((stream * TAIL_PLACES + which) * TAIL_BYTES) as u64
     }
 
     /// Where copy `which` (0 or 1) of a segment's meta lies. The two copies are neighbours, and so
@@ -149,7 +152,7 @@ mod tests {
             let geometry = Geometry::new(segment_size, 53).expect("geometry");
             let mut places: Vec<(u64, u64)> = SUPERBLOCKS.map(|at| (at, BLOCK as u64)).to_vec();
             for stream in 0..STREAMS {
-                for which in 0..2 {
+                for which in 0..TAIL_PLACES {
                     places.push((geometry.tail_place(stream, which), TAIL_BYTES as u64));
                 }
             }

@@ -213,7 +213,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
                 if let Some(found) = Trailer::find(bytes, self.scanned.generation, self.seed) {
                     let trailer = found.trailer;
                     let right = trailer.length as usize == at - start
-                        && trailer.commit > self.scanned.last_commit
+                        && follows(&trailer, self.scanned.last_commit)
                         && found.covers(&self.bytes[start..at]);
                     return right.then_some((trailer, at));
                 }
@@ -226,7 +226,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
     }
 
-    /// The first trailer at or behind `from` that belongs to a later commit than `commit`, whether
+    /// The first trailer at or behind `from` that may follow one of `commit`, whether
     /// what it covers is right or not, if that begins at or behind `from` too; and where it lies.
     fn next_trailer(&self, from: usize, commit: u64) -> Option<(Trailer, usize)> {
         let last = self.bytes.len().checked_sub(TRAILER_BYTES)?;
@@ -235,28 +235,32 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
                 Trailer::find(&self.bytes[at..], self.scanned.generation, self.seed)?.trailer;
             let begins = at.checked_sub(trailer.length as usize)?;
             let plausible =
-                trailer.commit > commit && begins >= from && begins.is_multiple_of(GRANULE);
+                follows(&trailer, commit) && begins >= from && begins.is_multiple_of(GRANULE);
             plausible.then_some((trailer, at))
         })
     }
 
-    /// Whether the commit that begins at `start` was durable: a commit is begun only after the one
-    /// before it has been synced, so a later one proves it.
+    /// Whether the commit that begins at `start` was durable: a commit is ended only after the one
+    /// before it has been synced, so the end of a later one proves it. `next` is the first trailer behind `start`.
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
+        let Some(&(first, at)) = next else { return start < self.known };
+        // What begins at `start` is the first trailer's commit, or it ends before that one and has lost its own
+        // trailer; then it may still be of the same commit if that has several in this segment.
+        let is_first = at - first.length as usize == start;
+        let newest = if is_first || first.continues { first.commit } else { first.commit - 1 };
         start < self.known
-            || next.is_some_and(|(trailer, end)| {
-                end - trailer.length as usize > start && !trailer.after_failure
-                    || self.is_followed(end + TRAILER_BYTES, trailer.commit)
-            })
+            || first.proof() > newest
+            || self.is_followed(at + TRAILER_BYTES, &first, newest)
     }
 
-    /// Whether a later commit than `commit` follows that proves that it was durable.
-    fn is_followed(&self, mut from: usize, mut commit: u64) -> bool {
-        while let Some((trailer, end)) = self.next_trailer(from, commit) {
-            if !trailer.after_failure {
+    /// Whether something behind the trailer `last`, which ends at `from`, proves that `commit` was durable.
+    fn is_followed(&self, mut from: usize, last: &Trailer, commit: u64) -> bool {
+        let mut last = *last;
+        while let Some((trailer, at)) = self.next_trailer(from, last.commit) {
+            if trailer.proof() > commit {
                 return true;
             }
-            (from, commit) = (end + TRAILER_BYTES, trailer.commit);
+            (from, last) = (at + TRAILER_BYTES, trailer);
         }
         false
     }
@@ -327,4 +331,9 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
         self.scanned.newer += u32::from(record.kind() == Kind::Newer);
     }
+}
+
+/// Whether a trailer may follow one of `commit`, the last one in its segment.
+fn follows(trailer: &Trailer, commit: u64) -> bool {
+    trailer.commit > commit || trailer.continues && trailer.commit == commit
 }

@@ -19,6 +19,8 @@ const HEADER_SUBTYPE: u8 = 1;
 const TRAILER_SUBTYPE: u8 = 2;
 const SEALED: u8 = 1;
 const AFTER_FAILURE: u8 = 2;
+const EARLY: u8 = 4;
+const CONTINUES: u8 = 8;
 const SUBTYPE: usize = HEADER;
 const CHECKSUM: usize = 56;
 
@@ -184,6 +186,11 @@ pub struct Trailer {
     pub sealed: bool,
     /// The commit before it failed, so its number proves nothing about those before.
     pub after_failure: bool,
+    /// It was written ahead of the end of its commit, perhaps before the commit before it was durable: its
+    /// number proves nothing about that one.
+    pub early: bool,
+    /// The trailer before it in this segment is an early one of the same commit.
+    pub continues: bool,
 }
 
 /// A trailer that is itself intact; whether what it covers is, [`Found::covers`] says.
@@ -198,7 +205,7 @@ pub struct Found {
 impl Trailer {
     /// Its number, if that proves that everything of the commits before it was durable; else 0.
     pub fn proof(&self) -> u64 {
-        if self.after_failure { 0 } else { self.commit }
+        if self.after_failure || self.early { 0 } else { self.commit }
     }
 }
 
@@ -223,9 +230,14 @@ impl Trailer {
             put(&mut bytes, at, end.segment.to_le_bytes());
             put(&mut bytes, at + 4, end.offset.to_le_bytes());
         }
-        let sealed = if self.sealed { SEALED } else { 0 };
-        let flags = u64::from(sealed | if self.after_failure { AFTER_FAILURE } else { 0 });
-        put(&mut bytes, 48, (self.seq_limit & MAX_SEQ | flags << 48).to_le_bytes());
+        let flags = [
+            (self.sealed, SEALED),
+            (self.after_failure, AFTER_FAILURE),
+            (self.early, EARLY),
+            (self.continues, CONTINUES),
+        ];
+        let flags = flags.iter().filter(|(is, _)| *is).fold(0, |all, (_, flag)| all | flag);
+        put(&mut bytes, 48, (self.seq_limit & MAX_SEQ | u64::from(flags) << 48).to_le_bytes());
         finish(&mut bytes, checksum64(covered, seed.get()), seed);
         bytes
     }
@@ -251,6 +263,8 @@ impl Trailer {
             seq_limit: u64::from_le_bytes([l0, l1, l2, l3, l4, l5, 0, 0]),
             sealed: flags & SEALED != 0,
             after_failure: flags & AFTER_FAILURE != 0,
+            early: flags & EARLY != 0,
+            continues: flags & CONTINUES != 0,
         };
         Some(Found { trailer, bytes: *bytes, seed })
     }

@@ -75,7 +75,7 @@ impl Tail {
     /// Lays its data over the image of its segment as read from the segment's place. False, and
     /// nothing changed, if it belongs to another use of the segment than the image.
     ///
-    /// Both places of a stream are laid over, in any order: within a generation bytes never change.
+    /// All places of a stream are laid over, in any order: within a generation bytes never change.
     pub fn lay_over(&self, data: &[u8], identity: &Identity, image: &mut [u8]) -> bool {
         let here = Header::decode(image, identity, self.segment).ok();
         let belongs = match here {

@@ -170,6 +170,9 @@ impl DurableWorld {
     }
 
     fn quiet_step(&mut self) -> Check {
+        if !self.is_sync() && self.early.one_in(8) {
+            self.survive(DurableWorld::write_early)?;
+        }
         self.survive(|world| match world.random.below(40) {
             0 => world.take_off(),
             1..=4 => world.land(),

@@ -1,7 +1,8 @@
 //! The model of a store: of each key all its states, in the order in which they were written.
 //!
 //! Some prefix of a history is known to be durable, because a writer was answered or a reader was.
-//! After a crash a key is in its last known state or in a later one; after a commit in the last.
+//! After a crash a key is in its last known state or in a later one; after a commit in the last. What was written
+//! and is not durable survives the end of the process, not of the power.
 
 use larder_engine::{CommitPoint, CommitState, Item as Found};
 use std::collections::hash_map::DefaultHasher;
@@ -68,13 +69,15 @@ struct State {
     /// It was evicted, which is durable only later: a crash may bring it back.
     evicted: Option<Item>,
     commit: Commit,
+    /// It was written early.
+    written: bool,
     /// Everything was flushed. If the commit fails it stays so, and the next one is to make it durable.
     flushed: bool,
 }
 
 impl State {
     fn gone(commit: Commit) -> Self {
-        State { item: None, evicted: None, commit, flushed: false }
+        State { item: None, evicted: None, commit, written: false, flushed: false }
     }
 
     fn live(&self, now: u32) -> Option<&Item> {
@@ -139,7 +142,7 @@ impl Histories {
             self.written.entry(key.to_vec()).or_default().insert(item.digest());
         }
         let history = self.of.entry(key.to_vec()).or_insert_with(|| vec![State::gone(None)]);
-        history.push(State { item, evicted: None, commit, flushed: false });
+        history.push(State { item, ..State::gone(commit) });
     }
 
     /// Somebody was told that there is no item, or will be with `commit`; `None`: now. What was
@@ -185,6 +188,31 @@ impl Histories {
             history.drain(..history.len().saturating_sub(1));
             history.iter_mut().for_each(|state| state.commit = None);
         }
+    }
+
+    /// What a lane was given so far was written early. A flush goes with the next commit.
+    pub(super) fn written(&mut self, lane: usize) {
+        let all = self.of.values_mut().flatten();
+        for past in all.filter(|past| past.commit.is_some_and(|it| it.lane as usize == lane)) {
+            past.written = !past.flushed;
+        }
+    }
+
+    /// A device has failed: nobody knows what it still has of that.
+    pub(super) fn forget_written(&mut self) {
+        self.of.values_mut().flatten().for_each(|past| past.written = false);
+    }
+
+    /// The process ends: what was written is there. The answer is of how many keys that matters.
+    pub(super) fn keep_written(&mut self) -> u64 {
+        let mut keys = 0;
+        for history in self.of.values_mut() {
+            if let Some(last) = history.iter().rposition(|past| past.written) {
+                keys += u64::from(last > 0);
+                history.drain(..last);
+            }
+        }
+        keys
     }
 
     /// The devices of all lanes work but of those that `fails` names: what the others failed to take is not
@@ -262,7 +290,7 @@ impl Histories {
             // Nobody is left who knows which cas ids it had.
             self.greatest_cas.remove(key);
         }
-        *history = vec![State { item: found, evicted, commit: None, flushed: false }];
+        *history = vec![State { item: found, evicted, ..State::gone(None) }];
         Ok(())
     }
 

@@ -116,6 +116,11 @@ impl Machine {
         self.devices().map(|device| device.failed_reads()).sum()
     }
 
+    /// How many writes and syncs of all devices have failed.
+    pub(super) fn failed_changes(&self) -> u64 {
+        self.devices().map(|device| device.failed_changes()).sum()
+    }
+
     /// What an engine is opened with.
     pub(super) fn given(&self) -> Vec<StoreDevice> {
         let dynamic =

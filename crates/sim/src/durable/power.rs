@@ -65,9 +65,54 @@ impl DurableWorld {
         let committer = thread::spawn(move || engine.commit_lane(lane));
         while !committer.is_finished() && !device.wait_until_held(Duration::from_micros(100)) {}
         let waits = !committer.is_finished();
-        self.flight = Some(Flight { lane, device, committer });
+        self.flight = Some(Flight { lane, device, committer, writes });
         // It had nothing to write, or failed before it came to where it should wait.
         if waits { Ok(()) } else { self.land() }
+    }
+
+    /// Early writes of some lanes, beside a sync that is under way perhaps.
+    pub(super) fn write_early(&mut self) -> Check {
+        self.note_failures();
+        for lane in 0..self.engine.lanes().len() {
+            // In the middle of the writes of a commit it would wait.
+            let waits =
+                self.flight.as_ref().is_some_and(|flight| flight.lane == lane && flight.writes);
+            if !waits && !self.early.one_in(3) && self.engine.write_early(lane) {
+                self.seen.early += 1;
+                self.model.written(lane);
+            }
+        }
+        Ok(())
+    }
+
+    /// What early writes are for, and what makes them difficult: ends after some, in the middle of a slow sync too, and syncs
+    /// beside those of commits that fail.
+    pub(super) fn try_early_writes(&mut self) -> Check {
+        let slow = self.flight.as_ref().is_some_and(|flight| !flight.writes);
+        if self.early.one_in(if slow { 3 } else { 8 }) {
+            self.write_early()?;
+        }
+        if self.early.one_in(if slow { 16 } else { 150 }) {
+            return if self.early.one_in(2) { self.kill() } else { self.crash() };
+        }
+        if self.several && self.flight.is_none() && self.early.one_in(64) {
+            self.write_early()?;
+            for device in self.machine.devices() {
+                let next = device.counts().syncs + 1;
+                device.plan(Fault::once(Operation::Sync, next, DeviceFailure::Io));
+            }
+            self.move_some()?;
+        }
+        Ok(())
+    }
+
+    /// Nobody knows what a device that has failed still has of what was not durable.
+    pub(super) fn note_failures(&mut self) {
+        let failed = self.machine.failed_changes();
+        if failed != self.failed_changes {
+            self.failed_changes = failed;
+            self.model.forget_written();
+        }
     }
 
     /// Ends the commit that waits, if one does.
@@ -104,6 +149,13 @@ impl DurableWorld {
 
     /// The process dies; everything that it wrote is there.
     pub(super) fn kill(&mut self) -> Check {
+        self.note_failures();
+        if self.machine.is_stopped() && self.machine.has_tiers() {
+            // Of two devices one stopped first. To the other that was a failure, and it may have taken what was
+            // written after it.
+            self.model.forget_written();
+        }
+        self.keeps_written = true;
         self.restart(self.machine.image(), false)
     }
 
@@ -124,6 +176,9 @@ impl DurableWorld {
         self.restarts += 1;
         let mut same = !self.several || self.change_hardware(&mut machine)?;
         same &= !machine.has_tiers() || self.change_tiers(&mut machine)?;
+        if std::mem::take(&mut self.keeps_written) {
+            self.seen.kept += self.model.keep_written();
+        }
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
         let least = 8 * machine.parts().len() as u64;

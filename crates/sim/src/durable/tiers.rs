@@ -19,6 +19,10 @@ pub struct Seen {
     pub interrupted: u64,
     /// Devices that grew while they were used.
     pub grown: u64,
+    /// Early writes.
+    pub early: u64,
+    /// Keys whose last change before the process ended only an early write had kept.
+    pub kept: u64,
 }
 
 impl AddAssign for Seen {
@@ -26,6 +30,8 @@ impl AddAssign for Seen {
         self.moved += other.moved;
         self.interrupted += other.interrupted;
         self.grown += other.grown;
+        self.early += other.early;
+        self.kept += other.kept;
     }
 }
 
@@ -179,6 +185,7 @@ impl DurableWorld {
             return Err(format!("a start that nothing interrupted: {error}"));
         }
         *machine = machine.crash(|| self.random.bits());
+        self.keeps_written = false;
         Ok(())
     }
 }

@@ -69,11 +69,7 @@ impl<'a> Worker<'a> {
     /// Looks at everything that there is after a start, and then works until the machine stops.
     pub(super) fn run(&mut self) -> Check {
         for at in 0..KEYS as usize {
-            let found = match self.get(at)? {
-                Done::Answer(found, _) => found,
-                Done::Refused => return Err("a read was refused after a restart".into()),
-                Done::Stopped => return Ok(()),
-            };
+            let Some(found) = self.find(at)? else { return Ok(()) };
             let (now, evicts) = (self.now, self.shared.evicts);
             let checked = self.keys.histories[at].restarted(found, now, evicts);
             checked.map_err(|what| format!("key {at} of {}: {what}", self.keys.worker))?;
@@ -91,6 +87,22 @@ impl<'a> Worker<'a> {
         self.settle();
         self.session.sleep();
         Ok(())
+    }
+
+    /// What the key holds after a start; `None` if the machine stops first.
+    fn find(&mut self, at: usize) -> Check<Option<State>> {
+        for _ in 0..LOOKS {
+            match self.get(at)? {
+                Done::Answer(found, _) => return Ok(Some(found)),
+                Done::Refused => self.refused("read")?,
+                Done::Stopped => return Ok(None),
+            }
+            if self.shared.stops() {
+                return Ok(None);
+            }
+            self.wait();
+        }
+        Err("a read is refused for ever".into())
     }
 
     fn tick(&mut self) {

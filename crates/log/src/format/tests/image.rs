@@ -72,6 +72,10 @@ pub(super) struct Image {
     pub(super) records: Vec<Written>,
     /// A commit before the next one failed.
     pub(super) after_failure: bool,
+    /// The next parts of commits are written early.
+    pub(super) early: bool,
+    /// The commit of which the last part was early.
+    open: Option<u64>,
     filled: usize,
 }
 
@@ -91,6 +95,8 @@ impl Image {
             commits: Vec::new(),
             records: Vec::new(),
             after_failure: false,
+            early: false,
+            open: None,
             filled: 64,
         }
     }
@@ -147,11 +153,14 @@ impl Image {
             seq_limit: number * 1000,
             sealed,
             after_failure: self.after_failure,
+            early: self.early,
+            continues: self.open == Some(number),
         };
         let bytes = trailer.encode(&self.bytes[begin..self.filled], self.seed());
         self.bytes[self.filled..self.filled + TRAILER_BYTES].copy_from_slice(&bytes);
         self.filled += TRAILER_BYTES;
         self.commits.push(Commit { number, begin, end: self.filled });
+        self.open = self.early.then_some(number);
     }
 
     /// Behind the last trailer.

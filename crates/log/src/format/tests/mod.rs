@@ -300,6 +300,8 @@ fn jumbo_image(value: &[u8]) -> (Vec<u8>, std::ops::Range<usize>) {
         seq_limit: 100,
         sealed: true,
         after_failure: false,
+        early: false,
+        continues: false,
     };
     let trailer = trailer.encode(&image[..value_at], seed);
     image[trailer_at..].copy_from_slice(&trailer);
@@ -432,6 +434,8 @@ proptest! {
         let trailer = Trailer {
             generation, length: born, commit: opened, durable, seq_limit: sizes.3, sealed: sizes.2,
             after_failure: born.is_multiple_of(2),
+            early: false,
+            continues: false,
         };
         let bytes = trailer.encode(&covered, seed);
         let found = Trailer::find(&bytes, generation, seed).expect("a trailer");

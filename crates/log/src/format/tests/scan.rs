@@ -194,6 +194,61 @@ fn a_commit_after_a_failed_one_proves_nothing_about_it() {
 }
 
 #[test]
+fn an_early_part_of_a_commit_proves_nothing_about_the_one_before() {
+    for early in [false, true] {
+        let mut image = example();
+        image.early = early;
+        image.append(&item(20, b"written", b"early"));
+        image.commit(9, false);
+        let torn = image.commits[2].begin;
+        image.bytes[torn + 20] ^= 1;
+        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+        let scanned = scanned.expect("a segment");
+        let outcome = (scanned.damage.commits, scanned.last_commit, scanned.proof);
+        assert_eq!(outcome, if early { (0, 6, 6) } else { (1, 9, 9) });
+        assert_eq!(found == image.records_before(torn), early);
+    }
+}
+
+/// A commit in three parts, of which the middle one is not whole, with or without its trailer.
+#[test]
+fn parts_of_a_commit_are_torn_until_a_later_commit_is_seen() {
+    for trailer_too in [false, true] {
+        let mut image = example();
+        for (part, early) in [(20, true), (21, true), (22, false)] {
+            image.early = early;
+            image.append(&item(part, b"part", b"of a commit"));
+            image.commit(9, false);
+        }
+        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+        let scanned = scanned.expect("a segment");
+        assert_eq!(found, image.records);
+        assert_eq!((scanned.last_commit, scanned.proof), (9, 9));
+        let middle = &image.commits[4];
+        let (begin, end) = (middle.begin, middle.end);
+        image.bytes[begin + 20] ^= 1;
+        if trailer_too {
+            image.bytes[end - 64..end].fill(0);
+        }
+        // A later early part says nothing either.
+        image.early = true;
+        image.append(&item(23, b"part", b"of the next one"));
+        image.commit(10, false);
+        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+        let scanned = scanned.expect("a segment");
+        assert_eq!(found, image.records_before(begin));
+        assert_eq!((scanned.damage.commits, scanned.end as usize), (0, begin));
+        image.early = false;
+        image.append(&item(24, b"end", b"of the next one"));
+        image.commit(10, false);
+        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
+        let scanned = scanned.expect("a segment");
+        assert_eq!((scanned.damage.commits, found.len()), (1, image.records.len() - 1));
+        assert_eq!((scanned.last_commit, scanned.proof), (10, 10));
+    }
+}
+
+#[test]
 fn a_lost_trailer_is_damage_once_a_later_commit_is_seen() {
     let mut image = example();
     let trailer = image.commits[1].end - 64;

@@ -1,0 +1,76 @@
+//! What the end of the process alone takes back in async mode, when syncs are rare: some milliseconds. Against
+//! the real binary, killed.
+
+mod harness;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use harness::{Folder, Server, connect};
+
+/// Longer than the test takes: no commit comes to help.
+const FLAGS: [&str; 4] = ["--durability", "async", "--sync-interval", "60s"];
+/// For how long each server is written to.
+const LIFE: Duration = Duration::from_millis(300);
+/// What is promised, in milliseconds. A machine that is busy with other tests may now and then let the
+/// server's thread wait longer: so it holds for most of the kills.
+const PROMISE: u128 = 10;
+const KILLS: usize = 7;
+
+/// Writes for a while, kills the server, and says how many milliseconds before its end the first write was
+/// acknowledged that is gone; 0: none is.
+fn lost(store: &Path, round: usize) -> u128 {
+    let server = Server::start(store, &FLAGS);
+    let mut client = connect(&server.address);
+    client.set_nodelay(true).expect("a socket option");
+    let mut acknowledged = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < LIFE {
+        let number = acknowledged.len();
+        // Keys of their own, and one that is overwritten all the time: what is newer must win.
+        let set = format!(
+            "set r{round}-{number} 0 0 100\r\n{number:0100}\r\nset last{round} 0 0 8\r\n{number:08}\r\n"
+        );
+        client.write_all(set.as_bytes()).expect("it reads");
+        let mut reply = [0; 16];
+        client.read_exact(&mut reply).expect("it answers");
+        assert_eq!(&reply, b"STORED\r\nSTORED\r\n");
+        acknowledged.push(Instant::now());
+    }
+    let end = Instant::now();
+    server.kill();
+    let server = Server::start(store, &FLAGS);
+    let mut client = BufReader::new(connect(&server.address));
+    let mut has = |key: &str| {
+        client.get_mut().write_all(format!("mg {key} v\r\n").as_bytes()).expect("it reads");
+        let mut line = String::new();
+        client.read_line(&mut line).expect("it answers");
+        let mut value = String::new();
+        if line.starts_with("VA") {
+            client.read_line(&mut value).expect("it answers");
+        }
+        value.trim_end().parse::<usize>().ok()
+    };
+    let kept = (0..acknowledged.len())
+        .find(|number| has(&format!("r{round}-{number}")).is_none())
+        .unwrap_or(acknowledged.len());
+    assert!((kept..acknowledged.len()).all(|number| has(&format!("r{round}-{number}")).is_none()));
+    let last = has(&format!("last{round}")).map_or(0, |last| last + 1);
+    assert!(
+        last == kept || last + 1 == kept,
+        "{last} of the key that is overwritten, {kept} of the others"
+    );
+    server.kill();
+    acknowledged.get(kept).map_or(0, |first| (end - *first).as_millis() + 1)
+}
+
+#[test]
+fn the_end_of_the_process_takes_back_some_milliseconds() {
+    let folder = Folder::new("killed");
+    let store = folder.0.join("store");
+    let mut lost: Vec<u128> = (0..KILLS).map(|round| lost(&store, round)).collect();
+    lost.sort_unstable();
+    println!("milliseconds of acknowledged writes that a kill took back: {lost:?}");
+    assert!(lost[KILLS / 2] <= PROMISE, "{lost:?} ms");
+}
