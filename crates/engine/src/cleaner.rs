@@ -215,13 +215,18 @@ impl Cleaner {
         let short = self.must_free(lane);
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
-        let full = short && stuck && !coming || index_full && refuses;
+        let starved = short && stuck && !coming;
+        // That the index may lead to no more items concerns new ones only.
+        let full = starved || index_full && refuses;
         if full {
             lane.found_nothing.store(number, Ordering::Release);
+        }
+        if starved {
             self.ends.note_stuck();
         }
-        lane.set_full(full.then(|| hopeless(lane)));
-        lane.frames_full.store(full && must_free_frames(lane), Ordering::Relaxed);
+        let claim = if starved { hopeless(lane) } else { Claim::Write };
+        lane.set_full(full.then_some(claim));
+        lane.frames_full.store(starved && must_free_frames(lane), Ordering::Relaxed);
         lane.log.shrink();
         let pending = coming || cooled || last == Step::Later;
         let waiting = lane.waiting();

@@ -151,6 +151,12 @@ impl Budget {
 
     /// Bytes that are not there for items: those that connections use, or that are kept for them.
     fn beside_items(&self) -> u64 {
+        // One large value alone may be pinned beyond what is kept.
+        self.kept_from_items().max(self.buffers_here())
+    }
+
+    /// Bytes that items must give up. Where they cannot, they never had what connections may use.
+    fn kept_from_items(&self) -> u64 {
         match self.keeps_all {
             true => self.limit() - Self::most_lasting(self.limit()),
             false => self.buffers_here(),
@@ -281,7 +287,7 @@ impl Budget {
 
     /// How far the budget is over its limit, counting what somebody waits for.
     pub fn excess(&self) -> u64 {
-        let taken = self.used.load(Relaxed) + self.beside_items() + self.wanted();
+        let taken = self.used.load(Relaxed) + self.kept_from_items() + self.wanted();
         taken.saturating_sub(self.limit())
     }
 }
@@ -344,6 +350,8 @@ mod tests {
         assert_eq!((budget.excess(), budget.room(), budget.used()), (0, 0, 8100));
         budget.set_limit(16_000);
         assert_eq!((budget.room(), budget.buffers_limit()), (7000, 1000));
+        budget.charge_pinned(8000);
+        assert!(!budget.try_charge(1), "a large value is pinned");
     }
 
     #[test]
