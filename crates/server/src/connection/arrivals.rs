@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// A value is long that takes more than one byte of that share in so many.
 const LONG_SHARE: u64 = 4;
+/// No value of up to so many bytes is long: those of the usual largest size share places, however little memory
+/// there is.
+const USUAL: u64 = 1 << 20;
 /// How long the client of a value that has a place may send nothing while others wait.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long a value may keep its place, while others wait, if this server has not looked at it, or has no
@@ -251,7 +254,7 @@ impl Arrivals {
         };
         let place = Arc::new(Place { len, waker: waker.clone(), state: Mutex::new(state) });
         let share = self.share();
-        self.change(|[usual, long]| match len as u64 > share / LONG_SHARE {
+        self.change(|[usual, long]| match len as u64 > (share / LONG_SHARE).max(USUAL) {
             false => usual.enter(Arc::clone(&place), share),
             true => long.enter(Arc::clone(&place), 0),
         });
