@@ -60,7 +60,7 @@ enum Before {
     Durable,
     /// It has failed.
     Failed,
-    /// Nothing: they are early, and its sync may be under way.
+    /// Nothing: they are early, and its sync is under way.
     Unknown,
 }
 

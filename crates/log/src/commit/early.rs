@@ -2,8 +2,8 @@
 //! sync. So the end of the process alone loses little, however rare or slow syncs are.
 //!
 //! Invariants: an early write settles nothing. Marks, frames, places and changes wait for the commit, whose sync
-//! covers everything that was written early for it. The trailers of early writes prove nothing, for the
-//! sync of the commit before may still be under way. An early write that fails is repeated by the commit.
+//! covers everything that was written early for it. Trailers that are written early while the sync of the commit
+//! before is under way prove nothing. An early write that fails is repeated by the commit.
 
 use super::{Before, Closed, Committer, Part, STREAMS, Written};
 use crate::address::SegmentNumber;
@@ -62,7 +62,7 @@ impl Log {
             early.failed = true;
             return Ok(None);
         }
-        let Closed { parts, jumbos, number, .. } = self.close_early(committer);
+        let (Closed { parts, jumbos, number, .. }, before) = self.close_early(committer);
         if parts.is_empty() && jumbos.is_empty() {
             return Ok(Some(false));
         }
@@ -75,7 +75,7 @@ impl Log {
         committer.early.unwritten.clear();
         for jumbo in jumbos {
             let mut written = Written::default();
-            self.write_jumbo(store, &mut written, number, jumbo, Before::Unknown)?;
+            self.write_jumbo(store, &mut written, number, jumbo, before)?;
             committer.early.jumbos.push(jumbo);
             committer.early.metas.append(&mut written.into_metas());
         }
@@ -83,13 +83,17 @@ impl Log {
         Ok(Some(true))
     }
 
-    /// Closes what the open commit covers so far, with trailers that prove nothing.
-    fn close_early(&self, committer: &mut Committer) -> Closed {
+    /// Closes what the open commit covers so far, with trailers that prove nothing while the commit before is
+    /// not durable.
+    fn close_early(&self, committer: &mut Committer) -> (Closed, Before) {
         let store = self.durable_log();
         let mut parts = Vec::new();
         // As when a commit is closed, so that no segment is overlooked that is opened meanwhile.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let number = store.open_commit();
+        // If the one before had failed, nothing would be written early.
+        let is_settled = store.settled_commit() + 1 == number;
+        let before = if is_settled { Before::Durable } else { Before::Unknown };
         let mut jumbos = lock(&store.new_jumbos).clone();
         jumbos.retain(|jumbo| !committer.early.jumbos.contains(jumbo));
         for stream in STREAMS {
@@ -110,13 +114,13 @@ impl Log {
             self.epochs.wait_for_appends();
         }
         for part in &parts {
-            self.write_trailer(store, number, part, Before::Unknown);
+            self.write_trailer(store, number, part, before);
             committer.early.parts.insert(part.segment, *part);
             if Rule::EarlySettlesNothing.is_broken() {
                 self.settle_part(store, number, part.segment, part.to);
             }
         }
-        Closed { number, parts, jumbos, early: Early::default() }
+        (Closed { number, parts, jumbos, early: Early::default() }, before)
     }
 
     /// Makes one part of all that is not durable before `last`, which ends there: trailers within disappear. A
