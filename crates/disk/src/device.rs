@@ -82,6 +82,16 @@ pub trait Device: Send + Sync + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Takes back a growth: makes it `size` bytes, as many as it had. Nobody has used the bytes behind that.
+    /// After a [`sync`](Device::sync) that failed, a growth may be lost although [`size`](Device::size) tells
+    /// nothing of it; taken back and made again, it is durable with the next sync.
+    ///
+    /// # Errors
+    /// It may be as large as it was: ask again before it grows. Or it had fewer bytes ([`io::ErrorKind::InvalidInput`]).
+    fn shrink(&self, _size: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// A queue for reads that go on while their thread does other things. Each that ends makes
     /// `event`, an eventfd, readable.
     ///

@@ -18,6 +18,8 @@ use crate::device::check_range;
 use crate::{Device, OpenError, ReadBuffer, ReadQueue};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::iter;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{self, Path, PathBuf};
@@ -37,6 +39,9 @@ pub(crate) const MIN_SIZE: u64 = 1 << 20;
 
 /// Sizes are multiples of this, bytes.
 const GRAIN: u64 = 4096;
+
+/// Bytes that one call allocates: it keeps every write to the file waiting until it returns.
+const ALLOCATION_STEP: u64 = 256 << 20;
 
 /// How many bytes of an existing file `open_checked` shows to the check.
 const HEAD: usize = 8192;
@@ -121,6 +126,19 @@ impl FileDevice {
         Ok(())
     }
 
+    fn shrink_to(&self, size: u64) -> io::Result<()> {
+        if size > self.size() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.size.store(size, Ordering::Release);
+        if self.place.is_block_device {
+            return Ok(());
+        }
+        let shrunk = self.file.set_len(size);
+        self.grew.store(true, Ordering::Release);
+        shrunk
+    }
+
     /// Whether the file lies in memory, and goes with the machine's next restart.
     pub fn is_in_memory(&self) -> bool {
         kernel::is_in_memory(&self.file)
@@ -172,6 +190,10 @@ impl Device for FileDevice {
     /// A file gets the space at once; a block device must have it already.
     fn grow(&self, size: u64) -> io::Result<()> {
         self.grow_to(size).map_err(io::Error::other)
+    }
+
+    fn shrink(&self, size: u64) -> io::Result<()> {
+        self.shrink_to(size)
     }
 
     fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
@@ -397,7 +419,9 @@ impl Place {
         {
             return Err(no_space(free));
         }
-        let result = match kernel::allocate(file, length, size) {
+        let allocated =
+            steps(length, size).try_for_each(|step| kernel::allocate(file, step.start, step.end));
+        let result = match allocated {
             Err(error) if kernel::cannot_allocate(&error) => file.set_len(size),
             result => result,
         };
@@ -410,6 +434,14 @@ impl Place {
             }
         })
     }
+}
+
+/// The parts in which the bytes from `length` to `size` are allocated.
+fn steps(length: u64, size: u64) -> impl Iterator<Item = Range<u64>> {
+    let starts = iter::successors(Some(length), |start| start.checked_add(ALLOCATION_STEP));
+    starts
+        .take_while(move |&start| start < size)
+        .map(move |start| start..start.saturating_add(ALLOCATION_STEP).min(size))
 }
 
 /// What is wished, within what may be taken of what is free; `None` if that is too little.

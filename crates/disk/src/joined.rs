@@ -51,6 +51,12 @@ impl Part {
         grown
     }
 
+    fn shrink(&self, size: u64) -> io::Result<()> {
+        let shrunk = self.device.shrink(size);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        shrunk
+    }
+
     fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
         let written = self.device.prepare(offset, length);
         self.changes.fetch_add(1, Ordering::AcqRel);
@@ -95,6 +101,13 @@ impl Joined {
     pub fn new(first: Arc<dyn Device>, border: u64, second: Arc<dyn Device>, start: u64) -> Joined {
         assert!(border <= first.size() && start <= second.size(), "parts are inside of devices");
         Joined { parts: [Part::new(first, 0), Part::new(second, start)], border }
+    }
+
+    /// The size of the second part's device when this one has `size` bytes.
+    fn second_size(&self, size: u64) -> io::Result<u64> {
+        let behind = size.checked_sub(self.border);
+        let size = behind.and_then(|behind| behind.checked_add(self.parts[1].start));
+        size.ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
     /// Where the parts of a range lie: on one device, or on both.
@@ -149,9 +162,12 @@ impl Device for Joined {
 
     /// Its second part grows.
     fn grow(&self, size: u64) -> io::Result<()> {
-        let [_, second] = &self.parts;
-        let size = size.checked_sub(self.border).and_then(|size| size.checked_add(second.start));
-        second.grow(size.ok_or(io::ErrorKind::InvalidInput)?)
+        self.parts[1].grow(self.second_size(size)?)
+    }
+
+    /// Its second part shrinks.
+    fn shrink(&self, size: u64) -> io::Result<()> {
+        self.parts[1].shrink(self.second_size(size)?)
     }
 
     /// Reads of its queue must lie on one of the devices.

@@ -29,7 +29,7 @@ use std::time::Duration;
 /// A simulated device. Use it as `Arc<SimDevice>`: one end drives the store as `Arc<dyn Device>`,
 /// the other plans faults and takes images.
 pub struct SimDevice {
-    /// Raised under the lock of `state`.
+    /// Changed under the lock of `state`.
     size: AtomicU64,
     state: Mutex<State>,
     /// Notified when calls are held, and when they are let go.
@@ -357,6 +357,27 @@ impl Device for SimDevice {
         }
         match verdict {
             Verdict::Proceed => Ok(()),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Stop => {
+                self.let_go(state);
+                Err(Stopped::error())
+            }
+        }
+    }
+
+    /// Counts as a write. One that fails, or in which the machine stops, has changed nothing.
+    fn shrink(&self, size: u64) -> io::Result<()> {
+        let mut guard = self.enter(self.state(), Operation::Write);
+        let state = &mut *guard;
+        if size > state.cache.size() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        match state.judge(Operation::Write)? {
+            Verdict::Proceed => {
+                state.cache.shorten(size);
+                self.size.store(state.cache.size(), Ordering::Release);
+                Ok(())
+            }
             Verdict::Fail(error) => Err(error),
             Verdict::Stop => {
                 self.let_go(state);

@@ -126,6 +126,31 @@ fn a_file_grows_while_it_is_used() {
 }
 
 #[test]
+fn space_is_allocated_in_steps() {
+    let size = 2 * ALLOCATION_STEP;
+    let found: Vec<_> = steps(SIZE, size).collect();
+    let second = SIZE + ALLOCATION_STEP;
+    assert_eq!(found, [SIZE..second, second..size]);
+    assert_eq!(steps(size, size).count(), 0);
+    assert_eq!(steps(u64::MAX - 4096, u64::MAX).count(), 1);
+}
+
+#[test]
+fn a_growth_is_taken_back_and_made_again() {
+    let folder = Folder::new("grow-back");
+    let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
+    device.grow(SIZE * 2).expect("grows");
+    device.shrink(SIZE).expect("shrinks");
+    assert_eq!((device.size(), length(device.path())), (SIZE, SIZE));
+    assert!(device.write_at(SIZE, &[1; 4096]).is_err());
+    assert!(device.shrink(SIZE * 2).is_err(), "it does not grow so");
+    device.grow(SIZE * 2).expect("grows");
+    device.write_at(SIZE * 2 - 4096, &[2; 4096]).expect("write to the new part");
+    device.sync().expect("sync");
+    assert_eq!((device.size(), length(device.path())), (SIZE * 2, SIZE * 2));
+}
+
+#[test]
 fn a_file_that_cannot_grow_stays_as_it_is() {
     let folder = Folder::new("grow-refused");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");

@@ -77,13 +77,16 @@ pub(super) struct Cache {
     next_write: u64,
     /// Growths that no sync has covered: their number among the writes, and the size before.
     growths: Vec<(u64, u64)>,
+    /// A failed sync has lost a growth: the medium ends here although reads see more.
+    lost: Option<u64>,
 }
 
 impl Cache {
     /// `medium` with nothing un-synced.
     pub(super) fn new(medium: Image) -> Cache {
         let visible = medium.clone();
-        Cache { visible, medium, pending: BTreeMap::new(), next_write: 0, growths: Vec::new() }
+        let (pending, growths) = (BTreeMap::new(), Vec::new());
+        Cache { visible, medium, pending, next_write: 0, growths, lost: None }
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -95,6 +98,16 @@ impl Cache {
         self.growths.push((self.next_write, self.size()));
         self.next_write += 1;
         self.grow(size);
+    }
+
+    /// Takes back what was added at the end behind `size`, rounded up to whole pages.
+    pub(super) fn shorten(&mut self, size: u64) {
+        let size = size.next_multiple_of(PAGE as u64);
+        self.medium.truncate(size);
+        self.visible.truncate(size);
+        drop(self.pending.split_off(&(size / PAGE as u64)));
+        self.growths.retain(|&(_, before)| before < size);
+        self.lost = self.lost.filter(|&lost| lost < size);
     }
 
     /// Adds zeros at the end.
@@ -154,15 +167,27 @@ impl Cache {
         self.settle(covered, || Settled::Written);
     }
 
-    /// A sync that fails: of every sector it would have covered, the content reached the medium, or
+    /// A sync that fails: of every sector and growth it would have covered, the content reached the medium, or
     /// was dropped and will never reach it, or still waits for a later sync.
     pub(super) fn fail_sync(&mut self, covered: u64, random: &mut Random) {
         let all = random.below(4);
-        self.settle(covered, || match if all < 3 { all } else { random.below(3) } {
+        let mut how = || match if all < 3 { all } else { random.below(3) } {
             0 => Settled::Written,
             1 => Settled::Dropped,
             _ => Settled::Waiting,
+        };
+        let lost = &mut self.lost;
+        self.growths.retain(|&(number, before)| {
+            if number >= covered {
+                return true;
+            }
+            let how = how();
+            if matches!(how, Settled::Dropped) {
+                *lost = Some(lost.map_or(before, |lost| lost.min(before)));
+            }
+            matches!(how, Settled::Waiting)
         });
+        self.settle(covered, how);
     }
 
     fn settle(&mut self, covered: u64, mut how: impl FnMut() -> Settled) {
@@ -230,6 +255,9 @@ impl Cache {
             && random.chance(50)
         {
             medium.truncate(before);
+        }
+        if let Some(lost) = self.lost {
+            medium.truncate(lost);
         }
         medium
     }

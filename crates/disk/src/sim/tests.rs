@@ -155,3 +155,23 @@ fn a_growth_that_no_sync_covers_may_be_lost_in_a_power_loss() {
     assert!(device.grow(3 << 20).is_err());
     assert!(device.is_stopped());
 }
+
+#[test]
+fn a_growth_that_a_failed_sync_lost_is_lost_until_it_is_made_again() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let device = SimDevice::new(1 << 20, seed);
+        device.grow(2 << 20).expect("grows");
+        device.plan(Fault::once(Operation::Sync, 1, Failure::Io));
+        assert!(device.sync().is_err());
+        assert_eq!(device.size(), 2 << 20, "nothing tells of it");
+        device.grow(2 << 20).expect("it seems to be there");
+        device.sync().expect("sync");
+        lost += u32::from(device.crash(1).size() == 1 << 20);
+        device.shrink(1 << 20).expect("shrinks");
+        device.grow(2 << 20).expect("grows");
+        device.sync().expect("sync");
+        assert_eq!(device.crash(1).size(), 2 << 20);
+    }
+    assert!((5..30).contains(&lost), "lost in {lost} of 40 failures");
+}
