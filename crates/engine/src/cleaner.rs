@@ -620,7 +620,8 @@ fn must_free_places(lane: &Lane) -> bool {
 /// Whether of the reserve that values may not take too few places are left, counting those on their way.
 fn is_reserve_short(lane: &Lane) -> bool {
     let available = lane.log.available_numbers(Claim::Grow);
-    let reserve = lane.log.spared(Claim::Write) - lane.log.spared(Claim::Grow);
+    // The store may grow between the two.
+    let reserve = lane.log.spared(Claim::Write).saturating_sub(lane.log.spared(Claim::Grow));
     available.saturating_add(lane.log.quarantined()) < reserve.min(READY_FRAMES)
 }
 

@@ -1,7 +1,8 @@
 //! A device of the store grows while clients are served: which one, and who waits for that.
 //!
-//! It takes as long as the device does, so a thread of its own does it, one growth after the other. To grow to
-//! a size that is there already changes nothing: whoever missed an answer may ask again.
+//! It takes as long as the device does, so a thread of its own does it, one growth after the other, in the order
+//! in which they were asked for. To grow to a size that is there already changes nothing: whoever missed an
+//! answer may ask again.
 
 use crate::Outcome;
 use crate::engine::Engine;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 
-/// An answer that nobody has fetched for so long, in microseconds, is nobody's.
+/// A failure that nobody has fetched for so long, in microseconds, is nobody's.
 const STALE_US: u64 = 1_000_000;
 
 /// Why a device does not grow. Nothing that is used has changed.
@@ -63,17 +64,65 @@ impl std::error::Error for GrowError {}
 /// What sessions want to grow, and what came of it.
 #[derive(Debug, Default)]
 pub(crate) struct Growths {
+    /// There is a thread that fulfils wishes.
     running: bool,
+    /// In the order in which they were asked for.
+    wishes: Vec<Wish>,
+}
+
+#[derive(Debug)]
+struct Wish {
+    name: Option<String>,
+    bytes: u64,
+    /// Bytes of the device when it was asked for; `None` if there was no such device.
+    size: Option<u64>,
+    /// Who has asked and has no answer yet, each once.
+    askers: Vec<Waker>,
     ended: Option<Ended>,
-    waiting: Vec<Waker>,
 }
 
 #[derive(Debug)]
 struct Ended {
-    name: Option<String>,
-    bytes: u64,
     at_us: u64,
     result: Result<(), GrowError>,
+}
+
+impl Wish {
+    fn is(&self, name: Option<&str>, bytes: u64) -> bool {
+        self.name.as_deref() == name && self.bytes == bytes
+    }
+
+    fn is_asked_by(&self, waker: &Waker) -> bool {
+        self.askers.iter().any(|asker| asker.will_wake(waker))
+    }
+
+    /// Whether nobody should hear of it any more. A success stays true.
+    fn is_stale(&self, now_us: u64) -> bool {
+        self.ended.as_ref().is_some_and(|ended| {
+            ended.result.is_err() && now_us.saturating_sub(ended.at_us) >= STALE_US
+        })
+    }
+}
+
+impl Growths {
+    /// The answer to a wish of this asker, who gets it once. The next asker of a wish that failed asks anew.
+    fn answer(
+        &mut self,
+        name: Option<&str>,
+        bytes: u64,
+        waker: &Waker,
+    ) -> Option<Result<(), GrowError>> {
+        let is_it =
+            |wish: &Wish| wish.ended.is_some() && wish.is(name, bytes) && wish.is_asked_by(waker);
+        let at = self.wishes.iter().position(is_it)?;
+        let wish = &mut self.wishes[at];
+        wish.askers.retain(|asker| !asker.will_wake(waker));
+        let is_granted = wish.ended.as_ref().is_some_and(|ended| ended.result.is_ok());
+        if is_granted && !wish.askers.is_empty() {
+            return Some(Ok(()));
+        }
+        self.wishes.remove(at).ended.map(|ended| ended.result)
+    }
 }
 
 impl Engine {
@@ -98,36 +147,62 @@ impl Engine {
         waker: &Waker,
     ) -> Outcome<Result<(), GrowError>> {
         let mut growths = lock(&self.growths);
-        let now = self.lanes[0].clock_us();
-        let is_it = |ended: &mut Ended| {
-            let (asked, age) = (ended.name.as_deref(), now.saturating_sub(ended.at_us));
-            asked == name && ended.bytes == bytes && age < STALE_US
-        };
-        if let Some(ended) = growths.ended.take_if(is_it) {
-            return Outcome::Ready(ended.result);
+        let now_us = self.lanes[0].clock_us();
+        growths.wishes.retain(|wish| !wish.is_stale(now_us));
+        if let Some(result) = growths.answer(name, bytes, waker) {
+            return Outcome::Ready(result);
+        }
+        let pending = |wish: &&mut Wish| wish.ended.is_none() && wish.is(name, bytes);
+        if let Some(wish) = growths.wishes.iter_mut().find(pending) {
+            if !wish.is_asked_by(waker) {
+                wish.askers.push(waker.clone());
+            }
+            return Outcome::NeedsSpace;
         }
         if !growths.running {
-            let (engine, name) = (Arc::clone(self), name.map(str::to_owned));
+            let engine = Arc::clone(self);
             let builder = thread::Builder::new().name("grower".into());
-            if let Err(error) = builder.spawn(move || engine.run_growth(name, bytes)) {
+            if let Err(error) = builder.spawn(move || engine.run_growths()) {
                 return Outcome::Ready(Err(GrowError::Refused(LogError::Device(error))));
             }
             growths.running = true;
         }
-        growths.waiting.push(waker.clone());
+        let size = self.growing(name).ok().and_then(|lane| lane.growing_size());
+        let (name, askers) = (name.map(str::to_owned), vec![waker.clone()]);
+        growths.wishes.push(Wish { name, bytes, size, askers, ended: None });
         Outcome::NeedsSpace
     }
 
-    fn run_growth(&self, name: Option<String>, bytes: u64) {
-        let result = self.grow(name.as_deref(), bytes);
-        let at_us = self.lanes[0].clock_us();
-        let waiting = {
+    /// Fulfils wishes, one after the other, until there is none left.
+    fn run_growths(&self) {
+        loop {
+            let (name, bytes, size) = {
+                let mut growths = lock(&self.growths);
+                let Some(wish) = growths.wishes.iter().find(|wish| wish.ended.is_none()) else {
+                    growths.running = false;
+                    return;
+                };
+                (wish.name.clone(), wish.bytes, wish.size)
+            };
+            let result = match self.grow(name.as_deref(), bytes) {
+                // Another wish, fulfilled meanwhile, has given it even more.
+                Err(GrowError::Refused(LogError::Smaller { .. }))
+                    if size.is_some_and(|size| bytes >= size) =>
+                {
+                    Ok(())
+                }
+                result => result,
+            };
+            let at_us = self.lanes[0].clock_us();
             let mut growths = lock(&self.growths);
-            growths.running = false;
-            growths.ended = Some(Ended { name, bytes, at_us, result });
-            std::mem::take(&mut growths.waiting)
-        };
-        waiting.into_iter().for_each(Waker::wake);
+            let Some(wish) = growths.wishes.iter_mut().find(|wish| wish.ended.is_none()) else {
+                continue;
+            };
+            wish.ended = Some(Ended { at_us, result });
+            let askers = wish.askers.clone();
+            drop(growths);
+            askers.into_iter().for_each(Waker::wake);
+        }
     }
 
     /// The lane of the device that is to grow.
@@ -165,12 +240,24 @@ impl Engine {
 }
 
 impl Lane {
+    /// Bytes of the store that do not lie on the device that grows, and bytes of that device that are not the
+    /// store's.
+    fn beside_growing(&self) -> Option<(u64, u64)> {
+        let before =
+            self.log.store()?.superblock().fast_part().map_or(0, |fast| fast.total_bytes());
+        Some((before, if before == 0 { 0 } else { LABEL_AREA }))
+    }
+
+    /// Bytes of the device that grows.
+    fn growing_size(&self) -> Option<u64> {
+        let (before, label) = self.beside_growing()?;
+        let all = self.log.store()?.device().size();
+        Some(all.saturating_sub(before).saturating_add(label))
+    }
+
     /// Grows its device, or the lower one if there is one, to `bytes`.
     fn grow(&self, bytes: u64) -> Result<(), LogError> {
-        let store = self.log.store().ok_or(LogError::NoStore)?;
-        // What of the store does not lie on that device.
-        let before = store.superblock().fast_part().map_or(0, |fast| fast.total_bytes());
-        let label = if before == 0 { 0 } else { LABEL_AREA };
+        let (before, label) = self.beside_growing().ok_or(LogError::NoStore)?;
         let bytes = bytes - bytes % BLOCK as u64;
         let there = |all: u64| all.saturating_sub(before).saturating_add(label);
         let all = bytes.saturating_sub(label).saturating_add(before);
