@@ -618,6 +618,8 @@ impl Lane {
         }
         let mut committer = lock(&self.committer);
         committer.ended = true;
+        // The image and the superblock describe one set of places.
+        self.log.close_to_growth();
         let settled = self.log.unsynced_bytes() == 0 && committer.changes.is_empty();
         let failed_syncs = store.failed_syncs();
         let image = if settled { self.save_image()? } else { None };

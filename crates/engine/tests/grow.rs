@@ -11,11 +11,15 @@ use larder_engine::{
     ManualCleaner, Options, Outcome, Refusal, ScanCursor, Session, Store, StoreDevice,
     StoreOptions, Stored, WhenFull,
 };
+use larder_log::format::geometry::SUPERBLOCKS;
+use larder_log::format::{BLOCK, Superblock};
 use std::collections::HashSet;
+use std::io;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
+use std::thread;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -181,24 +185,24 @@ fn a_power_loss_in_the_middle_leaves_the_old_size_or_the_new_one() {
     assert!(world.engine.commit());
     let (old, device) = (world.places(), Arc::clone(&world.devices[0]));
     let mut sizes = HashSet::new();
-    // The device's growth, its sync, the superblock and that one's sync.
-    for change in 1..=5 {
+    // The device's growth, its sync, and each copy of the superblock with its sync.
+    for change in 1..=7 {
         let image = Arc::new(device.image());
         let mut world = World::open(&[image], false, Durability::Sync);
         let device = &world.devices[0];
-        if change < 5 {
+        if change < 7 {
             device.stop_at(device.counts().changes() + change);
         }
         let grown = world.engine.grow(None, 24 * MIB);
-        assert_eq!(grown.is_ok(), change == 5, "{change}: {grown:?}");
-        if change == 5 {
+        assert_eq!(grown.is_ok(), change == 7, "{change}: {grown:?}");
+        if change == 7 {
             world.fill(full);
         }
         for seed in 0..16 {
             let mut after = world.crashed(false, Durability::Sync, seed);
             after.check(0..full);
             sizes.insert(after.places() > old);
-            if seed % 8 == 0 && change < 5 {
+            if seed % 8 == 0 && change < 7 {
                 let end = after.fill(full);
                 assert_eq!(end > full + full / 2, after.places() > old);
                 after.check(0..end);
@@ -239,6 +243,98 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
         let mut world = world.crashed(false, Durability::Sync, nth);
         world.check(0..end);
     }
+}
+
+/// The operating system remembers the new length although the disk may not have it.
+#[test]
+fn a_growth_that_a_failed_sync_lost_is_made_again() {
+    for seed in 0..12 {
+        let device = Arc::new(SimDevice::new(12 * MIB, seed));
+        let mut world = World::open(&[device], false, Durability::Sync);
+        let full = world.fill(0);
+        assert!(world.engine.commit());
+        let syncs = world.devices[0].counts().syncs;
+        world.devices[0].plan(Fault::once(Operation::Sync, syncs + 1, Failure::Io));
+        world.engine.grow(None, 24 * MIB).unwrap_err();
+        assert_eq!(world.devices[0].size(), 12 * MIB, "the length is what it was");
+        world.engine.grow(None, 24 * MIB).unwrap();
+        let end = world.fill(full);
+        assert!(world.engine.commit());
+        let mut world = world.crashed(false, Durability::Sync, seed);
+        world.check(0..end);
+    }
+}
+
+#[test]
+fn both_copies_of_the_superblock_know_the_new_size() {
+    let world = World::one(12 * MIB, Durability::Sync);
+    world.engine.grow(None, 24 * MIB).unwrap();
+    let sizes = SUPERBLOCKS.map(|at| {
+        let mut block = [0; BLOCK];
+        world.devices[0].peek(at, &mut block);
+        Superblock::decode(&block).unwrap().geometry.total_bytes()
+    });
+    assert!(sizes[0] > 20 * MIB && sizes[0] == sizes[1], "{sizes:?}");
+}
+
+/// A device that takes as long to grow as the test wants.
+#[derive(Debug)]
+struct SlowToGrow {
+    device: Arc<SimDevice>,
+    began: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Device for SlowToGrow {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.device.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.device.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.device.sync()
+    }
+
+    fn grow(&self, size: u64) -> io::Result<()> {
+        self.began.send(()).unwrap();
+        self.go_on.lock().unwrap().recv().unwrap();
+        self.device.grow(size)
+    }
+}
+
+#[test]
+fn a_stop_neither_waits_for_a_growth_nor_lets_it_change_anything_afterwards() {
+    let device = Arc::new(SimDevice::new(12 * MIB, 1));
+    let (began, has_began) = channel();
+    let (go_on, may_go_on) = channel();
+    let slow = SlowToGrow { device: Arc::clone(&device), began, go_on: Mutex::new(may_go_on) };
+    let mut options = options(&[Arc::clone(&device)], false, Durability::Sync);
+    options.store.as_mut().unwrap().devices[0].device = Arc::new(slow);
+    let engine = Engine::open_without_threads(options).unwrap();
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(NOW);
+    let cleaner = ManualCleaner::default();
+    let mut world = World { devices: vec![device], engine, session, cleaner };
+    let full = world.fill(0) / 2;
+    let engine = Arc::clone(&world.engine);
+    let grower = thread::spawn(move || engine.grow(None, 24 * MIB));
+    has_began.recv().unwrap();
+    world.engine.close().unwrap();
+    go_on.send(()).unwrap();
+    let said = grower.join().unwrap().unwrap_err().to_string();
+    assert!(said.contains("is closed"), "{said}");
+    let said = world.engine.grow(None, 32 * MIB).unwrap_err().to_string();
+    assert!(said.contains("is closed"), "{said}");
+    let mut world = world.crashed(false, Durability::Sync, 1);
+    assert!(world.engine.recovered().unwrap().from_image);
+    world.check(0..full);
 }
 
 #[test]
@@ -399,4 +495,95 @@ fn a_session_that_asks_is_woken_with_the_answer() {
     answer(24 * MIB).unwrap();
     answer(32 * MIB).unwrap();
     assert_eq!(engine.lanes()[0].capacity, 32 * MIB);
+}
+
+/// An engine with threads on one device, and two sessions with what wakes them.
+struct TwoSessions {
+    device: Arc<SimDevice>,
+    sessions: [Session; 2],
+    wakers: [Arc<Told>; 2],
+    told: [Receiver<()>; 2],
+}
+
+impl TwoSessions {
+    fn open() -> TwoSessions {
+        let device = Arc::new(SimDevice::new(12 * MIB, 1));
+        let options = options(&[Arc::clone(&device)], false, Durability::Sync);
+        let engine = Engine::open(options).unwrap();
+        let [(first, first_told), (second, second_told)] = [channel(), channel()];
+        let wakers = [first, second].map(|tell| Arc::new(Told(tell)));
+        let sessions = wakers.each_ref().map(|waker| {
+            let mut session = engine.session(Waker::from(Arc::clone(waker)));
+            session.tick(NOW);
+            session
+        });
+        TwoSessions { device, sessions, wakers, told: [first_told, second_told] }
+    }
+
+    /// Asks, and has the device hold what it does.
+    fn begin(&self, session: usize, bytes: u64) {
+        self.device.hold(Operation::Write);
+        assert!(matches!(self.sessions[session].grow(None, bytes), Outcome::NeedsSpace));
+        assert!(self.device.wait_until_held(Duration::from_secs(60)));
+    }
+
+    fn wait(&self, session: usize) {
+        self.told[session].recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+
+    fn answer(&self, session: usize, bytes: u64) -> Result<(), GrowError> {
+        loop {
+            match self.sessions[session].grow(None, bytes) {
+                Outcome::Ready(answer) => break answer,
+                Outcome::NeedsSpace => self.wait(session),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_that_asks_often_is_remembered_once() {
+    let two = TwoSessions::open();
+    two.begin(0, 24 * MIB);
+    let before = Arc::strong_count(&two.wakers[0]);
+    for _ in 0..100 {
+        assert!(matches!(two.sessions[0].grow(None, 24 * MIB), Outcome::NeedsSpace));
+    }
+    assert_eq!(Arc::strong_count(&two.wakers[0]), before);
+    two.device.release();
+    two.answer(0, 24 * MIB).unwrap();
+}
+
+#[test]
+fn a_growth_succeeds_for_whoever_asked_although_another_has_grown_the_device_further() {
+    // The smaller first, whose session is slow to fetch its answer.
+    let two = TwoSessions::open();
+    two.begin(0, 24 * MIB);
+    assert!(matches!(two.sessions[1].grow(None, 32 * MIB), Outcome::NeedsSpace));
+    two.device.release();
+    two.answer(1, 32 * MIB).unwrap();
+    two.answer(0, 24 * MIB).unwrap();
+    // The larger first.
+    two.begin(1, 48 * MIB);
+    assert!(matches!(two.sessions[0].grow(None, 40 * MIB), Outcome::NeedsSpace));
+    two.device.release();
+    two.answer(1, 48 * MIB).unwrap();
+    two.answer(0, 40 * MIB).unwrap();
+    let said = two.answer(0, 40 * MIB).unwrap_err().to_string();
+    assert!(said.contains("does not shrink"), "it is asked for anew: {said}");
+}
+
+#[test]
+fn a_failure_that_nobody_has_fetched_is_not_the_answer_to_another() {
+    let two = TwoSessions::open();
+    two.begin(0, 24 * MIB);
+    let writes = two.device.counts().writes;
+    two.device.plan(Fault::once(Operation::Write, writes + 1, Failure::Full));
+    two.device.release();
+    two.wait(0);
+    two.answer(1, 24 * MIB).unwrap();
+    // What the first is owed it gets.
+    two.answer(0, 24 * MIB).unwrap_err();
+    two.answer(0, 24 * MIB).unwrap();
 }

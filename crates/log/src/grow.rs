@@ -10,7 +10,8 @@
 //! as one that was made larger before a start is; the other way round it would be refused as cut off.
 
 use crate::address::{MAX_SEGMENT, SegmentNumber};
-use crate::format::Geometry;
+use crate::format::geometry::SUPERBLOCKS;
+use crate::format::{Geometry, Superblock};
 use crate::log::{Log, lock};
 use crate::rule::Rule;
 use crate::segment::Segment;
@@ -53,6 +54,8 @@ pub enum GrowError {
         /// What they are made for with the memory that there is, bytes.
         most: u64,
     },
+    /// The store is closed.
+    Closed,
     /// The device refuses.
     Device(io::Error),
 }
@@ -72,6 +75,7 @@ impl fmt::Display for GrowError {
                 "it can grow to {most} bytes while it runs, for its tables may take a quarter of memory: give it \
                  more memory, or restart with --store PATH:SIZE"
             ),
+            GrowError::Closed => f.write_str("the store is closed"),
             GrowError::Device(error) => error.fmt(f),
         }
     }
@@ -87,12 +91,34 @@ impl Log {
     /// See [`GrowError`].
     pub fn grow(&self, bytes: u64) -> Result<(), GrowError> {
         let store = self.store().ok_or(GrowError::NoStore)?;
-        let _growing = lock(&store.growing);
+        let mut unsure = lock(&store.growing);
+        if *lock(&store.closed_to_growth) {
+            return Err(GrowError::Closed);
+        }
+        undo_growth(store, &mut unsure).map_err(GrowError::Device)?;
         let now = store.superblock().geometry;
         let next = self.next_geometry(store, now, bytes)?;
-        self.grow_device(store, bytes, next).map_err(GrowError::Device)?;
+        grow_device(store, bytes, &mut unsure).map_err(GrowError::Device)?;
+        // A stop may have passed by while the device was busy. The device is then larger than its store.
+        let closed = lock(&store.closed_to_growth);
+        if *closed {
+            return Err(GrowError::Closed);
+        }
+        // Both copies: the older one would otherwise describe the store without its new places.
+        for _ in SUPERBLOCKS {
+            let change = |superblock: &mut Superblock| superblock.geometry = next;
+            store.change_superblock_now(change).map_err(GrowError::Device)?;
+        }
         self.use_places(store, next.segment_count());
         Ok(())
+    }
+
+    /// Refuses every growth from now on. A growth that still waits for its device is refused afterwards; this
+    /// call does not wait for it.
+    pub fn close_to_growth(&self) {
+        if let Some(store) = &self.store {
+            *lock(&store.closed_to_growth) = true;
+        }
     }
 
     fn next_geometry(
@@ -120,16 +146,6 @@ impl Log {
         Ok(next)
     }
 
-    /// Makes the new size durable, first on the device and then in the superblock.
-    fn grow_device(&self, store: &Store, bytes: u64, next: Geometry) -> io::Result<()> {
-        let failed_syncs = store.failed_syncs();
-        store.device.grow(bytes)?;
-        if !Rule::SizeBeforeSuperblock.is_broken() {
-            store.sync(failed_syncs)?;
-        }
-        store.change_superblock_now(|superblock| superblock.geometry = next)
-    }
-
     /// Lets everybody have the places up to the last one.
     fn use_places(&self, store: &Store, last: SegmentNumber) {
         let (first, len) = (self.numbers().end, last as usize + 1);
@@ -147,4 +163,31 @@ impl Log {
         });
         numbers.found_free((first..=last).rev());
     }
+}
+
+/// Makes the device larger, and that durable.
+fn grow_device(store: &Store, bytes: u64, unsure: &mut Option<u64>) -> io::Result<()> {
+    let failed_syncs = store.failed_syncs();
+    *unsure = Some(store.device.size());
+    let grown =
+        store.device.grow(bytes).and_then(|()| match Rule::SizeBeforeSuperblock.is_broken() {
+            true => Ok(()),
+            false => store.sync(failed_syncs),
+        });
+    match grown {
+        Ok(()) => *unsure = None,
+        // If that fails too, the next growth begins with it.
+        Err(_) => drop(undo_growth(store, unsure)),
+    }
+    grown
+}
+
+/// Sets the device back to its size before a growth that may not be durable: the operating system remembers the
+/// larger size and would take the next growth for done.
+fn undo_growth(store: &Store, unsure: &mut Option<u64>) -> io::Result<()> {
+    if let Some(size) = *unsure {
+        store.device.shrink(size)?;
+        *unsure = None;
+    }
+    Ok(())
 }

@@ -174,7 +174,9 @@ impl Log {
     /// Those of the image.
     pub fn save_table(&self, image: &mut impl Write) -> io::Result<()> {
         let store = self.durable_log();
-        let mut rows: Vec<Row> = self.numbers().map(|number| self.row(store, number)).collect();
+        // Once: both loops below must see the same segments.
+        let numbers = self.numbers();
+        let mut rows: Vec<Row> = numbers.clone().map(|number| self.row(store, number)).collect();
         let quarantine = lock(&self.quarantine);
         for entry in quarantine.iter().filter(|entry| entry.marked) {
             // Nobody reads it after the stop: it is free.
@@ -183,7 +185,7 @@ impl Log {
             }
         }
         let mut jumbos: Vec<(SegmentNumber, Vec<SegmentNumber>)> = Vec::new();
-        for number in self.numbers() {
+        for number in numbers {
             let parts = store.parts(number);
             if rows[number as usize - 1].usage != Usage::Free && !parts.is_empty() {
                 for &part in &parts {

@@ -119,8 +119,12 @@ pub struct Store {
     pub(crate) changing: Mutex<Changing>,
     /// Held by whoever writes the superblock, and taken before `changing`.
     writing_superblock: Mutex<()>,
-    /// Held while the store grows.
-    pub(crate) growing: Mutex<()>,
+    /// Held while the store grows. The size that the device goes back to before the next growth, if the
+    /// last one may not be durable.
+    pub(crate) growing: Mutex<Option<u64>>,
+    /// Whether the store was closed to growth. Held while new places are published, and never while the
+    /// device allocates space.
+    pub(crate) closed_to_growth: Mutex<bool>,
     /// Held by whoever syncs the device.
     syncing: Mutex<()>,
     /// How many syncs have failed.
@@ -186,6 +190,7 @@ impl Store {
             failed_syncs: AtomicU64::new(0),
             entries: Table::new(count + 1, count + 1, |_| Entry::default()),
             growing: Mutex::default(),
+            closed_to_growth: Mutex::default(),
             open_commit: AtomicU64::new(next),
             closed_commit: AtomicU64::new(next - 1),
             settled_commit: AtomicU64::new(next - 1),
