@@ -106,6 +106,14 @@ impl Log {
         self.budget.release(bytes_of(&appender.dead));
     }
 
+    /// Makes what [`Log::lengthen`] then only publishes, while everybody goes on.
+    pub(crate) fn prepare_length(&self, len: usize, segment: impl FnMut(usize) -> Segment) {
+        self.segments.prepare(len, segment);
+        // A thread that comes later has its counts made when they are published.
+        let all = lock(&self.dead.0).clone();
+        all.iter().for_each(|dead| dead.prepare(len, |_| AtomicU32::new(0)));
+    }
+
     /// Makes the segment table, and every thread's counts, so long.
     pub(crate) fn lengthen(&self, len: usize, segment: impl FnMut(usize) -> Segment) {
         // Whoever begins to append, or to end that, finds all of them long or none.

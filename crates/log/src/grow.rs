@@ -153,14 +153,18 @@ impl Log {
         // As places that were free at the last start.
         let generation = store.superblock().generation_floor.saturating_sub(1);
         self.budget.charge(u64::from(more) * (size_of::<Segment>() + size_of::<Entry>()) as u64);
-        // What claims leave to others follows from how many places there are.
-        let mut numbers = lock(&self.numbers);
-        store.entries.grow(len, |_| Entry::default());
-        self.lengthen(len, |_| {
+        let segment = |_| {
             let segment = Segment::default();
             segment.set_generation(generation);
             segment
-        });
+        };
+        // Before the locks, which writers wait for.
+        store.entries.prepare(len, |_| Entry::default());
+        self.prepare_length(len, segment);
+        // What claims leave to others follows from how many places there are.
+        let mut numbers = lock(&self.numbers);
+        store.entries.grow(len, |_| Entry::default());
+        self.lengthen(len, segment);
         numbers.found_free((first..=last).rev());
     }
 }
@@ -190,4 +194,32 @@ fn undo_growth(store: &Store, unsure: &mut Option<u64>) -> io::Result<()> {
         *unsure = None;
     }
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::log::Config;
+    use crate::{Budget, Epochs};
+    use larder_disk::SimDevice;
+    use std::sync::Arc;
+
+    fn log(size: u64) -> Log {
+        let geometry = Geometry::fit(size, 64 << 10).unwrap();
+        let superblock = Superblock::new(1, 2, 3, geometry, 4);
+        let store = Store::new(Arc::new(SimDevice::new(size, 1)), superblock);
+        let (segment_size, max_frame_bytes) = (64 << 10, 8 << 20);
+        let config = Config { segment_size, max_frame_bytes, keeps_all: false };
+        let budget = Arc::new(Budget::new(max_frame_bytes));
+        Log::new(config, Some(store), budget, Arc::new(Epochs::default())).unwrap()
+    }
+
+    #[test]
+    fn a_store_that_has_grown_is_charged_as_one_that_starts_so_large() {
+        let grown = log(4 << 20);
+        let before = grown.budget.used();
+        grown.grow(16 << 20).unwrap();
+        assert!(grown.budget.used() > before);
+        assert_eq!(grown.budget.used(), log(16 << 20).budget.used());
+    }
 }

@@ -15,7 +15,7 @@ use crate::reclaim::Quarantined;
 use crate::record::Record;
 use crate::residency::Dropped;
 use crate::segment::{Segment, State};
-use crate::store::Store;
+use crate::store::{Entry, Store};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::table::Table;
@@ -204,7 +204,8 @@ impl Log {
         };
         let limit = store.as_ref().map_or(count, Store::most_segments);
         let segments = Table::new(count + 1, limit + 1, |_| Segment::default());
-        budget.charge((segments.len() * size_of::<Segment>()) as u64);
+        let entries = store.as_ref().map_or(0, |store| store.entries.len() * size_of::<Entry>());
+        budget.charge((segments.len() * size_of::<Segment>() + entries) as u64);
         let mut numbers = Places::new(store.as_ref().map_or(0, Store::fast_segments));
         if store.is_none() {
             numbers.extend((1..=count as SegmentNumber).rev());

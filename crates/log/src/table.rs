@@ -6,16 +6,16 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::Index;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Entries with numbers from 0.
 ///
-/// Invariant: entries below `len` are complete and never written again as a whole; those behind it are
-/// touched only by who holds `growing`.
+/// Invariant: entries below `len` are complete and never written again as a whole. Those behind it are
+/// touched only by who holds `complete`, which counts the entries that are complete: at least `len`.
 pub(crate) struct Table<T> {
     entries: Box<[UnsafeCell<MaybeUninit<T>>]>,
     len: AtomicUsize,
-    growing: Mutex<()>,
+    complete: Mutex<usize>,
 }
 
 // SAFETY: the table owns its entries, and gives them to nobody.
@@ -30,7 +30,7 @@ impl<T> Table<T> {
         let entries = Box::<[UnsafeCell<MaybeUninit<T>>]>::new_uninit_slice(limit.max(len));
         // SAFETY: memory of no particular content is what a cell of an uninitialised entry holds.
         let entries = unsafe { entries.assume_init() };
-        let table = Table { entries, len: AtomicUsize::new(0), growing: Mutex::default() };
+        let table = Table { entries, len: AtomicUsize::new(0), complete: Mutex::default() };
         table.grow(len, entry);
         table
     }
@@ -50,14 +50,31 @@ impl<T> Table<T> {
     ///
     /// # Panics
     /// If there may not be so many.
-    pub(crate) fn grow(&self, len: usize, mut entry: impl FnMut(usize) -> T) {
-        assert!(len <= self.limit(), "a table for {} entries cannot have {len}", self.limit());
-        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        for number in self.len()..len {
-            // SAFETY: entries behind `len` are this thread's while it holds the lock.
-            unsafe { (*self.entries[number].get()).write(entry(number)) };
-            self.len.store(number + 1, Ordering::Release);
+    pub(crate) fn grow(&self, len: usize, entry: impl FnMut(usize) -> T) {
+        let complete = self.complete(len, entry);
+        if len > self.len() {
+            self.len.store(len, Ordering::Release);
         }
+        drop(complete);
+    }
+
+    /// Makes entries that nobody sees before the table [grows](Table::grow), which then takes no time.
+    ///
+    /// # Panics
+    /// As [`Table::grow`].
+    pub(crate) fn prepare(&self, len: usize, entry: impl FnMut(usize) -> T) {
+        drop(self.complete(len, entry));
+    }
+
+    fn complete(&self, len: usize, mut entry: impl FnMut(usize) -> T) -> MutexGuard<'_, usize> {
+        assert!(len <= self.limit(), "a table for {} entries cannot have {len}", self.limit());
+        let mut complete = self.complete.lock().unwrap_or_else(PoisonError::into_inner);
+        while *complete < len {
+            // SAFETY: entries that are not complete are this thread's while it holds the lock.
+            unsafe { (*self.entries[*complete].get()).write(entry(*complete)) };
+            *complete += 1;
+        }
+        complete
     }
 }
 
@@ -75,8 +92,9 @@ impl<T> Index<usize> for Table<T> {
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
-        for number in 0..self.len() {
-            // SAFETY: entries below `len` are complete, and nobody else has the table any more.
+        let complete = *self.complete.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for number in 0..complete {
+            // SAFETY: the entry is complete, and nobody else has the table any more.
             unsafe { self.entries[number].get_mut().assume_init_drop() };
         }
     }
@@ -120,6 +138,10 @@ mod tests {
         let table = Table::new(2, 8, |_| Arc::clone(&count));
         table.grow(5, |_| Arc::clone(&count));
         assert_eq!(Arc::strong_count(&count), 6);
+        table.prepare(7, |_| Arc::clone(&count));
+        assert_eq!((table.len(), Arc::strong_count(&count)), (5, 8));
+        table.grow(6, |_| unreachable!("it is prepared"));
+        assert_eq!((table.len(), Arc::strong_count(&count)), (6, 8));
         drop(table);
         assert_eq!(Arc::strong_count(&count), 1);
     }
