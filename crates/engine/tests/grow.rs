@@ -214,8 +214,9 @@ fn a_power_loss_in_the_middle_leaves_the_old_size_or_the_new_one() {
 
 #[test]
 fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
-    for (operation, nth) in
-        [(Operation::Write, 1), (Operation::Sync, 1), (Operation::Write, 2), (Operation::Sync, 2)]
+    for (operation, nth) in [Operation::Write, Operation::Sync]
+        .into_iter()
+        .flat_map(|kind| (1..4).map(move |nth| (kind, nth)))
     {
         let mut world = World::one(12 * MIB, Durability::Sync);
         let full = world.fill(0);

@@ -4,7 +4,7 @@
 //! this order, each durable before the next:
 //!
 //! 1. the device has its new size;
-//! 2. the superblock says how many places there are.
+//! 2. both copies of the superblock say how many places there are.
 //!
 //! Only then may the new places be used. A crash in between leaves a device that is larger than its store,
 //! as one that was made larger before a start is; the other way round it would be refused as cut off.
