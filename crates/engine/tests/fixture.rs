@@ -147,6 +147,7 @@ fn look(machine: &mut Machine) {
     assert_eq!(machine.get("counter").map(|(value, ..)| value), Some(b"42".to_vec()));
 }
 
+#[expect(clippy::disallowed_methods, reason = "the fixture is a file")]
 fn read(left: Left) -> SimDevice {
     let fixture = fs::read(left.path()).expect("the fixture is there");
     let mut bytes = vec![0; SIZE as usize];
@@ -185,6 +186,7 @@ fn a_store_that_was_killed_is_opened() {
 
 #[test]
 #[ignore = "writes the fixtures"]
+#[expect(clippy::disallowed_methods, reason = "the fixture is a file")]
 fn write_fixtures() -> io::Result<()> {
     for left in [Left::Clean, Left::Killed] {
         let mut machine = machine(SimDevice::new(SIZE, 1));
