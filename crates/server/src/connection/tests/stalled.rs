@@ -12,8 +12,9 @@ use std::task::Waker;
 const ITEMS: usize = 5000;
 /// What a connection sends before its client must read, bytes.
 const LIMIT: usize = 4096;
-/// Seconds after which a dump that did not go on gives its place to another.
-const STALLED: u32 = 10;
+/// Seconds after which a dump that did not go on gives its place to another: ten, and what the little that was
+/// sent may take.
+const STALLED: u32 = 11;
 
 /// A worker whose time does not pass by itself.
 struct World {
