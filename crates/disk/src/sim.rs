@@ -121,7 +121,8 @@ impl SimDevice {
     /// it. No faults, counts from 0; this one is not changed.
     pub fn image(&self) -> SimDevice {
         let state = self.state();
-        SimDevice::with(state.cache.clone(), state.random.clone()).with_bad(state.bad.clone())
+        SimDevice::with(state.cache.clone().reopened(), state.random.clone())
+            .with_bad(state.bad.clone())
     }
 
     /// A device of `size` bytes that begins with this one's content, as [`image`](SimDevice::image)

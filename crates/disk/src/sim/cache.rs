@@ -110,6 +110,15 @@ impl Cache {
         self.lost = self.lost.filter(|&lost| lost < size);
     }
 
+    /// As whoever opens it anew finds it: no longer than the medium.
+    pub(super) fn reopened(mut self) -> Cache {
+        if let Some(lost) = self.lost {
+            self.shorten(lost);
+            self.lost = None;
+        }
+        self
+    }
+
     /// Adds zeros at the end.
     pub(super) fn grow(&mut self, size: u64) {
         self.medium.grow(size);
