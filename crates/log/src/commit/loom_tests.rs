@@ -4,6 +4,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
 use super::*;
+use crate::Address;
 use crate::log::{Claim, JUMBO_HEADROOM};
 use crate::memory::{Mapping, PAGE};
 use crate::model::{SEGMENT, append, append_value, durable_log};
