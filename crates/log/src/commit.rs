@@ -309,7 +309,7 @@ impl Log {
             seq_limit: store.superblock().seq_limit,
             sealed: part.sealed,
             after_failure: before == Before::Failed,
-            early: before == Before::Unknown && !Rule::EarlyProvesNothing.is_broken(),
+            early: before == Before::Unknown,
             continues: part.continues,
         };
         let seed = store.segment_seed(part.segment, trailer.generation);
@@ -450,7 +450,7 @@ impl Log {
             seq_limit: store.superblock().seq_limit,
             sealed: true,
             after_failure: before == Before::Failed,
-            early: before == Before::Unknown && !Rule::EarlyProvesNothing.is_broken(),
+            early: before == Before::Unknown,
             continues: false,
         };
         let seed = store.segment_seed(number, trailer.generation);

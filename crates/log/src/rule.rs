@@ -39,14 +39,12 @@ pub enum Rule {
     RecoveryNotesDeaths = 14,
     /// A device has its new size durably before the superblock speaks of it.
     SizeBeforeSuperblock = 15,
-    /// What was written early proves nothing about the commits before.
-    EarlyProvesNothing = 16,
     /// Nothing is durable because it was written early.
-    EarlySettlesNothing = 17,
+    EarlySettlesNothing = 16,
     /// No tail is overwritten that is durable, or that nothing else has.
-    TailsAreKept = 18,
+    TailsAreKept = 17,
     /// A commit does not believe in its sync if another one has failed since its first early write.
-    FailedSyncsFirst = 19,
+    FailedSyncsFirst = 18,
 }
 
 #[cfg(not(feature = "breakable"))]
@@ -87,7 +85,7 @@ mod switch {
 
     impl Rule {
         /// All of them, in order.
-        pub const ALL: [Rule; 19] = [
+        pub const ALL: [Rule; 18] = [
             Rule::FreeWhenDurable,
             Rule::WaitForAppends,
             Rule::SeqDecides,
@@ -103,7 +101,6 @@ mod switch {
             Rule::MapWhenDurable,
             Rule::RecoveryNotesDeaths,
             Rule::SizeBeforeSuperblock,
-            Rule::EarlyProvesNothing,
             Rule::EarlySettlesNothing,
             Rule::TailsAreKept,
             Rule::FailedSyncsFirst,
@@ -150,9 +147,6 @@ mod switch {
                 }
                 Rule::SizeBeforeSuperblock => {
                     "a superblock speaks of places before the device has them durably"
-                }
-                Rule::EarlyProvesNothing => {
-                    "what was written early claims that all before it was durable"
                 }
                 Rule::EarlySettlesNothing => "what was written early counts as durable",
                 Rule::TailsAreKept => "an early write goes over tails that are still needed",
