@@ -24,17 +24,17 @@ const STALE_US: u64 = 1_000_000;
 pub enum GrowError {
     /// There are several, and none is named.
     Which {
-        /// What they are called.
+        /// The names of all devices.
         names: Vec<String>,
     },
     /// No device of the store is called so.
     Unknown {
-        /// What they are called.
+        /// The names of all devices.
         names: Vec<String>,
     },
     /// The store goes on behind it, on its lower device.
     HasLower {
-        /// What that is called.
+        /// The name of the lower device.
         lower: String,
     },
     /// The log of the device refuses.
@@ -76,7 +76,7 @@ struct Wish {
     bytes: u64,
     /// Bytes of the device when it was asked for; `None` if there was no such device.
     size: Option<u64>,
-    /// Who has asked and has no answer yet, each once.
+    /// The sessions that wait for the answer, each once.
     askers: Vec<Waker>,
     ended: Option<Ended>,
 }
@@ -139,7 +139,7 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::grow`], in a thread of its own: `NeedsSpace` until it has ended.
+    /// As [`Engine::grow`], on another thread: answers `NeedsSpace` until the growth has ended.
     pub(crate) fn request_grow(
         self: &Arc<Self>,
         name: Option<&str>,

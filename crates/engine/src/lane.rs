@@ -536,13 +536,13 @@ impl Lane {
         }
     }
 
-    /// Checks that memory can lead to so many items.
+    /// Checks that the index has room for `items` items.
     ///
     /// # Errors
     /// It needs more.
     pub(crate) fn check_index(&self, items: usize) -> Result<(), StoreError> {
         let minimum = memory_for_index(items, self.log.segment_size());
-        // One without keys of its own has the least memory, however much there is.
+        // A lane that owns no keys always gets the least memory.
         let owns = |store: &LaneStore| store.lanes.owned(usize::from(store.lanes.here)) > 0;
         let may_have_more = self.options.store.as_ref().is_some_and(owns);
         match minimum > self.options.memory && may_have_more {
@@ -551,7 +551,7 @@ impl Lane {
         }
     }
 
-    /// Whether tables of so many items leave memory for the rest, if they have room to grow.
+    /// Whether tables of `items` items, with room to grow, stay within the limit of the index.
     pub(crate) fn has_room_for_index(&self, items: usize) -> bool {
         Index::has_room(items, index_limit(self.options.memory, self.log.segment_size()))
     }
@@ -696,8 +696,8 @@ fn index_limit(memory: u64, segment_size: usize) -> u64 {
     Budget::most_lasting(memory).saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
 }
 
-/// The least memory that an index of so many items works with, in bytes. It is what a server has whose index has
-/// come to its limit, so that can always start again.
+/// The least memory that an index of `items` items works with, in bytes. A server whose index has reached its
+/// limit has that much, so it can always start again.
 fn memory_for_index(items: usize, segment_size: usize) -> u64 {
     const STEP: u64 = 1 << 20;
     let tables = (items * size_of::<Slot>()) as u64;

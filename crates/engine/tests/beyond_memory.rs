@@ -111,14 +111,8 @@ fn a_call_that_has_to_be_repeated_is_counted_once() {
     };
     let touch =
         Get { touch: Some(Expiry::at(100)), counted_as: ReadCount::Touch, ..Get::default() };
-    let arith = Arith {
-        decrement: false,
-        delta: 1,
-        compare: None,
-        cas: None,
-        expiry: None,
-        create: Some(Create { initial: 1, expiry: Expiry::NEVER }),
-    };
+    let arith =
+        Arith { create: Some(Create { initial: 1, expiry: Expiry::NEVER }), ..Arith::add(1) };
     let compared = |mode| Store { mode, compare: Some(1), ..Store::set(b"x", 0, Expiry::NEVER) };
     for n in 0..40 {
         call(&format!("key{n}"), &|s, key| s.get(key).map(drop));

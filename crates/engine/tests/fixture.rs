@@ -103,14 +103,7 @@ fn fill(machine: &mut Machine) {
     machine.set("empty", b"", 0, Expiry::NEVER);
     machine.set("expired", b"gone by now", 0, Expiry::at(NOW + 1));
     let create = Create { initial: 41, expiry: Expiry::NEVER };
-    let arith = Arith {
-        decrement: false,
-        delta: 1,
-        compare: None,
-        cas: None,
-        expiry: None,
-        create: Some(create),
-    };
+    let arith = Arith { create: Some(create), ..Arith::add(1) };
     for _ in 0..2 {
         let _ = machine.done(|session| session.arith(&session.key(b"counter"), &arith));
     }

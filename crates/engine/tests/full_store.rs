@@ -59,14 +59,8 @@ trait Caller {
     }
 
     fn count(&mut self, counter: &str, by: u64) -> u64 {
-        let arith = Arith {
-            decrement: false,
-            delta: by,
-            compare: None,
-            cas: None,
-            expiry: None,
-            create: Some(Create { initial: by, expiry: Expiry::NEVER }),
-        };
+        let arith =
+            Arith { create: Some(Create { initial: by, expiry: Expiry::NEVER }), ..Arith::add(by) };
         let counted = self.done(|session| session.arith(&session.key(counter.as_bytes()), &arith));
         match counted {
             Some(Counted::Value { value, .. }) => value,

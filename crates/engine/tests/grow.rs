@@ -29,7 +29,7 @@ const PATIENCE: usize = 3000;
 /// Bytes of a value.
 const VALUE: usize = 5000;
 
-/// An engine without threads on devices that are lanes of their own, or one lane of two tiers.
+/// An engine without threads: each device is a lane, or two devices are the tiers of one lane.
 struct World {
     devices: Vec<Arc<SimDevice>>,
     engine: Arc<Engine>,
@@ -232,7 +232,7 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
         );
         assert_eq!(world.places(), places);
         assert!(!world.set(full));
-        // What is written beside it goes on.
+        // Writes beside it go on.
         assert!(world.set(1));
         assert!(world.engine.commit());
         assert_eq!(world.engine.health(), Health::Good);

@@ -127,14 +127,7 @@ fn every_increment_counts_once_and_is_seen_once() {
                 scope.spawn(move || {
                     let mut session = session(engine);
                     let create = Some(Create { initial: 1, expiry: Expiry::NEVER });
-                    let arith = Arith {
-                        decrement: false,
-                        delta: 1,
-                        compare: None,
-                        cas: None,
-                        expiry: None,
-                        create,
-                    };
+                    let arith = Arith { create, ..Arith::add(1) };
                     let one = |session: &mut Session| match finish(session, |s| {
                         s.arith(&s.key(b"counter"), &arith)
                     }) {

@@ -106,10 +106,7 @@ fn drain_command() -> Command {
 /// When the server cannot be reached or refuses.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
     let Some((operation, matches)) = matches.subcommand() else { return Ok(()) };
-    let (operation, matches) = match matches.subcommand() {
-        Some((operation, matches)) => (operation, matches),
-        None => (operation, matches),
-    };
+    let (operation, matches) = matches.subcommand().unwrap_or((operation, matches));
     let text = |name: &str| matches.get_one::<String>(name).map(String::as_str);
     let address: Address = text("server").unwrap_or_default().parse()?;
     let timeout = matches.get_one::<u64>("timeout").copied().map(Duration::from_secs);

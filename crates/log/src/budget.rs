@@ -281,6 +281,7 @@ impl Budget {
     }
 
     /// What [`Budget::charge_pinned`] charged, in bytes.
+    #[cfg(test)]
     pub fn pinned(&self) -> u64 {
         self.buffers.pinned.load(Relaxed)
     }

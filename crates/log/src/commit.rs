@@ -6,9 +6,8 @@
 //! as many records as arrive during one sync.
 //!
 //! Invariants: one thread commits. A commit is closed only after the one before it was settled, so a
-//! commit that is seen on a device proves that all before it were durable, unless only [early](early) parts of
-//! it are seen. In place, every block of
-//! a segment is written once; what does not fill a block yet goes to one of several tail
+//! commit that is seen on a device proves that all before it were durable, unless all that is seen of
+//! it was written [early](early), beside the sync of that one. In place, every block of a segment is written once; what does not fill a block yet goes to one of several tail
 //! places, so no write ever touches bytes that an earlier commit made durable.
 
 mod early;
@@ -169,6 +168,11 @@ impl Committer {
         self.maps.append(maps);
     }
 
+    /// What a commit that ends knows of the one before it.
+    fn before(&self) -> Before {
+        if self.after_failure { Before::Failed } else { Before::Durable }
+    }
+
     /// What was written and is not durable will be written again, or is given up.
     pub(crate) fn forget_writes(&mut self) {
         self.after_failure = true;
@@ -250,9 +254,8 @@ impl Log {
         if !Rule::WaitForAppends.is_broken() {
             self.epochs.wait_for_appends();
         }
-        let before = if committer.after_failure { Before::Failed } else { Before::Durable };
         for part in parts.iter().filter(|part| part.is_new()) {
-            self.write_trailer(store, number, part, before);
+            self.write_trailer(store, number, part, committer.before());
         }
         Closed { number, parts, jumbos, early }
     }
@@ -302,15 +305,10 @@ impl Log {
     fn write_trailer(&self, store: &Store, commit: u64, part: &Part, before: Before) {
         let segment = self.segment(part.segment);
         let trailer = Trailer {
-            generation: segment.generation(),
             length: part.to - part.from - TRAILER_BYTES as u32,
-            commit,
-            durable: *lock(&store.durable_ends),
-            seq_limit: store.superblock().seq_limit,
             sealed: part.sealed,
-            after_failure: before == Before::Failed,
-            early: before == Before::Unknown,
             continues: part.continues,
+            ..new_trailer(store, segment, commit, before)
         };
         let seed = store.segment_seed(part.segment, trailer.generation);
         let from = part.from as usize;
@@ -356,9 +354,8 @@ impl Log {
                 written.summaries.extend(self.summarize(store, part));
             }
         }
-        let before = if committer.after_failure { Before::Failed } else { Before::Durable };
         for jumbo in closed.jumbos.iter().filter(|jumbo| !closed.early.jumbos.contains(jumbo)) {
-            self.write_jumbo(store, &mut written, closed.number, *jumbo, before)?;
+            self.write_jumbo(store, &mut written, closed.number, *jumbo, committer.before())?;
         }
         if committer.stale_tails {
             self.clear_stale_tails(store, committer)?;
@@ -443,15 +440,9 @@ impl Log {
         let size = segment.filled() as usize;
         let parts = store.parts(number);
         let trailer = Trailer {
-            generation: segment.generation(),
             length: (RECORD_AT + size) as u32,
-            commit,
-            durable: *lock(&store.durable_ends),
-            seq_limit: store.superblock().seq_limit,
             sealed: true,
-            after_failure: before == Before::Failed,
-            early: before == Before::Unknown,
-            continues: false,
+            ..new_trailer(store, segment, commit, before)
         };
         let seed = store.segment_seed(number, trailer.generation);
         // SAFETY: the record is complete and never changes.
@@ -617,6 +608,21 @@ impl Log {
         }
         bytes += lock(&store.new_jumbos).iter().map(|&number| undurable(number)).sum::<u64>();
         bytes
+    }
+}
+
+/// A trailer of a commit in a segment that covers nothing yet.
+fn new_trailer(store: &Store, segment: &Segment, commit: u64, before: Before) -> Trailer {
+    Trailer {
+        generation: segment.generation(),
+        length: 0,
+        commit,
+        durable: *lock(&store.durable_ends),
+        seq_limit: store.superblock().seq_limit,
+        sealed: false,
+        after_failure: before == Before::Failed,
+        early: before == Before::Unknown,
+        continues: false,
     }
 }
 

@@ -272,7 +272,7 @@ impl Index {
         self.growth.store(GROWTH, Ordering::Relaxed);
     }
 
-    /// Whether so many items fit with room to grow in so many bytes.
+    /// Whether tables of `items` items, with room to grow, fit into `bytes` bytes.
     pub(crate) fn has_room(items: usize, bytes: u64) -> bool {
         let sparse = items * REBUILD_SPARE / (REBUILD_SPARE - 1);
         (sparse * size_of::<Slot>()) as u64 <= bytes

@@ -221,6 +221,13 @@ pub struct Arith {
     pub create: Option<Create>,
 }
 
+impl Arith {
+    /// Adds `delta` to whatever counter is there.
+    pub fn add(delta: u64) -> Arith {
+        Arith { decrement: false, delta, compare: None, cas: None, expiry: None, create: None }
+    }
+}
+
 /// How to create a missing counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Create {

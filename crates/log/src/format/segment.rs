@@ -186,10 +186,10 @@ pub struct Trailer {
     pub sealed: bool,
     /// The commit before it failed, so its number proves nothing about those before.
     pub after_failure: bool,
-    /// It was written ahead of the end of its commit, perhaps before the commit before it was durable: its
-    /// number proves nothing about that one.
+    /// It was written before the end of its commit, while the commit before it was being synced: its number
+    /// proves nothing about that one.
     pub early: bool,
-    /// The trailer before it in this segment is an early one of the same commit.
+    /// The trailer before it in this segment was written early for the same commit.
     pub continues: bool,
 }
 

@@ -163,9 +163,7 @@ impl<S: Service, I> Core<S, I> {
         if whole.is_none() && connection.input.is_empty() {
             // Nothing held, nothing seen, nothing left.
         } else {
-            if connection.input.is_empty() && connection.output.is_empty() {
-                (connection.empty_at, connection.moved) = (self.now, 0);
-            }
+            connection.note_kept(self.now);
             let before = connection.input.capacity();
             match whole {
                 Some(all) => connection.input.replace(&all[consumed..], budget),

@@ -170,14 +170,7 @@ impl DurableWorld {
         let key = [b"n", &self.key()[..]].concat();
         self.read(&key)?;
         let create = Create { initial: 7, expiry: Expiry::NEVER };
-        let arith = Arith {
-            decrement: false,
-            delta: 1 + self.random.below(9),
-            compare: None,
-            cas: None,
-            expiry: None,
-            create: Some(create),
-        };
+        let arith = Arith { create: Some(create), ..Arith::add(1 + self.random.below(9)) };
         let answer = self.finish(|session| session.arith(&session.key(&key), &arith))?;
         let Some((counted, commit)) = answer else { return self.refused("a count", &key) };
         let Counted::Value { value, cas, created, .. } = counted else {

@@ -334,14 +334,7 @@ impl<'a> Worker<'a> {
         let at = self.random.below(self.keys.counts.len() as u64) as usize;
         let key = format!("counter-{at}").into_bytes();
         let create = Create { initial: 1, expiry: Expiry::NEVER };
-        let arith = Arith {
-            decrement: false,
-            delta: 1,
-            compare: None,
-            cas: None,
-            expiry: None,
-            create: Some(create),
-        };
+        let arith = Arith { create: Some(create), ..Arith::add(1) };
         self.keys.counts[at].tried += 1;
         let answer = self.finish(|session| session.arith(&session.key(&key), &arith))?;
         let (counted, point) = match answer {

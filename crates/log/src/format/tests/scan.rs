@@ -176,38 +176,32 @@ fn commits_follow_each_other_in_number_and_place() {
     }
 }
 
-#[test]
-fn a_commit_after_a_failed_one_proves_nothing_about_it() {
-    for after_failure in [false, true] {
+/// A commit is torn, and the trailer of the next one has a flag or not. With the flag it proves nothing about the torn
+/// one.
+fn torn_before_a_trailer_with(flag: fn(&mut Image, bool)) {
+    for flagged in [false, true] {
         let mut image = example();
-        image.after_failure = after_failure;
-        image.append(&item(20, b"written", b"again"));
+        flag(&mut image, flagged);
+        image.append(&item(20, b"written", b"next"));
         image.commit(9, false);
         let torn = image.commits[2].begin;
         image.bytes[torn + 20] ^= 1;
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
         let scanned = scanned.expect("a segment");
         let outcome = (scanned.damage.commits, scanned.last_commit, scanned.proof);
-        assert_eq!(outcome, if after_failure { (0, 6, 6) } else { (1, 9, 9) });
-        assert_eq!(found == image.records_before(torn), after_failure);
+        assert_eq!(outcome, if flagged { (0, 6, 6) } else { (1, 9, 9) });
+        assert_eq!(found == image.records_before(torn), flagged);
     }
 }
 
 #[test]
+fn a_commit_after_a_failed_one_proves_nothing_about_it() {
+    torn_before_a_trailer_with(|image, flagged| image.after_failure = flagged);
+}
+
+#[test]
 fn an_early_part_of_a_commit_proves_nothing_about_the_one_before() {
-    for early in [false, true] {
-        let mut image = example();
-        image.early = early;
-        image.append(&item(20, b"written", b"early"));
-        image.commit(9, false);
-        let torn = image.commits[2].begin;
-        image.bytes[torn + 20] ^= 1;
-        let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
-        let scanned = scanned.expect("a segment");
-        let outcome = (scanned.damage.commits, scanned.last_commit, scanned.proof);
-        assert_eq!(outcome, if early { (0, 6, 6) } else { (1, 9, 9) });
-        assert_eq!(found == image.records_before(torn), early);
-    }
+    torn_before_a_trailer_with(|image, flagged| image.early = flagged);
 }
 
 /// A commit in three parts, of which the middle one is not whole, with or without its trailer.
