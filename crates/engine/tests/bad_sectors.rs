@@ -6,11 +6,13 @@ mod common;
 mod machine;
 
 use common::store;
-use larder_disk::SimDevice;
+use larder_disk::{Failure, Fault, Operation, SimDevice};
 use larder_engine::{
     Delete, Durability, Engine, Expiry, OpenError, Options, Outcome, Refusal, Session, Store,
     StoreDevice, StoreError, WhenFull,
 };
+use larder_log::format::geometry::SUPERBLOCKS;
+use larder_log::format::{BLOCK, Geometry, Header, Meta, Superblock};
 use machine::{Machine, NOW};
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,6 +130,48 @@ impl Machine {
             }
         }
         counts
+    }
+
+    fn superblock(&self) -> Superblock {
+        let copies = SUPERBLOCKS.map(|at| {
+            let mut copy = [0; BLOCK];
+            self.device.peek(at, &mut copy);
+            Superblock::decode(&copy).unwrap()
+        });
+        copies.into_iter().max_by_key(|copy| copy.counter).unwrap()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.superblock().geometry
+    }
+
+    /// What lies in the places of the store, in their order; some may be free.
+    fn headers(&self) -> impl Iterator<Item = Header> {
+        let (geometry, identity) = (self.geometry(), self.superblock().identity());
+        (1..=geometry.segment_count()).filter_map(move |number| {
+            let mut block = [0; BLOCK];
+            self.device.peek(geometry.segment(number), &mut block);
+            Header::decode(&block, &identity, number).ok()
+        })
+    }
+
+    /// Places that are free, with what was in them before.
+    fn freed(&self) -> Vec<u32> {
+        let (geometry, identity) = (self.geometry(), self.superblock().identity());
+        let is_freed = |header: &Header| {
+            let metas = [0, 1].map(|which| {
+                let mut copy = vec![0; geometry.meta_bytes()];
+                self.device.peek(geometry.meta(header.segment, which), &mut copy);
+                let decoded = Meta::decode(&copy, header.segment, geometry.map_bytes(), &identity);
+                decoded.ok().map(|(meta, _)| meta)
+            });
+            metas.into_iter().flatten().any(|meta| !meta.admits(header.generation))
+        };
+        self.headers().filter(is_freed).map(|header| header.segment).collect()
+    }
+
+    fn has_loaded_image(&self) -> bool {
+        self.engine.recovered().is_some_and(|recovered| recovered.from_image)
     }
 
     /// Reads nothing from memory any more.
@@ -286,4 +330,195 @@ fn a_drain_takes_all_that_can_be_read() {
     let mut machine = Machine::open(Arc::clone(&devices[0]), options);
     assert!(turns(&mut machine), "{:?}", machine.engine.lanes());
     assert_eq!(machine.count(KEYS, 0), (there, errors, 0));
+}
+
+/// A start that reports damage goes on only if it is accepted, and then the next one has nothing to report.
+fn accepted_once(device: &SimDevice) -> Machine {
+    let options = |device: &Arc<SimDevice>| options(device, Durability::Async, WhenFull::Refuse);
+    let image = Arc::new(device.image());
+    let refused = Engine::open_without_threads(options(&image)).err();
+    assert!(matches!(refused, Some(OpenError::Store(StoreError::Damaged { .. }))), "{refused:?}");
+    let mut accepting = options(&image);
+    accepting.store.as_mut().unwrap().accept_damage = true;
+    drop(Machine::open(Arc::clone(&image), accepting));
+    let image = Arc::new(image.image());
+    Machine::open(Arc::clone(&image), options(&image))
+}
+
+/// The superblock is written to both copies in turn, and neither is older than what a later commit covers.
+#[test]
+fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
+    for copy in SUPERBLOCKS {
+        let device = SimDevice::new(SIZE, 1);
+        let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
+        // More segments than two commits mark as free.
+        machine.set_all(0..20_000, 0);
+        machine.turn();
+        drop(machine.session.flush_all(None));
+        for key in 20_000..20_002 {
+            machine.set(key, 0, VALUE).unwrap();
+            machine.turn();
+        }
+        machine.device.spoil(copy..copy + BLOCK as u64);
+        let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
+        assert_eq!(machine.engine.stats().items, 2);
+        assert_eq!(machine.count(20_000..20_002, 0), (2, 0, 0));
+    }
+}
+
+/// Nor that the store was stopped cleanly, after the first commit of the next life.
+#[test]
+fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
+    for copy in SUPERBLOCKS {
+        let device = SimDevice::new(SIZE, 1);
+        let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
+        machine.set_all(0..100, 0);
+        machine.engine.close().unwrap();
+        let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
+        assert!(machine.has_loaded_image());
+        machine.set(7, 1, VALUE).unwrap();
+        machine.turn();
+        machine.device.spoil(copy..copy + BLOCK as u64);
+        let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
+        assert_eq!(machine.has(7, 1), Ok(true));
+    }
+}
+
+/// A commit that fails cuts its segments, whatever becomes of the marks that they had.
+#[test]
+fn a_failed_commit_is_mended_although_no_mark_can_be_read() {
+    let device = SimDevice::new(SIZE, 1);
+    let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
+    machine.set_all(0..100, 0);
+    machine.turn();
+    let geometry = machine.geometry();
+    machine.device.spoil(geometry.meta(1, 0)..geometry.segment(1));
+    machine.set(100, 0, VALUE).unwrap();
+    let next = machine.device.counts().syncs + 1;
+    machine.device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+    assert!(!machine.engine.commit());
+    assert!((0..10).any(|_| machine.engine.commit()), "{:?}", machine.engine.health());
+    machine.set_all(100..200, 0);
+    machine.turn();
+}
+
+#[test]
+fn what_cannot_be_read_is_remembered_through_a_clean_stop() {
+    let device = SimDevice::new(SIZE, 1);
+    let mut machine = Machine::start(device, Durability::Async, WhenFull::Evict);
+    machine.set_all(0..20_000, 0);
+    machine.turn();
+    machine.device.spoil(BAD);
+    machine = machine.restarted(Durability::Async, WhenFull::Evict);
+    // What is in the store is read into memory.
+    for _ in 0..500 {
+        machine.turn();
+    }
+    let bad = machine.engine.stats().bad_places;
+    assert!(bad > 0);
+    for _ in 0..2 {
+        machine.engine.close().unwrap();
+        machine = machine.restarted(Durability::Async, WhenFull::Evict);
+        assert!(machine.has_loaded_image());
+        assert_eq!(machine.engine.stats().bad_places, bad);
+    }
+}
+
+/// A place that was given up is not tried again by later starts.
+#[test]
+fn what_cannot_be_read_is_remembered() {
+    let device = SimDevice::new(SIZE, 1);
+    let mut machine = Machine::start(device, Durability::Async, WhenFull::Evict);
+    machine.device.spoil(BAD);
+    for round in 0..4 {
+        machine.set_all(round * 30_000..round * 30_000 + 60_000, round);
+        machine.count(round * 30_000..round * 30_000 + 60_000, round);
+    }
+    let bad = machine.engine.stats().bad_places;
+    assert!(bad >= 8, "{bad} places are bad");
+    for round in 5..8 {
+        machine = machine.restarted(Durability::Async, WhenFull::Evict);
+        assert_eq!(machine.engine.stats().bad_places, bad);
+        machine.set_all(round * 100_000..round * 100_000 + 60_000, round);
+        machine.turn();
+        let last = round * 100_000 + 59_000..round * 100_000 + 60_000;
+        assert_eq!(machine.count(last, round), (1000, 0, 0));
+    }
+}
+
+/// Nobody knows whether what lies in a place was superseded, so it counts as lost: what was evicted
+/// does not come back.
+#[test]
+fn a_segment_whose_marks_cannot_be_read_shows_nothing() {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Evict);
+    machine.set_all(0..60_000, 0);
+    (0..3).for_each(|_| machine.turn());
+    let items = machine.engine.stats().items;
+    let geometry = machine.geometry();
+    let freed = machine.freed();
+    assert!(freed.len() > 1, "{freed:?}");
+    for &number in &freed {
+        machine.device.spoil(geometry.meta(number, 0)..geometry.meta(number + 1, 0));
+    }
+    let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
+    // One of them was just used again.
+    let back = machine.engine.stats().items;
+    assert!((items - 70..=items).contains(&back), "{items} items, then {back}");
+    // Those places are of no use any more, and all others are.
+    machine.set_all(80_000..120_000, 1);
+    machine.turn();
+    let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
+    assert_eq!(machine.engine.stats().bad_places, freed.len() as u64);
+    assert_eq!(machine.count(119_000..120_000, 1), (1000, 0, 0));
+}
+
+#[test]
+fn marks_that_cannot_be_read_cost_their_own_segment_and_are_told_once() {
+    for copy in 0..2 {
+        let device = SimDevice::new(SIZE, 1);
+        let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
+        machine.set_all(0..5000, 0);
+        machine.turn();
+        let meta = machine.geometry().meta(7, copy);
+        machine.device.spoil(meta..meta + BLOCK as u64);
+        let mut machine = accepted_once(&machine.device);
+        let (there, gone, errors) = machine.count(0..5000, 0);
+        assert!((1..80).contains(&gone) && errors == 0, "{there}, {gone}, {errors}");
+        machine.set_all(0..20_000, 1);
+        machine.turn();
+        let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
+        assert_eq!(machine.count(0..20_000, 1), (20_000, 0, 0));
+    }
+}
+
+/// A large value is lost with any of its pieces, with its head too, and never without a word.
+#[test]
+fn a_large_value_of_which_a_piece_cannot_be_read_is_missed() {
+    const LARGE: usize = 200_000;
+    for bytes in [4096, 60_000] {
+        for piece in 0..4 {
+            let device = SimDevice::new(SIZE, 1);
+            let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
+            for key in 0..20 {
+                machine.set(key, 0, LARGE).unwrap();
+                machine.turn();
+            }
+            machine.set_all(100..2000, 0);
+            machine.turn();
+            let heads = machine.headers().filter(|header| header.jumbo.is_some());
+            let head = { heads }.nth(7).unwrap().segment;
+            let at = machine.geometry().segment(head + piece);
+            machine.device.spoil(at..at + bytes);
+            let mut machine = accepted_once(&machine.device);
+            let large = |key: &u32| {
+                let name = format!("key{key}");
+                let found = machine.done(|session| {
+                    session.get(&session.key(name.as_bytes())).map(|found| found.is_some())
+                });
+                found.unwrap()
+            };
+            assert_eq!((0..20).filter(large).count(), 19, "piece {piece}, {bytes} bytes");
+            assert_eq!(machine.count(100..2000, 0), (1900, 0, 0));
+        }
+    }
 }

@@ -24,7 +24,7 @@ use crate::log::{Log, Stream, lock};
 use crate::record::Record;
 use crate::rule::Rule;
 use crate::segment::Segment;
-use crate::store::Store;
+use crate::store::{Store, SuperblockWrite};
 use crate::summarize::Staged;
 use early::Early;
 use std::io;
@@ -109,6 +109,9 @@ pub struct Committer {
     tails: [Tails; 2],
     buffer: Box<[u8; TAIL_BYTES]>,
     pub(crate) maps: Vec<DeadMap>,
+    /// Durable dead maps of segments that may still be cut, whose metas are then written anew. Segments were
+    /// freed because of what they say.
+    pub(crate) last_maps: Vec<DeadMap>,
     pub(crate) cuts: Vec<Cut>,
     /// Of segments that are durable.
     pub(crate) summaries: Vec<Staged>,
@@ -129,7 +132,7 @@ pub struct Written {
     pub(crate) freed: Vec<SegmentNumber>,
     /// Segments whose metas were written, and the versions of these.
     metas: Vec<(SegmentNumber, u64)>,
-    superblock: Option<u64>,
+    superblock: Option<SuperblockWrite>,
     /// Segments whose dead maps were written, and which use of them.
     pub(crate) mapped: Vec<(SegmentNumber, u32)>,
     /// Of segments that it sealed.
@@ -152,6 +155,7 @@ impl Default for Committer {
             tails: Default::default(),
             buffer: Box::new([0; TAIL_BYTES]),
             maps: Vec::new(),
+            last_maps: Vec::new(),
             cuts: Vec::new(),
             summaries: Vec::new(),
             again: Vec::new(),
@@ -171,6 +175,15 @@ impl Committer {
     /// What a commit that ends knows of the one before it.
     fn before(&self) -> Before {
         if self.after_failure { Before::Failed } else { Before::Durable }
+    }
+
+    /// The durable dead map of a segment that is being cut, if it has one.
+    pub(crate) fn last_map(&self, segment: SegmentNumber, generation: u32) -> Option<&[u8]> {
+        let map = self
+            .last_maps
+            .iter()
+            .find(|map| map.begun().segment == segment && map.begun().generation == generation);
+        map.map(DeadMap::bits)
     }
 
     /// What was written and is not durable will be written again, or is given up.
@@ -512,8 +525,8 @@ impl Log {
         for (number, version) in written.metas {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
-        if let Some(changes) = written.superblock {
-            store.settle_superblock(changes);
+        if let Some(superblock) = written.superblock {
+            store.settle_superblock(superblock);
         }
         self.settle_maps(store, committer, &written.mapped);
         if !written.freed.is_empty() {

@@ -46,6 +46,11 @@ impl DeadMap {
         &self.begun
     }
 
+    /// What it marks.
+    pub(crate) fn bits(&self) -> &[u8] {
+        &self.bits
+    }
+
     /// The index leads to the record at `offset`.
     pub fn mark_alive(&mut self, offset: usize, is_jumbo: bool) {
         unmark(&mut self.bits, if is_jumbo { RECORD_AT } else { offset });
@@ -114,14 +119,25 @@ impl Log {
         committer: &mut Committer,
         mapped: &[(SegmentNumber, u32)],
     ) {
-        committer.maps.retain(|map| {
-            let begun = map.begun();
-            let is_durable = mapped.contains(&(begun.segment, begun.generation));
-            if is_durable && self.segment(begun.segment).generation() == begun.generation {
+        let is_durable =
+            |map: &mut DeadMap| mapped.contains(&(map.begun.segment, map.begun.generation));
+        for map in committer.maps.extract_if(.., is_durable) {
+            let begun = &map.begun;
+            if self.segment(begun.segment).generation() == begun.generation {
                 store.settle_map(begun.segment, begun.cover);
+                committer.last_maps.retain(|other| other.begun.segment != begun.segment);
+                committer.last_maps.push(map);
             }
-            !is_durable
-        });
+        }
+        committer.last_maps.retain(|map| self.may_be_cut(store, &map.begun));
+    }
+
+    /// Whether a commit that fails may cut the segment, or has.
+    fn may_be_cut(&self, store: &Store, begun: &BegunMap) -> bool {
+        let segment = self.segment(begun.segment);
+        let entry = store.entry(begun.segment);
+        let is_over = entry.sealed.load(Ordering::Acquire) && segment.is_durable(segment.filled());
+        segment.generation() == begun.generation && !is_over
     }
 
     /// Whether a commit would write maps.
@@ -143,7 +159,7 @@ impl Log {
     pub(crate) fn write_free_marks(&self, store: &Store, written: &mut Written) -> io::Result<()> {
         for number in self.freeable(store) {
             for part in store.parts(number).into_iter().chain([number]) {
-                self.write_meta(store, written, part, Use::Free, 0, None)?;
+                self.write_meta(store, written, part, store.unused(part), 0, None)?;
             }
             written.freed.push(number);
         }

@@ -5,7 +5,7 @@ use crate::address::SegmentNumber;
 use crate::commit::{Closed, Committer, Written};
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::HEADER_BYTES;
-use crate::format::{BLOCK, Meta, Use};
+use crate::format::{BLOCK, Use};
 use crate::log::{Log, Sealed, lock};
 use crate::segment::State;
 use crate::store::Store;
@@ -87,8 +87,7 @@ impl Log {
             }
             let usage = Use::InUse { end: entry.end.load(Ordering::Relaxed) };
             let cover = entry.cover.load(Ordering::Relaxed);
-            let map = self.read_map(store, cut.segment)?;
-            let dead = (!map.is_empty()).then_some(&map[..]);
+            let dead = committer.last_map(cut.segment, cut.generation);
             self.write_meta(store, written, cut.segment, usage, cover, dead)?;
             let first = cut.durable as usize / BLOCK * BLOCK;
             if first == cut.durable as usize {
@@ -105,22 +104,6 @@ impl Log {
             store.write(place, &block)?;
         }
         Ok(())
-    }
-
-    /// The durable dead map of a segment in its present use; empty without one. Segments were freed
-    /// because of what it says.
-    fn read_map(&self, store: &Store, number: SegmentNumber) -> io::Result<Vec<u8>> {
-        let version = store.entry(number).meta_version.load(Ordering::Relaxed);
-        let mut copy = vec![0; store.geometry.meta_bytes()];
-        store.device.read_at(store.geometry.meta(number, (version % 2) as usize), &mut copy)?;
-        let decoded = Meta::decode(&copy, number, store.geometry.map_bytes(), &store.identity);
-        let generation = self.segment(number).generation();
-        Ok(match decoded {
-            Ok((meta, map)) if meta.version == version && meta.speaks_of(generation) => {
-                map.to_vec()
-            }
-            _ => Vec::new(),
-        })
     }
 
     /// Reads the superblock back, past a failure and past the page cache: the device answers again.

@@ -224,7 +224,8 @@ impl Log {
         let segment = self.segment(number);
         let entry = store.entry(number);
         let meta_version = entry.meta_version.load(Ordering::Relaxed);
-        let free = Row { generation: segment.generation(), meta_version, ..Row::default() };
+        let bad = store.is_bad(number);
+        let free = Row { generation: segment.generation(), meta_version, bad, ..Row::default() };
         let usage = match segment.state() {
             State::Free => return free,
             State::Quarantine => Usage::Quarantine,
@@ -238,6 +239,7 @@ impl Log {
             ends: segment.has_ends(),
             jumbo: segment.is_jumbo(),
             resident: !segment.frame().is_null(),
+            bad,
             opened: entry.opened.load(Ordering::Relaxed),
             last_commit: entry.last_commit.load(Ordering::Relaxed),
             cover: entry.cover.load(Ordering::Relaxed),
@@ -304,7 +306,8 @@ impl Log {
             let number = self.known(read_u32(image)?)?;
             store.keep_ends(number, read_list(image)?);
         }
-        let free = self.numbers().zip(&rows).filter(|(_, row)| row.usage == Usage::Free);
+        let is_free = |row: &Row| row.usage == Usage::Free && !row.bad;
+        let free = self.numbers().zip(&rows).filter(|(_, row)| is_free(row));
         lock(&self.numbers).found_free(free.map(|(number, _)| number).rev());
         resident.sort_unstable();
         Ok(resident.into_iter().map(|(_, number)| number).collect())
@@ -321,6 +324,9 @@ impl Log {
         segment.set_generation(row.generation);
         let entry: &Entry = store.entry(number);
         entry.meta_version.store(row.meta_version, Ordering::Relaxed);
+        if row.bad {
+            store.retire(number);
+        }
         if matches!(row.usage, Usage::Free | Usage::Part) {
             return Ok(());
         }

@@ -86,6 +86,14 @@ const HEADLESS: Header = Header {
     jumbo: None,
 };
 
+/// A place that holds a piece of a jumbo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Piece {
+    index: u32,
+    place: SegmentNumber,
+    commit: u64,
+}
+
 /// What lies on a device.
 #[derive(Debug, Default)]
 pub struct Survey {
@@ -93,8 +101,16 @@ pub struct Survey {
     pub segments: Vec<Found>,
     /// Places whose header is damaged, each with the greatest commit that is found in it.
     pub damaged: Vec<(SegmentNumber, Option<u64>)>,
-    tails: Vec<(Tail, Vec<u8>)>,
-    parts: HashMap<(SegmentNumber, u32), Vec<(u32, SegmentNumber)>>,
+    /// Places of whose marks a copy cannot be read, and that may be in use. All of them are in `damaged`.
+    unmarked: Vec<SegmentNumber>,
+    /// As many places have a copy of their marks that cannot be read.
+    unreadable_marks: usize,
+    /// Each with where it lies.
+    tails: Vec<(u64, Tail, Vec<u8>)>,
+    /// Further places of jumbos, by the jumbo's number and generation.
+    parts: HashMap<(SegmentNumber, u32), Vec<Piece>>,
+    /// Places whose header is damaged, each with the generation up to which its uses are over.
+    headless: HashMap<SegmentNumber, u32>,
 }
 
 impl Log {
@@ -107,10 +123,11 @@ impl Log {
         let mut survey = Survey::default();
         for stream in 0..STREAMS {
             for which in 0..TAIL_PLACES {
-                let mut place = Box::new([0; TAIL_BYTES]);
-                store.read(store.geometry.tail_place(stream, which), &mut place[..])?;
+                let (at, mut place) =
+                    (store.geometry.tail_place(stream, which), Box::new([0; TAIL_BYTES]));
+                store.read(at, &mut place[..])?;
                 if let Some((tail, data)) = Tail::decode(&place, &store.identity) {
-                    survey.tails.push((tail, data.to_vec()));
+                    survey.tails.push((at, tail, data.to_vec()));
                 }
             }
         }
@@ -141,13 +158,18 @@ impl Log {
         survey: &mut Survey,
     ) -> io::Result<bool> {
         let mut copies = [vec![0; BLOCK], vec![0; BLOCK]];
+        let mut has_marks = true;
         for (which, copy) in copies.iter_mut().enumerate() {
             let at = store.geometry.meta(number, which);
-            // A copy that cannot be read is as good as damaged.
-            if store.read(at, copy)? && has_map(copy) {
+            has_marks &= store.read(at, copy)?;
+            if Meta::has_map(copy) {
                 copy.resize(store.geometry.meta_bytes(), 0);
-                store.read(at, copy)?;
+                has_marks &= store.read(at, copy)?;
             }
+        }
+        if !has_marks {
+            survey.unreadable_marks += 1;
+            store.retire(number);
         }
         let map_bytes = store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
@@ -158,7 +180,7 @@ impl Log {
         };
         let mut block = vec![0; BLOCK];
         let readable = store.read(store.geometry.segment(number), &mut block)?;
-        for (tail, data) in &survey.tails {
+        for (_, tail, data) in &survey.tails {
             if tail.segment == number && tail.offset == 0 {
                 tail.lay_over(data, &store.identity, &mut block);
             }
@@ -167,9 +189,9 @@ impl Log {
             Err(_) if !readable => Err(NoSegment::Damaged),
             header => header,
         };
-        let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
+        let tails = survey.tails.iter().filter(|(_, tail, _)| tail.segment == number);
         let greatest = tails
-            .map(|(tail, _)| tail.generation)
+            .map(|(_, tail, _)| tail.generation)
             .chain(header.ok().map(|header| header.generation))
             .chain(meta.map(|meta| meta.generation))
             .max();
@@ -177,14 +199,34 @@ impl Log {
         segment.set_generation(greatest.unwrap_or(0));
         let entry = store.entry(number);
         entry.meta_version.store(meta.map_or(0, |meta| meta.version), Ordering::Relaxed);
+        if meta.is_some_and(|meta| meta.usage == Use::Retired) {
+            store.retire(number);
+            return Ok(false);
+        }
         if let Some(Meta {
-            usage: Use::Part { owner, owner_generation, index }, generation, ..
+            usage: Use::Part { owner, owner_generation, index },
+            generation,
+            cover,
+            ..
         }) = meta
             && !header.is_ok_and(|header| header.generation > generation)
         {
             let parts = survey.parts.entry((owner, owner_generation)).or_default();
-            parts.push((index, number));
+            parts.push(Piece { index, place: number, commit: cover });
             return Ok(true);
+        }
+        let next = store.superblock().generation_floor.max(greatest.unwrap_or(0) + 1);
+        let admits = |generation| meta.is_none_or(|meta| meta.admits(generation));
+        let may_be_used = match header {
+            Ok(header) => admits(header.generation),
+            Err(error) => error == NoSegment::Damaged,
+        };
+        if !has_marks && may_be_used {
+            // What cannot be read may say that what lies here was superseded or freed: nobody may get that.
+            segment.set_generation(next);
+            survey.damaged.push((number, Some(0)));
+            survey.unmarked.push(number);
+            return Ok(false);
         }
         let header = match header {
             Ok(header) => header,
@@ -193,14 +235,14 @@ impl Log {
                 // Which use of the number this was cannot be read: the last one known of, the one after that,
                 // or the first one since the last start. The one that follows must be none of these.
                 let known = greatest.unwrap_or(0);
-                let next = store.superblock().generation_floor.max(known + 1);
                 let found = self.find_trailers(store, number, [known, known + 1, next])?;
-                let admits = |generation| meta.is_none_or(|meta| meta.admits(generation));
                 match found.filter(|&(generation, _)| admits(generation)) {
                     Some((generation, _)) if !readable => {
                         Header { segment: number, generation, ..HEADLESS }
                     }
                     found => {
+                        let over = meta.map_or(0, |meta| meta.over());
+                        survey.headless.insert(number, over);
                         let in_use = |meta: Meta| matches!(meta.usage, Use::InUse { .. });
                         let newest = match found {
                             // Nobody can tell whether it held something that was durable.
@@ -216,7 +258,7 @@ impl Log {
                 }
             }
         };
-        if meta.is_some_and(|meta| !meta.admits(header.generation)) {
+        if !admits(header.generation) {
             return Ok(false);
         }
         let own = meta.filter(|meta| meta.speaks_of(header.generation));
@@ -263,19 +305,35 @@ impl Log {
             let key = (found.number, found.header.generation);
             let mut further = parts.remove(&key).unwrap_or_default();
             further.sort_unstable();
-            further.dedup_by_key(|part| part.0);
+            further.dedup_by_key(|piece| piece.index);
             let complete = further.len() as u32 + 1 == jumbo.parts
-                && further.iter().zip(1..).all(|(part, index)| part.0 == index);
+                && further.iter().zip(1..).all(|(piece, index)| piece.index == index);
             if complete {
-                store.set_parts(found.number, further.into_iter().map(|part| part.1).collect());
+                store.set_parts(
+                    found.number,
+                    further.into_iter().map(|piece| piece.place).collect(),
+                );
             } else {
-                // Its commit never completed, or it was being freed.
-                free.extend(further.into_iter().map(|part| part.1));
+                // Its commit never completed, or it was being freed; or the marks of its places are lost.
+                if survey.unreadable_marks > 0 {
+                    survey.damaged.push((found.number, Some(found.opened + 1)));
+                }
+                free.extend(further.into_iter().map(|piece| piece.place));
                 free.push(found.number);
             }
             complete
         });
-        free.extend(parts.into_values().flatten().map(|(_, number)| number));
+        for ((owner, generation), further) in parts {
+            if survey.headless.get(&owner).is_some_and(|&over| generation > over) {
+                // The head of this one cannot be read.
+                let commit = further.iter().map(|piece| piece.commit).max();
+                survey.damaged.retain(|&(number, _)| number != owner);
+                survey.damaged.push((owner, commit));
+                let segment = self.segment(owner);
+                segment.set_generation(segment.generation().max(generation));
+            }
+            free.extend(further.into_iter().map(|piece| piece.place));
+        }
         free.sort_unstable_by_key(|&number| std::cmp::Reverse(number));
     }
 
@@ -415,15 +473,16 @@ impl Log {
         for &number in useless {
             // What is torn now would look damaged when later commits have followed it.
             for place in store.take_parts(number).into_iter().chain([number]) {
-                self.write_meta(store, &mut written, place, Use::Free, 0, None)?;
+                self.write_meta(store, &mut written, place, store.unused(place), 0, None)?;
                 if !store.is_bad(place) {
                     lock(&self.numbers).put(place);
                 }
             }
         }
         for &(number, _) in &survey.damaged {
-            self.write_meta(store, &mut written, number, Use::Free, 0, None)?;
+            self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
         }
+        self.clear_unmarked(survey, store, &mut written)?;
         for &(found, sealed) in loaded.iter().rev() {
             let segment = self.segment(found.number);
             // A sealed one, too, may have a part of its last blocks in tail places only.
@@ -451,6 +510,28 @@ impl Log {
         Ok(())
     }
 
+    /// Nothing is left of what has no mark that can be read: no later start finds it again, nor would it if the
+    /// marks could be read then.
+    fn clear_unmarked(
+        &self,
+        survey: &Survey,
+        store: &Store,
+        written: &mut Written,
+    ) -> io::Result<()> {
+        for &number in &survey.unmarked {
+            // The other copy of the meta, which is behind by one now.
+            store.entry(number).meta_version.fetch_add(1, Ordering::Relaxed);
+            self.write_meta(store, written, number, Use::Retired, 0, None)?;
+            store.write(store.geometry.segment(number), &[0; BLOCK])?;
+        }
+        for (at, tail, _) in &survey.tails {
+            if survey.unmarked.contains(&tail.segment) {
+                store.write(*at, &[0; BLOCK])?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whatever lies in a place that is free may have been written in a use of which nothing else is
     /// left: its header never reached the device. The next use must be another one, or what lies there
     /// would be taken for its own. A use is lost only if it is the first one that a place saw since it
@@ -470,7 +551,7 @@ impl Log {
         let ours = |tail: &Tail| {
             tail.segment == found.number && tail.generation == found.header.generation
         };
-        for (tail, _) in survey.tails.iter().filter(|(tail, _)| ours(tail)) {
+        for (_, tail, _) in survey.tails.iter().filter(|(_, tail, _)| ours(tail)) {
             let place = store.geometry.segment(found.number) + u64::from(tail.offset);
             let mut block = [0; BLOCK];
             store.read(place, &mut block)?;
@@ -505,22 +586,17 @@ impl Log {
     }
 }
 
-/// Whether the first block of a meta says that a map follows.
-fn has_map(block: &[u8]) -> bool {
-    block[37] & 1 != 0
-}
-
 impl Survey {
     /// Whether a tail place holds a block of this segment.
     fn has_tail(&self, found: &Found) -> bool {
-        self.tails.iter().any(|(tail, _)| {
+        self.tails.iter().any(|(_, tail, _)| {
             tail.segment == found.number && tail.generation == found.header.generation
         })
     }
 
     /// Lays the tails of a segment over its bytes from `first` on.
     fn lay_tails_over(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
-        for (tail, data) in &self.tails {
+        for (_, tail, data) in &self.tails {
             let ours = tail.segment == found.number && tail.generation == found.header.generation;
             if !ours {
                 continue;

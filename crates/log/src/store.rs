@@ -10,7 +10,7 @@ use crate::failed::FailedCommits;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::JumboSize;
 use crate::format::{
-    self, BLOCK, DurableEnd, Geometry, Header, Identity, STREAMS, SegmentSeed, Superblock,
+    self, BLOCK, DurableEnd, Geometry, Header, Identity, STREAMS, SegmentSeed, Superblock, Use,
 };
 use crate::log::{Stream, lock};
 use crate::record::MAX_SEQ;
@@ -89,6 +89,15 @@ pub(crate) struct Changing {
     /// Counts changes; the superblock is durable when `durable` has reached `changes`.
     changes: u64,
     durable: u64,
+    /// Both copies say what is durable: one of them may become unreadable.
+    mirrored: bool,
+}
+
+/// The superblock was written, and is not durable yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SuperblockWrite {
+    counter: u64,
+    changes: u64,
 }
 
 impl Changing {
@@ -184,7 +193,7 @@ impl Store {
             geometry,
             fast_segments: superblock.fast_segments,
             identity: superblock.identity(),
-            changing: Mutex::new(Changing { superblock, changes: 0, durable: 0 }),
+            changing: Mutex::new(Changing { superblock, changes: 0, durable: 0, mirrored: false }),
             writing_superblock: Mutex::default(),
             syncing: Mutex::default(),
             failed_syncs: AtomicU64::new(0),
@@ -220,7 +229,7 @@ impl Store {
     }
 
     /// Reads a part of a place; false if that cannot be read although the device answers elsewhere: then the
-    /// bytes are zero, and the place is not used again before the next start.
+    /// bytes are zero, and the place is not used again.
     ///
     /// # Errors
     /// The device does not answer.
@@ -261,8 +270,18 @@ impl Store {
 
     fn note_bad(&self, offset: u64) {
         if let Some(number) = self.geometry.segment_at(offset) {
-            lock(&self.bad).insert(number);
+            self.retire(number);
         }
+    }
+
+    /// A part of the place cannot be read: it is not used again.
+    pub(crate) fn retire(&self, number: SegmentNumber) {
+        lock(&self.bad).insert(number);
+    }
+
+    /// What a place is when its last use is over.
+    pub(crate) fn unused(&self, number: SegmentNumber) -> Use {
+        if self.is_bad(number) { Use::Retired } else { Use::Free }
     }
 
     /// Whether a part of the place cannot be read.
@@ -516,6 +535,7 @@ impl Store {
                 // A commit that wrote the same copy before may have settled meanwhile.
                 changing.superblock.counter = next.superblock.counter + 1;
                 changing.durable = changing.durable.max(next.changes);
+                changing.mirrored = false;
             }
             Err(_) => changing.changes += 1,
         }
@@ -531,25 +551,29 @@ impl Store {
         self.write(SUPERBLOCKS[superblock.copy()], &block)
     }
 
-    /// Writes the superblock to the older of its copies if it has changed; the answer is for
-    /// [`Store::settle_superblock`] after the sync.
-    pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<u64>> {
+    /// Writes the superblock to the older of its copies if it has changed, and with the next commit to the
+    /// other one: a start that cannot read one copy finds no older state in the other. The answer is
+    /// for [`Store::settle_superblock`] after the sync.
+    pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<SuperblockWrite>> {
         let _writing = lock(&self.writing_superblock);
         // A copy: whoever only wants to know what it says does not wait for the device.
         let changing = *lock(&self.changing);
-        if !changing.is_dirty() {
+        if changing.mirrored && !changing.is_dirty() {
             return Ok(None);
         }
         self.write_superblock(&changing)?;
-        Ok(Some(changing.changes))
+        let counter = changing.superblock.counter + 1;
+        Ok(Some(SuperblockWrite { counter, changes: changing.changes }))
     }
 
     /// What [`Store::write_changed_superblock`] wrote is durable.
-    pub(crate) fn settle_superblock(&self, changes: u64) {
+    pub(crate) fn settle_superblock(&self, written: SuperblockWrite) {
         let mut changing = lock(&self.changing);
-        if changing.durable < changes {
-            changing.durable = changes;
-            changing.superblock.counter += 1;
+        // Otherwise a change that was made durable at once has gone over the same copy.
+        if changing.superblock.counter < written.counter {
+            changing.superblock.counter = written.counter;
+            changing.mirrored = written.changes == changing.durable;
+            changing.durable = changing.durable.max(written.changes);
         }
     }
 

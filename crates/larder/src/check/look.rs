@@ -42,6 +42,8 @@ pub(super) struct Marks {
     pub(super) map: Vec<u8>,
     /// A copy is not whole.
     pub(super) damaged: bool,
+    /// A copy cannot be read: nobody knows whether it is the newer one.
+    pub(super) unreadable: bool,
 }
 
 impl<'a> Store<'a> {
@@ -94,8 +96,12 @@ impl<'a> Store<'a> {
 
     /// Whether the block with the header of a segment, which was looked at, could be read.
     pub(super) fn can_read_header(&self, segment: SegmentNumber) -> bool {
-        let at = self.superblock.geometry.segment(segment);
-        !self.unreadable.borrow().contains(&at)
+        !self.is_unreadable(self.superblock.geometry.segment(segment), BLOCK)
+    }
+
+    /// Whether a part of what was looked at could not be read.
+    fn is_unreadable(&self, at: u64, bytes: usize) -> bool {
+        self.unreadable.borrow().range(at..at + bytes as u64).next().is_some()
     }
 
     /// Where what could not be read so far begins and ends.
@@ -153,7 +159,12 @@ impl<'a> Store<'a> {
                 Some((meta, map)) => (Some(meta), map.to_vec()),
                 None => (None, Vec::new()),
             };
-            Marks { meta, map, damaged: chosen.damaged }
+            let copies = [(0, first), (1, second)];
+            let unreadable = copies.iter().any(|&(which, copy)| {
+                let bytes = if Meta::has_map(copy) { each } else { BLOCK };
+                self.is_unreadable(geometry.meta(segment, which), bytes)
+            });
+            Marks { meta, map, damaged: chosen.damaged, unreadable }
         });
         marks.collect()
     }

@@ -73,6 +73,8 @@ pub(super) struct Segments {
     pub(super) jumbos: u32,
     /// Segments that these take beyond their first.
     pub(super) jumbo_parts: u32,
+    /// Not used any more, because a part of their place cannot be read.
+    pub(super) retired: u32,
 }
 
 /// Which part of a store of several devices this one is, as it says itself; another device may know
@@ -276,6 +278,12 @@ impl fmt::Display for Report {
                 s.jumbos + s.jumbo_parts,
             ),
         )?;
+        if s.retired > 0 {
+            row(
+                "retired",
+                format_args!("{} segments, which cannot be read as a whole", s.retired),
+            )?;
+        }
         row("records", format_args!("{}, {}", self.records, size(self.record_bytes)))?;
         let about = if self.estimated { "about " } else { "" };
         row(

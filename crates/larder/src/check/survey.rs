@@ -5,7 +5,7 @@
 //! promised it) can be told from what is damaged. That number is known only when everything was
 //! looked at: segments that are not plainly whole are looked at twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use larder_disk::Device;
 use larder_log::format::checksum::checksum64;
@@ -89,9 +89,13 @@ struct Survey<'a> {
     /// With whether their item is marked as dead.
     jumbos: Vec<(SegmentNumber, Header, bool)>,
     /// Owner, its generation and index of a piece; the segment that holds it.
-    parts: HashMap<(SegmentNumber, u32, u32), SegmentNumber>,
+    parts: HashMap<(SegmentNumber, u32, u32), (SegmentNumber, u64)>,
+    /// Segments whose header is damaged, each with the generation up to which its uses are over.
+    no_header: HashMap<SegmentNumber, u32>,
     image: Vec<u8>,
     /// Jumbos whose pieces are not all there.
+    /// A copy of some place's meta cannot be read.
+    unreadable_marks: bool,
     incomplete: u32,
 }
 
@@ -110,7 +114,9 @@ impl<'a> Survey<'a> {
             headless: Vec::new(),
             jumbos: Vec::new(),
             parts: HashMap::new(),
+            no_header: HashMap::new(),
             image: Vec::new(),
+            unreadable_marks: false,
             incomplete: 0,
         }
     }
@@ -179,11 +185,31 @@ impl<'a> Survey<'a> {
         if marks.damaged {
             self.note_damaged_marks(segment, marks.meta.is_none());
         }
-        if let Some(Meta { usage: Use::Part { owner, owner_generation, index }, .. }) = marks.meta {
-            self.parts.insert((owner, owner_generation, index), segment);
+        if marks.meta.is_some_and(|meta| meta.usage == Use::Retired) {
+            self.report.segments.retired += 1;
+            return;
+        }
+        self.unreadable_marks |= marks.unreadable;
+        if let Some(Meta { usage: Use::Part { owner, owner_generation, index }, cover, .. }) =
+            marks.meta
+        {
+            self.parts.insert((owner, owner_generation, index), (segment, cover));
         }
         let admits = |generation| marks.meta.is_none_or(|meta| meta.admits(generation));
         let header = self.store.header(segment);
+        if marks.unreadable {
+            let may_be_used = match header {
+                Ok(header) => admits(header.generation),
+                Err(error) => error == NoSegment::Damaged,
+            };
+            let is_part = matches!(marks.meta, Some(Meta { usage: Use::Part { .. }, .. }));
+            if may_be_used && !is_part {
+                let what = "what its meta says of it cannot be read".to_owned();
+                let bytes = self.store.segment_size().into();
+                self.report.damaged.push(damaged(segment, bytes, what));
+                return;
+            }
+        }
         match header {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
@@ -205,8 +231,9 @@ impl<'a> Survey<'a> {
                 Some(Meta { usage: Use::InUse { .. }, generation, .. }) => {
                     self.scan_first(segment, marks, None, Some(generation));
                 }
-                Some(Meta { usage: Use::Part { .. }, .. }) => {}
+                Some(Meta { usage: Use::Part { .. } | Use::Retired, .. }) => {}
                 meta if header == Err(NoSegment::Damaged) => {
+                    self.no_header.insert(segment, meta.map_or(0, |meta| meta.over()));
                     let tails = self.store.tails.iter().map(|(tail, _)| tail);
                     let here = tails.filter(|tail| tail.segment == segment);
                     let tail = here.map(|tail| tail.generation).max();
@@ -352,6 +379,7 @@ impl<'a> Survey<'a> {
         for item in items {
             self.judge_jumbo(item);
         }
+        self.judge_lost_heads();
         for (segment, newest) in std::mem::take(&mut self.headless) {
             self.judge_headless(segment, newest);
         }
@@ -461,7 +489,7 @@ impl<'a> Survey<'a> {
 
     /// Reads a jumbo, and learns from its end.
     fn read_jumbo(&mut self, segment: SegmentNumber, header: Header, dead: bool) -> LargeItem {
-        let piece = |index| self.parts.get(&(segment, header.generation, index)).copied();
+        let piece = |index| self.parts.get(&(segment, header.generation, index)).map(|part| part.0);
         let superblock = &self.store.superblock;
         let mut version = None;
         let state = self.store.jumbo(segment, piece, |jumbo| {
@@ -493,10 +521,14 @@ impl<'a> Survey<'a> {
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
             // Its commit never completed, or it was being freed: a start takes it as free.
-            JumboState::Incomplete => {
+            JumboState::Incomplete if !self.unreadable_marks => {
                 self.incomplete += 1;
                 return;
             }
+            JumboState::Incomplete => (
+                "a large item lacks pieces whose metas cannot be read".to_owned(),
+                Some(header.opened + 1),
+            ),
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
             // Nobody needs its value, and a start does not read it.
             JumboState::WrongValue(_) if dead => return,
@@ -515,6 +547,26 @@ impl<'a> Survey<'a> {
             self.report.damaged.push(Damaged { records: 1, ..damaged(segment, bytes, what) });
         } else {
             self.report.torn.push(Torn { segment, at: 0, bytes });
+        }
+    }
+
+    /// Pieces of large items whose first place has lost its header.
+    fn judge_lost_heads(&mut self) {
+        let mut lost: BTreeMap<SegmentNumber, (u64, u64)> = BTreeMap::new();
+        for (&(owner, generation, _), &(_, commit)) in &self.parts {
+            if self.no_header.get(&owner).is_some_and(|&over| generation > over) {
+                let (pieces, newest) = lost.entry(owner).or_default();
+                (*pieces, *newest) = (*pieces + 1, commit.max(*newest));
+            }
+        }
+        for (segment, (pieces, commit)) in lost {
+            let bytes = (pieces + 1) * u64::from(self.store.segment_size());
+            if commit < self.proof {
+                let what = "the header of a large item cannot be read".to_owned();
+                self.report.damaged.push(Damaged { records: 1, ..damaged(segment, bytes, what) });
+            } else {
+                self.report.torn.push(Torn { segment, at: 0, bytes });
+            }
         }
     }
 
@@ -540,7 +592,7 @@ impl<'a> Survey<'a> {
         }
         let report = &mut self.report;
         let segments = &mut report.segments;
-        let used = segments.in_use + segments.jumbos + segments.jumbo_parts;
+        let used = segments.in_use + segments.jumbos + segments.jumbo_parts + segments.retired;
         segments.free = segments.all.saturating_sub(used);
         report.last_commit = self.greatest;
         let alive = self.keys.alive();

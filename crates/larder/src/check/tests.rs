@@ -208,7 +208,9 @@ fn what_cannot_be_read_is_named_and_the_rest_looked_at() {
         (geometry.segment(1) + 2 * block, 2..4),
         (geometry.segment(1) + 12 * block, 0..1),
         (geometry.segment(3), 0..1),
-        (geometry.meta(1, 0), 0..1),
+        // Of all its records nobody knows whether they were freed.
+        (geometry.meta(1, 0), 8..9),
+        (geometry.meta(3, 0), 0..1),
         (SUPERBLOCKS[0], 0..1),
     ] {
         let image = Image::new(40);
@@ -422,6 +424,21 @@ fn large_items() {
     let report = image.report();
     assert_eq!(report.verdict, Verdict::Damaged, "{report}");
     assert!(report.to_string().contains("segment 3: the value of a large item"), "{report}");
+
+    // Its head: the pieces tell that there was one.
+    let (image, _) = with_jumbo();
+    image.write(&six);
+    image
+        .device
+        .spoil(image.superblock.geometry.segment(3)..image.superblock.geometry.segment(3) + 1);
+    let report = image.report();
+    assert_eq!(report.verdict, Verdict::Damaged, "{report}");
+    assert!(report.to_string().contains("segment 3: the header of a large item"), "{report}");
+
+    let (image, _) = with_jumbo();
+    image.write_meta(4, Use::Retired, &[]);
+    let report = image.report();
+    assert_eq!((report.segments.retired, report.segments.jumbos), (1, 0), "{report}");
 
     let (image, _) = with_jumbo();
     image.write_meta(4, Use::Free, &[]);

@@ -104,6 +104,8 @@ pub struct Row {
     pub jumbo: bool,
     /// It had a frame.
     pub resident: bool,
+    /// A part of its place cannot be read.
+    pub bad: bool,
     /// The first commit that can be in it.
     pub opened: u64,
     /// The last commit in it.
@@ -135,7 +137,7 @@ impl Row {
         put(&mut bytes, 0, self.generation.to_le_bytes());
         bytes[4] = self.usage as u8;
         bytes[5] = self.stream;
-        let flags = [self.immortal, self.ends, self.jumbo, self.resident];
+        let flags = [self.immortal, self.ends, self.jumbo, self.resident, self.bad];
         bytes[6] = (0u8..).zip(flags).map(|(bit, set)| u8::from(set) << bit).sum();
         put(&mut bytes, 8, self.opened.to_le_bytes());
         put(&mut bytes, 16, self.last_commit.to_le_bytes());
@@ -169,6 +171,7 @@ impl Row {
             ends: flag(1),
             jumbo: flag(2),
             resident: flag(3),
+            bad: flag(4),
             opened: u64_at(bytes, 8),
             last_commit: u64_at(bytes, 16),
             cover: u64_at(bytes, 24),
@@ -200,6 +203,7 @@ mod tests {
             ends: true,
             jumbo: false,
             resident: true,
+            bad: true,
             opened: 9,
             last_commit: 10,
             cover: 11,

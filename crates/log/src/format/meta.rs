@@ -15,6 +15,8 @@ const HAS_MAP: u8 = 1;
 pub enum Use {
     /// Nothing: every use up to the meta's generation is over.
     Free,
+    /// Nothing, ever again: a part of its place cannot be read. Every use is over.
+    Retired,
     /// A segment.
     InUse {
         /// The segment ends here, whatever lies behind; 0: at its sealed trailer.
@@ -61,15 +63,26 @@ impl Meta {
 
     /// Whether the number's use in `generation`, which a segment header names, is not over.
     pub fn admits(&self, generation: u32) -> bool {
+        generation > self.over()
+    }
+
+    /// The number's uses up to this generation are over.
+    pub fn over(&self) -> u32 {
         match self.usage {
-            Use::InUse { .. } => generation >= self.generation,
-            Use::Free | Use::Part { .. } => generation > self.generation,
+            Use::InUse { .. } => self.generation.saturating_sub(1),
+            Use::Free | Use::Part { .. } => self.generation,
+            Use::Retired => u32::MAX,
         }
     }
 
     /// Whether its map and its end speak of `generation`.
     pub fn speaks_of(&self, generation: u32) -> bool {
         matches!(self.usage, Use::InUse { .. }) && generation == self.generation
+    }
+
+    /// Whether the first block of a copy says that a map follows.
+    pub fn has_map(block: &[u8]) -> bool {
+        block[37] & HAS_MAP != 0
     }
 
     /// Bytes to write for a map of `map` bytes (0: no map): a multiple of a block.
@@ -94,6 +107,7 @@ impl Meta {
         head[37] = if map.is_empty() { 0 } else { HAS_MAP };
         head[36] = match self.usage {
             Use::Free => 1,
+            Use::Retired => 4,
             Use::InUse { end } => {
                 put(head, 52, end.to_le_bytes());
                 2
@@ -123,7 +137,7 @@ impl Meta {
         if all_zero(head) || !identity.nearly(u64_at(head, 8)) {
             return Err(MetaError::Absent);
         }
-        let map = if head[37] & HAS_MAP != 0 { map_bytes } else { 0 };
+        let map = if Self::has_map(head) { map_bytes } else { 0 };
         let map = rest.get(..map).ok_or(MetaError::Damaged)?;
         let checksum = checksum64(&head[..CHECKSUM], checksum64(map, identity.checksum_seed));
         if checksum != u64_at(head, CHECKSUM) {
@@ -137,6 +151,7 @@ impl Meta {
                 owner_generation: u32_at(head, 44),
                 index: u32_at(head, 48),
             },
+            4 => Use::Retired,
             _ => return Err(MetaError::Damaged),
         };
         if head[..4] != MAGIC || u64_at(head, 8) != identity.store || u32_at(head, 4) != segment {
