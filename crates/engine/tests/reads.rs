@@ -15,6 +15,7 @@ use larder_disk::{Device, ReadBuffer, ReadQueue, SimDevice};
 use larder_engine::{Durability, Engine, Expiry, ManualCleaner, Options, Outcome, Session, Store};
 
 const NOW: u32 = 1;
+const BLOCK: u64 = 4096;
 /// What a session may have on its way.
 const MOST: usize = 4 << 20;
 
@@ -26,6 +27,8 @@ struct Queued {
     most: Arc<AtomicUsize>,
     /// How many reads may end.
     may_end: Arc<AtomicUsize>,
+    /// How many have failed.
+    failed: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -37,7 +40,8 @@ struct Reads {
 impl Queued {
     fn new() -> Queued {
         let device = Arc::new(SimDevice::new(64 << 20, 1));
-        Queued { device, most: Arc::default(), may_end: Arc::new(AtomicUsize::new(usize::MAX)) }
+        let may_end = Arc::new(AtomicUsize::new(usize::MAX));
+        Queued { device, most: Arc::default(), may_end, failed: Arc::default() }
     }
 }
 
@@ -78,12 +82,18 @@ impl ReadQueue for Reads {
     }
 
     fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>)) {
-        let Queued { device, may_end, .. } = &self.queued;
+        let Queued { device, may_end, failed, .. } = &self.queued;
         let ended = self.noted.len().min(may_end.load(Relaxed));
         may_end.fetch_sub(ended, Relaxed);
         for (token, offset, len) in self.noted.drain(..ended) {
             let mut buffer = ReadBuffer::new(offset, len, 512);
-            let read = device.read_at(offset, buffer.bytes_mut());
+            // Around the page cache whole blocks are read.
+            let (from, end) =
+                (offset / BLOCK * BLOCK, (offset + len as u64).next_multiple_of(BLOCK));
+            let read = device
+                .read_at(from, &mut vec![0; (end - from) as usize])
+                .and_then(|()| device.read_at(offset, buffer.bytes_mut()));
+            failed.fetch_add(usize::from(read.is_err()), Relaxed);
             each(token, read.map(|()| buffer));
         }
     }
@@ -91,7 +101,7 @@ impl ReadQueue for Reads {
 
 /// A session of an engine with little memory that reads through the queue; 24 MB of values of `size` bytes,
 /// or of three quarters of what counts as large, are stored, and these are their keys.
-fn filled(queued: &Queued, size: Option<usize>) -> (Session, Vec<String>, Vec<u8>) {
+fn filled(queued: &Queued, size: Option<usize>) -> (Arc<Engine>, Session, Vec<String>, Vec<u8>) {
     let store = store(Arc::new(queued.clone()), Durability::Async);
     let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
     let engine = Engine::open_without_threads(options).unwrap();
@@ -111,7 +121,7 @@ fn filled(queued: &Queued, size: Option<usize>) -> (Session, Vec<String>, Vec<u8
             session.tick(NOW);
         }
     }
-    (session, keys, value)
+    (engine, session, keys, value)
 }
 
 /// Whether the key's value is at hand; it is read if it is not.
@@ -135,7 +145,7 @@ fn looks(session: &mut Session) -> usize {
 #[test]
 fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
     let queued = Queued::new();
-    let (mut session, keys, value) = filled(&queued, Some(1000));
+    let (_engine, mut session, keys, value) = filled(&queued, Some(1000));
     let end = |session: &mut Session, reads: usize| {
         queued.may_end.store(reads, Relaxed);
         session.tick(NOW);
@@ -164,7 +174,7 @@ fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
 #[test]
 fn records_that_are_larger_than_was_guessed_wait_for_room() {
     let queued = Queued::new();
-    let (mut session, keys, value) = filled(&queued, None);
+    let (_engine, mut session, keys, value) = filled(&queued, None);
     // All are asked for at once.
     let absent = keys.iter().filter(|name| !is_there(&session, name, &value)).count();
     assert!(absent * value.len() > 2 * MOST, "{absent} of {} bytes", value.len());
@@ -178,4 +188,36 @@ fn records_that_are_larger_than_was_guessed_wait_for_room() {
     }
     let most = queued.most.load(Relaxed);
     assert!(most <= MOST, "{most} bytes on their way");
+}
+
+/// What cannot be read may lie beside a record: then the record is read alone, and only those that it lies in
+/// are missed.
+#[test]
+fn a_block_that_cannot_be_read_costs_the_records_that_it_lies_in() {
+    let queued = Queued::new();
+    let (engine, mut session, keys, value) = filled(&queued, Some(1000));
+    for at in [6, 9, 12, 15] {
+        queued.device.spoil(at << 20..(at << 20) + 100);
+    }
+    for _ in 0..2 {
+        queued.failed.store(0, Relaxed);
+        let mut unreadable = 0;
+        for name in &keys {
+            loop {
+                match session.get(&session.key(name.as_bytes())) {
+                    Outcome::Ready(found) => {
+                        assert!(found.as_ref().is_none_or(|item| item.value() == value), "{name}");
+                        unreadable += usize::from(found.is_none());
+                        break;
+                    }
+                    _ => {
+                        engine.serve_reads();
+                        session.tick(NOW);
+                    }
+                }
+            }
+        }
+        let failed = queued.failed.load(Relaxed);
+        assert!((1..=8).contains(&unreadable) && failed > unreadable, "{unreadable}, {failed}");
+    }
 }
