@@ -95,12 +95,17 @@ impl Lane {
         self.settle_unread(&survey, &jumbos)?;
         let seen = segments::proof(&scans);
         // A header that is not right is one that was being written, unless its commit was durable.
-        let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen);
+        let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen.max(1));
         let damaged = survey.damaged.iter().filter(|(_, newest)| durable(newest)).count();
         report.damaged_segments = damaged as u32;
         let (mut loaded, mut useless) = (Vec::new(), Vec::new());
         let (mut newest, mut seq_limit) = (0, store.superblock().seq_limit);
         let (known, mut accepted) = (store.superblock().accepted, Accepted::default());
+        for &place in &survey.lost_tails {
+            // Nobody knows what was in it. There is no segment 0.
+            report.damaged_records += u64::from(known.runs(0, place) == 0);
+            report.unremembered |= !accepted.accept(0, place, 1);
+        }
         for (found, scan) in survey.segments.iter().zip(&scans) {
             let Some(scan) = scan else {
                 // A jumbo whose commit did not complete looks the same as a damaged one.
@@ -112,11 +117,13 @@ impl Lane {
             newest = newest.max(scan.last_commit);
             seq_limit = seq_limit.max(scan.seq_limit);
             let generation = found.header.generation;
-            if scan.gaps > 0 {
-                let told = scan.gaps.min(known.runs(found.number, generation));
+            // Of what only hides others a record at least is lost.
+            let gaps = scan.gaps + u32::from(found.unmarked);
+            if gaps > 0 {
+                let told = gaps.min(known.runs(found.number, generation));
                 report.accepted_records += u64::from(told);
-                report.damaged_records += u64::from(scan.gaps - told);
-                report.unremembered |= !accepted.accept(found.number, generation, scan.gaps);
+                report.damaged_records += u64::from(gaps - told);
+                report.unremembered |= !accepted.accept(found.number, generation, gaps);
             }
             report.dropped_bytes += u64::from(scan.dropped);
             loaded.push((found, scan.sealed));
@@ -134,7 +141,7 @@ impl Lane {
             .segments
             .iter()
             .zip(&scans)
-            .filter(|(_, scan)| scan.is_some_and(|scan| scan.gaps > 0));
+            .filter(|(found, scan)| found.unmarked || scan.is_some_and(|scan| scan.gaps > 0));
         let damaged = damaged.map(|(found, _)| found.number);
         superseded
             .into_iter()

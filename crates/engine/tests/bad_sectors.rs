@@ -11,7 +11,7 @@ use larder_engine::{
     Delete, Durability, Engine, Expiry, OpenError, Options, Outcome, Refusal, Session, Store,
     StoreDevice, StoreError, WhenFull,
 };
-use larder_log::format::geometry::SUPERBLOCKS;
+use larder_log::format::geometry::{SUPERBLOCKS, TAIL_PLACES};
 use larder_log::format::{BLOCK, Geometry, Header, Meta, Superblock};
 use machine::{Machine, NOW};
 use std::ops::Range;
@@ -130,6 +130,14 @@ impl Machine {
             }
         }
         counts
+    }
+
+    fn delete(&mut self, key: u32) {
+        let name = format!("key{key}");
+        let delete = Delete::default();
+        let deleted =
+            self.done(|session| session.delete(&session.key(name.as_bytes()), &delete).map(drop));
+        assert_eq!(deleted, Ok(()));
     }
 
     fn superblock(&self) -> Superblock {
@@ -472,6 +480,37 @@ fn a_segment_whose_marks_cannot_be_read_shows_nothing() {
     assert_eq!(machine.count(119_000..120_000, 1), (1000, 0, 0));
 }
 
+/// What lies there hides older versions all the same, and goes on doing so.
+#[test]
+fn a_segment_whose_marks_cannot_be_read_brings_nothing_older_back() {
+    for copy in 0..2 {
+        let device = SimDevice::new(SIZE, 1);
+        let mut machine = Machine::start(device, Durability::Sync, WhenFull::Evict);
+        machine.set_all(0..2000, 0);
+        machine.set_all(0..1500, 1);
+        (1500..2000).for_each(|key| machine.delete(key));
+        machine.turn();
+        let geometry = machine.geometry();
+        let last: Vec<u32> = machine.headers().map(|header| header.segment).collect();
+        // Some of the overwritten versions lie in front of these, and tombstones in them.
+        for &number in &last[last.len() - 12..] {
+            let meta = geometry.meta(number, copy);
+            machine.device.spoil(meta..meta + BLOCK as u64);
+        }
+        for round in 2..5 {
+            machine = machine.restarted(Durability::Sync, WhenFull::Evict);
+            let (there, gone, errors) = machine.count(0..1500, 1);
+            assert!(round > 2 || (100..1400).contains(&there), "{there}, {gone}, {errors}");
+            assert_eq!(errors, 0);
+            assert_eq!(machine.count(1500..2000, 0), (0, 500, 0));
+            // The segments are cleaned meanwhile.
+            machine.set_all(10_000..10_000 + round * 15_000, round);
+            machine.turn();
+            machine.count(0..1500, 1);
+        }
+    }
+}
+
 #[test]
 fn marks_that_cannot_be_read_cost_their_own_segment_and_are_told_once() {
     for copy in 0..2 {
@@ -489,6 +528,29 @@ fn marks_that_cannot_be_read_cost_their_own_segment_and_are_told_once() {
         let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
         assert_eq!(machine.count(0..20_000, 1), (20_000, 0, 0));
     }
+}
+
+/// The last commit may have ended in one, and an older end must not pass for it without a word.
+#[test]
+fn a_tail_place_that_cannot_be_read_is_told_once() {
+    let device = SimDevice::new(SIZE, 1);
+    let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
+    machine.set_all(0..100, 0);
+    machine.turn();
+    machine.set(7, 1, VALUE).unwrap();
+    machine.turn();
+    let geometry = machine.geometry();
+    for which in 0..TAIL_PLACES {
+        let at = geometry.tail_place(0, which);
+        machine.device.spoil(at..at + BLOCK as u64);
+    }
+    let mut machine = accepted_once(&machine.device);
+    assert_eq!(machine.count(0..7, 0), (7, 0, 0));
+    // What is written now goes to places that can be read, or is missed without them.
+    machine.set_all(0..5000, 1);
+    machine.turn();
+    let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
+    assert_eq!(machine.count(0..4900, 1), (4900, 0, 0));
 }
 
 /// A large value is lost with any of its pieces, with its head too, and never without a word.

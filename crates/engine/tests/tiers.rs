@@ -87,6 +87,28 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
     }
 }
 
+/// Its sectors are not taken for bad ones, which would cost what lies in them for ever.
+#[test]
+fn a_start_waits_for_a_lower_device_that_does_not_answer() {
+    for when_full in [WhenFull::Evict, WhenFull::Refuse] {
+        let (fast, lower) = devices(4 * MIB, 32 * MIB);
+        let with = |fast, lower| given(fast, Some(lower)).with(Durability::Sync, when_full);
+        let mut world = World::open(with(&fast, &lower));
+        let values = Values { bytes: 4000 };
+        world.set_all(0..3000, &values);
+        world.settle();
+        drop(world);
+        let (fast_now, lower_now) = (Arc::new(fast.image()), Arc::new(lower.image()));
+        // Its label can be read.
+        lower_now.spoil(64 << 10..32 * MIB);
+        assert!(matches!(error(with(&fast_now, &lower_now)), StoreError::Device(_)));
+        let (fast, lower) = (Arc::new(fast_now.image()), Arc::new(lower.image()));
+        let mut world = World::open(with(&fast, &lower));
+        assert_eq!(world.engine.stats().bad_places, 0);
+        world.check_all(0..3000, &values);
+    }
+}
+
 #[test]
 fn a_full_store_evicts_the_oldest_wherever_it_lies() {
     let (fast, lower) = devices(4 * MIB, 8 * MIB);

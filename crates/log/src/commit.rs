@@ -597,7 +597,7 @@ impl Log {
     /// Whether a commit would have something to write although no record is new.
     pub fn has_commit_work(&self, committer: &Committer) -> bool {
         let store = self.durable_log();
-        lock(&store.changing).is_dirty()
+        lock(&store.changing).wants_write()
             || !committer.cuts.is_empty()
             || !committer.again.is_empty()
             || self.has_maps_to_write(store, committer)

@@ -82,7 +82,8 @@ impl Log {
             }
             let entry = store.entry(cut.segment);
             if segment.is_jumbo() {
-                self.write_meta(store, written, cut.segment, Use::Free, 0, None)?;
+                let unused = store.unused(cut.segment);
+                self.write_meta(store, written, cut.segment, unused, 0, None)?;
                 continue;
             }
             let usage = Use::InUse { end: entry.end.load(Ordering::Relaxed) };

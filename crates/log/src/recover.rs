@@ -8,6 +8,7 @@ pub use jumbos::{JumboFacts, LoadedJumbo, jumbo_footprint};
 use crate::address::{GRANULE, SegmentNumber};
 use crate::commit::Written;
 use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
+use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{self, Meta};
 use crate::format::segment::HEADER_BYTES;
 use crate::format::summary::Place;
@@ -24,6 +25,7 @@ use crate::store::Store;
 use larder_disk::Device;
 use std::collections::HashMap;
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 /// Reads the superblock of the store on `device`.
@@ -59,13 +61,16 @@ pub struct Found {
     meta: Option<Meta>,
     /// The records in it that are marked as dead.
     pub dead: Box<[u8]>,
+    /// A copy of its meta cannot be read, and may say that these records are dead or the place free. All of them are
+    /// marked: they only hide older ones.
+    pub unmarked: bool,
 }
 
 impl Found {
     /// A segment with this header, of whose meta nothing is known.
     pub(crate) fn without_meta(header: Header) -> Self {
         let (number, opened) = (header.segment, header.opened);
-        Found { number, header, opened, end: 0, meta: None, dead: Box::default() }
+        Found { number, header, opened, end: 0, meta: None, dead: Box::default(), unmarked: false }
     }
 
     /// The greatest commit that its header or its dead map tells of. Later ones must have greater numbers, or what
@@ -101,12 +106,11 @@ pub struct Survey {
     pub segments: Vec<Found>,
     /// Places whose header is damaged, each with the greatest commit that is found in it.
     pub damaged: Vec<(SegmentNumber, Option<u64>)>,
-    /// Places of whose marks a copy cannot be read, and that may be in use. All of them are in `damaged`.
-    unmarked: Vec<SegmentNumber>,
-    /// As many places have a copy of their marks that cannot be read.
-    unreadable_marks: usize,
-    /// Each with where it lies.
-    tails: Vec<(u64, Tail, Vec<u8>)>,
+    /// Places that may hold a piece of a jumbo: a copy of their meta cannot be read, and no segment lies there.
+    unknown: usize,
+    tails: Vec<(Tail, Vec<u8>)>,
+    /// Which of all tail places cannot be read: the last commits may have ended there.
+    pub lost_tails: Vec<u32>,
     /// Further places of jumbos, by the jumbo's number and generation.
     parts: HashMap<(SegmentNumber, u32), Vec<Piece>>,
     /// Places whose header is damaged, each with the generation up to which its uses are over.
@@ -123,11 +127,13 @@ impl Log {
         let mut survey = Survey::default();
         for stream in 0..STREAMS {
             for which in 0..TAIL_PLACES {
-                let (at, mut place) =
-                    (store.geometry.tail_place(stream, which), Box::new([0; TAIL_BYTES]));
-                store.read(at, &mut place[..])?;
+                let mut place = Box::new([0; TAIL_BYTES]);
+                let at = store.geometry.tail_place(stream, which);
+                if !store.read(at, &mut place[..])? {
+                    survey.lost_tails.push((stream * TAIL_PLACES + which) as u32);
+                }
                 if let Some((tail, data)) = Tail::decode(&place, &store.identity) {
-                    survey.tails.push((at, tail, data.to_vec()));
+                    survey.tails.push((tail, data.to_vec()));
                 }
             }
         }
@@ -158,18 +164,19 @@ impl Log {
         survey: &mut Survey,
     ) -> io::Result<bool> {
         let mut copies = [vec![0; BLOCK], vec![0; BLOCK]];
-        let mut has_marks = true;
+        // Of those that cannot be read, the greatest version that they may have.
+        let mut unread = None;
         for (which, copy) in copies.iter_mut().enumerate() {
             let at = store.geometry.meta(number, which);
-            has_marks &= store.read(at, copy)?;
-            if Meta::has_map(copy) {
+            if !store.read(at, copy)? {
+                unread = Some(u64::MAX);
+            } else if Meta::has_map(copy) {
+                let version = Meta::version(copy);
                 copy.resize(store.geometry.meta_bytes(), 0);
-                has_marks &= store.read(at, copy)?;
+                if !store.read(at, copy)? {
+                    unread = unread.max(Some(version));
+                }
             }
-        }
-        if !has_marks {
-            survey.unreadable_marks += 1;
-            store.retire(number);
         }
         let map_bytes = store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
@@ -178,9 +185,13 @@ impl Log {
             Some((meta, map)) => (Some(meta), map),
             None => (None, &[][..]),
         };
+        let unmarked = unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
+        if unmarked {
+            store.retire(number);
+        }
         let mut block = vec![0; BLOCK];
         let readable = store.read(store.geometry.segment(number), &mut block)?;
-        for (_, tail, data) in &survey.tails {
+        for (tail, data) in &survey.tails {
             if tail.segment == number && tail.offset == 0 {
                 tail.lay_over(data, &store.identity, &mut block);
             }
@@ -189,9 +200,9 @@ impl Log {
             Err(_) if !readable => Err(NoSegment::Damaged),
             header => header,
         };
-        let tails = survey.tails.iter().filter(|(_, tail, _)| tail.segment == number);
+        let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
         let greatest = tails
-            .map(|(_, tail, _)| tail.generation)
+            .map(|(tail, _)| tail.generation)
             .chain(header.ok().map(|header| header.generation))
             .chain(meta.map(|meta| meta.generation))
             .max();
@@ -217,32 +228,23 @@ impl Log {
         }
         let next = store.superblock().generation_floor.max(greatest.unwrap_or(0) + 1);
         let admits = |generation| meta.is_none_or(|meta| meta.admits(generation));
-        let may_be_used = match header {
-            Ok(header) => admits(header.generation),
-            Err(error) => error == NoSegment::Damaged,
-        };
-        if !has_marks && may_be_used {
-            // What cannot be read may say that what lies here was superseded or freed: nobody may get that.
-            segment.set_generation(next);
-            survey.damaged.push((number, Some(0)));
-            survey.unmarked.push(number);
-            return Ok(false);
-        }
         let header = match header {
             Ok(header) => header,
-            Err(NoSegment::Absent | NoSegment::Jumbo) => return Ok(false),
+            Err(NoSegment::Absent | NoSegment::Jumbo) => {
+                survey.unknown += usize::from(unmarked);
+                return Ok(false);
+            }
             Err(NoSegment::Damaged) => {
-                // Which use of the number this was cannot be read: the last one known of, the one after that,
-                // or the first one since the last start. The one that follows must be none of these.
-                let known = greatest.unwrap_or(0);
-                let found = self.find_trailers(store, number, [known, known + 1, next])?;
-                match found.filter(|&(generation, _)| admits(generation)) {
+                // Which use of the number this was only its trailers tell. The one that follows must be another.
+                let over = meta.map_or(0, |meta| meta.over());
+                let found = self.find_trailers(store, number, over + 1..=next)?;
+                match found {
                     Some((generation, _)) if !readable => {
                         Header { segment: number, generation, ..HEADLESS }
                     }
                     found => {
-                        let over = meta.map_or(0, |meta| meta.over());
-                        survey.headless.insert(number, over);
+                        let is_dead = meta::is_marked(map, RECORD_AT) && !unmarked;
+                        survey.headless.insert(number, over + u32::from(is_dead));
                         let in_use = |meta: Meta| matches!(meta.usage, Use::InUse { .. });
                         let newest = match found {
                             // Nobody can tell whether it held something that was durable.
@@ -266,8 +268,13 @@ impl Log {
             Some(Meta { usage: Use::InUse { end }, .. }) => end,
             _ => 0,
         };
-        let dead = if own.is_some() { map.into() } else { Box::default() };
-        survey.segments.push(Found { number, header, opened: header.opened, end, meta: own, dead });
+        let dead = match own {
+            _ if unmarked => vec![u8::MAX; map_bytes].into(),
+            Some(_) => map.into(),
+            None => Box::default(),
+        };
+        let opened = header.opened;
+        survey.segments.push(Found { number, header, opened, end, meta: own, dead, unmarked });
         Ok(true)
     }
 
@@ -283,16 +290,15 @@ impl Log {
         &self,
         store: &Store,
         number: SegmentNumber,
-        generations: [u32; 3],
+        generations: RangeInclusive<u32>,
     ) -> io::Result<Option<(u32, u64)>> {
         let mut bytes = vec![0; self.segment_size()];
         store.read_blocks(store.geometry.segment(number), &mut bytes)?;
-        let found = generations.iter().flat_map(|&generation| {
+        let found = (0..bytes.len()).step_by(GRANULE).filter_map(|at| {
+            let generation = Trailer::generation(&bytes[at..])?;
             let seed = store.segment_seed(number, generation);
-            let all = (0..bytes.len()).step_by(GRANULE);
-            let bytes = &bytes;
-            let found = all.filter_map(move |at| Trailer::find(&bytes[at..], generation, seed));
-            found.map(move |found| (generation, found.trailer.commit))
+            let found = Trailer::find(&bytes[at..], generation, seed)?;
+            generations.contains(&generation).then_some((generation, found.trailer.commit))
         });
         Ok(found.max())
     }
@@ -314,10 +320,11 @@ impl Log {
                     further.into_iter().map(|piece| piece.place).collect(),
                 );
             } else {
-                // Its commit never completed, or it was being freed; or the marks of its places are lost.
-                if survey.unreadable_marks > 0 {
-                    survey.damaged.push((found.number, Some(found.opened + 1)));
-                }
+                // Its commit never completed, or it was being freed; or nobody knows where its pieces are.
+                let missing =
+                    jumbo.parts as usize - 1 - further.len().min(jumbo.parts as usize - 1);
+                let is_lost = (1..=survey.unknown).contains(&missing);
+                survey.damaged.push((found.number, is_lost.then_some(found.opened + 1)));
                 free.extend(further.into_iter().map(|piece| piece.place));
                 free.push(found.number);
             }
@@ -482,7 +489,16 @@ impl Log {
         for &(number, _) in &survey.damaged {
             self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
         }
-        self.clear_unmarked(survey, store, &mut written)?;
+        let unmarked = loaded.iter().filter(|(found, _)| found.unmarked);
+        for (found, _) in unmarked {
+            let end = store.entry(found.number).end.load(Ordering::Relaxed);
+            // Both copies: the one that cannot be read may be read again.
+            for _ in 0..2 {
+                let usage = Use::InUse { end };
+                self.write_meta(store, &mut written, found.number, usage, 0, Some(&found.dead))?;
+                store.entry(found.number).meta_version.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         for &(found, sealed) in loaded.iter().rev() {
             let segment = self.segment(found.number);
             // A sealed one, too, may have a part of its last blocks in tail places only.
@@ -496,6 +512,10 @@ impl Log {
             let sealed = Sealed { segment: found.number, sealed: 0 };
             lock(&self.queues[usize::from(segment.stream())]).push_back(sealed);
         }
+        for &place in &survey.lost_tails {
+            let (stream, which) = (place as usize / TAIL_PLACES, place as usize % TAIL_PLACES);
+            store.write(store.geometry.tail_place(stream, which), &[0; TAIL_BYTES])?;
+        }
         store.sync(failed_syncs)?;
         for (number, version) in written.into_metas() {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
@@ -507,28 +527,6 @@ impl Log {
         store.open_commit.store(next, Ordering::Release);
         store.closed_commit.store(next - 1, Ordering::Release);
         store.settle(next - 1);
-        Ok(())
-    }
-
-    /// Nothing is left of what has no mark that can be read: no later start finds it again, nor would it if the
-    /// marks could be read then.
-    fn clear_unmarked(
-        &self,
-        survey: &Survey,
-        store: &Store,
-        written: &mut Written,
-    ) -> io::Result<()> {
-        for &number in &survey.unmarked {
-            // The other copy of the meta, which is behind by one now.
-            store.entry(number).meta_version.fetch_add(1, Ordering::Relaxed);
-            self.write_meta(store, written, number, Use::Retired, 0, None)?;
-            store.write(store.geometry.segment(number), &[0; BLOCK])?;
-        }
-        for (at, tail, _) in &survey.tails {
-            if survey.unmarked.contains(&tail.segment) {
-                store.write(*at, &[0; BLOCK])?;
-            }
-        }
         Ok(())
     }
 
@@ -551,7 +549,7 @@ impl Log {
         let ours = |tail: &Tail| {
             tail.segment == found.number && tail.generation == found.header.generation
         };
-        for (_, tail, _) in survey.tails.iter().filter(|(_, tail, _)| ours(tail)) {
+        for (tail, _) in survey.tails.iter().filter(|(tail, _)| ours(tail)) {
             let place = store.geometry.segment(found.number) + u64::from(tail.offset);
             let mut block = [0; BLOCK];
             store.read(place, &mut block)?;
@@ -589,14 +587,14 @@ impl Log {
 impl Survey {
     /// Whether a tail place holds a block of this segment.
     fn has_tail(&self, found: &Found) -> bool {
-        self.tails.iter().any(|(_, tail, _)| {
+        self.tails.iter().any(|(tail, _)| {
             tail.segment == found.number && tail.generation == found.header.generation
         })
     }
 
     /// Lays the tails of a segment over its bytes from `first` on.
     fn lay_tails_over(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
-        for (_, tail, data) in &self.tails {
+        for (tail, data) in &self.tails {
             let ours = tail.segment == found.number && tail.generation == found.header.generation;
             if !ours {
                 continue;

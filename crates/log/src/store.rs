@@ -111,8 +111,9 @@ impl Changing {
         self.durable
     }
 
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.durable != self.changes
+    /// Whether one of its copies says something else.
+    pub(crate) fn wants_write(&self) -> bool {
+        self.durable != self.changes || !self.mirrored
     }
 }
 
@@ -125,6 +126,8 @@ pub struct Store {
     /// Where things lie, in all places that there may be before the next start.
     pub(crate) geometry: Geometry,
     fast_segments: u32,
+    /// Where the lower device's part begins, if there is one.
+    lower_from: Option<u64>,
     pub(crate) changing: Mutex<Changing>,
     /// Held by whoever writes the superblock, and taken before `changing`.
     writing_superblock: Mutex<()>,
@@ -192,6 +195,7 @@ impl Store {
             work: BackgroundWork::default(),
             geometry,
             fast_segments: superblock.fast_segments,
+            lower_from: superblock.fast_part().map(|part| part.total_bytes()),
             identity: superblock.identity(),
             changing: Mutex::new(Changing { superblock, changes: 0, durable: 0, mirrored: false }),
             writing_superblock: Mutex::default(),
@@ -239,7 +243,7 @@ impl Store {
         let Err(error) = first.or_else(|_| self.device.read_at(offset, bytes)) else {
             return Ok(true);
         };
-        self.answers().then(|| bytes.fill(0)).ok_or(error)?;
+        self.answers(offset).then(|| bytes.fill(0)).ok_or(error)?;
         self.note_bad(offset);
         Ok(false)
     }
@@ -254,7 +258,7 @@ impl Store {
             return self.read(offset, bytes);
         }
         let Err(error) = self.device.read_at(offset, bytes) else { return Ok(true) };
-        if !self.answers() {
+        if !self.answers(offset) {
             return Err(error);
         }
         let half = (bytes.len() / 2).next_multiple_of(BLOCK);
@@ -263,9 +267,18 @@ impl Store {
         Ok(self.read_blocks(offset + half as u64, back)? & front)
     }
 
-    /// Whether the device can be read at all: of its superblock one copy at least.
-    fn answers(&self) -> bool {
-        SUPERBLOCKS.into_iter().any(|at| self.device.read_at(at, &mut [0; BLOCK]).is_ok())
+    /// Whether the device that `offset` lies on can be read at all: one copy of the superblock at least, or of
+    /// the lower device a block of three.
+    fn answers(&self, offset: u64) -> bool {
+        let can_read = |at| self.device.read_at(at, &mut [0; BLOCK]).is_ok();
+        match self.lower_from {
+            Some(lower) if offset >= lower => {
+                let last = self.device.size() - BLOCK as u64;
+                let middle = lower + (last - lower) / 2;
+                [lower, middle, last].into_iter().any(can_read)
+            }
+            _ => SUPERBLOCKS.into_iter().any(can_read),
+        }
     }
 
     fn note_bad(&self, offset: u64) {
@@ -558,7 +571,7 @@ impl Store {
         let _writing = lock(&self.writing_superblock);
         // A copy: whoever only wants to know what it says does not wait for the device.
         let changing = *lock(&self.changing);
-        if changing.mirrored && !changing.is_dirty() {
+        if !changing.wants_write() {
             return Ok(None);
         }
         self.write_superblock(&changing)?;

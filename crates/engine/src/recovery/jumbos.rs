@@ -64,12 +64,13 @@ impl Lane {
     ) -> Result<Option<Scan>, StoreError> {
         let Some((key, seq)) = self.log.look_at_jumbo(found)? else { return Ok(None) };
         let marked = is_marked(found, format::jumbo::RECORD_AT);
-        // What only hides older versions is not needed, and was durable when it was marked.
+        // What only hides older versions is not needed.
         let loaded = if marked { LoadedJumbo::NoMemory } else { self.log.load_jumbo(found)? };
         let (scan, resident) = match loaded {
             LoadedJumbo::Damaged => return Ok(None),
             LoadedJumbo::Loaded(trailer) => (Scan::of_jumbo(&trailer), true),
-            LoadedJumbo::NoMemory if marked => (Scan::of_unread(), false),
+            // It was durable when it was marked.
+            LoadedJumbo::NoMemory if marked && !found.unmarked => (Scan::of_unread(), false),
             LoadedJumbo::NoMemory => match self.log.check_jumbo(found)? {
                 Some(facts) => (Scan::of_jumbo(&facts.trailer), false),
                 None => return Ok(None),

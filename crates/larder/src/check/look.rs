@@ -26,6 +26,8 @@ pub(super) struct Store<'a> {
     /// What each copy of the superblock is.
     pub(super) copies: [superblock::Copy; 2],
     pub(super) tails: Vec<(Tail, Vec<u8>)>,
+    /// Tail places that cannot be read: where, and which of all.
+    pub(super) lost_tails: Vec<(u64, u32)>,
 }
 
 /// Why there is nothing to look at.
@@ -42,7 +44,7 @@ pub(super) struct Marks {
     pub(super) map: Vec<u8>,
     /// A copy is not whole.
     pub(super) damaged: bool,
-    /// A copy cannot be read: nobody knows whether it is the newer one.
+    /// A copy cannot be read, and may be the newer one.
     pub(super) unreadable: bool,
 }
 
@@ -65,12 +67,22 @@ impl<'a> Store<'a> {
             superblock::choose([&copies[0], &copies[1]]).map_err(Unusable::Superblock)?;
         let identity = superblock.identity();
         let (unreadable, tails) = (RefCell::new(unreadable), Vec::new());
-        let mut store = Store { device, unreadable, superblock, identity, copies: states, tails };
+        let mut store = Store {
+            device,
+            unreadable,
+            superblock,
+            identity,
+            copies: states,
+            tails,
+            lost_tails: Vec::new(),
+        };
         for stream in 0..STREAMS {
             for which in 0..TAIL_PLACES {
                 let mut place = [0; TAIL_BYTES];
                 let at = superblock.geometry.tail_place(stream, which);
-                store.read(at, &mut place);
+                if !store.read(at, &mut place) {
+                    store.lost_tails.push((at, (stream * TAIL_PLACES + which) as u32));
+                }
                 if let Some((tail, data)) = Tail::decode(&place, &identity) {
                     store.tails.push((tail, data.to_vec()));
                 }
@@ -117,18 +129,31 @@ impl<'a> Store<'a> {
         ranges
     }
 
-    /// The last use of a segment without a header that has left a trailer in it: the one that is `known`, the
-    /// one after that, or the first one since the last start.
-    pub(super) fn use_by_trailers(&self, segment: SegmentNumber, known: u32) -> Option<u32> {
+    /// The last use of a segment without a header that has left a trailer in it: one that is not `over`, and
+    /// follows the last one `known` at most by one, or is the first one since the last start.
+    pub(super) fn use_by_trailers(
+        &self,
+        segment: SegmentNumber,
+        over: u32,
+        known: u32,
+    ) -> Option<u32> {
         let mut image = Vec::new();
         self.image(segment, &mut image);
         let next = self.superblock.generation_floor.max(known + 1);
-        let is_there = |&generation: &u32| {
+        let found = (0..image.len()).step_by(GRANULE).filter_map(|at| {
+            let generation = Trailer::generation(&image[at..])?;
             let seed = SegmentSeed::new(self.identity.checksum_seed, segment, generation);
-            let mut places = (0..image.len()).step_by(GRANULE);
-            places.any(|at| Trailer::find(&image[at..], generation, seed).is_some())
-        };
-        [next, known + 1, known].into_iter().find(is_there)
+            Trailer::find(&image[at..], generation, seed)?;
+            (over + 1..=next).contains(&generation).then_some(generation)
+        });
+        found.max()
+    }
+
+    /// Whether nothing of a segment that was looked at could be read.
+    pub(super) fn is_lost_whole(&self, segment: SegmentNumber) -> bool {
+        let place = self.superblock.geometry.segment(segment);
+        let mut blocks = (0..u64::from(self.segment_size())).step_by(BLOCK);
+        blocks.all(|at| self.is_unreadable(place + at, BLOCK))
     }
 
     /// Whether the device is smaller than the store.
@@ -159,11 +184,15 @@ impl<'a> Store<'a> {
                 Some((meta, map)) => (Some(meta), map.to_vec()),
                 None => (None, Vec::new()),
             };
-            let copies = [(0, first), (1, second)];
-            let unreadable = copies.iter().any(|&(which, copy)| {
-                let bytes = if Meta::has_map(copy) { each } else { BLOCK };
-                self.is_unreadable(geometry.meta(segment, which), bytes)
+            let unread = [(0, first), (1, second)].into_iter().filter_map(|(which, copy)| {
+                let at = geometry.meta(segment, which);
+                let map_is_lost = Meta::has_map(copy) && self.is_unreadable(at, each);
+                let version = map_is_lost.then(|| Meta::version(copy));
+                if self.is_unreadable(at, BLOCK) { Some(u64::MAX) } else { version }
             });
+            let unread = unread.max();
+            let unreadable =
+                unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
             Marks { meta, map, damaged: chosen.damaged, unreadable }
         });
         marks.collect()

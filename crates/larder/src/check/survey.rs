@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use larder_disk::Device;
 use larder_log::format::checksum::checksum64;
+use larder_log::format::geometry::TAIL_BYTES;
 use larder_log::format::jumbo::RECORD_AT;
 use larder_log::format::scan::{self, Damage, Ending, Expect, Extent, Scanned};
 use larder_log::format::segment::TRAILER_BYTES;
@@ -94,8 +95,8 @@ struct Survey<'a> {
     no_header: HashMap<SegmentNumber, u32>,
     image: Vec<u8>,
     /// Jumbos whose pieces are not all there.
-    /// A copy of some place's meta cannot be read.
-    unreadable_marks: bool,
+    /// Places that may hold a piece of a jumbo: a copy of their meta cannot be read, and no segment lies there.
+    unknown: usize,
     incomplete: u32,
 }
 
@@ -116,7 +117,7 @@ impl<'a> Survey<'a> {
             parts: HashMap::new(),
             no_header: HashMap::new(),
             image: Vec::new(),
-            unreadable_marks: false,
+            unknown: 0,
             incomplete: 0,
         }
     }
@@ -151,6 +152,12 @@ impl<'a> Survey<'a> {
         if report.cut {
             let what = format!("the store has {} bytes, the device fewer", geometry.total_bytes());
             report.damaged.push(damaged(0, 0, what));
+        }
+        let told = |place| superblock.accepted.runs(0, place) > 0;
+        for &(at, _) in self.store.lost_tails.iter().filter(|&&(_, place)| !told(place)) {
+            let what = format!("the end of a last commit, at {at} of the device, cannot be read");
+            let lost = damaged(0, TAIL_BYTES as u64, what);
+            report.damaged.push(Damaged { records: 1, ..lost });
         }
         for (tail, _) in &self.store.tails {
             self.greatest = self.greatest.max(tail.commit);
@@ -189,26 +196,21 @@ impl<'a> Survey<'a> {
             self.report.segments.retired += 1;
             return;
         }
-        self.unreadable_marks |= marks.unreadable;
-        if let Some(Meta { usage: Use::Part { owner, owner_generation, index }, cover, .. }) =
-            marks.meta
+        let header = self.store.header(segment);
+        let admits = |generation| marks.meta.is_none_or(|meta| meta.admits(generation));
+        if let Some(Meta {
+            usage: Use::Part { owner, owner_generation, index },
+            generation,
+            cover,
+            ..
+        }) = marks.meta
+            && !header.is_ok_and(|header| header.generation > generation)
         {
             self.parts.insert((owner, owner_generation, index), (segment, cover));
+            return;
         }
-        let admits = |generation| marks.meta.is_none_or(|meta| meta.admits(generation));
-        let header = self.store.header(segment);
         if marks.unreadable {
-            let may_be_used = match header {
-                Ok(header) => admits(header.generation),
-                Err(error) => error == NoSegment::Damaged,
-            };
-            let is_part = matches!(marks.meta, Some(Meta { usage: Use::Part { .. }, .. }));
-            if may_be_used && !is_part {
-                let what = "what its meta says of it cannot be read".to_owned();
-                let bytes = self.store.segment_size().into();
-                self.report.damaged.push(damaged(segment, bytes, what));
-                return;
-            }
+            self.judge_unmarked(segment, header, &marks);
         }
         match header {
             Ok(header) if !admits(header.generation) => {}
@@ -221,32 +223,80 @@ impl<'a> Survey<'a> {
                     Some(_) => {
                         let speaks =
                             marks.meta.is_some_and(|meta| meta.speaks_of(header.generation));
-                        let dead = speaks && meta::is_marked(&marks.map, RECORD_AT);
+                        let marked = speaks && meta::is_marked(&marks.map, RECORD_AT);
+                        let dead = marked || marks.unreadable;
                         self.jumbos.push((segment, header, dead));
                     }
                     None => self.scan_first(segment, marks, Some(header), None),
                 }
             }
-            Err(_) => match marks.meta {
-                Some(Meta { usage: Use::InUse { .. }, generation, .. }) => {
+            Err(NoSegment::Damaged) => self.look_without_header(segment, marks),
+            Err(_) => {
+                if let Some(Meta { usage: Use::InUse { .. }, generation, .. }) = marks.meta {
                     self.scan_first(segment, marks, None, Some(generation));
                 }
-                Some(Meta { usage: Use::Part { .. } | Use::Retired, .. }) => {}
-                meta if header == Err(NoSegment::Damaged) => {
-                    self.no_header.insert(segment, meta.map_or(0, |meta| meta.over()));
-                    let tails = self.store.tails.iter().map(|(tail, _)| tail);
-                    let here = tails.filter(|tail| tail.segment == segment);
-                    let tail = here.map(|tail| tail.generation).max();
-                    let known = tail.max(meta.map(|meta| meta.generation)).unwrap_or(0);
-                    let found = self.store.use_by_trailers(segment, known).or(tail);
-                    // What was freed, and not used since, is not missed, nor what perhaps never was used.
-                    let was_header = meta.is_none() && self.store.can_read_header(segment);
-                    if was_header || found.is_some_and(admits) {
-                        self.scan_first(segment, marks, None, found);
-                    }
-                }
-                _ => {}
-            },
+            }
+        }
+    }
+
+    /// The header of the segment is damaged.
+    fn look_without_header(&mut self, segment: SegmentNumber, marks: Marks) {
+        let meta = marks.meta;
+        let tails = self.store.tails.iter().map(|(tail, _)| tail);
+        let here = tails.filter(|tail| tail.segment == segment);
+        let tail = here.map(|tail| tail.generation).max();
+        let over = meta.map_or(0, |meta| meta.over());
+        let known = tail.max(meta.map(|meta| meta.generation)).unwrap_or(0);
+        let found = self.store.use_by_trailers(segment, over, known);
+        if found.is_none() {
+            if self.store.is_lost_whole(segment) {
+                let what = "nothing of it can be read".to_owned();
+                let bytes = self.store.segment_size().into();
+                self.report.damaged.push(damaged(segment, bytes, what));
+                return;
+            }
+            let is_dead = meta::is_marked(&marks.map, RECORD_AT) && !marks.unreadable;
+            self.no_header.insert(segment, over + u32::from(is_dead));
+        }
+        if let Some(Meta { usage: Use::InUse { .. }, generation, .. }) = meta {
+            return self.scan_first(segment, marks, None, Some(generation));
+        }
+        // What was freed, and not used since, is not missed, nor what perhaps never was used.
+        let was_header = meta.is_none() && self.store.can_read_header(segment);
+        let found = found.or(tail).filter(|&generation| generation > over);
+        if was_header || found.is_some() {
+            self.scan_first(segment, marks, None, found);
+        }
+    }
+
+    /// What lies in a segment may be superseded, or the segment free: it only hides older records.
+    fn judge_unmarked(
+        &mut self,
+        segment: SegmentNumber,
+        header: Result<Header, NoSegment>,
+        marks: &Marks,
+    ) {
+        let header = match header {
+            Ok(header) => header,
+            Err(NoSegment::Damaged) => return,
+            Err(NoSegment::Absent | NoSegment::Jumbo) => {
+                self.unknown += 1;
+                return;
+            }
+        };
+        if marks.meta.is_some_and(|meta| !meta.admits(header.generation)) {
+            return;
+        }
+        let what = "what its meta says of it cannot be read".to_owned();
+        if self.store.superblock.accepted.runs(segment, header.generation) > 0 {
+            let notes = &mut self.report.notes;
+            if notes.len() < NAMED_MAX {
+                notes
+                    .push(format!("segment {segment}: {what}; a start has told of it and went on"));
+            }
+        } else {
+            let bytes = self.store.segment_size().into();
+            self.report.damaged.push(Damaged { records: 1, ..damaged(segment, bytes, what) });
         }
     }
 
@@ -273,6 +323,9 @@ impl<'a> Survey<'a> {
         if !marks.meta.zip(known).is_some_and(|(meta, known)| meta.speaks_of(known)) {
             // They are about an earlier use of the segment.
             marks.map.clear();
+        }
+        if marks.unreadable {
+            marks.map = vec![u8::MAX; self.store.superblock.geometry.map_bytes()];
         }
         let mut image = std::mem::take(&mut self.image);
         self.store.image(segment, &mut image);
@@ -521,14 +574,17 @@ impl<'a> Survey<'a> {
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
             // Its commit never completed, or it was being freed: a start takes it as free.
-            JumboState::Incomplete if !self.unreadable_marks => {
-                self.incomplete += 1;
-                return;
+            JumboState::Incomplete => {
+                let is_there =
+                    |&index: &u32| self.parts.contains_key(&(segment, header.generation, index));
+                let missing = (1..parts).filter(|index| !is_there(index)).count();
+                if !(1..=self.unknown).contains(&missing) {
+                    self.incomplete += 1;
+                    return;
+                }
+                let what = "a large item lacks pieces whose metas cannot be read".to_owned();
+                (what, Some(header.opened + 1))
             }
-            JumboState::Incomplete => (
-                "a large item lacks pieces whose metas cannot be read".to_owned(),
-                Some(header.opened + 1),
-            ),
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
             // Nobody needs its value, and a start does not read it.
             JumboState::WrongValue(_) if dead => return,

@@ -234,7 +234,7 @@ fn what_cannot_be_read_is_named_and_the_rest_looked_at() {
         [&one, &two].into_iter().for_each(|segment| image.write(segment));
         image.device.spoil(at..at + 1);
         let report = image.report();
-        assert!(lost.contains(&(9 - report.records)), "{at}: {report}");
+        assert!(lost.contains(&(9 - report.live_items)), "{at}: {report}");
         let damaged = report.verdict == Verdict::Damaged;
         assert_eq!(damaged, !lost.contains(&0), "{at}: {report}");
         let named = format!("{block} bytes of the device at {at} cannot be read");

@@ -85,6 +85,11 @@ impl Meta {
         block[37] & HAS_MAP != 0
     }
 
+    /// Which version the first block of a copy says it is; its map has to confirm that.
+    pub fn version(block: &[u8]) -> u64 {
+        u64_at(block, 16)
+    }
+
     /// Bytes to write for a map of `map` bytes (0: no map): a multiple of a block.
     pub fn encoded_bytes(map: usize) -> usize {
         (META_HEADER + map).next_multiple_of(BLOCK)

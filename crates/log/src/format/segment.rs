@@ -242,6 +242,12 @@ impl Trailer {
         bytes
     }
 
+    /// The generation of what may be a trailer at the start of `bytes`.
+    pub fn generation(bytes: &[u8]) -> Option<u32> {
+        let bytes: &Bytes = bytes.first_chunk()?;
+        is_begun(bytes, TRAILER_MAGIC, TRAILER_SUBTYPE).then(|| u32_at(bytes, 16))
+    }
+
     /// The trailer at the start of `bytes`, if it was written in this segment and generation. What it
     /// covers is not checked yet.
     pub fn find(bytes: &[u8], generation: u32, seed: SegmentSeed) -> Option<Found> {
