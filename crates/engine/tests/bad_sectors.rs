@@ -553,6 +553,36 @@ fn a_tail_place_that_cannot_be_read_is_told_once() {
     assert_eq!(machine.count(0..4900, 1), (4900, 0, 0));
 }
 
+/// The trailers of an open segment may all lie in tail places.
+#[test]
+fn an_open_segment_whose_header_cannot_be_read_is_missed() {
+    for commits in 1..4 {
+        let device = SimDevice::new(SIZE, 1);
+        let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
+        machine.set_all(0..5000, 0);
+        machine.turn();
+        let full = machine.headers().count();
+        // The next segment has begun, too.
+        for commit in 0..200 {
+            if machine.headers().count() > full {
+                (0..commits).for_each(|_| {
+                    machine.set(6000, commit, VALUE).unwrap();
+                    machine.turn();
+                });
+                break;
+            }
+            machine.set_all(5000..5010, commit);
+            machine.turn();
+        }
+        let newest = machine.headers().max_by_key(|header| header.opened).unwrap().segment;
+        let at = machine.geometry().segment(newest);
+        machine.device.spoil(at..at + BLOCK as u64);
+        let mut machine = accepted_once(&machine.device);
+        let (there, gone, errors) = machine.count_last(0..5000, 0);
+        assert_eq!((there, gone, errors), (5000, 0, 0));
+    }
+}
+
 /// A large value is lost with any of its pieces, with its head too, and never without a word.
 #[test]
 fn a_large_value_of_which_a_piece_cannot_be_read_is_missed() {

@@ -109,6 +109,8 @@ pub struct Survey {
     /// Places that may hold a piece of a jumbo: a copy of their meta cannot be read, and no segment lies there.
     unknown: usize,
     tails: Vec<(Tail, Vec<u8>)>,
+    /// Places of jumbos that never came to be, or are being freed.
+    orphans: Vec<SegmentNumber>,
     /// Which of all tail places cannot be read: the last commits may have ended there.
     pub lost_tails: Vec<u32>,
     /// Further places of jumbos, by the jumbo's number and generation.
@@ -237,7 +239,7 @@ impl Log {
             Err(NoSegment::Damaged) => {
                 // Which use of the number this was only its trailers tell. The one that follows must be another.
                 let over = meta.map_or(0, |meta| meta.over());
-                let found = self.find_trailers(store, number, over + 1..=next)?;
+                let found = self.find_trailers(survey, store, number, over + 1..=next)?;
                 match found {
                     Some((generation, _)) if !readable => {
                         Header { segment: number, generation, ..HEADLESS }
@@ -288,19 +290,22 @@ impl Log {
     /// Of these uses of a segment the last one that has a trailer in it, and the greatest commit that has one.
     fn find_trailers(
         &self,
+        survey: &Survey,
         store: &Store,
         number: SegmentNumber,
         generations: RangeInclusive<u32>,
     ) -> io::Result<Option<(u32, u64)>> {
         let mut bytes = vec![0; self.segment_size()];
         store.read_blocks(store.geometry.segment(number), &mut bytes)?;
+        let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
         let found = (0..bytes.len()).step_by(GRANULE).filter_map(|at| {
             let generation = Trailer::generation(&bytes[at..])?;
             let seed = store.segment_seed(number, generation);
             let found = Trailer::find(&bytes[at..], generation, seed)?;
-            generations.contains(&generation).then_some((generation, found.trailer.commit))
+            Some((generation, found.trailer.commit))
         });
-        Ok(found.max())
+        let in_tails = tails.map(|(tail, _)| (tail.generation, tail.commit));
+        Ok(found.chain(in_tails).filter(|(generation, _)| generations.contains(generation)).max())
     }
 
     /// Gives jumbos their further places, and the places that no jumbo claims to `free`.
@@ -325,7 +330,7 @@ impl Log {
                     jumbo.parts as usize - 1 - further.len().min(jumbo.parts as usize - 1);
                 let is_lost = (1..=survey.unknown).contains(&missing);
                 survey.damaged.push((found.number, is_lost.then_some(found.opened + 1)));
-                free.extend(further.into_iter().map(|piece| piece.place));
+                survey.orphans.extend(further.into_iter().map(|piece| piece.place));
                 free.push(found.number);
             }
             complete
@@ -339,8 +344,9 @@ impl Log {
                 let segment = self.segment(owner);
                 segment.set_generation(segment.generation().max(generation));
             }
-            free.extend(further.into_iter().map(|piece| piece.place));
+            survey.orphans.extend(further.into_iter().map(|piece| piece.place));
         }
+        free.extend(&survey.orphans);
         free.sort_unstable_by_key(|&number| std::cmp::Reverse(number));
     }
 
@@ -486,7 +492,9 @@ impl Log {
                 }
             }
         }
-        for &(number, _) in &survey.damaged {
+        // A piece that goes on naming a jumbo would be missed with it one day.
+        let damaged = survey.damaged.iter().map(|&(number, _)| number);
+        for number in damaged.chain(survey.orphans.iter().copied()) {
             self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
         }
         let unmarked = loaded.iter().filter(|(found, _)| found.unmarked);
@@ -495,7 +503,9 @@ impl Log {
             // Both copies: the one that cannot be read may be read again.
             for _ in 0..2 {
                 let usage = Use::InUse { end };
-                self.write_meta(store, &mut written, found.number, usage, 0, Some(&found.dead))?;
+                let dead = Some(&found.dead[..]);
+                // What cannot be read need not take a write; then the next start finds the same.
+                let _ = self.write_meta(store, &mut written, found.number, usage, 0, dead);
                 store.entry(found.number).meta_version.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -514,7 +524,8 @@ impl Log {
         }
         for &place in &survey.lost_tails {
             let (stream, which) = (place as usize / TAIL_PLACES, place as usize % TAIL_PLACES);
-            store.write(store.geometry.tail_place(stream, which), &[0; TAIL_BYTES])?;
+            // It may take a write or not; it is told once.
+            let _ = store.write(store.geometry.tail_place(stream, which), &[0; TAIL_BYTES]);
         }
         store.sync(failed_syncs)?;
         for (number, version) in written.into_metas() {

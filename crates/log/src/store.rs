@@ -270,11 +270,12 @@ impl Store {
     /// Whether the device that `offset` lies on can be read at all: one copy of the superblock at least, or of
     /// the lower device a block of three.
     fn answers(&self, offset: u64) -> bool {
-        let can_read = |at| self.device.read_at(at, &mut [0; BLOCK]).is_ok();
+        // Not what the page cache holds of it.
+        let can_read = |at| self.device.read_stored(at, &mut [0; BLOCK]).is_ok();
         match self.lower_from {
             Some(lower) if offset >= lower => {
                 let last = self.device.size() - BLOCK as u64;
-                let middle = lower + (last - lower) / 2;
+                let middle = lower + (last - lower) / 2 / BLOCK as u64 * BLOCK as u64;
                 [lower, middle, last].into_iter().any(can_read)
             }
             _ => SUPERBLOCKS.into_iter().any(can_read),

@@ -5,7 +5,7 @@
 //! promised it) can be told from what is damaged. That number is known only when everything was
 //! looked at: segments that are not plainly whole are looked at twice.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use larder_disk::Device;
 use larder_log::format::checksum::checksum64;
@@ -94,9 +94,11 @@ struct Survey<'a> {
     /// Segments whose header is damaged, each with the generation up to which its uses are over.
     no_header: HashMap<SegmentNumber, u32>,
     image: Vec<u8>,
-    /// Jumbos whose pieces are not all there.
+    /// Segments of whose meta a copy cannot be read.
+    unmarked: HashSet<SegmentNumber>,
     /// Places that may hold a piece of a jumbo: a copy of their meta cannot be read, and no segment lies there.
     unknown: usize,
+    /// Jumbos whose pieces are not all there.
     incomplete: u32,
 }
 
@@ -117,6 +119,7 @@ impl<'a> Survey<'a> {
             parts: HashMap::new(),
             no_header: HashMap::new(),
             image: Vec::new(),
+            unmarked: HashSet::new(),
             unknown: 0,
             incomplete: 0,
         }
@@ -210,7 +213,9 @@ impl<'a> Survey<'a> {
             return;
         }
         if marks.unreadable {
-            self.judge_unmarked(segment, header, &marks);
+            self.unmarked.insert(segment);
+            self.unknown +=
+                usize::from(matches!(header, Err(NoSegment::Absent | NoSegment::Jumbo)));
         }
         match header {
             Ok(header) if !admits(header.generation) => {}
@@ -227,7 +232,12 @@ impl<'a> Survey<'a> {
                         let dead = marked || marks.unreadable;
                         self.jumbos.push((segment, header, dead));
                     }
-                    None => self.scan_first(segment, marks, Some(header), None),
+                    None => {
+                        if marks.unreadable {
+                            self.tell_unmarked(segment, header.generation);
+                        }
+                        self.scan_first(segment, marks, Some(header), None);
+                    }
                 }
             }
             Err(NoSegment::Damaged) => self.look_without_header(segment, marks),
@@ -270,25 +280,9 @@ impl<'a> Survey<'a> {
     }
 
     /// What lies in a segment may be superseded, or the segment free: it only hides older records.
-    fn judge_unmarked(
-        &mut self,
-        segment: SegmentNumber,
-        header: Result<Header, NoSegment>,
-        marks: &Marks,
-    ) {
-        let header = match header {
-            Ok(header) => header,
-            Err(NoSegment::Damaged) => return,
-            Err(NoSegment::Absent | NoSegment::Jumbo) => {
-                self.unknown += 1;
-                return;
-            }
-        };
-        if marks.meta.is_some_and(|meta| !meta.admits(header.generation)) {
-            return;
-        }
+    fn tell_unmarked(&mut self, segment: SegmentNumber, generation: u32) {
         let what = "what its meta says of it cannot be read".to_owned();
-        if self.store.superblock.accepted.runs(segment, header.generation) > 0 {
+        if self.store.superblock.accepted.runs(segment, generation) > 0 {
             let notes = &mut self.report.notes;
             if notes.len() < NAMED_MAX {
                 notes
@@ -497,7 +491,8 @@ impl<'a> Survey<'a> {
     ) {
         let Damage { gaps, bytes, commits } = scanned.damage;
         let what = format!("{commits} commits are not as they were written");
-        if gaps <= self.store.superblock.accepted.runs(segment, scanned.generation) {
+        let runs = gaps + u32::from(self.unmarked.contains(&segment));
+        if runs <= self.store.superblock.accepted.runs(segment, scanned.generation) {
             let notes = &mut self.report.notes;
             if notes.len() < NAMED_MAX {
                 notes
@@ -570,6 +565,9 @@ impl<'a> Survey<'a> {
                 self.report.segments.jumbos += 1;
                 self.report.segments.jumbo_parts += parts - 1;
                 self.count(version.as_slice());
+                if self.unmarked.contains(&segment) {
+                    self.tell_unmarked(segment, header.generation);
+                }
                 return;
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
@@ -587,7 +585,7 @@ impl<'a> Survey<'a> {
             }
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
             // Nobody needs its value, and a start does not read it.
-            JumboState::WrongValue(_) if dead => return,
+            JumboState::WrongValue(_) if dead && !self.unmarked.contains(&segment) => return,
             JumboState::WrongValue(trailer) => {
                 ("the value of a large item is damaged".to_owned(), Some(trailer.commit))
             }
