@@ -11,7 +11,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// From one early write to the next.
-const PERIOD: Duration = Duration::from_millis(5);
+const PERIOD: Duration = Duration::from_millis(8);
 
 /// When the thread does nothing, because nothing is written.
 #[derive(Debug, Default)]
