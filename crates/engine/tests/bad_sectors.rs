@@ -418,7 +418,7 @@ fn what_cannot_be_read_is_remembered_through_a_clean_stop() {
     machine.turn();
     machine.device.spoil(BAD);
     machine = machine.restarted(Durability::Async, WhenFull::Evict);
-    // What is in the store is read into memory.
+    // The cleaner reads the store into memory.
     for _ in 0..500 {
         machine.turn();
     }
@@ -546,7 +546,7 @@ fn a_tail_place_that_cannot_be_read_is_told_once() {
     }
     let mut machine = accepted_once(&machine.device);
     assert_eq!(machine.count(0..7, 0), (7, 0, 0));
-    // What is written now goes to places that can be read, or is missed without them.
+    // New writes do not depend on the bad places.
     machine.set_all(0..5000, 1);
     machine.turn();
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);

@@ -5,7 +5,7 @@ mod jumbos;
 
 pub use jumbos::{JumboFacts, LoadedJumbo, jumbo_footprint};
 
-use crate::address::{GRANULE, SegmentNumber};
+use crate::address::SegmentNumber;
 use crate::commit::Written;
 use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use crate::format::jumbo::RECORD_AT;
@@ -298,12 +298,8 @@ impl Log {
         let mut bytes = vec![0; self.segment_size()];
         store.read_blocks(store.geometry.segment(number), &mut bytes)?;
         let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
-        let found = (0..bytes.len()).step_by(GRANULE).filter_map(|at| {
-            let generation = Trailer::generation(&bytes[at..])?;
-            let seed = store.segment_seed(number, generation);
-            let found = Trailer::find(&bytes[at..], generation, seed)?;
-            Some((generation, found.trailer.commit))
-        });
+        let found = Trailer::find_all(&bytes, |generation| store.segment_seed(number, generation));
+        let found = found.map(|trailer| (trailer.generation, trailer.commit));
         let in_tails = tails.map(|(tail, _)| (tail.generation, tail.commit));
         Ok(found.chain(in_tails).filter(|(generation, _)| generations.contains(generation)).max())
     }
@@ -326,8 +322,7 @@ impl Log {
                 );
             } else {
                 // Its commit never completed, or it was being freed; or nobody knows where its pieces are.
-                let missing =
-                    jumbo.parts as usize - 1 - further.len().min(jumbo.parts as usize - 1);
+                let missing = (jumbo.parts as usize - 1).saturating_sub(further.len());
                 let is_lost = (1..=survey.unknown).contains(&missing);
                 survey.damaged.push((found.number, is_lost.then_some(found.opened + 1)));
                 survey.orphans.extend(further.into_iter().map(|piece| piece.place));

@@ -293,7 +293,7 @@ impl Store {
         lock(&self.bad).insert(number);
     }
 
-    /// What a place is when its last use is over.
+    /// How the meta of a place marks that its last use is over.
     pub(crate) fn unused(&self, number: SegmentNumber) -> Use {
         if self.is_bad(number) { Use::Retired } else { Use::Free }
     }

@@ -64,7 +64,7 @@ impl Lane {
     ) -> Result<Option<Scan>, StoreError> {
         let Some((key, seq)) = self.log.look_at_jumbo(found)? else { return Ok(None) };
         let marked = is_marked(found, format::jumbo::RECORD_AT);
-        // What only hides older versions is not needed.
+        // Nobody needs a value that only hides older versions.
         let loaded = if marked { LoadedJumbo::NoMemory } else { self.log.load_jumbo(found)? };
         let (scan, resident) = match loaded {
             LoadedJumbo::Damaged => return Ok(None),

@@ -8,7 +8,6 @@ use std::ops::Range;
 
 use larder_disk::Device;
 use larder_log::SegmentNumber;
-use larder_log::address::GRANULE;
 use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use larder_log::format::jumbo::Jumbo;
 use larder_log::format::{
@@ -140,13 +139,9 @@ impl<'a> Store<'a> {
         let mut image = Vec::new();
         self.image(segment, &mut image);
         let next = self.superblock.generation_floor.max(known + 1);
-        let found = (0..image.len()).step_by(GRANULE).filter_map(|at| {
-            let generation = Trailer::generation(&image[at..])?;
-            let seed = SegmentSeed::new(self.identity.checksum_seed, segment, generation);
-            Trailer::find(&image[at..], generation, seed)?;
-            (over + 1..=next).contains(&generation).then_some(generation)
-        });
-        found.max()
+        let seed = |generation| SegmentSeed::new(self.identity.checksum_seed, segment, generation);
+        let found = Trailer::find_all(&image, seed).map(|trailer| trailer.generation);
+        found.filter(|generation| (over + 1..=next).contains(generation)).max()
     }
 
     /// Whether nothing of a segment that was looked at could be read.

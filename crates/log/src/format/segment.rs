@@ -5,7 +5,7 @@
 use super::STREAMS;
 use super::bytes::{get, put, u32_at, u64_at};
 use super::checksum::{Identity, SegmentSeed, checksum64, record_checksum, value_hash};
-use crate::address::{MAX_SEGMENT, SegmentNumber};
+use crate::address::{GRANULE, MAX_SEGMENT, SegmentNumber};
 use crate::record::{CHECKSUM_AT, HEADER, Kind, MAX_SEQ};
 
 /// Bytes of a segment header.
@@ -242,10 +242,18 @@ impl Trailer {
         bytes
     }
 
-    /// The generation of what may be a trailer at the start of `bytes`.
-    pub fn generation(bytes: &[u8]) -> Option<u32> {
-        let bytes: &Bytes = bytes.first_chunk()?;
-        is_begun(bytes, TRAILER_MAGIC, TRAILER_SUBTYPE).then(|| u32_at(bytes, 16))
+    /// The trailers in the bytes of a segment, of whatever generation; `seed` is that of a generation.
+    pub fn find_all(
+        bytes: &[u8],
+        seed: impl Fn(u32) -> SegmentSeed,
+    ) -> impl Iterator<Item = Trailer> {
+        (0..bytes.len()).step_by(GRANULE).filter_map(move |at| {
+            let begun: &Bytes = bytes[at..].first_chunk()?;
+            let generation = u32_at(begun, 16);
+            let is_begun = is_begun(begun, TRAILER_MAGIC, TRAILER_SUBTYPE);
+            let found = is_begun.then(|| Self::find(begun, generation, seed(generation)))?;
+            found.map(|found| found.trailer)
+        })
     }
 
     /// The trailer at the start of `bytes`, if it was written in this segment and generation. What it
