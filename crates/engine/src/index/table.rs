@@ -60,8 +60,15 @@ impl Table {
 
     /// Before the first use of the pages. They are zero, which is a table without slots; in a model it is
     /// not, for atomics are loom's there.
+    ///
+    /// Writes to each page, so that it is resident. A look-up that came first would map the system's page of
+    /// zeros, and the write after it would interrupt all processors to replace that.
     fn begin(self) {
         sync::writes(self.at());
+        for page in 0..self.pages() {
+            // SAFETY: the pages are this table's, and nobody uses them yet.
+            unsafe { self.at().add(page * PAGE).write_volatile(0) };
+        }
         #[cfg(loom)]
         for bucket in 0..self.pages() * BUCKETS_PER_PAGE {
             // SAFETY: the pages are this table's, have room for its buckets, and nobody uses them yet.
@@ -277,7 +284,10 @@ impl Pages {
         if !strict {
             self.budget.charge(bytes);
         }
-        Some(self.begin(&mut state, run..run + pages))
+        let table = self.note_taken(&mut state, run..run + pages);
+        drop(state);
+        table.begin();
+        Some(table)
     }
 
     /// An empty table to move another one to, close to those that were moved before. `None`: no memory.
@@ -291,17 +301,19 @@ impl Pages {
             self.budget.release(bytes);
             return None;
         };
-        Some(self.begin(&mut state, run..run + pages))
+        let table = self.note_taken(&mut state, run..run + pages);
+        drop(state);
+        table.begin();
+        Some(table)
     }
 
-    fn begin(&self, state: &mut State, run: Range<usize>) -> Table {
+    /// Counts the pages of a new table.
+    fn note_taken(&self, state: &mut State, run: Range<usize>) -> Table {
         self.part(state, &run);
         state.used += run.len();
         self.budget.set_lasting((state.used * PAGE) as u64);
         state.chunks.take(&run);
-        let table = Table::new(self.region.at(run.start * PAGE), run.len());
-        table.begin();
-        table
+        Table::new(self.region.at(run.start * PAGE), run.len())
     }
 
     /// Takes a table back.
@@ -393,6 +405,18 @@ mod tests {
     use larder_log::sync::atomic::Ordering;
 
     const LIMIT: usize = 6 << 20;
+
+    #[test]
+    fn a_new_table_is_resident() {
+        let pages = Pages::reserve(LIMIT as u64, Arc::new(Budget::new(1 << 40))).unwrap();
+        for table in [pages.take(5, false).unwrap(), pages.take_packed(5).unwrap()] {
+            let mut resident = [0u8; 5];
+            // SAFETY: the kernel notes a byte for each of the five pages.
+            let asked =
+                unsafe { libc::mincore(table.at().cast(), 5 * PAGE, resident.as_mut_ptr().cast()) };
+            assert_eq!((asked, resident), (0, [1; 5]));
+        }
+    }
 
     /// All tables of an index grow to half of the addresses, an eighth at a time and one after
     /// another.
