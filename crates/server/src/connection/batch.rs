@@ -63,8 +63,8 @@ enum Stop<'a, D: Dialect> {
     Full,
     /// More input is needed.
     NeedMore,
-    /// A request closes the connection by itself.
-    Last,
+    /// A request [ends the turn](Dialect::ends_turn).
+    Turn,
     /// A value has to be received first.
     Value { request: D::Request<'a>, value: Announced },
     /// What follows a refused request is not a request.
@@ -153,8 +153,8 @@ fn parse<'a, D: Dialect>(
                 let entry =
                     Entry { action: Action::Execute(request), keys_end: keys.len(), end: at };
                 entries.push(entry);
-                if D::is_last(&request) {
-                    return Stop::Last;
+                if D::ends_turn(&request) {
+                    return Stop::Turn;
                 }
             }
             Parse::NeedMore { .. } => return Stop::NeedMore,
@@ -286,7 +286,11 @@ impl Worker {
         output: &mut OutputBuffer<'_>,
     ) -> Step {
         match stop {
-            Stop::Full | Stop::Last | Stop::Then(Then::Continue) => Step::Next,
+            Stop::Full | Stop::Then(Then::Continue) => Step::Next,
+            Stop::Turn => {
+                input.postpone();
+                Step::Stop(Flow::Read)
+            }
             Stop::NeedMore => Step::Stop(Flow::Read),
             Stop::Then(Then::Close) => Step::Stop(Flow::Close),
             Stop::Then(Then::Swallow(n)) => {

@@ -56,8 +56,9 @@ pub(super) trait Dialect: Sized {
     /// Replies that what follows a value is not what must follow it.
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
 
-    /// Whether the connection certainly ends with this request.
-    fn is_last(request: &Self::Request<'_>) -> bool;
+    /// Whether what follows the request waits for another turn: the request may take long, or the
+    /// connection ends with it.
+    fn ends_turn(request: &Self::Request<'_>) -> bool;
 
     /// Whether a request only reads, so that it can be executed again.
     fn reads(request: &Self::Request<'_>) -> bool;
@@ -121,8 +122,9 @@ impl Dialect for Text {
         }
     }
 
-    fn is_last(request: &Request<'_>) -> bool {
-        matches!(request, Request::Quit)
+    #[inline]
+    fn ends_turn(request: &Request<'_>) -> bool {
+        matches!(request, Request::Quit | Request::Stats(_) | Request::Admin(_))
     }
 
     fn reads(request: &Request<'_>) -> bool {
@@ -190,8 +192,10 @@ impl Dialect for Binary {
     /// Nothing follows a value.
     fn bad_trailer(_: &mut Execution<'_, '_>, _: &binary::Request<'_>) {}
 
-    fn is_last(request: &binary::Request<'_>) -> bool {
-        matches!(request.command, binary::Command::Quit { .. })
+    #[inline]
+    fn ends_turn(request: &binary::Request<'_>) -> bool {
+        use binary::Command::{Flush, Quit, Stat};
+        matches!(request.command, Quit { .. } | Flush { .. } | Stat { .. })
     }
 
     fn reads(request: &binary::Request<'_>) -> bool {

@@ -84,10 +84,11 @@ impl<'w> Client<'w> {
             let mut output = memory.buffer(self.limit);
             let flow = self.worker.process(connection, &mut input, &mut output);
             self.output_max = self.output_max.max(output.len());
-            let consumed = input.consumed();
+            let (consumed, postponed) = (input.consumed(), input.is_postponed());
             self.replies.extend_from_slice(memory.bytes());
             self.held.drain(..consumed);
             match flow {
+                Flow::Read if postponed => {}
                 Flow::Read => break,
                 Flow::Drain => {}
                 // The cleaner makes room meanwhile, or a commit ends.

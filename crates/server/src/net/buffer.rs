@@ -9,12 +9,13 @@
 pub struct InputBuffer<'a> {
     bytes: &'a [u8],
     consumed: usize,
+    postponed: bool,
 }
 
 impl<'a> InputBuffer<'a> {
     /// An input of these bytes, none of them consumed.
     pub fn new(bytes: &'a [u8]) -> Self {
-        InputBuffer { bytes, consumed: 0 }
+        InputBuffer { bytes, consumed: 0, postponed: false }
     }
 
     /// All unconsumed bytes. The slice outlives later calls of [`consume`](Self::consume): a batch
@@ -32,6 +33,19 @@ impl<'a> InputBuffer<'a> {
     pub fn consume(&mut self, n: usize) {
         assert!(n <= self.bytes.len() - self.consumed, "consumed more input than there is");
         self.consumed += n;
+    }
+
+    /// The rest waits for the next turn, because what was executed may have taken long. A service that
+    /// answers [`Flow::Read`](super::Flow::Read) or [`Flow::Hold`](super::Flow::Hold) is called again
+    /// without any event.
+    pub fn postpone(&mut self) {
+        self.postponed = self.consumed < self.bytes.len();
+    }
+
+    /// Whether the service has [postponed](Self::postpone) what is left.
+    #[inline]
+    pub fn is_postponed(&self) -> bool {
+        self.postponed
     }
 
     /// How many bytes were consumed since the input was made.

@@ -31,6 +31,8 @@ const STEPS: usize = 64;
 /// For how many of these one counts that has more requests, or fills the output: what has arrived
 /// meanwhile from others does not wait for many of them.
 const STEPS_OF_REQUESTS: usize = 8;
+/// The most that is received from a connection at a time by system call, in bytes.
+pub(super) const READ_SIZE: usize = 32 << 10;
 /// The most input the service sees at a time. More than it may leave, so that every call makes
 /// progress or ends the connection.
 pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
@@ -48,7 +50,7 @@ pub(super) struct Connection<C, I> {
     pub(super) flow: Flow,
     /// The client sends nothing more.
     pub(super) ended: bool,
-    /// `input` holds bytes that the service has not seen.
+    /// `input` holds bytes that the service has not seen, or has postponed.
     pub(super) unseen: bool,
     /// It filled the output the last time.
     filled: bool,
@@ -153,13 +155,13 @@ impl<S: Service, I> Core<S, I> {
         let mut input = InputBuffer::new(&all[..seen]);
         let mut output = replies.buffer(self.shared.options.output_limit);
         let flow = self.service.process(state, &mut input, &mut output);
-        let consumed = input.consumed();
+        let (consumed, postponed) = (input.consumed(), input.is_postponed());
         self.counters.processed.add(1);
         connection.flow = flow;
         connection.filled = flow == Flow::Drain;
         connection.stamp = self.now;
         connection.moved += consumed as u64;
-        connection.unseen = seen < all.len();
+        connection.unseen = postponed || seen < all.len();
         if whole.is_none() && connection.input.is_empty() {
             // Nothing held, nothing seen, nothing left.
         } else {
@@ -171,7 +173,7 @@ impl<S: Service, I> Core<S, I> {
             }
             self.counters.buffer_bytes.adjust(before, connection.input.capacity());
             self.look_at_budget |= connection.input.capacity() > before;
-            if flow.reads() && seen - consumed >= MAX_INPUT_HELD {
+            if flow.reads() && !postponed && seen - consumed >= MAX_INPUT_HELD {
                 self.counters.input_overflows.add(1);
                 connection.flow = Flow::Close;
             }
@@ -333,7 +335,7 @@ impl<S: Service, I> Core<S, I> {
     pub(super) fn ready_in_turn(&self) -> usize {
         let mut steps = 0;
         let in_turn = self.ready.iter().take_while(|&&key| {
-            let costs = |c: &Connection<_, _>| c.filled || !c.input.is_empty();
+            let costs = |c: &Connection<_, _>| c.filled || c.flow.reads() || !c.input.is_empty();
             let much = self.connections.get(key).is_some_and(costs);
             steps += if much { STEPS_OF_REQUESTS } else { 1 };
             steps <= STEPS

@@ -11,14 +11,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::connection::{Admission, Core, INPUT_WINDOW};
+use super::connection::{Admission, Core, INPUT_WINDOW, READ_SIZE};
 use super::control::{Order, Shared};
 use super::transport::{self, Moved};
 use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
 /// The most bytes of one receive. Larger ones save system calls on pipelines, smaller ones let
-/// others have their turn sooner.
-const READ_SIZE: usize = 32 << 10;
 const EVENTS: usize = 256;
 /// Room of a receive ahead. Not a power of two: the first bytes of all are in the cache together.
 const AHEAD: usize = READ_SIZE + 192;
@@ -255,6 +253,9 @@ impl<S: Service> Epoll<S> {
             Flow::Close => return self.finish(key),
             Flow::Park => return,
             Flow::Drain => self.core.execute(key, None, &mut self.replies),
+            Flow::Read | Flow::Hold if connection.unseen => {
+                self.core.execute(key, None, &mut self.replies)
+            }
             Flow::Read | Flow::Hold if connection.io.readable => self.read(key),
             Flow::Read | Flow::Hold => return self.settle(key),
         };
@@ -538,5 +539,5 @@ impl<S: Service> Epoll<S> {
 #[inline]
 fn connection_flow<S: Service>(core: &mut Core<S, Readiness>, key: u32) -> Option<(Flow, bool)> {
     let connection = core.connections.get_mut(key)?;
-    Some((connection.flow, connection.io.readable))
+    Some((connection.flow, connection.unseen || connection.io.readable))
 }

@@ -146,8 +146,8 @@ pub trait Service {
     ///
     /// `output` is always empty at the beginning: a client that does not read its replies is not
     /// processed. `input` may be empty when the call is a resumption. With [`Flow::Read`] and
-    /// [`Flow::Hold`] less than [`MAX_INPUT_HELD`] bytes may be left unconsumed; a connection that
-    /// leaves more is closed, for it could never go on.
+    /// [`Flow::Hold`] less than [`MAX_INPUT_HELD`] bytes may be left unconsumed, if they are not
+    /// [postponed](InputBuffer::postpone); a connection that leaves more is closed, for it could never go on.
     fn process(
         &mut self,
         connection: &mut Self::Connection,

@@ -196,6 +196,57 @@ fn an_endless_pipeline_does_not_starve_others() {
 }
 
 #[test]
+fn much_that_waits_is_read_in_small_parts() {
+    const MUCH: usize = 3 << 20;
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        let mut sink = server.connect();
+        ping(&mut client, "it is connected\n");
+        sink.write_all(b"stall\n").unwrap();
+        until("the worker stands still", || server.valve.stalled.load(SeqCst) == 1);
+        sink.set_nonblocking(true).unwrap();
+        let (part, mut sent) = ("flood with lines\n".repeat(1 << 10), 0);
+        while sent < MUCH
+            && let Ok(n) = sink.write(part.as_bytes())
+        {
+            sent += n;
+        }
+        let (turns, read) = (server.sum(|c| &c.turns), server.sum(|c| &c.bytes_read));
+        server.open_valve();
+        until("all is read", || server.sum(|c| &c.bytes_read) - read >= sent as u64);
+        // Two parts in a turn at most, but for the first: it may take all buffers that there are.
+        let turns = (server.sum(|c| &c.turns) - turns) as usize;
+        assert!(sent >= 1 << 20, "the socket took only {sent} bytes");
+        assert!(turns >= (sent - (512 << 10)) / (64 << 10), "{sent} bytes in {turns} turns");
+        ping(&mut client, "it is served\n");
+        server.stop();
+    });
+}
+
+#[test]
+fn what_is_postponed_goes_on_in_the_next_turn() {
+    const LINES: usize = 20_000;
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut client = server.connect();
+        let lines: String = (0..LINES).map(|n| format!("next {n}\n")).collect();
+        let mut writer = client.try_clone().unwrap();
+        let sent = lines.clone();
+        let turns = server.sum(|c| &c.turns);
+        let writer = std::thread::spawn(move || {
+            writer.write_all(sent.as_bytes()).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        ping(&mut server.connect(), "others are served\n");
+        assert_eq!(read_to_end(&mut client), lines.as_bytes());
+        writer.join().unwrap();
+        assert!(server.sum(|c| &c.turns) - turns >= LINES as u64 / 2);
+        server.stop();
+    });
+}
+
+#[test]
 fn parked_connections_wait_for_the_waker() {
     on_both(|options| {
         let server = Server::start(options);

@@ -6,6 +6,10 @@
 //! kept by the connection and sent when the socket is reported writable, exactly as in the epoll
 //! loop. So no memory of a connection is ever in the kernel's hands across a wait.
 //!
+//! A receive that repeats takes as many buffers as it can fill, all in one turn. A connection that
+//! fills several buffers in a row would keep the others waiting for that long. The loop then reads
+//! its socket by system call instead, one part in a turn.
+//!
 //! Invariant: a connection's number is reused, and its socket closed, only when no operation of
 //! it is in the ring any more (`operations` is 0).
 
@@ -26,7 +30,7 @@ use self::buffers::BufferRing;
 pub(super) use self::ring::probe;
 use self::ring::{Completion, Op, Ring};
 use self::staging::{STAGED_MAX, Staged, Staging};
-use super::connection::Core;
+use super::connection::{Core, READ_SIZE};
 use super::control::{Order, Shared};
 use super::transport::{self, Moved};
 use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
@@ -34,6 +38,8 @@ use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 /// Shared receive buffers per worker.
 const BUFFERS: u16 = 64;
 const BUFFER_SIZE: usize = 8 << 10;
+/// After so many full buffers in a row the loop reads the socket by system call.
+const BULK_AFTER: u8 = 4;
 /// A connection that holds this much input is not received from.
 const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
 /// Nor is one that waits for an answer and holds this much; nor any, while all together hold much.
@@ -56,12 +62,37 @@ enum Receiving {
 #[derive(Debug, Default)]
 struct InFlight {
     receiving: Receiving,
+    /// Full buffers that have arrived since one that was not full.
+    full: u8,
+    /// The last part that was received was full: the socket has more, most probably.
+    readable: bool,
     sending: Option<Staged>,
     /// Waits for the socket to become writable.
     polling: bool,
     /// Goes as soon as nothing is in flight.
     gone: bool,
     operations: u8,
+}
+
+impl InFlight {
+    /// Notes that a buffer with `len` bytes has arrived.
+    #[inline]
+    fn note_buffer(&mut self, len: usize) {
+        self.readable = len == BUFFER_SIZE;
+        self.full = if self.readable { self.full.saturating_add(1) } else { 0 };
+    }
+
+    /// Whether it sends more at a time than the others should wait for.
+    #[inline]
+    fn is_bulk(&self) -> bool {
+        self.full >= BULK_AFTER
+    }
+
+    /// Whether the loop reads its socket now.
+    #[inline]
+    fn is_read_by_call(&self) -> bool {
+        self.is_bulk() && self.readable && self.receiving == Receiving::No
+    }
 }
 
 struct Uring<S: Service> {
@@ -91,7 +122,7 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
         staging: Staging::new(),
         accepting: vec![false; shared.options.listeners.len()],
         core: Core::new(shared, index, service),
-        input: vec![0; MAX_INPUT_HELD + BUFFER_SIZE].into(),
+        input: vec![0; MAX_INPUT_HELD + READ_SIZE].into(),
         replies,
         tick_at: u64::MAX,
         tick_time: Box::new(Timespec::new()),
@@ -211,6 +242,10 @@ impl<S: Service> Uring<S> {
         match completion.result {
             0 => connection.ended = true,
             n if n > 0 => {
+                connection.io.note_buffer(n as usize);
+                if connection.io.is_bulk() && connection.io.receiving == Receiving::Yes {
+                    self.stop_receiving(key)?;
+                }
                 self.core.received(n as usize);
                 if let Some(buffer) = completion.buffer() {
                     let executed = self.take_input(key, buffer, n as usize)?;
@@ -373,9 +408,35 @@ impl<S: Service> Uring<S> {
             Flow::Read | Flow::Hold if connection.unseen => {
                 self.core.execute(key, None, &mut self.replies)
             }
+            Flow::Read | Flow::Hold if connection.io.is_read_by_call() => return self.read(key),
             Flow::Read | Flow::Hold => return self.settle(key),
         };
         if executed { self.transmit(key) } else { Ok(()) }
+    }
+
+    /// Receives once by system call and has the service look at it.
+    fn read(&mut self, key: u32) -> io::Result<()> {
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        let kept = connection.input.len();
+        self.input[..kept].copy_from_slice(connection.input.bytes());
+        let received =
+            transport::receive(&connection.socket, &mut self.input[kept..kept + READ_SIZE]);
+        connection.io.readable = received == Moved::Bytes(READ_SIZE);
+        match received {
+            Moved::Bytes(n) => {
+                self.core.received(n);
+                let whole = &self.input[..kept + n];
+                if self.core.execute(key, Some(whole), &mut self.replies) {
+                    self.transmit(key)?;
+                }
+                Ok(())
+            }
+            Moved::Broken => self.drop_connection(key),
+            Moved::Blocked | Moved::End => {
+                connection.ended |= received == Moved::End;
+                self.settle(key)
+            }
+        }
     }
 
     /// Goes on after a call of the service whose replies, if any, are all sent.
@@ -416,6 +477,10 @@ impl<S: Service> Uring<S> {
             // A client that has ended its side is still owed what is withheld.
             return if connection.flow == Flow::Hold { Ok(()) } else { self.drop_connection(key) };
         }
+        if connection.io.is_read_by_call() {
+            self.core.queue(key);
+            return Ok(());
+        }
         let receiving = connection.io.receiving;
         if self.core.order == Order::Stop && self.core.is_quiet(key) {
             return match receiving {
@@ -432,7 +497,12 @@ impl<S: Service> Uring<S> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         connection.io.receiving = Receiving::Yes;
         connection.io.operations += 1;
-        self.ring.receive(connection.socket.as_raw_fd(), key)
+        let socket = connection.socket.as_raw_fd();
+        // The first part of more is received alone; the loop reads what follows it.
+        match connection.io.is_bulk() {
+            true => self.ring.receive_once(socket, BUFFER_SIZE as u32, key),
+            false => self.ring.receive(socket, key),
+        }
     }
 
     fn stop_receiving(&mut self, key: u32) -> io::Result<()> {

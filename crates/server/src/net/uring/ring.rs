@@ -164,6 +164,16 @@ impl Ring {
         unsafe { self.push(entry, Op::Receive, key) }
     }
 
+    /// Receives one buffer of `len` bytes at most.
+    pub(super) fn receive_once(&mut self, socket: RawFd, len: u32, key: u32) -> io::Result<()> {
+        let entry = opcode::Recv::new(Fd(socket), std::ptr::null_mut(), len)
+            .buf_group(BufferRing::GROUP)
+            .build()
+            .flags(squeue::Flags::BUFFER_SELECT);
+        // SAFETY: as above.
+        unsafe { self.push(entry, Op::Receive, key) }
+    }
+
     /// Sends without waiting: the operation completes while it is submitted.
     ///
     /// # Safety
