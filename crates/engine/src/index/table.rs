@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_new_table_is_resident() {
-        let pages = Pages::reserve(LIMIT as u64, Arc::new(Budget::new(1 << 40))).unwrap();
+        let pages = Pages::reserve(64 << 20, Arc::new(Budget::new(1 << 40))).unwrap();
         for table in [pages.take(5, false).unwrap(), pages.take_packed(5).unwrap()] {
             let mut resident = [0u8; 5];
             // SAFETY: the kernel notes a byte for each of the five pages.
