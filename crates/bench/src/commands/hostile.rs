@@ -47,6 +47,9 @@ pub struct Arguments {
     /// Measured seconds beside each crowd
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
     time: f64,
+    /// Rounds, with the servers one after the other in each; the table shows medians
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
     /// Only beside these crowds; may be repeated
     #[arg(long, value_name = "CROWD")]
     crowd: Vec<String>,
@@ -74,6 +77,33 @@ struct Row {
     resident_mib: u64,
 }
 
+impl Row {
+    /// Rounds in the same company: latencies in the median, the most memory, and the rest in sum.
+    fn median<'r>(rounds: impl Iterator<Item = &'r Row>) -> Row {
+        let rounds: Vec<&Row> = rounds.collect();
+        let median = |of: fn(&Row) -> f64| {
+            let mut values: Vec<f64> = rounds.iter().map(|row| of(row)).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let sum = |of: fn(&Row) -> u64| rounds.iter().map(|row| of(row)).sum();
+        Row {
+            server: rounds[0].server.clone(),
+            crowd: rounds[0].crowd.clone(),
+            p50_us: median(|row| row.p50_us),
+            p99_us: median(|row| row.p99_us),
+            max_us: median(|row| row.max_us),
+            errors: sum(|row| row.errors),
+            void: rounds.iter().find_map(|row| row.void.clone()),
+            crowd_answers: sum(|row| row.crowd_answers),
+            crowd_cut: sum(|row| row.crowd_cut),
+            crowd_refused: sum(|row| row.crowd_refused),
+            crowd_why: rounds.iter().find_map(|row| row.crowd_why.clone()),
+            resident_mib: rounds.iter().map(|row| row.resident_mib).max().unwrap_or(0),
+        }
+    }
+}
+
 impl Arguments {
     pub(super) fn run(self) -> Result<()> {
         let mut programs = vec![Program::larder(self.larder.as_deref(), "auto")?];
@@ -86,22 +116,28 @@ impl Arguments {
         companies.push(("all".into(), Kind::ALL.to_vec()));
         let chosen = |name: &str| name == "nobody" || self.crowd.iter().any(|crowd| crowd == name);
         companies.retain(|(name, _)| self.crowd.is_empty() || chosen(name));
-        let mut rows = Vec::new();
-        for (name, kinds) in &companies {
-            for program in &programs {
-                let row = self.beside(program, name, kinds)?;
-                complain!(
-                    "{:>16} beside {:<14} p99 {:>9.0} µs, {} errors",
-                    row.server,
-                    row.crowd,
-                    row.p99_us,
-                    row.errors
-                );
-                rows.push(row);
+        let mut rounds: Vec<Vec<Row>> = Vec::new();
+        for _ in 0..self.rounds.max(1) {
+            let mut rows = Vec::new();
+            for (name, kinds) in &companies {
+                for program in &programs {
+                    let row = self.beside(program, name, kinds)?;
+                    complain!(
+                        "{:>16} beside {:<14} p99 {:>9.0} µs, {} errors",
+                        row.server,
+                        row.crowd,
+                        row.p99_us,
+                        row.errors
+                    );
+                    rows.push(row);
+                }
             }
+            rounds.push(rows);
         }
-        print(&rows);
-        write_json(self.json.as_deref(), &rows)
+        let in_all = |place: usize| rounds.iter().map(move |rows| &rows[place]);
+        let medians = (0..rounds[0].len()).map(|place| Row::median(in_all(place)));
+        print(&medians.collect::<Vec<_>>());
+        write_json(self.json.as_deref(), &rounds)
     }
 
     fn beside(&self, program: &Program, name: &str, kinds: &[Kind]) -> Result<Row> {

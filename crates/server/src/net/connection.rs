@@ -52,6 +52,8 @@ pub(super) struct Connection<C, I> {
     pub(super) ended: bool,
     /// `input` holds bytes that the service has not seen, or has postponed.
     pub(super) unseen: bool,
+    /// The service has postponed them.
+    pub(super) postponed: bool,
     /// It filled the output the last time.
     filled: bool,
     /// Whether it is in the ready list.
@@ -162,6 +164,7 @@ impl<S: Service, I> Core<S, I> {
         connection.stamp = self.now;
         connection.moved += consumed as u64;
         connection.unseen = postponed || seen < all.len();
+        connection.postponed = postponed;
         if whole.is_none() && connection.input.is_empty() {
             // Nothing held, nothing seen, nothing left.
         } else {
@@ -279,6 +282,7 @@ impl<S: Service, I> Core<S, I> {
             flow: Flow::Read,
             ended: false,
             unseen: false,
+            postponed: false,
             filled: false,
             queued: false,
             listed: false,
@@ -324,6 +328,11 @@ impl<S: Service, I> Core<S, I> {
             self.counters.yields.add(1);
             self.ready.push_back(key);
         }
+    }
+
+    /// Whether a connection that is served goes on in this turn or the next without any event.
+    pub(super) fn is_queued(&mut self, key: u32) -> bool {
+        self.connections.get_mut(key).is_some_and(|c| c.queued && c.service.is_some())
     }
 
     /// Whether connections go on without any event.

@@ -241,6 +241,7 @@ impl<S: Service> Epoll<S> {
     /// Does for a connection what can be done now.
     #[inline]
     fn step(&mut self, key: u32) {
+        let given_up = self.core.has_given_up_clients();
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         if connection.service.is_none() {
             return self.linger(key);
@@ -256,7 +257,7 @@ impl<S: Service> Epoll<S> {
             Flow::Read | Flow::Hold if connection.unseen => {
                 self.core.execute(key, None, &mut self.replies)
             }
-            Flow::Read | Flow::Hold if connection.io.readable => self.read(key),
+            Flow::Read | Flow::Hold if connection.io.readable && !given_up => self.read(key),
             Flow::Read | Flow::Hold => return self.settle(key),
         };
         if executed {
@@ -538,6 +539,7 @@ impl<S: Service> Epoll<S> {
 /// The flow of a connection, and whether it has more to read.
 #[inline]
 fn connection_flow<S: Service>(core: &mut Core<S, Readiness>, key: u32) -> Option<(Flow, bool)> {
+    let given_up = core.has_given_up_clients();
     let connection = core.connections.get_mut(key)?;
-    Some((connection.flow, connection.unseen || connection.io.readable))
+    Some((connection.flow, connection.unseen || connection.io.readable && !given_up))
 }

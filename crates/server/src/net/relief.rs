@@ -91,8 +91,9 @@ impl<S: Service, I> Core<S, I> {
             return Vec::new();
         }
         let gone = self.choose(held, limit);
+        // What goes on now may keep more than there is all the same.
+        self.look_at_budget = true;
         if gone.is_empty() {
-            self.look_at_budget = true;
             self.look_after = self.now() + LOOK_MS;
         }
         self.counters.refused_buffers.add(gone.len() as u64);
@@ -152,13 +153,14 @@ impl<S: Service, I> Core<S, I> {
             let reads = connection.output.is_empty();
             // A reply may be on its way to the socket before the service sees the rest of the input.
             let goes_on = connection.unseen && reads && connection.flow.reads();
-            if connection.queued || goes_on {
-                moving += bytes;
-                continue;
-            }
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
             let age = now.saturating_sub(connection.empty_at);
             let slow = age > PAUSE_MS && connection.moved < (age - PAUSE_MS) * LEAST_RATE / 1000;
+            // One that has sent much that takes long would go on for as long as it likes.
+            if (connection.queued || goes_on) && !(connection.postponed && slow) {
+                moving += bytes;
+                continue;
+            }
             let blame = match connection.flow {
                 Flow::Park if reads && self.service.can_give_up(state) => Blame::Others,
                 flow if reads && flow.waits() => Blame::Server,

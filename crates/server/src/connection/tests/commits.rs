@@ -94,6 +94,7 @@ struct Client {
     received: Vec<u8>,
     limit: usize,
     flow: Flow,
+    postponed: bool,
     bell: Arc<Bell>,
 }
 
@@ -104,13 +105,14 @@ impl Client {
         let connection = Some(worker.connect(Peer::Unix, ConnectionId::new(1)));
         let (input, received) = (Vec::new(), Vec::new());
         let limit = 64 << 10;
-        Client { worker, connection, input, received, limit, flow: Flow::Read, bell }
+        let (flow, postponed) = (Flow::Read, false);
+        Client { worker, connection, input, received, limit, flow, postponed, bell }
     }
 
     /// Goes on until something has to be waited for.
     fn turn(&mut self) {
         self.call();
-        while self.flow == Flow::Drain {
+        while self.flow == Flow::Drain || self.postponed {
             self.call();
         }
     }
@@ -124,6 +126,7 @@ impl Client {
         let mut output = memory.buffer(self.limit);
         self.flow = self.worker.process(connection, &mut input, &mut output);
         let consumed = input.consumed();
+        self.postponed = input.is_postponed();
         self.received.extend_from_slice(memory.bytes());
         self.input.drain(..consumed);
         if self.flow == Flow::Close {

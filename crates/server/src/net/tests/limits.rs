@@ -175,6 +175,41 @@ fn who_keeps_most_goes_and_not_who_asks_next() {
 }
 
 #[test]
+fn slow_commands_do_not_keep_their_input_for_ever() {
+    const CLIENTS: usize = 60;
+    on_both(|mut options| {
+        let budget = Meter::new(256 << 10);
+        options.budget = Arc::<Meter>::clone(&budget);
+        let server = Server::start(options);
+        let mut polite = server.connect();
+        polite.write_all(b"half a line").unwrap();
+        let mut greedy: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
+        let (part, stop) = ("next flood\n".repeat(10_000), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for client in &mut greedy {
+                    client.set_nonblocking(true).unwrap();
+                }
+                let start = Instant::now();
+                while stop.load(SeqCst) == 0 && start.elapsed() < 2 * PATIENCE {
+                    for client in &mut greedy {
+                        let _ = client.write(part.as_bytes());
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            until("some have gone", || server.sum(|c| &c.refused_buffers) >= 40);
+            stop.store(1, SeqCst);
+        });
+        drop(greedy);
+        polite.write_all(b"\n").unwrap();
+        assert_eq!(read_exactly(&mut polite, 12), b"half a line\n");
+        server.stop();
+        assert_eq!(budget.used.load(SeqCst), 0);
+    });
+}
+
+#[test]
 fn ten_thousand_connections() {
     let limit = socket_limit();
     on_both(|mut options| {

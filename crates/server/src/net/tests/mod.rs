@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A line-oriented service. `echo` answers every line with itself; lines that begin otherwise ask
 /// for something:
-/// `next` is answered with itself and postpones what follows,
+/// `next` is answered with itself, `next flood` with nothing, and both postpone what follows,
 /// `park <words>` is answered when the valve is opened, `big <n>` with n bytes, `close` closes,
 /// `hold` leaves the connection in the middle of a command, `flood` answers nothing, `stall` keeps the worker
 /// until the valve is opened, and from
@@ -161,8 +161,12 @@ impl Lines {
             {
                 line.withheld.extend_from_slice(text);
                 self.valve.withheld.fetch_add(1, SeqCst);
-            } else if !text.starts_with(b"flood") {
+            } else if !text.starts_with(b"flood") && !text.starts_with(b"next flood") {
                 output.extend(text);
+            }
+            if text.starts_with(b"next flood") {
+                // It takes long.
+                std::thread::sleep(Duration::from_micros(50));
             }
             if text.starts_with(b"next") {
                 input.postpone();

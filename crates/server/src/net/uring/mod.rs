@@ -250,6 +250,9 @@ impl<S: Service> Uring<S> {
                 if let Some(buffer) = completion.buffer() {
                     let executed = self.take_input(key, buffer, n as usize)?;
                     self.buffers.give_back(buffer);
+                    if !executed && self.core.is_queued(key) {
+                        return Ok(());
+                    }
                     return if executed { self.transmit(key) } else { self.step(key) };
                 }
             }
@@ -369,6 +372,14 @@ impl<S: Service> Uring<S> {
             return self.wait_for_output(key);
         }
         self.staging.release(staged);
+        let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
+        let goes_on =
+            connection.unseen || connection.flow == Flow::Drain || connection.io.is_read_by_call();
+        if goes_on && !gone {
+            // After those that have waited for longer.
+            self.core.queue(key);
+            return Ok(());
+        }
         self.step(key)
     }
 
@@ -389,6 +400,7 @@ impl<S: Service> Uring<S> {
     /// Does for a connection what can be done now.
     #[inline]
     fn step(&mut self, key: u32) -> io::Result<()> {
+        let given_up = self.core.has_given_up_clients();
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         let io = &connection.io;
         if connection.service.is_none() {
@@ -408,7 +420,9 @@ impl<S: Service> Uring<S> {
             Flow::Read | Flow::Hold if connection.unseen => {
                 self.core.execute(key, None, &mut self.replies)
             }
-            Flow::Read | Flow::Hold if connection.io.is_read_by_call() => return self.read(key),
+            Flow::Read | Flow::Hold if connection.io.is_read_by_call() && !given_up => {
+                return self.read(key);
+            }
             Flow::Read | Flow::Hold => return self.settle(key),
         };
         if executed { self.transmit(key) } else { Ok(()) }
@@ -472,12 +486,13 @@ impl<S: Service> Uring<S> {
     /// Everything received is processed and answered: wait for more, if there is a reason to.
     #[inline]
     fn settle(&mut self, key: u32) -> io::Result<()> {
+        let given_up = self.core.has_given_up_clients();
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended {
             // A client that has ended its side is still owed what is withheld.
             return if connection.flow == Flow::Hold { Ok(()) } else { self.drop_connection(key) };
         }
-        if connection.io.is_read_by_call() {
+        if connection.io.is_read_by_call() && !given_up {
             self.core.queue(key);
             return Ok(());
         }
