@@ -212,6 +212,36 @@ fn a_commit_that_fails_writes_again_what_was_early() {
     }
 }
 
+/// A sync of somebody else fails after a part of a commit was written early, so the device may have lost that part.
+/// While the commit's own sync is under way, nobody may claim that the process can end without a loss.
+#[test]
+fn early_writes_promise_nothing_behind_a_commit_that_another_sync_has_spoiled() {
+    let device = new_device();
+    let engine = open(&device);
+    let mut writer = session(&engine);
+    (0..50).for_each(|n| set(&mut writer, &format!("a{n}"), &[1; 3000]));
+    assert!(engine.write_early(0));
+    let at = device.counts().syncs + 1;
+    device.plan(Fault::once(Operation::Sync, at, Failure::Io));
+    assert!(engine.grow(None, 32 << 20).is_err());
+    device.hold(Operation::Sync);
+    thread::scope(|scope| {
+        let committer = scope.spawn(|| engine.commit());
+        while !device.wait_until_held(Duration::from_millis(1)) {}
+        set(&mut writer, "b", &[2; 3000]);
+        let promised = engine.write_early(0);
+        device.release();
+        assert!(!committer.join().unwrap());
+        assert!(!promised, "a part of the commit may be lost");
+    });
+    assert!(engine.commit() && engine.write_early(0));
+    let keys = ["a0", "a49", "b"];
+    let written = [1, 1, 2].map(|byte| value(byte, 3000));
+    for seed in 0..10 {
+        assert_eq!(found(device.crash(seed), &keys), written);
+    }
+}
+
 /// The lane's thread writes by itself, soon, and beside a sync that hangs.
 #[test]
 fn a_thread_writes_early() {

@@ -119,6 +119,8 @@ pub struct Committer {
     again: Vec<Part>,
     /// What was written early for the open commit.
     early: Early,
+    /// Of the commit whose sync is under way: how many syncs had failed before its first write.
+    syncing: Option<u64>,
     /// The last commit that was written failed: its remains are on the device under its number.
     pub(crate) after_failure: bool,
     /// A commit that is written again may have left tails in each stream's other places, with
@@ -160,6 +162,7 @@ impl Default for Committer {
             summaries: Vec::new(),
             again: Vec::new(),
             early: Early::default(),
+            syncing: None,
             after_failure: false,
             stale_tails: false,
         }
@@ -189,6 +192,7 @@ impl Committer {
     /// What was written and is not durable will be written again, or is given up.
     pub(crate) fn forget_writes(&mut self) {
         self.after_failure = true;
+        self.syncing = None;
         self.tails.iter_mut().for_each(Tails::forget);
     }
 }
@@ -379,6 +383,7 @@ impl Log {
         }
         self.write_free_marks(store, &mut written)?;
         written.superblock = store.write_changed_superblock()?;
+        committer.syncing = Some(failed_syncs);
         Ok(written)
     }
 
@@ -516,6 +521,7 @@ impl Log {
             tails.syncing = durable;
         }
         committer.summaries = written.summaries;
+        committer.syncing = None;
         committer.after_failure = false;
         committer.stale_tails = false;
         for cut in committer.cuts.drain(..) {

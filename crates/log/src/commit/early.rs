@@ -57,8 +57,11 @@ impl Log {
             return Ok(None);
         }
         let failed_syncs = store.failed_syncs();
-        if *early.failed_syncs.get_or_insert(failed_syncs) != failed_syncs {
-            // What was written early may be lost: the commit will not believe in its sync.
+        let began = *early.failed_syncs.get_or_insert(failed_syncs);
+        let syncing = committer.syncing.unwrap_or(failed_syncs);
+        if began != failed_syncs || syncing != failed_syncs {
+            // The device may have lost writes of the open commit, or of the commit whose sync is under way. Neither
+            // commit will believe in its sync.
             early.failed = true;
             return Ok(None);
         }
