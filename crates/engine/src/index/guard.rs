@@ -141,8 +141,9 @@ impl<'a> Guard<'a> {
     /// Replaces the table by one that is an eighth larger.
     #[cold]
     fn grow(&self, locate: &impl Fn(Address) -> u32) -> Option<()> {
-        // Growth comes in waves over all stripes: take back what the last ones left.
-        self.index.reap();
+        // Growth comes in waves over all stripes: take back what the last ones left. After a flush that may be the
+        // whole index, too much for one writer with a stripe locked.
+        self.index.reap_some();
         let old = self.view.table();
         let mut pages = old.pages();
         loop {
@@ -160,7 +161,7 @@ impl<'a> Guard<'a> {
                 return Some(());
             }
             // SAFETY: the table was never published.
-            unsafe { self.index.pages.give_back(new) };
+            unsafe { self.index.pages.give_back(&mut [new]) };
         }
     }
 

@@ -46,6 +46,8 @@ const REBUILD_GROWTH: u32 = 2;
 const REBUILD_SPARE: usize = 5;
 /// The same where memory is short: then some tables grow.
 const PACKED_SPARE: usize = 16;
+/// Pages of tables that are given back in one piece of work: so long nobody else takes or gives a table.
+const REAPED_PAGES: usize = 1024;
 
 /// What every write to a stripe changes. A cache line of its own.
 #[derive(Debug, Default)]
@@ -324,17 +326,28 @@ impl Index {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives tables back that nobody can read any more.
+    /// Gives back all tables that nobody can read any more.
     pub(crate) fn reap(&self) {
+        while self.reap_some() {}
+    }
+
+    /// Gives back the oldest tables that nobody can read any more, about [`REAPED_PAGES`] at most. False if there
+    /// are none.
+    fn reap_some(&self) -> bool {
+        let (mut tables, mut pages) = (Vec::new(), 0);
         let mut retired = self.lock_retired();
-        while let Some(&(epoch, table)) = retired.front() {
-            if !self.epochs.passed(epoch) {
-                return;
-            }
+        while let Some(&(epoch, table)) = retired.front()
+            && pages < REAPED_PAGES
+            && self.epochs.passed(epoch)
+        {
             retired.pop_front();
-            // SAFETY: the table was replaced before `epoch`, which has passed.
-            unsafe { self.pages.give_back(table) };
+            pages += table.pages();
+            tables.push(table);
         }
+        drop(retired);
+        // SAFETY: each table was replaced before its epoch, which has passed.
+        unsafe { self.pages.give_back(&mut tables) };
+        !tables.is_empty()
     }
 
     /// Whether replaced tables wait to be given back.

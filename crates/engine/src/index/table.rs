@@ -316,19 +316,33 @@ impl Pages {
         Table::new(self.region.at(run.start * PAGE), run.len())
     }
 
-    /// Takes a table back.
+    /// Takes tables back. Their order changes: adjacent ones are given back to the system together, because
+    /// each such call interrupts all processors.
     ///
     /// # Safety
-    /// Nobody may read it any more.
-    pub(crate) unsafe fn give_back(&self, table: Table) {
-        if table == Table::NONE {
-            return;
-        }
-        let first = (table.at() as usize - self.region.at(0) as usize) / PAGE;
-        let run = first..first + table.pages();
+    /// Nobody may read them any more.
+    pub(crate) unsafe fn give_back(&self, tables: &mut [Table]) {
+        tables.sort_unstable_by_key(|table| table.bits());
+        let mut runs = tables.iter().filter(|&&table| table != Table::NONE).map(|&table| {
+            let first = (table.at() as usize - self.region.at(0) as usize) / PAGE;
+            first..first + table.pages()
+        });
+        let Some(mut run) = runs.next() else { return };
         let mut state = self.lock();
-        self.part(&mut state, &run);
-        // SAFETY: the caller says that the table is unused.
+        for next in runs {
+            if next.start == run.end {
+                run.end = next.end;
+            } else {
+                self.free(&mut state, std::mem::replace(&mut run, next));
+            }
+        }
+        self.free(&mut state, run);
+    }
+
+    /// Frees a run of pages that no table uses any more.
+    fn free(&self, state: &mut State, run: Range<usize>) {
+        self.part(state, &run);
+        // SAFETY: no table lies there.
         unsafe { self.discard(&run) };
         self.budget.release((run.len() * PAGE) as u64);
         state.used -= run.len();
@@ -430,7 +444,7 @@ mod tests {
             for table in &mut tables {
                 let larger = pages.take(size, false).unwrap_or_else(|| panic!("{size} pages each"));
                 // SAFETY: nobody else knows the table.
-                unsafe { pages.give_back(std::mem::replace(table, larger)) };
+                unsafe { pages.give_back(&mut [std::mem::replace(table, larger)]) };
             }
         }
         assert_eq!(pages.used_bytes(), (size * tables.len() * PAGE) as u64);
@@ -464,7 +478,7 @@ mod tests {
             let mut tables: Vec<_> = grown.iter().map(|&(table, _)| table).collect();
             for (_, gap) in grown {
                 // SAFETY: nobody else knows the tables, here and below.
-                unsafe { pages.give_back(gap) };
+                unsafe { pages.give_back(&mut [gap]) };
             }
             let mut last = 0;
             for now in 1000..1400 {
@@ -475,7 +489,7 @@ mod tests {
                         let new = pages.take_packed(size).unwrap();
                         touch(new);
                         // SAFETY: as above.
-                        unsafe { pages.give_back(std::mem::replace(table, new)) };
+                        unsafe { pages.give_back(&mut [std::mem::replace(table, new)]) };
                     }
                 }
             }
@@ -483,12 +497,33 @@ mod tests {
             assert!(last < 1200, "tables of {size} pages are still moved after {} s", last - 1000);
             let (chunks, full) = pages.chunks();
             assert!(full + 2 >= chunks, "{full} of {chunks} chunks with tables of {size} pages");
-            for table in tables {
-                // SAFETY: as above.
-                unsafe { pages.give_back(table) };
-            }
+            // SAFETY: as above.
+            unsafe { pages.give_back(&mut tables) };
             assert_eq!(budget.used(), 0);
         }
+    }
+
+    /// A flush leaves thousands of tables, in the order of their stripes.
+    #[test]
+    fn tables_are_given_back_whatever_their_order_and_their_gaps() {
+        let budget = Arc::new(Budget::new(1 << 40));
+        let pages = Pages::reserve(64 << 20, Arc::clone(&budget)).unwrap();
+        let mut tables: Vec<_> = (0..60).map(|n| pages.take(1 + n % 3, false).unwrap()).collect();
+        tables.iter().for_each(|&table| touch(table));
+        let kept = tables.swap_remove(30);
+        tables.push(Table::NONE);
+        tables.swap(0, 17);
+        // SAFETY: nobody else knows the tables.
+        unsafe { pages.give_back(&mut tables) };
+        assert_eq!(budget.used(), (kept.pages() * PAGE) as u64);
+        assert_eq!(pages.lock().free.by_place.len(), 2, "a run on either side of what is kept");
+        let again = pages.take(10, false).unwrap();
+        // SAFETY: the table was not given back.
+        let mut places = bucket::places(unsafe { again.buckets() });
+        assert!(places.all(|place| place.load(Ordering::Relaxed) == 0), "a new table is empty");
+        // SAFETY: nobody uses the tables any more.
+        unsafe { pages.give_back(&mut [again, kept]) };
+        assert_eq!((budget.used(), pages.used_bytes()), (0, 0));
     }
 
     #[test]

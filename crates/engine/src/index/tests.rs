@@ -1,6 +1,6 @@
 use super::*;
 use larder_log::format::KeyHash;
-use larder_log::memory::HUGE_PAGE;
+use larder_log::memory::{HUGE_PAGE, PAGE};
 use std::sync::atomic::{AtomicBool as Flag, Ordering as Order};
 use std::thread;
 
@@ -45,6 +45,27 @@ fn tidy(index: &Index, participant: &mut larder_log::Participant, seconds: Range
         participant.tick();
         index.reap();
     }
+}
+
+/// A writer whose table grows after a flush gives back a part of what the flush left, not all of it.
+#[test]
+fn what_a_flush_leaves_is_given_back_in_parts() {
+    let epochs = Arc::new(Epochs::default());
+    let budget = Arc::new(Budget::new(256 << 20));
+    let index = Index::new(64 << 20, 64 << 20, false, &budget, &epochs).unwrap();
+    let mut participant = epochs.join();
+    participant.tick();
+    insert(&index, 0..1_000_000);
+    participant.tick();
+    index.reap();
+    let used = index.pages.used_bytes();
+    index.clear(|_| {});
+    participant.tick();
+    insert(&index, 0..1);
+    let (part, left) = (REAPED_PAGES as u64 * PAGE as u64, index.pages.used_bytes());
+    assert!(used - 2 * part < left && left < used, "{used} bytes became {left}");
+    index.reap();
+    assert!(!index.has_retired() && index.pages.used_bytes() <= 2 * PAGE as u64);
 }
 
 #[test]
