@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use harness::{BINARY, Folder, PATIENCE, Process, ask, connect, serve};
+use harness::{BINARY, Folder, PATIENCE, Process, ask, assert_within_budget, connect, serve};
 
 /// Starts the binary as a service manager does: `listener` is descriptor 3.
 fn activated(listener: &TcpListener, count: &str, more: &[&str]) -> Command {
@@ -452,6 +452,27 @@ fn what_is_unwise_is_warned_of() {
         fs::remove_file(path).expect("a store");
         assert!(line.contains("tmpfs"), "{line}");
     }
+}
+
+/// The kernel does not give back what is locked in memory: tables of the index came back with their old contents.
+#[test]
+fn what_was_flushed_is_gone_where_memory_is_locked() {
+    let mut process = Process::spawn(serve().args(["--lock-memory", "-m", "64"]));
+    let listening = process.event("listening");
+    let mut client = connect(listening.rsplit_once("address=").expect("it says where").1);
+    let sets = |prefix: &str| -> String {
+        (0..1000).map(|n| format!("set {prefix}{n} 0 0 1 noreply\r\nv\r\n")).collect()
+    };
+    let gets: String = (0..1000).map(|n| format!("get old{n}\r\n")).collect();
+    for round in 0..5 {
+        client.write_all(sets("old").as_bytes()).expect("it listens");
+        ask(&mut client, "flush_all\r\n", "OK\r\n");
+        // The cleaner gives the tables back, and new ones take their places.
+        client.write_all(sets(&format!("new{round}-")).as_bytes()).expect("it listens");
+        ask(&mut client, &gets, &"END\r\n".repeat(1000));
+    }
+    // Only what is used is kept in memory, not what is reserved.
+    assert_within_budget(&process.child, 64);
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub const PAGE: usize = 4096;
 pub const HUGE_PAGE: usize = 2 << 20;
 /// `MADV_COLLAPSE` (Linux 6.1): the C library's bindings do not name it on every target.
 const COLLAPSE: i32 = 25;
+/// `MADV_DONTNEED_LOCKED` (Linux 5.18), for memory that is kept out of swap.
+const DONTNEED_LOCKED: i32 = 24;
 
 /// Rounds up to whole pages.
 pub fn pages(bytes: usize) -> usize {
@@ -138,15 +140,21 @@ impl Region {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Gives the pages of a range back; they read as zeroes afterwards.
+    /// Gives the pages of a range back; they read as zeroes afterwards. A kernel before 5.18 keeps pages that are
+    /// locked in memory: those are overwritten.
     ///
     /// # Safety
     /// Nobody may use the contents of the range.
     pub unsafe fn discard(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
-        sync::discarded(self.at(offset), bytes);
+        let at = self.at(offset);
+        sync::discarded(at, bytes);
         // SAFETY: inside of the region; the caller says that the contents are unused.
-        unsafe { libc::madvise(self.base.add(offset).as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        let is_given = |advice| unsafe { libc::madvise(at.cast(), bytes, advice) } == 0;
+        if !is_given(libc::MADV_DONTNEED) && !is_given(DONTNEED_LOCKED) {
+            // SAFETY: as above.
+            unsafe { at.write_bytes(0, bytes) };
+        }
     }
 }
 
@@ -212,5 +220,28 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is owned and nobody else unmaps it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discarded_pages_read_as_zeroes_even_where_they_are_locked() {
+        let region = Region::reserve(4 * PAGE, PAGE).unwrap();
+        for locked in [false, true] {
+            // SAFETY: the region is this test's own, and `at` gives its only pointers.
+            unsafe {
+                region.at(0).write_bytes(7, region.len());
+                if locked {
+                    let result = libc::mlock(region.at(0).cast(), region.len());
+                    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+                }
+                region.discard(PAGE, 2 * PAGE);
+                let page = |number: usize| *region.at(number * PAGE);
+                assert_eq!([0, 1, 2, 3].map(page), [7, 0, 0, 7], "locked: {locked}");
+            }
+        }
     }
 }

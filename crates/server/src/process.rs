@@ -116,10 +116,11 @@ pub(crate) fn enable_core_dumps() -> io::Result<()> {
     }
 }
 
-/// Keeps all present and future memory out of swap.
+/// Keeps all present and future memory out of swap, each page from its first use on: far more addresses are
+/// reserved than memory is used.
 pub(crate) fn lock_memory() -> io::Result<()> {
     // SAFETY: takes no pointers.
-    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) })
+    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
 }
 
 /// Whether the process has the rights of root.
