@@ -229,9 +229,10 @@ impl Index {
             // The next version is the fence itself: what is older is below it.
             stripe.seq.store(fence - 1, Ordering::Relaxed);
             stripe.items.store(0, Ordering::Relaxed);
-            tables.push(Table::from_bits(view.table.swap(0, Ordering::AcqRel)));
+            tables.push(Table::from_bits(view.table.swap(Table::NONE.bits(), Ordering::AcqRel)));
         }
         drop(guards);
+        tables.retain(|&table| table != Table::NONE);
         let epoch = self.epochs.advance();
         self.lock_retired().extend(tables.into_iter().map(|table| (epoch, table)));
     }

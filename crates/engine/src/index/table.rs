@@ -526,6 +526,37 @@ mod tests {
         assert_eq!((budget.used(), pages.used_bytes()), (0, 0));
     }
 
+    /// A flush leaves gaps between the tables that came after it.
+    #[test]
+    fn runs_within_a_huge_page_are_given_back_together() {
+        const COUNT: usize = 2 * chunks::CHUNK;
+        let budget = Arc::new(Budget::new(1 << 40));
+        let pages = Pages::reserve(64 << 20, Arc::clone(&budget)).unwrap();
+        let tables: Vec<_> = (0..COUNT).map(|_| pages.take(1, false).unwrap()).collect();
+        tables.iter().for_each(|&table| touch(table));
+        for now in 1000..1010 {
+            while pages.tidy(now).is_some() {}
+        }
+        assert_eq!(pages.chunks(), (2, 2));
+        let (mut kept, mut given) = (Vec::new(), Vec::new());
+        for (number, table) in tables.into_iter().enumerate() {
+            if number % 3 == 0 { kept.push(table) } else { given.push(table) }
+        }
+        // SAFETY: nobody else knows the tables.
+        unsafe { pages.give_back(&mut given) };
+        assert_eq!(budget.used(), (kept.len() * PAGE) as u64);
+        let mut resident = [0u8; COUNT];
+        // SAFETY: the kernel notes a byte for each of the pages.
+        let asked = unsafe {
+            libc::mincore(pages.region.at(0).cast(), COUNT * PAGE, resident.as_mut_ptr().cast())
+        };
+        let resident = resident.iter().filter(|&&page| page & 1 == 1).count();
+        assert_eq!((asked, resident), (0, kept.len()));
+        // SAFETY: as above.
+        unsafe { pages.give_back(&mut kept) };
+        assert_eq!((budget.used(), pages.used_bytes()), (0, 0));
+    }
+
     #[test]
     fn runs_that_touch_become_one() {
         let mut runs = Runs::default();

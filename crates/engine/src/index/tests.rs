@@ -66,6 +66,8 @@ fn what_a_flush_leaves_is_given_back_in_parts() {
     assert!(used - 2 * part < left && left < used, "{used} bytes became {left}");
     index.reap();
     assert!(!index.has_retired() && index.pages.used_bytes() <= 2 * PAGE as u64);
+    index.clear(|_| {});
+    assert_eq!(index.lock_retired().len(), 1, "stripes without a table leave none");
 }
 
 #[test]

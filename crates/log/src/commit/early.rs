@@ -57,11 +57,11 @@ impl Log {
             return Ok(None);
         }
         let failed_syncs = store.failed_syncs();
-        let began = *early.failed_syncs.get_or_insert(failed_syncs);
+        let began = early.failed_syncs.unwrap_or(failed_syncs);
         let syncing = committer.syncing.unwrap_or(failed_syncs);
         if began != failed_syncs || syncing != failed_syncs {
-            // The device may have lost writes of the open commit, or of the commit whose sync is under way. Neither
-            // commit will believe in its sync.
+            // The device may have lost writes of the open commit, or of the commit whose sync is under way. A
+            // commit with a write from before the failure does not believe in its own sync.
             early.failed = true;
             return Ok(None);
         }
@@ -70,6 +70,7 @@ impl Log {
             return Ok(Some(false));
         }
         let early = &mut committer.early;
+        early.failed_syncs.get_or_insert(failed_syncs);
         early.unwritten.clone_from(&parts);
         early.failed = true;
         for part in &parts {
