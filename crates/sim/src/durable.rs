@@ -216,6 +216,11 @@ impl DurableWorld {
     }
 
     fn step(&mut self) -> Check {
+        if self.failed_reads != self.machine.failed_reads() {
+            // A session hears of a failed read in one turn, and forgets it in the next.
+            self.tick_all();
+            self.tick_all();
+        }
         self.failed_reads = self.machine.failed_reads();
         if self.flight.is_some() && self.random.one_in(8) {
             self.land()?;
