@@ -17,6 +17,7 @@ mod dialect;
 mod gates;
 #[cfg(test)]
 mod tests;
+mod value_buffers;
 mod withheld;
 
 use crate::command::{Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready, text};

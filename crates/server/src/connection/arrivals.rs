@@ -9,6 +9,7 @@
 //! Values longer than [`LONG_SHARE`] of what all may take have a queue of their own and are received
 //! one at a time: a client that announces a gigabyte keeps nobody with a megabyte waiting.
 
+use super::value_buffers::{ValueBuffer, ValueBuffers};
 use larder_engine::{Engine, LargeValue, Value};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +39,7 @@ pub(super) enum Memory {
     /// Nothing has arrived, or the place was lost.
     None,
     /// Of the connection: copied when it is complete.
-    Buffer(ChargedBuffer),
+    Buffer(ValueBuffer),
     /// Of the engine: the item's own.
     Large(LargeValue),
 }
@@ -48,48 +49,9 @@ impl Memory {
     pub(super) fn value(&mut self) -> Value<'_> {
         match self {
             Memory::None => Value::Bytes(&[]),
-            Memory::Buffer(buffer) => Value::Bytes(&buffer.bytes),
+            Memory::Buffer(buffer) => Value::Bytes(buffer.bytes()),
             Memory::Large(large) => Value::Large(large),
         }
-    }
-}
-
-/// A buffer that counts against the engine's memory limit as long as it exists.
-pub(super) struct ChargedBuffer {
-    engine: Arc<Engine>,
-    bytes: Vec<u8>,
-    charged: usize,
-}
-
-/// The smallest step in which a buffer grows, in bytes.
-const GROWTH_MIN: usize = 16 << 10;
-
-impl ChargedBuffer {
-    pub(super) fn new(engine: &Arc<Engine>) -> Self {
-        ChargedBuffer { engine: Arc::clone(engine), bytes: Vec::new(), charged: 0 }
-    }
-
-    /// Appends a part of a value of `len` bytes; false if the operating system has no memory.
-    pub(super) fn extend(&mut self, part: &[u8], len: usize) -> bool {
-        let needed = self.bytes.len() + part.len();
-        if needed > self.charged {
-            let charged = needed.max(2 * self.charged).max(GROWTH_MIN).min(len);
-            self.engine.charge_arriving(charged - self.charged);
-            self.charged = charged;
-        }
-        // All addresses at once, so that growing leaves no garbage behind; a page becomes resident,
-        // and is charged, only when bytes arrive for it.
-        if self.bytes.capacity() < len && self.bytes.try_reserve_exact(len).is_err() {
-            return false;
-        }
-        self.bytes.extend_from_slice(part);
-        true
-    }
-}
-
-impl Drop for ChargedBuffer {
-    fn drop(&mut self) {
-        self.engine.release_arriving(self.charged);
     }
 }
 
@@ -230,6 +192,7 @@ pub(crate) struct Arrivals {
     /// Those of usual length, and the long ones.
     lines: Mutex<[Line; 2]>,
     waiting: AtomicUsize,
+    pub(super) buffers: Arc<ValueBuffers>,
 }
 
 impl Arrivals {
@@ -238,6 +201,7 @@ impl Arrivals {
             engine: Arc::clone(engine),
             lines: Mutex::default(),
             waiting: AtomicUsize::new(0),
+            buffers: ValueBuffers::new(engine),
         }
     }
 

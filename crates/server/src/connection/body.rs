@@ -4,7 +4,7 @@
 //! arrive in memory of the engine, to be filled in place. Who may send when is decided in
 //! `arrivals.rs`.
 
-use super::arrivals::{Arrival, ChargedBuffer, Memory, Standing};
+use super::arrivals::{Arrival, Memory, Standing};
 use super::batch::KeyBatch;
 use super::dialect::Dialect;
 use super::{Connection, State, Step, Worker};
@@ -174,7 +174,10 @@ impl Worker {
         let engine = self.session.engine();
         if let Memory::None = memory {
             *memory = if len <= engine.large_value_threshold() {
-                Memory::Buffer(ChargedBuffer::new(engine))
+                match self.context.arrivals.buffers.take(len) {
+                    Some(buffer) => Memory::Buffer(buffer),
+                    None => return Received::NoMemory,
+                }
             } else {
                 match self.session.large_value(keys.first(), len) {
                     Outcome::Ready(Some(large)) | Outcome::AfterCommit(Some(large), _) => {
@@ -187,10 +190,10 @@ impl Worker {
         }
         match memory {
             Memory::None => Received::NoMemory,
-            Memory::Buffer(buffer) => match buffer.extend(bytes, len) {
-                true => Received::Part,
-                false => Received::NoMemory,
-            },
+            Memory::Buffer(buffer) => {
+                buffer.extend(bytes);
+                Received::Part
+            }
             Memory::Large(large) => match self.session.grow_large(large, filled + bytes.len()) {
                 Outcome::Ready(()) | Outcome::AfterCommit((), _) => {
                     large.bytes_mut()[filled..filled + bytes.len()].copy_from_slice(bytes);
