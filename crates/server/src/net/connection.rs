@@ -31,6 +31,8 @@ const STEPS: usize = 64;
 /// For how many of these one counts that has more requests, or fills the output: what has arrived
 /// meanwhile from others does not wait for many of them.
 const STEPS_OF_REQUESTS: usize = 8;
+/// How long they may take of a turn altogether; the first one may take longer.
+const STEPS_TIME: Duration = Duration::from_micros(100);
 /// The most that is received from a connection at a time by system call, in bytes.
 pub(super) const READ_SIZE: usize = 32 << 10;
 /// The most input the service sees at a time. More than it may leave, so that every call makes
@@ -92,6 +94,13 @@ pub(super) enum Admission {
     Elsewhere,
     /// It was told that there are too many; it should linger.
     Rejected(OwnedFd),
+}
+
+/// How many connections may go on in a turn without an event of their own, and until when.
+pub(super) struct Steps {
+    left: usize,
+    /// Set when the first of several begins.
+    until: Option<Instant>,
 }
 
 /// The part of a worker that does not depend on the kernel interface.
@@ -340,8 +349,8 @@ impl<S: Service, I> Core<S, I> {
         !self.ready.is_empty()
     }
 
-    /// Those that go on in this turn, one after the other.
-    pub(super) fn ready_in_turn(&self) -> usize {
+    /// What this turn has for those that go on without any event.
+    pub(super) fn steps(&self) -> Steps {
         let mut steps = 0;
         let in_turn = self.ready.iter().take_while(|&&key| {
             let costs = |c: &Connection<_, _>| c.filled || c.flow.reads() || !c.input.is_empty();
@@ -349,12 +358,19 @@ impl<S: Service, I> Core<S, I> {
             steps += if much { STEPS_OF_REQUESTS } else { 1 };
             steps <= STEPS
         });
-        in_turn.count()
+        Steps { left: in_turn.count(), until: None }
     }
 
-    /// The next connection that goes on.
+    /// The next connection that goes on in this turn.
     #[inline]
-    pub(super) fn next_ready(&mut self) -> Option<u32> {
+    pub(super) fn next_ready(&mut self, steps: &mut Steps) -> Option<u32> {
+        if steps.left == 0 || steps.until.is_some_and(|until| Instant::now() >= until) {
+            return None;
+        }
+        steps.left -= 1;
+        if steps.left > 0 && steps.until.is_none() {
+            steps.until = Some(Instant::now() + STEPS_TIME);
+        }
         let key = self.ready.pop_front()?;
         if let Some(connection) = self.connections.get_mut(key) {
             connection.queued = false;

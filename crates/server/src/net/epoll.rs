@@ -132,8 +132,9 @@ impl<S: Service> Epoll<S> {
                 self.events(some);
                 self.relieve();
             }
-            for _ in 0..self.core.ready_in_turn() {
-                self.core.next_ready().into_iter().for_each(|key| self.step(key));
+            let mut steps = self.core.steps();
+            while let Some(key) = self.core.next_ready(&mut steps) {
+                self.step(key);
                 self.relieve();
             }
             if self.core.tick_due() {

@@ -247,6 +247,28 @@ fn what_is_postponed_goes_on_in_the_next_turn() {
 }
 
 #[test]
+fn slow_steps_do_not_add_up_in_a_turn() {
+    const CLIENTS: usize = 6;
+    const LINES: usize = 50;
+    on_both(|options| {
+        let server = Server::start(options);
+        let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
+        let lines: String = (0..LINES).map(|n| format!("next slow {n}\n")).collect();
+        let turns = server.sum(|c| &c.turns);
+        for client in &mut clients {
+            client.write_all(lines.as_bytes()).unwrap();
+        }
+        for client in &mut clients {
+            assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
+        }
+        // Each line but a client's first is a step, and one step takes more than all of a turn may.
+        let turns = (server.sum(|c| &c.turns) - turns) as usize;
+        assert!(turns >= CLIENTS * (LINES - 1), "{turns} turns");
+        server.stop();
+    });
+}
+
+#[test]
 fn parked_connections_wait_for_the_waker() {
     on_both(|options| {
         let server = Server::start(options);

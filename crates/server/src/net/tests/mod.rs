@@ -21,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A line-oriented service. `echo` answers every line with itself; lines that begin otherwise ask
 /// for something:
-/// `next` is answered with itself, `next flood` with nothing, and both postpone what follows,
+/// `next` is answered with itself, `next slow` too, after a while, `next flood` with nothing, and all three postpone
+/// what follows,
 /// `park <words>` is answered when the valve is opened, `big <n>` with n bytes, `close` closes,
 /// `hold` leaves the connection in the middle of a command, `flood` answers nothing, `stall` keeps the worker
 /// until the valve is opened, and from
@@ -167,6 +168,9 @@ impl Lines {
             if text.starts_with(b"next flood") {
                 // It takes long.
                 std::thread::sleep(Duration::from_micros(50));
+            }
+            if text.starts_with(b"next slow") {
+                std::thread::sleep(Duration::from_micros(200));
             }
             if text.starts_with(b"next") {
                 input.postpone();

@@ -139,8 +139,9 @@ impl<S: Service> Uring<S> {
         let mut completions = Vec::new();
         loop {
             self.turn(&mut completions)?;
-            for _ in 0..self.core.ready_in_turn() {
-                self.core.next_ready().map_or(Ok(()), |key| self.step(key))?;
+            let mut steps = self.core.steps();
+            while let Some(key) = self.core.next_ready(&mut steps) {
+                self.step(key)?;
                 self.relieve()?;
             }
             if self.core.tick_due() {
