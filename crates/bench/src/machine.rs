@@ -79,6 +79,18 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
     Ok(())
 }
 
+/// Gives the calling thread, and the threads that it starts from now on, the lowest priority.
+///
+/// # Errors
+/// [`Error::Io`] if the kernel refuses.
+pub(crate) fn take_lowest_priority() -> Result<()> {
+    // SAFETY: takes no pointers. On Linux a thread has a priority of its own, and 0 names the calling one.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) } {
+        0 => Ok(()),
+        _ => Err(Error::io("cannot lower the priority", std::io::Error::last_os_error())),
+    }
+}
+
 /// Raises the limit of open files as far as this process may; thousands of connections need it. A
 /// failure shows later, as a connection that cannot be opened.
 pub(crate) fn allow_many_files() {
@@ -101,6 +113,18 @@ mod tests {
         let machine = Machine::here();
         assert!(machine.cpus > 0 && machine.memory > 0);
         assert!(machine.kernel.starts_with("Linux "), "{}", machine.kernel);
+    }
+
+    #[test]
+    fn threads_inherit_the_lowest_priority() {
+        // SAFETY: takes no pointers.
+        let priority = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        let before = priority();
+        let inherited = std::thread::spawn(move || {
+            take_lowest_priority().unwrap();
+            std::thread::spawn(priority).join().unwrap()
+        });
+        assert_eq!((inherited.join().unwrap(), priority()), (19, before));
     }
 
     #[test]

@@ -83,7 +83,10 @@ const TURN: Duration = Duration::from_micros(100);
 /// they get it sooner when they wake up, and no thread of ours keeps another waiting for long. Their
 /// share of the processor stays what it is. Takes effect from Linux 6.12 on; threads with another
 /// policy than the normal one are left alone.
-pub(crate) fn take_short_turns() -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's, where it refuses.
+pub fn take_short_turns() -> io::Result<()> {
     let now = scheduling()?;
     if now.sched_policy != libc::SCHED_OTHER as u32 {
         return Ok(());

@@ -1,5 +1,7 @@
 //! `larder bench hostile`: polite clients alone, and beside crowds that are slow, rude or greedy, one after
-//! the other and all together.
+//! the other and all together. Each server's memory is full when the measurement begins, as a cache's is. The
+//! crowds run at the lowest priority: they stand for clients on other machines, which take nothing of the
+//! processors that the polite clients need.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,6 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use larder_client::Address;
+use larder_server::process::take_short_turns;
 use serde::Serialize;
 
 use super::output::{print_table, write_json};
@@ -15,9 +18,10 @@ use crate::complain;
 use crate::generator::{Load, Pacing};
 use crate::hostile::{Crowd, Kind, Outcome};
 use crate::launch::{Allowance, Program};
+use crate::machine::{pin_thread, take_lowest_priority};
 use crate::process::Probe;
 use crate::say;
-use crate::workload::{Lengths, Mix, Shape};
+use crate::workload::{Lengths, Mix, Shape, Verb};
 use crate::{Error, Result};
 
 /// Whom to measure, and for how long.
@@ -38,6 +42,12 @@ pub struct Arguments {
     /// The servers' threads
     #[arg(long, default_value_t = 2)]
     server_threads: usize,
+    /// Keep the server on this processor
+    #[arg(long, value_name = "CPU")]
+    server_cpu: Option<usize>,
+    /// Keep the clients, polite and not, on this processor
+    #[arg(long, value_name = "CPU")]
+    load_cpu: Option<usize>,
     /// Requests per second of the polite clients
     #[arg(long, default_value_t = 15_000.0, value_name = "PER_SECOND")]
     rate: f64,
@@ -140,8 +150,35 @@ impl Arguments {
         write_json(self.json.as_deref(), &rounds)
     }
 
+    /// Fills the server's memory, and stores what the polite clients ask for last.
+    fn fill(&self, load: &Load, shape: &Shape) -> Result<()> {
+        const VALUE: usize = 1000;
+        let load = Load { duration: None, pipeline: 64, ..load.clone() };
+        let keys = self.memory * 5 / 4 * (1 << 20) / VALUE as u64;
+        let value_lengths = Lengths { min: VALUE, max: VALUE };
+        let all = Shape { keys, value_lengths, ..shape.clone() };
+        for shape in [all, shape.clone()] {
+            let shape = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape };
+            // Peers refuse some of a fill that is faster than their eviction. They are full all the same.
+            load.once_through(&shape).run(shape)?;
+        }
+        Ok(())
+    }
+
+    /// Starts crowds whose threads have the lowest priority.
+    fn start_all(&self, kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
+        let start = || {
+            take_lowest_priority()?;
+            self.load_cpu.map_or(Ok(()), pin_thread)?;
+            kinds.iter().map(|&kind| Crowd::start(kind, server)).collect()
+        };
+        thread::scope(|scope| scope.spawn(start).join())
+            .unwrap_or_else(|_| Err(Error::usage("the thread that starts the crowds panicked")))
+    }
+
     fn beside(&self, program: &Program, name: &str, kinds: &[Kind]) -> Result<Row> {
-        let allowance = Allowance { memory: self.memory, threads: self.server_threads, cpu: None };
+        let (memory, threads, cpu) = (self.memory, self.server_threads, self.server_cpu);
+        let allowance = Allowance { memory, threads, cpu };
         let running = program.start(allowance)?;
         let shape = Shape {
             mix: "get=50,set=50".parse::<Mix>()?,
@@ -155,9 +192,11 @@ impl Arguments {
             connections: self.connections,
             pacing: Pacing::Constant(self.rate),
             duration: Some(time),
+            cpu: self.load_cpu,
             ..Load::new(running.address.clone())
         };
-        let crowds = start_all(kinds, &running.address)?;
+        self.fill(&load, &shape)?;
+        let crowds = self.start_all(kinds, &running.address)?;
         let (summary, resident) = measure(&load, shape, &running.probe());
         let outcome =
             crowds.into_iter().map(Crowd::end).fold(Outcome::default(), |sum, crowd| Outcome {
@@ -187,11 +226,8 @@ impl Arguments {
     }
 }
 
-fn start_all(kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
-    kinds.iter().map(|&kind| Crowd::start(kind, server)).collect()
-}
-
-/// Runs the load, and watches the server's resident memory meanwhile.
+/// Runs the load, and watches the server's resident memory meanwhile. The generator takes short turns: it shares the
+/// processors with the server, and its own waits for them are none of the server's.
 fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>, u64) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -203,7 +239,13 @@ fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>,
             }
             most
         });
-        let summary = load.run(shape);
+        let generator = scope.spawn(|| {
+            // Where the kernel refuses, the generator waits for longer, alone and beside crowds.
+            let _ = take_short_turns();
+            load.run(shape)
+        });
+        let panicked = |_| Err(Error::usage("the generator panicked"));
+        let summary = generator.join().unwrap_or_else(panicked);
         done.store(true, Relaxed);
         (summary, watch.join().unwrap_or(0))
     })
