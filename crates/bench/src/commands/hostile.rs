@@ -1,7 +1,7 @@
 //! `larder bench hostile`: polite clients alone, and beside crowds that are slow, rude or greedy, one after
-//! the other and all together. Each server's memory is full when the measurement begins, as a cache's is. The
-//! crowds run at the lowest priority: they stand for clients on other machines, which take nothing of the
-//! processors that the polite clients need.
+//! the other and all together. Each server's memory is full when the measurement begins, as a cache's is.
+//! The crowds stand for clients on other machines. They run at the lowest priority, so they compete as
+//! little as possible with the polite clients for a processor.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,6 +13,7 @@ use larder_client::Address;
 use larder_server::process::take_short_turns;
 use serde::Serialize;
 
+use super::load::store_all;
 use super::output::{print_table, write_json};
 use crate::complain;
 use crate::generator::{Load, Pacing};
@@ -21,7 +22,7 @@ use crate::launch::{Allowance, Program};
 use crate::machine::{pin_thread, take_lowest_priority};
 use crate::process::Probe;
 use crate::say;
-use crate::workload::{Lengths, Mix, Shape, Verb};
+use crate::workload::{Lengths, Mix, Shape};
 use crate::{Error, Result};
 
 /// Whom to measure, and for how long.
@@ -45,7 +46,7 @@ pub struct Arguments {
     /// Keep the server on this processor
     #[arg(long, value_name = "CPU")]
     server_cpu: Option<usize>,
-    /// Keep the clients, polite and not, on this processor
+    /// Keep the polite clients and the crowds on this processor
     #[arg(long, value_name = "CPU")]
     load_cpu: Option<usize>,
     /// Requests per second of the polite clients
@@ -150,30 +151,27 @@ impl Arguments {
         write_json(self.json.as_deref(), &rounds)
     }
 
-    /// Fills the server's memory, and stores what the polite clients ask for last.
-    fn fill(&self, load: &Load, shape: &Shape) -> Result<()> {
+    /// Fills the server's memory, then stores the polite clients' items.
+    fn fill_memory(&self, load: &Load, shape: &Shape) -> Result<()> {
         const VALUE: usize = 1000;
-        let load = Load { duration: None, pipeline: 64, ..load.clone() };
-        let keys = self.memory * 5 / 4 * (1 << 20) / VALUE as u64;
+        // With its header, an item is longer than that.
+        let keys = self.memory.saturating_mul((1 << 20) + (1 << 18)) / VALUE as u64;
         let value_lengths = Lengths { min: VALUE, max: VALUE };
-        let all = Shape { keys, value_lengths, ..shape.clone() };
-        for shape in [all, shape.clone()] {
-            let shape = Shape { mix: Mix::only(Verb::Set), in_order: true, ..shape };
-            // Peers refuse some of a fill that is faster than their eviction. They are full all the same.
-            load.once_through(&shape).run(shape)?;
-        }
-        Ok(())
+        // Some peers refuse sets while their eviction lags behind. Their memory is full all the same.
+        store_all(load, &Shape { keys, value_lengths, ..shape.clone() })?;
+        store_all(load, shape).map(drop)
     }
 
-    /// Starts crowds whose threads have the lowest priority.
-    fn start_all(&self, kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
+    /// Starts crowds whose threads have the lowest priority. They begin on a thread of their own, because
+    /// a thread may not be allowed to raise its priority again.
+    fn start_crowds(&self, kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
         let start = || {
             take_lowest_priority()?;
             self.load_cpu.map_or(Ok(()), pin_thread)?;
             kinds.iter().map(|&kind| Crowd::start(kind, server)).collect()
         };
         thread::scope(|scope| scope.spawn(start).join())
-            .unwrap_or_else(|_| Err(Error::usage("the thread that starts the crowds panicked")))
+            .unwrap_or_else(|_| Err(Error::server("the thread that starts the crowds panicked")))
     }
 
     fn beside(&self, program: &Program, name: &str, kinds: &[Kind]) -> Result<Row> {
@@ -195,8 +193,8 @@ impl Arguments {
             cpu: self.load_cpu,
             ..Load::new(running.address.clone())
         };
-        self.fill(&load, &shape)?;
-        let crowds = self.start_all(kinds, &running.address)?;
+        self.fill_memory(&load, &shape)?;
+        let crowds = self.start_crowds(kinds, &running.address)?;
         let (summary, resident) = measure(&load, shape, &running.probe());
         let outcome =
             crowds.into_iter().map(Crowd::end).fold(Outcome::default(), |sum, crowd| Outcome {
@@ -226,8 +224,8 @@ impl Arguments {
     }
 }
 
-/// Runs the load, and watches the server's resident memory meanwhile. The generator takes short turns: it shares the
-/// processors with the server, and its own waits for them are none of the server's.
+/// Runs the load, and watches the server's resident memory meanwhile. The generator may share its
+/// processor with the crowds or the server. Short turns keep its own waits out of the latencies.
 fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>, u64) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -240,11 +238,12 @@ fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>,
             most
         });
         let generator = scope.spawn(|| {
-            // Where the kernel refuses, the generator waits for longer, alone and beside crowds.
-            let _ = take_short_turns();
+            if let Err(error) = take_short_turns() {
+                complain!("the generator takes no short turns, so latencies are longer: {error}");
+            }
             load.run(shape)
         });
-        let panicked = |_| Err(Error::usage("the generator panicked"));
+        let panicked = |_| Err(Error::server("the generator panicked"));
         let summary = generator.join().unwrap_or_else(panicked);
         done.store(true, Relaxed);
         (summary, watch.join().unwrap_or(0))

@@ -9,7 +9,7 @@ use clap::Args;
 use larder_client::Address;
 
 use super::output::{print_summary, write_json};
-use crate::generator::{Load, Pacing};
+use crate::generator::{Load, Pacing, Summary};
 use crate::process::Probe;
 use crate::workload::{Distribution, Lengths, Mix, Shape, Verb};
 use crate::{Error, Result};
@@ -166,18 +166,23 @@ impl Arguments {
 
 /// Stores every key of the shape once, in order, and its counters if it needs them.
 pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
-    let shape = Shape { in_order: true, ..shape.clone() };
     if shape.mix.needs_counters() {
-        fill_counters(load, &shape)?;
+        fill_counters(load, shape)?;
     }
-    let filling = Shape { mix: Mix::only(Verb::Set), keys_per_get: 1, ..shape };
-    let load = Load { pipeline: FILL_DEPTH, verify: false, collect_numbers: false, ..load.clone() };
-    let summary = load.once_through(&filling).run(filling)?.without_errors()?;
+    let summary = store_all(load, shape)?.without_errors()?;
     if announce {
         let rate = summary.requests_per_second;
         complain!("filled {} keys at {rate:.0} sets/s", summary.total.requests);
     }
     Ok(())
+}
+
+/// Sends a set for every key of the shape, in order; the summary has the refusals.
+pub(super) fn store_all(load: &Load, shape: &Shape) -> Result<Summary> {
+    let mix = Mix::only(Verb::Set);
+    let filling = Shape { mix, keys_per_get: 1, in_order: true, ..shape.clone() };
+    let load = Load { pipeline: FILL_DEPTH, verify: false, collect_numbers: false, ..load.clone() };
+    load.once_through(&filling).run(filling)
 }
 
 /// Requests in flight per connection while filling.
