@@ -91,6 +91,39 @@ impl Client {
     }
 }
 
+/// Waits until no more than `bytes` are resident.
+fn until_resident(server: &Server, bytes: u64) {
+    let begun = Instant::now();
+    while server.resident() > bytes {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes", server.resident());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn buffers_of_connections_that_end_go_back_to_the_kernel() {
+    const CLIENTS: u64 = 3000;
+    const HALF: usize = 15_900;
+    let server = Server::start(256, &["-c", "5000"]);
+    let mut first = server.connect();
+    first.alive();
+    let before = server.resident();
+    let half = [b"set half 0 0 16000\r\n".to_vec(), vec![b'p'; HALF]].concat();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(&half));
+    let all = CLIENTS * HALF as u64;
+    let begun = Instant::now();
+    while server.resident() < before + all * 9 / 10 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes", server.resident());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Those that stay keep the allocator from giving back what lies between them by itself.
+    let stay: Vec<Client> = clients.into_iter().step_by(100).collect();
+    until_resident(&server, before + all / 3);
+    drop(stay);
+    first.alive();
+}
+
 #[test]
 fn idle_connections_are_cheap() {
     let count = 4000;

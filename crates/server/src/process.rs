@@ -85,7 +85,7 @@ const TURN: Duration = Duration::from_micros(100);
 /// policy than the normal one are left alone.
 ///
 /// # Errors
-/// The kernel's, where it refuses.
+/// The kernel's error, if it refuses.
 pub fn take_short_turns() -> io::Result<()> {
     let now = scheduling()?;
     if now.sched_policy != libc::SCHED_OTHER as u32 {
@@ -124,6 +124,16 @@ pub(crate) fn enable_core_dumps() -> io::Result<()> {
 pub(crate) fn lock_memory() -> io::Result<()> {
     // SAFETY: takes no pointers.
     check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
+}
+
+/// Gives the pages of freed memory that the C library's allocator keeps back to the kernel. It holds the
+/// allocator's locks for about a millisecond per 10,000 freed pieces.
+pub(crate) fn give_back_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointers, and touches no memory that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// Whether the process has the rights of root.

@@ -2,10 +2,11 @@
 
 use super::PrefixStats;
 use crate::connection::arrivals::Arrivals;
-use larder_engine::{Engine, ScanCursor, UnixSeconds};
+use larder_engine::{Engine, OpenError, ScanCursor, UnixSeconds};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 /// What commands need to know and do beyond the engine. Implemented by the server; called for
 /// rare commands only.
@@ -127,6 +128,16 @@ impl ServerContext {
             counters: Mutex::default(),
             dumps: Mutex::default(),
         }
+    }
+
+    /// Changes the memory limit.
+    ///
+    /// # Errors
+    /// As for [`Engine::set_memory_limit`].
+    pub(crate) fn set_memory_limit(&self, bytes: u64) -> Result<(), OpenError> {
+        self.engine.set_memory_limit(bytes)?;
+        self.arrivals.buffers.trim(Instant::now());
+        Ok(())
     }
 
     /// The place of a dump that begins, unless too many go on. One that stalls is ended for it.

@@ -373,12 +373,10 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
 fn set_memory_limit(x: &Execution<'_, '_>, megabytes: u32) -> &'static str {
     match megabytes {
         ..8 => reply::MEMLIMIT_TOO_SMALL,
-        8..=1_000_000_000 => {
-            match x.context.engine().set_memory_limit(u64::from(megabytes) << 20) {
-                Ok(()) => reply::OK,
-                Err(_) => reply::MEMLIMIT_FAILED,
-            }
-        }
+        8..=1_000_000_000 => match x.context.set_memory_limit(u64::from(megabytes) << 20) {
+            Ok(()) => reply::OK,
+            Err(_) => reply::MEMLIMIT_FAILED,
+        },
         _ => reply::MEMLIMIT_NOT_MEGABYTES,
     }
 }

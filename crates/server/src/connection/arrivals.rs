@@ -9,7 +9,7 @@
 //! Values longer than [`LONG_SHARE`] of what all may take have a queue of their own and are received
 //! one at a time: a client that announces a gigabyte keeps nobody with a megabyte waiting.
 
-use super::value_buffers::{ValueBuffer, ValueBuffers};
+use super::value_buffers::{self, ValueBuffer, ValueBufferPool};
 use larder_engine::{Engine, LargeValue, Value};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ pub(super) const LOOK: Duration = Duration::from_millis(50);
 pub(super) enum Memory {
     /// Nothing has arrived, or the place was lost.
     None,
-    /// Of the connection: copied when it is complete.
+    /// Of the pool: copied when it is complete.
     Buffer(ValueBuffer),
     /// Of the engine: the item's own.
     Large(LargeValue),
@@ -68,7 +68,10 @@ pub(super) enum Standing {
 
 /// What the connection and the others know of a value that is being received.
 struct Place {
+    /// Bytes of the value.
     len: usize,
+    /// Bytes that it may take of the memory for arriving values.
+    memory: u64,
     waker: Waker,
     state: Mutex<PlaceState>,
 }
@@ -129,14 +132,14 @@ struct Line {
 }
 
 impl Line {
-    /// Whether a value of `len` bytes may come now. One alone may be as long as it wants.
-    fn has_room(&self, len: usize, room: u64) -> bool {
-        self.taken == 0 || self.taken + len as u64 <= room
+    /// Whether a value that takes `memory` bytes may come now. One alone may be as long as it wants.
+    fn has_room(&self, memory: u64, room: u64) -> bool {
+        self.taken == 0 || self.taken + memory <= room
     }
 
     /// A value comes; it waits if there is no room.
     fn enter(&mut self, place: Arc<Place>, room: u64) {
-        if self.queue.is_empty() && self.has_room(place.len, room) {
+        if self.queue.is_empty() && self.has_room(place.memory, room) {
             self.give(place);
         } else {
             self.queue.push_back(place);
@@ -144,7 +147,7 @@ impl Line {
     }
 
     fn give(&mut self, place: Arc<Place>) {
-        self.taken += place.len as u64;
+        self.taken += place.memory;
         place.admit();
         self.admitted.push(place);
     }
@@ -152,7 +155,7 @@ impl Line {
     /// Admits the first of those that wait, as far as there is room.
     fn admit(&mut self, room: u64) {
         while let Some(first) = self.queue.front()
-            && self.has_room(first.len, room)
+            && self.has_room(first.memory, room)
             && let Some(first) = self.queue.pop_front()
         {
             let waker = first.waker.clone();
@@ -166,7 +169,7 @@ impl Line {
         let is_it = |other: &Arc<Place>| Arc::ptr_eq(place, other);
         if let Some(at) = self.admitted.iter().position(is_it) {
             self.admitted.swap_remove(at);
-            self.taken -= place.len as u64;
+            self.taken -= place.memory;
             return true;
         }
         let at = self.queue.iter().position(is_it);
@@ -180,7 +183,7 @@ impl Line {
         let taken = &mut self.taken;
         self.admitted.retain(|place| {
             let expelled = place.expel(now);
-            *taken -= if expelled { place.len as u64 } else { 0 };
+            *taken -= if expelled { place.memory } else { 0 };
             !expelled
         });
     }
@@ -192,7 +195,7 @@ pub(crate) struct Arrivals {
     /// Those of usual length, and the long ones.
     lines: Mutex<[Line; 2]>,
     waiting: AtomicUsize,
-    pub(super) buffers: Arc<ValueBuffers>,
+    pub(crate) buffers: Arc<ValueBufferPool>,
 }
 
 impl Arrivals {
@@ -201,7 +204,7 @@ impl Arrivals {
             engine: Arc::clone(engine),
             lines: Mutex::default(),
             waiting: AtomicUsize::new(0),
-            buffers: ValueBuffers::new(engine),
+            buffers: ValueBufferPool::new(engine),
         }
     }
 
@@ -216,7 +219,12 @@ impl Arrivals {
             arrived: 0,
             memory: Memory::None,
         };
-        let place = Arc::new(Place { len, waker: waker.clone(), state: Mutex::new(state) });
+        let memory = match len <= self.engine.large_value_threshold() {
+            true => value_buffers::capacity(len),
+            false => len,
+        };
+        let (memory, waker) = (memory as u64, waker.clone());
+        let place = Arc::new(Place { len, memory, waker, state: Mutex::new(state) });
         let share = self.share();
         self.change(|[usual, long]| match len as u64 > (share / LONG_SHARE).max(USUAL) {
             false => usual.enter(Arc::clone(&place), share),

@@ -1,126 +1,193 @@
-//! The buffers of values that arrive. A buffer is a memory mapping, and mapping memory stops every
-//! thread of the process that touches fresh pages. So a few buffers stay mapped when their values
-//! are stored, and receive the next values.
+//! A pool of buffers for values that arrive. The allocator maps and unmaps large buffers one by one,
+//! and either stalls the page faults of every thread. So the pool keeps some buffers for later
+//! values.
+//!
+//! Invariants: a buffer is charged for at least its resident bytes, and for no more than its
+//! capacity, whether it is lent or idle. The charges of idle buffers and the capacities of lent
+//! ones together stay within what arriving values may take, if those of lent ones do.
 
 use larder_engine::Engine;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Spare buffers take at most one byte of the memory for arriving values in this many.
-const SPARE_PART: u64 = 8;
-/// Spare buffers take no more than this, in bytes.
-const SPARE_MAX: u64 = 16 << 20;
-/// Longer values have buffers of their exact length; others share power-of-two sizes.
-const ROUNDED_MAX: usize = 1 << 20;
-/// The smallest step in which a buffer grows, in bytes.
-const GROWTH_MIN: usize = 16 << 10;
+/// Idle buffers may be charged for 1/8 of what arriving values may take.
+const IDLE_PART: u64 = 8;
+/// Nor may they be charged for more than this, in bytes.
+const IDLE_MAX: u64 = 16 << 20;
+/// Nor may there be more of them than this.
+const IDLE_COUNT: usize = 64;
+/// A buffer that nobody has used for this long is freed.
+const IDLE_TIME: Duration = Duration::from_secs(10);
+/// Smaller buffers are no mappings of their own, and do not return to the pool.
+const POOLED_MIN: usize = 64 << 10;
+/// Buffers of up to this many bytes have power-of-two capacities, so that values of different
+/// lengths share them. Longer ones are as long as their value and do not return to the pool.
+const POOLED_MAX: usize = 1 << 20;
+/// A charge grows by at least this many bytes, up to the capacity.
+const CHARGE_STEP: usize = 16 << 10;
 
-/// The buffers that no value needs.
-pub(super) struct ValueBuffers {
-    engine: Arc<Engine>,
-    spare: Mutex<Spare>,
+/// The capacity of the buffer for a value of `len` bytes.
+pub(super) fn capacity(len: usize) -> usize {
+    match len {
+        POOLED_MIN..POOLED_MAX => len.next_power_of_two(),
+        _ => len,
+    }
 }
 
-/// Invariant: `charged` is the sum over `buffers`.
+/// The buffers that are not lent to a value.
+pub(crate) struct ValueBufferPool {
+    engine: Arc<Engine>,
+    idle: Mutex<Idle>,
+}
+
+/// Invariant: `charged` is the sum of the charges of `buffers`.
 #[derive(Default)]
-struct Spare {
-    /// The oldest first.
-    buffers: VecDeque<Buffer>,
+struct Idle {
+    /// Each with the time when it returned; the oldest first.
+    buffers: VecDeque<(Instant, Allocation)>,
+    /// Bytes that the engine's memory limit counts.
+    charged: usize,
+    /// The capacities of all buffers that are lent, in bytes.
+    lent: usize,
+}
+
+/// Memory and its charge.
+#[derive(Default)]
+struct Allocation {
+    bytes: Vec<u8>,
     /// Bytes that the engine's memory limit counts.
     charged: usize,
 }
 
-/// Memory with what the engine's memory limit counts of it.
-#[derive(Default)]
-struct Buffer {
-    bytes: Vec<u8>,
-    /// At least as many bytes as are resident.
-    charged: usize,
-}
-
-impl ValueBuffers {
+impl ValueBufferPool {
     pub(super) fn new(engine: &Arc<Engine>) -> Arc<Self> {
-        Arc::new(ValueBuffers { engine: Arc::clone(engine), spare: Mutex::default() })
+        Arc::new(ValueBufferPool { engine: Arc::clone(engine), idle: Mutex::default() })
     }
 
-    /// An empty buffer for a value of `len` bytes; `None` if the operating system has no memory.
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends an empty buffer to a value of `len` bytes; `None` if the operating system has no
+    /// memory.
     pub(super) fn take(self: &Arc<Self>, len: usize) -> Option<ValueBuffer> {
-        let capacity = len.next_power_of_two().min(ROUNDED_MAX).max(len);
-        let buffer = match self.spare.lock().unwrap_or_else(PoisonError::into_inner).take(capacity)
-        {
-            Some(buffer) => buffer,
+        let capacity = capacity(len);
+        let mut idle = self.idle();
+        let found = idle.take(capacity);
+        idle.lent += capacity;
+        self.free_excess(idle, None);
+        let allocation = match found {
+            Some(allocation) => allocation,
             None => {
-                // All addresses at once: growing would leave freed mappings behind. A page becomes
+                // Reserves the whole capacity: growing would map and copy again. A page becomes
                 // resident, and is charged, only when bytes arrive for it.
                 let mut bytes = Vec::new();
-                bytes.try_reserve_exact(capacity).ok()?;
-                Buffer { bytes, charged: 0 }
+                if bytes.try_reserve_exact(capacity).is_err() {
+                    self.idle().lent -= capacity;
+                    return None;
+                }
+                Allocation { bytes, charged: 0 }
             }
         };
-        Some(ValueBuffer { buffers: Arc::clone(self), buffer })
+        Some(ValueBuffer { pool: Arc::clone(self), capacity, allocation })
     }
 
-    /// Keeps `buffer` for another value, instead of older ones if there are too many.
-    fn keep(&self, mut buffer: Buffer) {
-        buffer.bytes.clear();
-        let limit = (self.engine.arriving_limit() / SPARE_PART).min(SPARE_MAX) as usize;
-        let mut freed = Vec::new();
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        spare.charged += buffer.charged;
-        spare.buffers.push_back(buffer);
-        while spare.charged > limit
-            && let Some(oldest) = spare.buffers.pop_front()
+    /// Takes a buffer of `capacity` bytes back, and frees the oldest ones beyond the limits.
+    fn put_back(&self, capacity: usize, mut allocation: Allocation) {
+        allocation.bytes.clear();
+        let mut idle = self.idle();
+        idle.lent -= capacity;
+        // A buffer that was hardly used would cost the next value the same page faults.
+        if !(POOLED_MIN..=POOLED_MAX).contains(&capacity)
+            || allocation.charged < capacity / 2
+            || allocation.charged > self.room(&idle)
         {
-            spare.charged -= oldest.charged;
-            freed.push(oldest);
+            drop(idle);
+            return self.free(allocation);
         }
-        drop(spare);
-        freed.into_iter().for_each(|buffer| self.free(buffer));
+        idle.charged += allocation.charged;
+        idle.buffers.push_back((Instant::now(), allocation));
+        self.free_excess(idle, None);
     }
 
-    fn free(&self, buffer: Buffer) {
-        drop(buffer.bytes);
-        self.engine.release_arriving(buffer.charged);
+    /// Frees what the limits do not allow any more, and what nobody has used for a while before
+    /// `now`.
+    pub(crate) fn trim(&self, now: Instant) {
+        self.free_excess(self.idle(), Some(now));
+    }
+
+    /// What idle buffers may be charged for, in bytes.
+    fn room(&self, idle: &Idle) -> usize {
+        let limit = self.engine.arriving_limit();
+        let room = limit.saturating_sub(idle.lent as u64);
+        room.min(limit / IDLE_PART).min(IDLE_MAX) as usize
+    }
+
+    fn free_excess(&self, mut idle: MutexGuard<'_, Idle>, now: Option<Instant>) {
+        let room = self.room(&idle);
+        let is_old = |since: Instant| {
+            now.is_some_and(|now| now.saturating_duration_since(since) >= IDLE_TIME)
+        };
+        let mut excess = Vec::new();
+        while let Some((since, _)) = idle.buffers.front()
+            && (idle.charged > room || idle.buffers.len() > IDLE_COUNT || is_old(*since))
+            && let Some((_, oldest)) = idle.buffers.pop_front()
+        {
+            idle.charged -= oldest.charged;
+            excess.push(oldest);
+        }
+        drop(idle);
+        excess.into_iter().for_each(|allocation| self.free(allocation));
+    }
+
+    fn free(&self, allocation: Allocation) {
+        drop(allocation.bytes);
+        self.engine.release_arriving(allocation.charged);
     }
 }
 
-impl Drop for ValueBuffers {
+impl Drop for ValueBufferPool {
     fn drop(&mut self) {
-        let spare = std::mem::take(self.spare.get_mut().unwrap_or_else(PoisonError::into_inner));
-        spare.buffers.into_iter().for_each(|buffer| self.free(buffer));
+        let idle = std::mem::take(&mut *self.idle());
+        idle.buffers.into_iter().for_each(|(_, allocation)| self.free(allocation));
     }
 }
 
-impl Spare {
-    /// The buffer of this capacity that was used last: the processor may still have it in its cache.
-    fn take(&mut self, capacity: usize) -> Option<Buffer> {
-        let at = self.buffers.iter().rposition(|buffer| buffer.bytes.capacity() == capacity)?;
-        let buffer = self.buffers.remove(at)?;
-        self.charged -= buffer.charged;
-        Some(buffer)
+impl Idle {
+    /// The buffer of this capacity that was used last: it may still be in the processor's cache.
+    fn take(&mut self, capacity: usize) -> Option<Allocation> {
+        let fits = |(_, allocation): &(_, Allocation)| allocation.bytes.capacity() == capacity;
+        let at = self.buffers.iter().rposition(fits)?;
+        let (_, allocation) = self.buffers.remove(at)?;
+        self.charged -= allocation.charged;
+        Some(allocation)
     }
 }
 
-/// A value's buffer. It counts against the engine's memory limit as long as it exists.
+/// A buffer that is lent to one value.
 pub(super) struct ValueBuffer {
-    buffers: Arc<ValueBuffers>,
-    buffer: Buffer,
+    pool: Arc<ValueBufferPool>,
+    /// Bytes that the pool counts as lent.
+    capacity: usize,
+    allocation: Allocation,
 }
 
 impl ValueBuffer {
-    /// What has arrived of the value.
+    /// The bytes of the value that have arrived.
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.buffer.bytes
+        &self.allocation.bytes
     }
 
-    /// Appends a part of the value; all parts together fit the length that the buffer was taken for.
+    /// Appends a part of the value; all parts together fit the length that was asked for.
     pub(super) fn extend(&mut self, part: &[u8]) {
-        let Buffer { bytes, charged } = &mut self.buffer;
+        let Allocation { bytes, charged } = &mut self.allocation;
         let needed = bytes.len() + part.len();
         debug_assert!(needed <= bytes.capacity());
         if needed > *charged {
-            let grown = needed.max((2 * *charged).max(GROWTH_MIN).min(bytes.capacity()));
-            self.buffers.engine.charge_arriving(grown - *charged);
+            let step = (2 * *charged).max(CHARGE_STEP).min(bytes.capacity());
+            let grown = needed.max(step);
+            self.pool.engine.charge_arriving(grown - *charged);
             *charged = grown;
         }
         bytes.extend_from_slice(part);
@@ -129,7 +196,7 @@ impl ValueBuffer {
 
 impl Drop for ValueBuffer {
     fn drop(&mut self) {
-        self.buffers.keep(std::mem::take(&mut self.buffer));
+        self.pool.put_back(self.capacity, std::mem::take(&mut self.allocation));
     }
 }
 
@@ -138,18 +205,21 @@ mod tests {
     use super::*;
     use larder_engine::Options;
 
-    fn buffers() -> Arc<ValueBuffers> {
+    fn pool() -> Arc<ValueBufferPool> {
         let options = Options { memory: 64 << 20, ..Options::default() };
-        ValueBuffers::new(&Engine::open_without_threads(options).unwrap())
+        ValueBufferPool::new(&Engine::open_without_threads(options).unwrap())
     }
 
-    /// Bytes that the engine has counted since `before`.
-    fn charged(engine: &Engine, before: u64) -> u64 {
-        engine.stats().memory_used - before
+    fn buffer_bytes(pool: &ValueBufferPool) -> u64 {
+        pool.engine.stats().buffer_bytes
     }
 
-    fn take(buffers: &Arc<ValueBuffers>, len: usize) -> ValueBuffer {
-        let mut buffer = buffers.take(len).unwrap();
+    fn limit(pool: &ValueBufferPool) -> u64 {
+        pool.engine.arriving_limit() / IDLE_PART
+    }
+
+    fn receive(pool: &Arc<ValueBufferPool>, len: usize) -> ValueBuffer {
+        let mut buffer = pool.take(len).unwrap();
         assert!(buffer.bytes().is_empty());
         let value = vec![7; len];
         value.chunks(10_000).for_each(|part| buffer.extend(part));
@@ -158,38 +228,89 @@ mod tests {
     }
 
     #[test]
-    fn the_next_value_of_that_size_has_the_buffer_of_the_last() {
-        let buffers = buffers();
-        let before = charged(&buffers.engine, 0);
-        let first = take(&buffers, 200_000);
-        let (address, bytes) = (first.bytes().as_ptr(), charged(&buffers.engine, before));
-        assert!((200_000..=256 << 10).contains(&bytes), "{bytes}");
+    fn a_buffer_serves_the_next_value_of_its_size() {
+        let pool = pool();
+        let first = receive(&pool, 200_000);
+        let (address, charged) = (first.bytes().as_ptr(), buffer_bytes(&pool));
+        assert!((200_000..=256 << 10).contains(&charged), "{charged}");
         drop(first);
-        let next = take(&buffers, 190_000);
-        assert_eq!((next.bytes().as_ptr(), charged(&buffers.engine, before)), (address, bytes));
-        assert_ne!(take(&buffers, 190_000).bytes().as_ptr(), address);
+        assert_eq!(buffer_bytes(&pool), charged);
+        let other_size = receive(&pool, 100_000);
+        assert!(buffer_bytes(&pool) > charged);
+        drop(other_size);
+        let before = buffer_bytes(&pool);
+        let next = receive(&pool, 190_000);
+        assert_eq!((next.bytes().as_ptr(), buffer_bytes(&pool)), (address, before));
     }
 
     #[test]
-    fn spare_buffers_are_a_bounded_share_and_the_latest() {
-        let buffers = buffers();
-        let engine = Arc::clone(&buffers.engine);
-        let (before, limit) = (charged(&engine, 0), engine.arriving_limit() / SPARE_PART);
-        let many: Vec<ValueBuffer> = (0..40).map(|_| take(&buffers, 100_000)).collect();
-        assert!(charged(&engine, before) > 2 * limit);
+    fn idle_buffers_are_bounded_and_the_latest() {
+        let pool = pool();
+        let many: Vec<ValueBuffer> = (0..40).map(|_| receive(&pool, 100_000)).collect();
+        assert!(buffer_bytes(&pool) > 2 * limit(&pool));
         drop(many);
-        assert!((limit / 2..=limit).contains(&charged(&engine, before)));
-        let latest: Vec<ValueBuffer> = (0..10).map(|_| take(&buffers, 30_000)).collect();
-        let addresses: Vec<_> = latest.iter().map(|buffer| buffer.bytes().as_ptr()).collect();
-        drop(latest);
-        assert!(charged(&engine, before) <= limit);
-        let again: Vec<ValueBuffer> = (0..10).map(|_| take(&buffers, 30_000)).collect();
-        assert!(again.iter().all(|buffer| addresses.contains(&buffer.bytes().as_ptr())));
-        // One longer than all spare buffers may be is not kept, nor is any other kept for it.
-        drop(take(&buffers, 1_500_000));
+        assert!((limit(&pool) / 2..=limit(&pool)).contains(&buffer_bytes(&pool)));
+        // Those of the other size go first.
+        let latest = limit(&pool) as usize / (256 << 10);
+        drop((0..latest).map(|_| receive(&pool, 200_000)).collect::<Vec<_>>());
+        let before = buffer_bytes(&pool);
+        let again: Vec<ValueBuffer> = (0..latest).map(|_| receive(&pool, 200_000)).collect();
+        assert_eq!(buffer_bytes(&pool), before);
         drop(again);
-        assert!(charged(&engine, before) <= limit);
-        drop(buffers);
-        assert_eq!(charged(&engine, before), 0);
+        // Those that the pool does not keep leave the others alone.
+        for len in [20_000, limit(&pool) as usize + 1] {
+            drop(receive(&pool, len));
+            assert_eq!(buffer_bytes(&pool), before);
+        }
+        let mut hollow = pool.take(600_000).unwrap();
+        hollow.extend(b"x");
+        drop(hollow);
+        assert_eq!(buffer_bytes(&pool), before);
+    }
+
+    #[test]
+    fn idle_buffers_make_room_for_lent_ones() {
+        let pool = pool();
+        let arriving = pool.engine.arriving_limit() as usize;
+        drop(receive(&pool, 600_000));
+        assert!(buffer_bytes(&pool) >= 600_000);
+        let half: Vec<ValueBuffer> =
+            (0..arriving / (256 << 10) - 1).map(|_| receive(&pool, 256 << 10)).collect();
+        assert!(buffer_bytes(&pool) <= arriving as u64);
+        let charged = buffer_bytes(&pool);
+        drop(receive(&pool, 256 << 10));
+        assert!(buffer_bytes(&pool) <= charged + (256 << 10));
+        drop(half);
+        assert!(buffer_bytes(&pool) <= limit(&pool));
+    }
+
+    #[test]
+    fn a_lower_limit_and_time_free_idle_buffers() {
+        let pool = pool();
+        for lower in [false, true] {
+            drop((0..8).map(|_| receive(&pool, 100_000)).collect::<Vec<_>>());
+            let now = Instant::now();
+            pool.trim(now);
+            assert!(buffer_bytes(&pool) >= 800_000);
+            if lower {
+                pool.engine.set_memory_limit(8 << 20).unwrap();
+                pool.trim(now);
+                assert!(buffer_bytes(&pool) <= limit(&pool));
+            }
+            pool.trim(now + IDLE_TIME);
+            assert_eq!(buffer_bytes(&pool), 0);
+        }
+    }
+
+    #[test]
+    fn the_pool_gives_everything_back() {
+        let pool = pool();
+        let engine = Arc::clone(&pool.engine);
+        let lent = receive(&pool, 80_000);
+        drop(receive(&pool, 100_000));
+        drop(pool);
+        assert!(engine.stats().buffer_bytes >= 180_000);
+        drop(lent);
+        assert_eq!(engine.stats().buffer_bytes, 0);
     }
 }

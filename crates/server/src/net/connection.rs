@@ -28,11 +28,12 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 /// Connections that go on in a turn without an event of their own, if they have nothing but replies to send: as
 /// many as were set free by a commit go on in a few turns.
 const STEPS: usize = 64;
-/// For how many of these one counts that has more requests, or fills the output: what has arrived
-/// meanwhile from others does not wait for many of them.
+/// A connection with more requests, or with more replies than the output takes, counts as this many steps:
+/// what has arrived meanwhile from others does not wait for many of them.
 const STEPS_OF_REQUESTS: usize = 8;
-/// How long they may take of a turn altogether; the first one may take longer.
-const STEPS_TIME: Duration = Duration::from_micros(100);
+/// No step of a turn begins later than this after the first one began, unless the events of the turn have taken
+/// longer: then as much later. A step that runs is not interrupted.
+pub(super) const STEPS_TIME: Duration = Duration::from_micros(100);
 /// The most that is received from a connection at a time by system call, in bytes.
 pub(super) const READ_SIZE: usize = 32 << 10;
 /// The most input the service sees at a time. More than it may leave, so that every call makes
@@ -96,10 +97,10 @@ pub(super) enum Admission {
     Rejected(OwnedFd),
 }
 
-/// How many connections may go on in a turn without an event of their own, and until when.
-pub(super) struct Steps {
+/// How many connections may still go on in this turn without an event of their own, and until when.
+pub(super) struct StepBudget {
     left: usize,
-    /// Set when the first of several begins.
+    /// Set when the first of several begins: a single step needs no clock.
     until: Option<Instant>,
 }
 
@@ -124,6 +125,8 @@ pub(super) struct Core<S: Service, I> {
     ready: VecDeque<u32>,
     lingering: usize,
     now: u64,
+    /// When this turn began, if connections were waiting for their steps then.
+    turn_began: Option<Instant>,
     next_tick: u64,
 }
 
@@ -145,6 +148,7 @@ impl<S: Service, I> Core<S, I> {
             ready: VecDeque::new(),
             lingering: 0,
             now: coarse_ms(),
+            turn_began: None,
             next_tick: 0,
         }
     }
@@ -183,7 +187,7 @@ impl<S: Service, I> Core<S, I> {
                 Some(all) => connection.input.replace(&all[consumed..], budget),
                 None => connection.input.consume(consumed, budget),
             }
-            self.counters.buffer_bytes.adjust(before, connection.input.capacity());
+            self.counters.resize_buffer(before, connection.input.capacity());
             self.look_at_budget |= connection.input.capacity() > before;
             if flow.reads() && !postponed && seen - consumed >= MAX_INPUT_HELD {
                 self.counters.input_overflows.add(1);
@@ -208,7 +212,7 @@ impl<S: Service, I> Core<S, I> {
         connection.note_kept(now);
         let before = connection.input.capacity();
         connection.input.append(bytes, &*self.shared.options.budget);
-        self.counters.buffer_bytes.adjust(before, connection.input.capacity());
+        self.counters.resize_buffer(before, connection.input.capacity());
         connection.unseen = true;
         self.look_at_budget = true;
     }
@@ -219,7 +223,7 @@ impl<S: Service, I> Core<S, I> {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.note_kept(now);
         connection.output.replace(bytes, &*self.shared.options.budget);
-        self.counters.buffer_bytes.adjust(0, connection.output.capacity());
+        self.counters.resize_buffer(0, connection.output.capacity());
         self.counters.output_stalls.add(1);
         self.look_at_budget = true;
     }
@@ -231,7 +235,7 @@ impl<S: Service, I> Core<S, I> {
         connection.output.consume(n, &*self.shared.options.budget);
         connection.stamp = self.now;
         connection.moved += n as u64;
-        self.counters.buffer_bytes.adjust(before, connection.output.capacity());
+        self.counters.resize_buffer(before, connection.output.capacity());
         self.sent(n);
     }
 
@@ -308,7 +312,7 @@ impl<S: Service, I> Core<S, I> {
         let Some(state) = connection.service.take() else { return };
         let budget = &*self.shared.options.budget;
         for held in [&mut connection.input, &mut connection.output] {
-            self.counters.buffer_bytes.adjust(held.capacity(), 0);
+            self.counters.resize_buffer(held.capacity(), 0);
             held.clear(budget);
         }
         connection.unseen = false;
@@ -328,7 +332,7 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Puts a connection on the list of those that go on in the next turn without any event.
+    /// Puts a connection on the list of those that go on in the next turns without any event.
     pub(super) fn queue(&mut self, key: u32) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.queued
@@ -339,7 +343,7 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Whether a connection that is served goes on in this turn or the next without any event.
+    /// Whether a connection that is served goes on in this turn or a later one without any event.
     pub(super) fn is_queued(&mut self, key: u32) -> bool {
         self.connections.get_mut(key).is_some_and(|c| c.queued && c.service.is_some())
     }
@@ -349,8 +353,8 @@ impl<S: Service, I> Core<S, I> {
         !self.ready.is_empty()
     }
 
-    /// What this turn has for those that go on without any event.
-    pub(super) fn steps(&self) -> Steps {
+    /// The budget of a turn for the connections that go on without any event.
+    pub(super) fn step_budget(&self) -> StepBudget {
         let mut steps = 0;
         let in_turn = self.ready.iter().take_while(|&&key| {
             let costs = |c: &Connection<_, _>| c.filled || c.flow.reads() || !c.input.is_empty();
@@ -358,18 +362,20 @@ impl<S: Service, I> Core<S, I> {
             steps += if much { STEPS_OF_REQUESTS } else { 1 };
             steps <= STEPS
         });
-        Steps { left: in_turn.count(), until: None }
+        StepBudget { left: in_turn.count(), until: None }
     }
 
-    /// The next connection that goes on in this turn.
+    /// The next connection that goes on in this turn, if the budget has a step for it.
     #[inline]
-    pub(super) fn next_ready(&mut self, steps: &mut Steps) -> Option<u32> {
-        if steps.left == 0 || steps.until.is_some_and(|until| Instant::now() >= until) {
+    pub(super) fn next_ready(&mut self, budget: &mut StepBudget) -> Option<u32> {
+        if budget.left == 0 || budget.until.is_some_and(|until| Instant::now() >= until) {
             return None;
         }
-        steps.left -= 1;
-        if steps.left > 0 && steps.until.is_none() {
-            steps.until = Some(Instant::now() + STEPS_TIME);
+        budget.left -= 1;
+        if budget.left > 0 && budget.until.is_none() {
+            let now = Instant::now();
+            let events = self.turn_began.map_or(Duration::ZERO, |began| now - began);
+            budget.until = Some(now + STEPS_TIME.max(events));
         }
         let key = self.ready.pop_front()?;
         if let Some(connection) = self.connections.get_mut(key) {
@@ -433,6 +439,7 @@ impl<S: Service, I> Core<S, I> {
         self.counters.turns.add(1);
         // Also while nothing depends on it: a limit may be set later, and it counts from what was.
         self.now = coarse_ms();
+        self.turn_began = self.has_ready().then(Instant::now);
         self.plan_tick();
         self.service.turn();
     }

@@ -132,8 +132,8 @@ impl<S: Service> Epoll<S> {
                 self.events(some);
                 self.relieve();
             }
-            let mut steps = self.core.steps();
-            while let Some(key) = self.core.next_ready(&mut steps) {
+            let mut budget = self.core.step_budget();
+            while let Some(key) = self.core.next_ready(&mut budget) {
                 self.step(key);
                 self.relieve();
             }

@@ -102,7 +102,7 @@ impl<S: Service, I> Core<S, I> {
 
     fn choose(&mut self, held: u64, limit: u64) -> Vec<u32> {
         let (holders, moving) = self.holders();
-        // What goes on in this turn or the next keeps less then. It counts then, if it does not.
+        // What goes on without an event keeps less then. It counts then, if it does not.
         let held = held.saturating_sub(moving);
         if held <= limit {
             return Vec::new();
@@ -138,7 +138,7 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// The connections that keep something, but for those that go on in this turn or the next; and the bytes
+    /// The connections that keep something, but for those that go on without an event; and the bytes
     /// that those keep.
     fn holders(&mut self) -> (Vec<Holder>, u64) {
         let (now, mut holders, mut moving) = (self.now(), Vec::new(), 0);

@@ -76,9 +76,7 @@ impl Reloader {
                 continue;
             }
             let possible = match key {
-                "memory" => {
-                    source.engine.set_memory_limit(new.memory).map_err(|error| error.to_string())
-                }
+                "memory" => source.set_memory_limit(new.memory).map_err(|error| error.to_string()),
                 "max-connections" if adapted => continue,
                 "max-connections" => allow_connections(new),
                 _ => Ok(()),

@@ -1,6 +1,6 @@
-//! What the log is told of while the server runs: each thing that goes wrong in one line with a count and
-//! what to do, and not again before some time has passed. A thread of its own looks at the counters, so
-//! that no worker ever writes to a log that is slow.
+//! What a thread does once a second while the server runs, so that no worker has to. It tells the log of each
+//! thing that goes wrong in one line with a count and what to do, and not again before some time has passed:
+//! no worker ever writes to a log that is slow. And it gives freed memory back to the kernel.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -11,6 +11,7 @@ use larder_engine::{LaneState, Totals};
 use tracing::{error, info, warn};
 
 use super::store;
+use crate::process;
 use crate::stats::{NetTotals, Source};
 
 /// How soon the log hears of something.
@@ -19,6 +20,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(60);
 /// How long after a refused write the server counts as one that refuses writes.
 const REFUSING: Duration = Duration::from_secs(5);
+
+/// Freed connection buffers go back to the kernel when there are at least this many bytes of them: the
+/// allocator keeps them for itself, and the process would be larger than what it has charged.
+const FREED: u64 = 8 << 20;
 
 /// Watches over a server on a thread of its own.
 #[derive(Debug)]
@@ -57,6 +62,8 @@ struct Watcher {
     trouble: Vec<Trouble>,
     refused: u64,
     refused_at: Option<Instant>,
+    /// Bytes of connection buffers that had been freed when they went back to the kernel last.
+    given_back: u64,
 }
 
 impl Watcher {
@@ -74,10 +81,22 @@ impl Watcher {
         if std::mem::replace(&mut self.refused, totals.store_no_memory) != totals.store_no_memory {
             self.refused_at = Some(now);
         }
+        self.give_back(source, net.buffer_bytes_freed, now);
         let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
         source.note_refusing(refuses);
         if source.settings().has_store() {
             self.look_at_store(source);
+        }
+    }
+
+    /// Gives memory back that buffers had; `freed` bytes of those of connections were freed since the start.
+    fn give_back(&mut self, source: &Source, freed: u64, now: Instant) {
+        if let Some(context) = source.context() {
+            context.arrivals.buffers.trim(now);
+        }
+        if freed.wrapping_sub(self.given_back) >= FREED {
+            self.given_back = freed;
+            process::give_back_heap();
         }
     }
 

@@ -14,7 +14,7 @@ use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use larder_engine::Engine;
+use larder_engine::{Engine, OpenError};
 
 use crate::clock::Clock;
 use crate::command::{CounterTotals, Hooks, ServerContext};
@@ -76,6 +76,7 @@ pub(crate) struct NetTotals {
     pub(crate) stalls: u64,
     pub(crate) turns: u64,
     pub(crate) buffer_bytes: u64,
+    pub(crate) buffer_bytes_freed: u64,
     commands: CounterTotals,
 }
 
@@ -148,8 +149,19 @@ impl Source {
         let _ = self.context.set(Arc::downgrade(context));
     }
 
-    fn context(&self) -> Option<Arc<ServerContext>> {
+    pub(crate) fn context(&self) -> Option<Arc<ServerContext>> {
         self.context.get()?.upgrade()
+    }
+
+    /// Changes the memory limit.
+    ///
+    /// # Errors
+    /// As for [`Engine::set_memory_limit`].
+    pub(crate) fn set_memory_limit(&self, bytes: u64) -> Result<(), OpenError> {
+        match self.context() {
+            Some(context) => context.set_memory_limit(bytes),
+            None => self.engine.set_memory_limit(bytes),
+        }
     }
 
     /// The settings in use.
@@ -215,6 +227,7 @@ impl Source {
             totals.stalls += counters.output_stalls.get();
             totals.turns += counters.turns.get();
             totals.buffer_bytes += counters.buffer_bytes.get();
+            totals.buffer_bytes_freed += counters.buffer_bytes_freed.get();
         }
         totals.http = self.registry.http();
         totals.commands = self.context().map(|context| context.counters()).unwrap_or_default();

@@ -261,7 +261,7 @@ fn slow_steps_do_not_add_up_in_a_turn() {
         for client in &mut clients {
             assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
         }
-        // Each line but a client's first is a step, and one step takes more than all of a turn may.
+        // Each line but a client's first is a step, and exceeds the time of all steps of a turn.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(turns >= CLIENTS * (LINES - 1), "{turns} turns");
         server.stop();

@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A line-oriented service. `echo` answers every line with itself; lines that begin otherwise ask
 /// for something:
-/// `next` is answered with itself, `next slow` too, after a while, `next flood` with nothing, and all three postpone
-/// what follows,
+/// `next` and `next slow` are answered with themselves, `next slow` after longer than the steps of a turn may
+/// take, `next flood` with nothing, and all three postpone what follows,
 /// `park <words>` is answered when the valve is opened, `big <n>` with n bytes, `close` closes,
 /// `hold` leaves the connection in the middle of a command, `flood` answers nothing, `stall` keeps the worker
 /// until the valve is opened, and from
@@ -170,7 +170,7 @@ impl Lines {
                 std::thread::sleep(Duration::from_micros(50));
             }
             if text.starts_with(b"next slow") {
-                std::thread::sleep(Duration::from_micros(200));
+                std::thread::sleep(2 * super::connection::STEPS_TIME);
             }
             if text.starts_with(b"next") {
                 input.postpone();

@@ -139,8 +139,8 @@ impl<S: Service> Uring<S> {
         let mut completions = Vec::new();
         loop {
             self.turn(&mut completions)?;
-            let mut steps = self.core.steps();
-            while let Some(key) = self.core.next_ready(&mut steps) {
+            let mut budget = self.core.step_budget();
+            while let Some(key) = self.core.next_ready(&mut budget) {
                 self.step(key)?;
                 self.relieve()?;
             }
