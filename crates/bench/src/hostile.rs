@@ -17,6 +17,9 @@ use crate::{Error, Result};
 const LARGE: usize = 1_000_000;
 /// Values of [`LARGE`] bytes that are asked for.
 const LARGE_KEYS: usize = 8;
+/// Crowds send and receive this much in one system call, in bytes. The kernel may not interrupt a system call,
+/// and a polite client that shares the processor would wait for the whole of a longer one.
+const PART: usize = 16 << 10;
 /// How long a server may take over one thing that a client waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -298,7 +301,7 @@ fn large_values(
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut random = Random::new(number as u64);
-    let mut replies = BufReader::with_capacity(64 << 10, stream);
+    let mut replies = BufReader::with_capacity(PART, stream);
     let (mut line, mut value) = (String::new(), Vec::new());
     while !stop.load(Relaxed) {
         let key = random.below(4000);
@@ -306,7 +309,7 @@ fn large_values(
         if random.below(2) == 0 {
             let len = 10_000 + random.below(390_000) as usize;
             write!(stream, "set value:{key} 0 0 {len}\r\n")?;
-            stream.write_all(&[&vec![key as u8; len][..], b"\r\n"].concat())?;
+            send(stream, &[&vec![key as u8; len][..], b"\r\n"].concat())?;
             replies.read_line(&mut line)?;
             seen.refused.fetch_add(u64::from(line != "STORED\r\n"), Relaxed);
         } else {
@@ -315,7 +318,7 @@ fn large_values(
             if line.starts_with("VALUE") {
                 let len = line.trim_end().rsplit(' ').next().and_then(|len| len.parse().ok());
                 value.resize(len.ok_or_else(|| wrong("no length"))?, 0);
-                replies.read_exact(&mut value)?;
+                value.chunks_mut(PART).try_for_each(|part| replies.read_exact(part))?;
                 line.clear();
                 replies.read_line(&mut line)?;
                 line.clear();
@@ -333,9 +336,13 @@ fn large_values(
     Ok(())
 }
 
-/// Sends `pipeline` and reads as many lines as `last` ends.
+fn send(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+    bytes.chunks(PART).try_for_each(|part| stream.write_all(part))
+}
+
+/// Sends `pipeline` and reads lines until `count` of them are ends of replies.
 fn ask(
-    mut stream: &TcpStream,
+    stream: &TcpStream,
     replies: &mut impl BufRead,
     pipeline: &[u8],
     count: usize,
@@ -343,7 +350,7 @@ fn ask(
 ) -> io::Result<()> {
     let mut line = String::new();
     thread::scope(|scope| {
-        let sender = scope.spawn(move || stream.write_all(pipeline));
+        let sender = scope.spawn(move || send(stream, pipeline));
         let mut left = count;
         while left > 0 {
             line.clear();
@@ -398,7 +405,7 @@ fn stats(stream: &TcpStream, number: usize, stop: &AtomicBool, seen: &Seen) -> i
     const SETS: usize = 2000;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut random = Random::new(number as u64);
-    let mut replies = BufReader::with_capacity(64 << 10, stream);
+    let mut replies = BufReader::with_capacity(PART, stream);
     let prefix = "p".repeat(220);
     ask(stream, &mut replies, b"stats detail on\r\n", 1, |_| true)?;
     while !stop.load(Relaxed) {
