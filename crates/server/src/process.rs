@@ -1,5 +1,4 @@
-//! What the process asks of the kernel at its start: limits, rights, the background. Nothing here
-//! is called by a server that is embedded in a test.
+//! What the process asks of the kernel: limits, rights, the background, memory.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -126,8 +125,8 @@ pub(crate) fn lock_memory() -> io::Result<()> {
     check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
 }
 
-/// Gives the pages of freed memory that the C library's allocator keeps back to the kernel. It holds the
-/// allocator's locks for about a millisecond per 10,000 freed pieces.
+/// Gives the pages of freed memory that the C library's allocator keeps back to the kernel, but not while
+/// memory is locked. It holds the locks of the allocator meanwhile.
 pub(crate) fn give_back_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, and touches no memory that is in use.

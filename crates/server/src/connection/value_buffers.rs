@@ -2,8 +2,8 @@
 //! and either stalls the page faults of every thread. So the pool keeps some buffers for later
 //! values.
 //!
-//! Invariants: a buffer is charged for at least its resident bytes, and for no more than its
-//! capacity, whether it is lent or idle. The charges of idle buffers and the capacities of lent
+//! Invariants: a buffer is charged for at least its resident bytes but one page, and for no more
+//! than its capacity, whether it is lent or idle. The charges of idle buffers and the capacities of lent
 //! ones together stay within what arriving values may take, if those of lent ones do.
 
 use larder_engine::Engine;
@@ -62,7 +62,9 @@ struct Allocation {
 
 impl ValueBufferPool {
     pub(super) fn new(engine: &Arc<Engine>) -> Arc<Self> {
-        Arc::new(ValueBufferPool { engine: Arc::clone(engine), idle: Mutex::default() })
+        let buffers = VecDeque::with_capacity(IDLE_COUNT + 1);
+        let idle = Mutex::new(Idle { buffers, ..Idle::default() });
+        Arc::new(ValueBufferPool { engine: Arc::clone(engine), idle })
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {

@@ -187,7 +187,7 @@ impl<S: Service, I> Core<S, I> {
                 Some(all) => connection.input.replace(&all[consumed..], budget),
                 None => connection.input.consume(consumed, budget),
             }
-            self.counters.resize_buffer(before, connection.input.capacity());
+            self.counters.buffer_bytes.adjust(before, connection.input.capacity());
             self.look_at_budget |= connection.input.capacity() > before;
             if flow.reads() && !postponed && seen - consumed >= MAX_INPUT_HELD {
                 self.counters.input_overflows.add(1);
@@ -212,7 +212,7 @@ impl<S: Service, I> Core<S, I> {
         connection.note_kept(now);
         let before = connection.input.capacity();
         connection.input.append(bytes, &*self.shared.options.budget);
-        self.counters.resize_buffer(before, connection.input.capacity());
+        self.counters.buffer_bytes.adjust(before, connection.input.capacity());
         connection.unseen = true;
         self.look_at_budget = true;
     }
@@ -223,7 +223,7 @@ impl<S: Service, I> Core<S, I> {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.note_kept(now);
         connection.output.replace(bytes, &*self.shared.options.budget);
-        self.counters.resize_buffer(0, connection.output.capacity());
+        self.counters.buffer_bytes.adjust(0, connection.output.capacity());
         self.counters.output_stalls.add(1);
         self.look_at_budget = true;
     }
@@ -235,7 +235,7 @@ impl<S: Service, I> Core<S, I> {
         connection.output.consume(n, &*self.shared.options.budget);
         connection.stamp = self.now;
         connection.moved += n as u64;
-        self.counters.resize_buffer(before, connection.output.capacity());
+        self.counters.buffer_bytes.adjust(before, connection.output.capacity());
         self.sent(n);
     }
 
@@ -312,7 +312,7 @@ impl<S: Service, I> Core<S, I> {
         let Some(state) = connection.service.take() else { return };
         let budget = &*self.shared.options.budget;
         for held in [&mut connection.input, &mut connection.output] {
-            self.counters.resize_buffer(held.capacity(), 0);
+            self.counters.buffer_bytes.adjust(held.capacity(), 0);
             held.clear(budget);
         }
         connection.unseen = false;

@@ -73,15 +73,4 @@ pub struct Counters {
     pub wakeups: Counter,
     /// Bytes held in buffers of connections now: input kept, output unsent.
     pub buffer_bytes: Counter,
-    /// Bytes of such buffers that were freed.
-    pub buffer_bytes_freed: Counter,
-}
-
-impl Counters {
-    /// A buffer that had `before` bytes has `after`. Only the writer may call this.
-    #[inline]
-    pub(super) fn resize_buffer(&self, before: usize, after: usize) {
-        self.buffer_bytes.adjust(before, after);
-        self.buffer_bytes_freed.add(before.saturating_sub(after) as u64);
-    }
 }

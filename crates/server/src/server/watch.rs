@@ -21,9 +21,9 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// How long after a refused write the server counts as one that refuses writes.
 const REFUSING: Duration = Duration::from_secs(5);
 
-/// Freed connection buffers go back to the kernel when there are at least this many bytes of them: the
-/// allocator keeps them for itself, and the process would be larger than what it has charged.
-const FREED: u64 = 8 << 20;
+/// The allocator gives freed memory back to the kernel when the process has grown by this many bytes beyond
+/// what it has charged.
+const UNCHARGED: u64 = 8 << 20;
 
 /// Watches over a server on a thread of its own.
 #[derive(Debug)]
@@ -38,6 +38,7 @@ impl Watch {
         let watch = move || {
             let moves = Moves { lanes: source.engine.lanes(), moving: false };
             let mut watcher = Watcher { moves, ..Watcher::default() };
+            watcher.look_at_memory(&source, Instant::now());
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 watcher.look_at(&source, Instant::now());
             }
@@ -62,8 +63,7 @@ struct Watcher {
     trouble: Vec<Trouble>,
     refused: u64,
     refused_at: Option<Instant>,
-    /// Bytes of connection buffers that had been freed when they went back to the kernel last.
-    given_back: u64,
+    heap: Heap,
 }
 
 impl Watcher {
@@ -81,7 +81,7 @@ impl Watcher {
         if std::mem::replace(&mut self.refused, totals.store_no_memory) != totals.store_no_memory {
             self.refused_at = Some(now);
         }
-        self.give_back(source, net.buffer_bytes_freed, now);
+        self.look_at_memory(source, now);
         let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
         source.note_refusing(refuses);
         if source.settings().has_store() {
@@ -89,14 +89,15 @@ impl Watcher {
         }
     }
 
-    /// Gives memory back that buffers had; `freed` bytes of those of connections were freed since the start.
-    fn give_back(&mut self, source: &Source, freed: u64, now: Instant) {
+    fn look_at_memory(&mut self, source: &Source, now: Instant) {
         if let Some(context) = source.context() {
             context.arrivals.buffers.trim(now);
         }
-        if freed.wrapping_sub(self.given_back) >= FREED {
-            self.given_back = freed;
+        let uncharged =
+            || process::resident_bytes().saturating_sub(source.engine.stats().memory_used);
+        if self.heap.has_grown(uncharged()) {
             process::give_back_heap();
+            self.heap.note_given_back(uncharged());
         }
     }
 
@@ -113,6 +114,26 @@ impl Watcher {
             _ => {}
         }
         self.moves.look_at(source.engine.lanes());
+    }
+}
+
+/// How many bytes the process has beyond what it has charged, at the least since the allocator gave memory back.
+#[derive(Default)]
+struct Heap {
+    least: Option<u64>,
+}
+
+impl Heap {
+    /// Whether the allocator probably keeps much that was freed, if there are `uncharged` bytes now.
+    fn has_grown(&mut self, uncharged: u64) -> bool {
+        let least = self.least.map_or(uncharged, |least| least.min(uncharged));
+        self.least = Some(least);
+        uncharged - least >= UNCHARGED
+    }
+
+    /// What is left could not be given back: it is not tried again for the same bytes.
+    fn note_given_back(&mut self, uncharged: u64) {
+        self.least = Some(uncharged);
     }
 }
 
@@ -224,6 +245,18 @@ impl Moves {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_goes_back_once_for_what_was_freed() {
+        let mut heap = Heap::default();
+        let mib = |n: u64| n << 20;
+        assert!(!heap.has_grown(mib(20)) && !heap.has_grown(mib(27)));
+        assert!(heap.has_grown(mib(28)));
+        // Of 30 MiB, 25 stay.
+        heap.note_given_back(mib(25));
+        assert!(!heap.has_grown(mib(30)) && !heap.has_grown(mib(3)) && !heap.has_grown(mib(10)));
+        assert!(heap.has_grown(mib(11)));
+    }
 
     #[test]
     fn trouble_is_told_at_once_and_then_once_in_a_while() {

@@ -76,7 +76,6 @@ pub(crate) struct NetTotals {
     pub(crate) stalls: u64,
     pub(crate) turns: u64,
     pub(crate) buffer_bytes: u64,
-    pub(crate) buffer_bytes_freed: u64,
     commands: CounterTotals,
 }
 
@@ -227,7 +226,6 @@ impl Source {
             totals.stalls += counters.output_stalls.get();
             totals.turns += counters.turns.get();
             totals.buffer_bytes += counters.buffer_bytes.get();
-            totals.buffer_bytes_freed += counters.buffer_bytes_freed.get();
         }
         totals.http = self.registry.http();
         totals.commands = self.context().map(|context| context.counters()).unwrap_or_default();

@@ -261,9 +261,10 @@ fn slow_steps_do_not_add_up_in_a_turn() {
         for client in &mut clients {
             assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
         }
-        // Each line but a client's first is a step, and exceeds the time of all steps of a turn.
+        // Each line but a client's first is a step, and exceeds the time of all steps of a turn that had no
+        // events. Without that time there would be a turn for all clients' lines.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
-        assert!(turns >= CLIENTS * (LINES - 1), "{turns} turns");
+        assert!(turns >= CLIENTS * LINES / 2, "{turns} turns");
         server.stop();
     });
 }
