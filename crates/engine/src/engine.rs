@@ -371,6 +371,11 @@ impl Engine {
         self.lanes[0].budget.arriving_limit()
     }
 
+    /// Bytes that are charged against the memory limit: what [`Engine::stats`] tells, without a look at the store.
+    pub fn memory_used(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.budget.used()).sum()
+    }
+
     /// Charges a part of a value that has arrived in a buffer of its connection.
     pub fn charge_arriving(&self, bytes: usize) {
         self.lanes[0].budget.charge_arriving(bytes as u64);

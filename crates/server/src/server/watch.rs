@@ -93,8 +93,7 @@ impl Watcher {
         if let Some(context) = source.context() {
             context.arrivals.buffers.trim(now);
         }
-        let uncharged =
-            || process::resident_bytes().saturating_sub(source.engine.stats().memory_used);
+        let uncharged = || process::resident_bytes().saturating_sub(source.engine.memory_used());
         if self.heap.has_grown(uncharged()) {
             process::give_back_heap();
             self.heap.note_given_back(uncharged());
