@@ -22,7 +22,7 @@ use crate::launch::{Allowance, Program};
 use crate::machine::{pin_thread, take_lowest_priority};
 use crate::process::Probe;
 use crate::say;
-use crate::workload::{Lengths, Mix, Shape};
+use crate::workload::{Lengths, Mix, Shape, Verb};
 use crate::{Error, Result};
 
 /// Whom to measure, and for how long.
@@ -158,8 +158,8 @@ impl Arguments {
         let keys = self.memory.saturating_mul((1 << 20) + (1 << 18)) / VALUE as u64;
         let value_lengths = Lengths { min: VALUE, max: VALUE };
         // Some peers refuse sets while their eviction lags behind. Their memory is full all the same.
-        store_all(load, &Shape { keys, value_lengths, ..shape.clone() })?;
-        store_all(load, shape).map(drop)
+        store_all(load, &Shape { keys, value_lengths, ..shape.clone() }, Verb::Set)?;
+        store_all(load, shape, Verb::Set).map(drop)
     }
 
     /// Starts crowds whose threads have the lowest priority. They begin on a thread of their own, because

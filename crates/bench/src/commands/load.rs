@@ -156,7 +156,7 @@ impl Arguments {
         if self.fill {
             fill(&load, &shape, !self.quiet)?;
         } else if shape.mix.needs_counters() {
-            fill_counters(&load, &shape)?;
+            store_all(&load, &shape, Verb::SetCounter)?.without_errors()?;
         }
         let summary = load.run(shape)?;
         print_summary(&summary);
@@ -167,9 +167,9 @@ impl Arguments {
 /// Stores every key of the shape once, in order, and its counters if it needs them.
 pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
     if shape.mix.needs_counters() {
-        fill_counters(load, shape)?;
+        store_all(load, shape, Verb::SetCounter)?.without_errors()?;
     }
-    let summary = store_all(load, shape)?.without_errors()?;
+    let summary = store_all(load, shape, Verb::Set)?.without_errors()?;
     if announce {
         let rate = summary.requests_per_second;
         complain!("filled {} keys at {rate:.0} sets/s", summary.total.requests);
@@ -177,9 +177,9 @@ pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
     Ok(())
 }
 
-/// Sends a set for every key of the shape, in order; the summary has the refusals.
-pub(super) fn store_all(load: &Load, shape: &Shape) -> Result<Summary> {
-    let mix = Mix::only(Verb::Set);
+/// Sends `verb` for every key of the shape, in order; the summary has the refusals.
+pub(super) fn store_all(load: &Load, shape: &Shape, verb: Verb) -> Result<Summary> {
+    let mix = Mix::only(verb);
     let filling = Shape { mix, keys_per_get: 1, in_order: true, ..shape.clone() };
     let load = Load { pipeline: FILL_DEPTH, verify: false, collect_numbers: false, ..load.clone() };
     load.once_through(&filling).run(filling)
@@ -187,14 +187,3 @@ pub(super) fn store_all(load: &Load, shape: &Shape) -> Result<Summary> {
 
 /// Requests in flight per connection while filling.
 const FILL_DEPTH: usize = 64;
-
-fn fill_counters(load: &Load, shape: &Shape) -> Result<()> {
-    let filling = Shape {
-        mix: Mix::only(Verb::SetCounter),
-        keys_per_get: 1,
-        in_order: true,
-        ..shape.clone()
-    };
-    let load = Load { pipeline: FILL_DEPTH, verify: false, collect_numbers: false, ..load.clone() };
-    load.once_through(&filling).run(filling)?.without_errors().map(drop)
-}
