@@ -84,7 +84,7 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
 /// # Errors
 /// [`Error::Io`] if the kernel refuses.
 pub(crate) fn take_lowest_priority() -> Result<()> {
-    // SAFETY: takes no pointers. On Linux a thread has a priority of its own, and 0 names the calling one.
+    // SAFETY: the call takes no pointers. On Linux each thread has a priority, and 0 names the calling thread.
     match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) } {
         0 => Ok(()),
         _ => Err(Error::io("cannot lower the priority", std::io::Error::last_os_error())),

@@ -19,7 +19,7 @@ const IDLE_MAX: u64 = 16 << 20;
 const IDLE_COUNT: usize = 64;
 /// A buffer that nobody has used for this long is freed.
 const IDLE_TIME: Duration = Duration::from_secs(10);
-/// Smaller buffers are no mappings of their own, and do not return to the pool.
+/// The pool does not keep smaller buffers: the allocator serves them from its heap, without a mapping.
 const POOLED_MIN: usize = 64 << 10;
 /// Buffers of up to this many bytes have power-of-two capacities, so that values of different
 /// lengths share them. Longer ones are as long as their value and do not return to the pool.

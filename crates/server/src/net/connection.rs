@@ -97,7 +97,7 @@ pub(super) enum Admission {
     Rejected(OwnedFd),
 }
 
-/// How many connections may still go on in this turn without an event of their own, and until when.
+/// The number of ready connections that may still run in this turn, and the deadline for the last one to begin.
 pub(super) struct StepBudget {
     left: usize,
     /// Set when the first of several begins: a single step needs no clock.

@@ -21,8 +21,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// How long after a refused write the server counts as one that refuses writes.
 const REFUSING: Duration = Duration::from_secs(5);
 
-/// The allocator gives freed memory back to the kernel when the process has grown by this many bytes beyond
-/// what it has charged.
+/// The allocator returns freed memory to the kernel when the resident memory that nothing is charged for has
+/// grown by this many bytes.
 const UNCHARGED: u64 = 8 << 20;
 
 /// Watches over a server on a thread of its own.
@@ -116,7 +116,7 @@ impl Watcher {
     }
 }
 
-/// How many bytes the process has beyond what it has charged, at the least since the allocator gave memory back.
+/// The least resident memory that nothing was charged for since the allocator last returned memory, in bytes.
 #[derive(Default)]
 struct Heap {
     least: Option<u64>,
