@@ -281,6 +281,32 @@ fn a_full_store_counts_for_ever() {
     client.check();
 }
 
+/// What is dead stands in for the reserve while a store is overwritten. As live items take its place, the reserve
+/// is there again, however often that changes.
+#[test]
+fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
+    let device = Arc::new(SimDevice::new(12 << 20, 1));
+    let machine = Machine::open(Arc::clone(&device), options(&device, Durability::Async));
+    let mut client = Client::new(machine, 0..1 << 20, 100..3000);
+    client.make_counters();
+    let fill = client.fill(usize::MAX);
+    for _ in 0..5 {
+        for _ in 0..fill / 4 {
+            let key = client.any();
+            client.caller.delete(key);
+            client.items.remove(&key);
+        }
+        for _ in 0..3 * fill {
+            let key = client.any();
+            assert!(client.caller.set(key, client.items[&key]), "{key}");
+        }
+        let again = client.fill(usize::MAX);
+        assert!(again > fill / 6, "{again} of {fill} have room again");
+        client.rounds(1000, true);
+    }
+    client.check();
+}
+
 /// A thread of its own.
 struct Threaded {
     session: Session,

@@ -16,7 +16,7 @@ use crate::record::Record;
 use crate::residency::Dropped;
 use crate::segment::{Segment, State};
 use crate::store::{Entry, Store};
-use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::table::Table;
 use crate::{Budget, Epochs};
@@ -58,8 +58,11 @@ impl Claim {
 const CLEANER_SEGMENTS: usize = 2;
 /// Of a store that evicts nothing, deletes have one segment in so many to themselves, updates as much again,
 /// and so have those that make items larger. The first two make at least as much dead as they append, so
-/// when theirs is used up, some segment holds enough that is dead to be worth cleaning.
+/// when theirs is used up, some segment holds enough that is dead to be worth cleaning. Only what is alive
+/// must leave room for them: see [`Log::set_reclaimable`].
 const RESERVE_SHARE: usize = 64;
+/// The claims that such a reserve is kept from or for.
+const RESERVES: usize = 3;
 /// How far behind a reservation memory is fetched for later ones, bytes: a few records, for the fetch takes as
 /// long as a few writes.
 const PREFETCH_AHEAD: usize = 512;
@@ -150,6 +153,8 @@ pub struct Log {
     wanted_numbers: AtomicU32,
     /// Nothing is evicted from the store.
     keeps_all: bool,
+    /// Places that the cleaner could make of what is dead; only where nothing is evicted.
+    reclaimable: AtomicUsize,
     pub(crate) dead: DeadCounts,
     /// Segments being emptied, or emptied and not durably free.
     pub(crate) evicting: AtomicU32,
@@ -163,9 +168,10 @@ pub struct Log {
 }
 
 /// Of a store with so many places, those that each claim leaves to more urgent ones.
-fn spared(places: usize, keeps_all: bool) -> [usize; Claim::ALL.len()] {
+fn spared(places: usize, keeps_all: bool, reclaimable: usize) -> [usize; Claim::ALL.len()] {
+    let of_each = places.div_ceil(RESERVE_SHARE).saturating_sub(reclaimable / RESERVES);
     // Where items are evicted there is soon room for all of them.
-    let reserve = if keeps_all { places.div_ceil(RESERVE_SHARE) } else { 1 };
+    let reserve = if keeps_all { of_each.max(1) } else { 1 };
     let more = if keeps_all { reserve } else { 0 };
     let delete = CLEANER_SEGMENTS;
     let update = delete + reserve;
@@ -223,6 +229,7 @@ impl Log {
             quarantine: Mutex::default(),
             wanted_numbers: AtomicU32::new(0),
             keeps_all: config.keeps_all,
+            reclaimable: AtomicUsize::new(0),
             dead: DeadCounts::default(),
             evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
@@ -409,8 +416,21 @@ impl Log {
 
     /// Places of the store that a claim leaves to more urgent ones; without a store, none.
     pub fn spared(&self, claim: Claim) -> usize {
-        let spared = |store: &Store| spared(store.segment_count(), self.keeps_all)[claim as usize];
-        self.store.as_ref().map_or(0, spared)
+        let Some(store) = &self.store else { return 0 };
+        let reclaimable = self.reclaimable.load(Ordering::Relaxed);
+        spared(store.segment_count(), self.keeps_all, reclaimable)[claim as usize]
+    }
+
+    /// The cleaner could make so many places of what is dead. They stand in for free ones that claims leave to
+    /// more urgent ones: cleaning costs less the more of the store may hold what is dead. Whoever empties
+    /// segments counts anew before their places are free, or they would stand in and be free at once.
+    pub fn set_reclaimable(&self, places: usize) {
+        self.reclaimable.store(places, Ordering::Relaxed);
+    }
+
+    /// Whether claims leave places to more urgent ones for good: nothing is evicted from the store.
+    pub fn keeps_reserves(&self) -> bool {
+        self.store.is_some() && self.keeps_all
     }
 
     /// Places of the store that a claim could take; without a store, `usize::MAX`.
@@ -587,4 +607,21 @@ pub(crate) unsafe fn jumbo_mapping(frame: *mut u8, bytes: usize) -> Mapping {
     // SAFETY: the record begins in the mapping's first page, so this is the base that `into_raw`
     // gave; it is taken back once, when its segment is freed.
     unsafe { Mapping::from_raw(base, bytes) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dead_stands_in_for_places_that_claims_leave() {
+        assert_eq!(spared(768, true, 0), [38, 26, 14, 2, 0]);
+        assert_eq!(spared(768, true, 18), [20, 14, 8, 2, 0]);
+        assert_eq!(spared(768, true, 1000), [5, 4, 3, 2, 0], "each claim has one of its own");
+        assert_eq!(spared(768, false, 0), [3, 3, 3, 2, 0]);
+        for reclaimable in 0..1000 {
+            let [write, ..] = spared(768, true, reclaimable);
+            assert!(write + reclaimable >= 38, "{reclaimable} stand in for more places");
+        }
+    }
 }
