@@ -62,11 +62,18 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1)]
     rounds: usize,
     /// Only beside these crowds; may be repeated
-    #[arg(long, value_name = "CROWD")]
+    #[arg(long, value_name = "CROWD", value_parser = crowd_names())]
     crowd: Vec<String>,
     /// Write the report as JSON; - is the standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// All crowds together, as `--crowd` knows them.
+const ALL_CROWDS: &str = "all";
+
+fn crowd_names() -> Vec<&'static str> {
+    Kind::ALL.map(Kind::name).into_iter().chain([ALL_CROWDS]).collect()
 }
 
 /// What polite clients saw beside a crowd.
@@ -124,7 +131,7 @@ impl Arguments {
         }
         let mut companies: Vec<(String, Vec<Kind>)> = vec![("nobody".into(), Vec::new())];
         companies.extend(Kind::ALL.map(|kind| (kind.name().into(), vec![kind])));
-        companies.push(("all".into(), Kind::ALL.to_vec()));
+        companies.push((ALL_CROWDS.into(), Kind::ALL.to_vec()));
         let chosen = |name: &str| name == "nobody" || self.crowd.iter().any(|crowd| crowd == name);
         companies.retain(|(name, _)| self.crowd.is_empty() || chosen(name));
         let mut rounds: Vec<Vec<Row>> = Vec::new();
