@@ -15,7 +15,8 @@ pub(crate) struct Request {
     pub(crate) asked: Asked,
     /// How many of its keys no value has been matched with; only kept when values are verified.
     pub(crate) unmatched: u32,
-    /// When it was due (open loop) or sent (closed loop), in nanoseconds since the start.
+    /// When it was due (open loop) or sent (closed loop), in nanoseconds since the start. Between the sockets:
+    /// when it was sent, less what the last answer on its connection kept it waiting.
     pub(crate) start: u64,
 }
 
@@ -29,6 +30,8 @@ pub(crate) struct Connection {
     pub(crate) numbers: VecDeque<u64>,
     /// Due times of requests that wait for the connection (open loop).
     pub(crate) backlog: VecDeque<u64>,
+    /// When the last answer came, in nanoseconds since the start.
+    pub(crate) free_since: u64,
     /// Bytes that the socket did not take.
     pub(crate) unsent: Vec<u8>,
     /// What the value that is arriving must be; kept over reads.
@@ -43,6 +46,7 @@ impl Connection {
             pending: VecDeque::new(),
             numbers: VecDeque::new(),
             backlog: VecDeque::new(),
+            free_since: 0,
             unsent: Vec::new(),
             arriving: None,
         }

@@ -5,6 +5,7 @@ mod pacing;
 mod poll;
 mod record;
 mod reply;
+mod stamps;
 mod summary;
 mod worker;
 
@@ -51,6 +52,10 @@ pub struct Load {
     pub warm_up: Duration,
     /// How long answers are waited for after the end.
     pub grace: Duration,
+    /// Measure between the sockets: from when a request is sent to when the kernel has received its answer.
+    /// Waits of the generator for a processor do not count then; what the server's last answer kept a request
+    /// waiting on its connection does. Only in the open loop, without pipelines; over TCP.
+    pub wire_times: bool,
     /// Check every value against its key.
     pub verify: bool,
     /// Keep every number that a counter answered.
@@ -78,6 +83,7 @@ impl Load {
             requests: None,
             warm_up: Duration::from_secs(1),
             grace: Duration::from_secs(10),
+            wire_times: false,
             verify: false,
             collect_numbers: false,
             seed: 1,
@@ -96,6 +102,7 @@ impl Load {
             // Threads have shares of the keys, not of the requests: leave room for rounding.
             requests: Some(keys.saturating_add(self.threads as u64 * 2)),
             warm_up: Duration::ZERO,
+            wire_times: false,
             ..self.clone()
         }
     }
@@ -111,6 +118,8 @@ impl Load {
             "the rate must be above 0 and at most 10⁹ per second"
         } else if shape.in_order && self.pacing != Pacing::Closed {
             "going through the keys in order needs the closed loop"
+        } else if self.wire_times && (self.pacing == Pacing::Closed || self.pipeline > 1) {
+            "times between the sockets need the open loop and no pipelines"
         } else {
             return Ok(());
         };

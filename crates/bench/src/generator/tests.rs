@@ -60,6 +60,15 @@ fn small_shape() -> Shape {
 
 #[test]
 fn a_stall_shows_in_the_open_loop_percentiles() {
+    show_a_stall(false);
+}
+
+#[test]
+fn a_stall_shows_between_the_sockets() {
+    show_a_stall(true);
+}
+
+fn show_a_stall(wire_times: bool) {
     const STALL: Duration = Duration::from_millis(300);
     let (address, threads) = server(2, |stream| {
         let mut asked = 0;
@@ -75,6 +84,7 @@ fn a_stall_shows_in_the_open_loop_percentiles() {
         pacing: Pacing::Constant(1000.0),
         duration: Some(Duration::from_secs(1)),
         requests: None,
+        wire_times,
         ..small_load(address)
     };
     let summary = load.run(small_shape()).unwrap();

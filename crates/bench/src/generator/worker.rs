@@ -13,7 +13,7 @@ use super::connection::{Book, Connection, Judge, Request, Window};
 use super::pacing::Schedule;
 use super::poll::{Interest, Poll, Ready, exact_timers, thread_cpu};
 use super::record::{Faults, Tally};
-use super::{Load, Shared};
+use super::{Load, Shared, stamps};
 use crate::interrupt::is_interrupted;
 use crate::machine;
 use crate::workload::{Source, Workload};
@@ -74,6 +74,10 @@ impl<'a> Worker<'a> {
         for (number, connection) in connections.iter().enumerate() {
             poll.add(connection.stream.as_fd(), number)
                 .map_err(|e| Error::io("cannot watch a connection", e))?;
+            if load.wire_times {
+                stamps::enable(connection.stream.as_fd())
+                    .map_err(|e| Error::io("cannot have the kernel note when answers come", e))?;
+            }
         }
         let threads = load.threads as u64;
         let part = |index: u64| load.requests.map_or(u64::MAX, |all| all * index / threads);
@@ -231,21 +235,30 @@ impl<'a> Worker<'a> {
     fn receive(&mut self, number: usize) -> Result<()> {
         let connection = &mut self.connections[number];
         loop {
-            let read = match connection.stream.receive(&mut self.input) {
-                Ok(0) => return Err(Error::server("the server closed a connection under load")),
-                Ok(read) => read,
+            let received = match self.load.wire_times {
+                true => stamps::receive(connection.stream.as_fd(), &mut self.input),
+                false => {
+                    connection.stream.receive(&mut self.input).map(|read| (read, Duration::ZERO))
+                }
+            };
+            let (read, age) = match received {
+                Ok((0, _)) => {
+                    return Err(Error::server("the server closed a connection under load"));
+                }
+                Ok(received) => received,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(Error::io("a connection broke under load", error)),
             };
             let before = connection.pending.len();
+            connection.free_since = self.shared.now().saturating_sub(age.as_nanos() as u64);
             let mut judge = Judge {
                 workload: self.workload,
                 book: &mut self.book,
                 pending: &mut connection.pending,
                 numbers: &mut connection.numbers,
                 arriving: &mut connection.arriving,
-                now: self.shared.now(),
+                now: connection.free_since,
             };
             connection.parser.feed(&self.input[..read], &mut judge).map_err(Error::Void)?;
             self.in_flight -= (before - connection.pending.len()) as u64;
@@ -273,6 +286,10 @@ impl<'a> Worker<'a> {
         while connection.pending.len() < depth {
             let start = match open {
                 true => match connection.backlog.pop_front() {
+                    Some(due) if self.load.wire_times => {
+                        let held_back = connection.free_since.saturating_sub(due);
+                        self.shared.now().saturating_sub(held_back)
+                    }
                     Some(due) => due,
                     None => break,
                 },

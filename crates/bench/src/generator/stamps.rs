@@ -1,0 +1,97 @@
+//! When the kernel has received what a socket reads.
+//!
+//! A generator that shares its processor reads answers later than they came. Measuring at the kernel, or at the
+//! network card where there is one, leaves that out: Kogias, Mallon, Bugnion, "Lancet: A self-correcting Latency
+//! Measuring Tool", USENIX ATC 2019.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, SystemTime};
+
+/// Room for the one control message that is asked for; aligned as the kernel's headers are.
+const CONTROL_WORDS: usize = 8;
+
+/// Has the kernel note when the socket's bytes come.
+pub(super) fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value lives until the call returns, and its size is given.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPNS,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Reads what is there, at most the buffer; with how long ago the last of it came. 0 bytes are the end of the
+/// connection.
+pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Duration)> {
+    let mut control = [0u64; CONTROL_WORDS];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: the header is plain numbers and pointers, for which zeros are allowed.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the header leads to the buffer and to the control words, which live until the call returns.
+    let read = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) };
+    if read < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((read as usize, stamp(&header).map_or(Duration::ZERO, age)))
+}
+
+/// The time in the header's control messages, since the epoch.
+fn stamp(header: &libc::msghdr) -> Option<Duration> {
+    // SAFETY: the kernel has filled the control words and set their length.
+    let message = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
+    if (message.cmsg_level, message.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+        return None;
+    }
+    // SAFETY: a message of this type holds a `timespec`.
+    let time = unsafe { libc::CMSG_DATA(message).cast::<libc::timespec>().read_unaligned() };
+    Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+fn age(stamp: Duration) -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(stamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::thread;
+
+    #[test]
+    fn tells_how_long_ago_bytes_came() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        enable(client.as_fd()).unwrap();
+        let (late, mut buffer) = (Duration::from_millis(30), [0; 100]);
+        let mut ages = (0..100).map(|_| {
+            server.write_all(b"answer").unwrap();
+            // The answer is there before it is read.
+            client.peek(&mut [0; 6]).unwrap();
+            thread::sleep(late);
+            let (read, age) = receive(client.as_fd(), &mut buffer).unwrap();
+            assert_eq!(&buffer[..read], b"answer");
+            age
+        });
+        // The kernel begins a moment after it was asked.
+        let age = ages.find(|age| !age.is_zero()).unwrap();
+        assert!(age >= late && age < Duration::from_secs(20), "{age:?}");
+        drop(ages);
+        drop(server);
+        assert_eq!(receive(client.as_fd(), &mut buffer).unwrap().0, 0);
+    }
+}
