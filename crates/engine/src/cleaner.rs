@@ -295,20 +295,22 @@ impl Cleaner {
 
     /// Places that cleaning at its usual price could make of what is dead in sealed segments.
     fn reclaimable_places(&self, lane: &Lane) -> usize {
+        if lane.log.has_room_to_spare() {
+            return 0;
+        }
         let settled = lane.log.settled();
         let sealed = [Stream::Hot, Stream::Survivors].map(|stream| lane.log.sealed(stream));
-        let dead = |&sealed: &Sealed| {
+        let gain = |&sealed: &Sealed| {
             let number = sealed.segment;
-            let (filled, alive) = (lane.log.segment(number).filled(), lane.log.live(number));
+            let segment = lane.log.segment(number);
+            let (alive, filled) = (lane.log.live(number), segment.filled());
             let cleanable = f64::from(alive) <= f64::from(filled) * CLEAN_BELOW_WHEN_REFUSING
-                && !lane.log.segment(number).is_jumbo()
+                && !segment.is_jumbo()
                 && self.can_clean(lane, sealed, settled);
-            // Ends may have to move on as tombstones.
-            let dead = u64::from(filled - alive).saturating_sub(lane.log.end_bytes(number));
-            if cleanable { dead } else { 0 }
+            if cleanable { lane.log.reclaimable(number) } else { 0 }
         };
-        let dead: u64 = sealed.iter().flatten().map(dead).sum();
-        dead as usize / lane.log.segment_size()
+        let gain: u64 = sealed.iter().flatten().map(gain).sum();
+        gain as usize / lane.log.segment_size()
     }
 
     /// Whether there is too little room for the writers, counting what is on its way.

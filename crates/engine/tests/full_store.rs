@@ -307,6 +307,49 @@ fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
     client.check();
 }
 
+/// Records do not go on in the next segment, so what is dead beside large ones cannot be packed into places. It
+/// stands in for no reserve.
+#[test]
+fn a_store_of_items_that_pack_badly_has_its_reserve() {
+    const LARGE: usize = 26 << 10;
+    let device = Arc::new(SimDevice::new(12 << 20, 1));
+    let machine = Machine::open(Arc::clone(&device), options(&device, Durability::Async));
+    let mut client = Client::new(machine, 0..1 << 20, 100..200);
+    client.make_counters();
+    let mut key = 0;
+    let mut set = |client: &mut Client<Machine>, len: usize| {
+        key += 1;
+        let stored = client.caller.set(key, len);
+        if stored {
+            client.items.insert(key, len);
+        }
+        stored
+    };
+    while [LARGE, LARGE, 7 << 10].iter().all(|&len| set(&mut client, len)) {}
+    let small: Vec<u64> =
+        client.items.iter().filter(|&(_, &len)| len < LARGE).map(|(&key, _)| key).collect();
+    for key in small {
+        client.caller.delete(key);
+        client.items.remove(&key);
+    }
+    while set(&mut client, LARGE) {}
+    let stats = client.caller.engine.stats();
+    let free = stats.fast_bytes / stats.segment_size - stats.segments;
+    assert!(free > stats.fast_bytes / stats.segment_size / 20, "{free} places are left: {stats:?}");
+    for round in 0..20_000 {
+        let at = round % COUNTERS as usize;
+        client.counters[at] += 1;
+        let counted = client.caller.count(&client.counter(at), 1);
+        assert_eq!(counted, client.counters[at], "round {round}");
+    }
+    while client.items.len() > 1 {
+        let key = client.any();
+        client.caller.delete(key);
+        client.items.remove(&key);
+    }
+    client.check();
+}
+
 /// A thread of its own.
 struct Threaded {
     session: Session,

@@ -63,6 +63,8 @@ const CLEANER_SEGMENTS: usize = 2;
 const RESERVE_SHARE: usize = 64;
 /// The claims that such a reserve is kept from or for.
 const RESERVES: usize = 3;
+/// With so many more places free than are reserved, nobody counts what is dead.
+const SPARE_PLACES: usize = 32;
 /// How far behind a reservation memory is fetched for later ones, bytes: a few records, for the fetch takes as
 /// long as a few writes.
 const PREFETCH_AHEAD: usize = 512;
@@ -369,6 +371,9 @@ impl Log {
             }
             let segment = self.segment(number);
             if let Some(offset) = segment.reserve(bytes as u32, 0) {
+                if self.keeps_all {
+                    segment.note_record(bytes as u32);
+                }
                 let address = Address::new(number, offset as usize);
                 // SAFETY: the reserved range lies inside of the frame.
                 let memory = unsafe { segment.frame().add(offset as usize) };
@@ -426,6 +431,26 @@ impl Log {
     /// segments counts anew before their places are free, or they would stand in and be free at once.
     pub fn set_reclaimable(&self, places: usize) {
         self.reclaimable.store(places, Ordering::Relaxed);
+    }
+
+    /// Whether more places are free than claims leave to more urgent ones, whatever is dead.
+    pub fn has_room_to_spare(&self) -> bool {
+        let Some(store) = &self.store else { return true };
+        let [most, ..] = spared(store.segment_count(), self.keeps_all, 0);
+        lock(&self.numbers).len() > most + SPARE_PLACES
+    }
+
+    /// Bytes of places that emptying a sealed segment gains at least, however badly what is alive in it packs: a
+    /// record that does not fit leaves less than its length unused. Ends may have to move on as tombstones.
+    pub fn reclaimable(&self, number: SegmentNumber) -> u64 {
+        let size = self.segment_size as u64;
+        let summary = [Stream::Hot, Stream::Survivors].map(|stream| self.summary_room(stream));
+        let usable = size - HEADER_BYTES as u64 - TRAILER_BYTES as u64;
+        let usable = usable.saturating_sub(summary.into_iter().max().unwrap_or(0).into());
+        let largest = self.segment(number).largest().map_or(size / 2, u64::from);
+        let filled_at_least = usable.saturating_sub(largest).max(1);
+        let moving = u64::from(self.live(number)) + self.end_bytes(number) + largest;
+        size.saturating_sub((moving * size).div_ceil(filled_at_least))
     }
 
     /// Whether claims leave places to more urgent ones for good: nothing is evicted from the store.

@@ -22,6 +22,9 @@ pub enum State {
 /// The tail's flag: no more appends.
 const CLOSED: u32 = 1 << 31;
 
+/// Nobody has noted how large its records are.
+const UNKNOWN: u32 = u32::MAX;
+
 /// A segment that was read from a store.
 #[derive(Debug)]
 pub(crate) struct Restored {
@@ -73,6 +76,8 @@ pub struct Segment {
     jumbo_mapping: AtomicU32,
     /// What is worth reading of a record here, bytes; 0 before one was read.
     record_size: AtomicU32,
+    /// Bytes of its largest record, where that is noted; [`UNKNOWN`] if it was read from a store.
+    largest: AtomicU32,
 }
 
 impl Default for Segment {
@@ -95,6 +100,7 @@ impl Default for Segment {
             jumbo_value: AtomicU32::new(0),
             jumbo_mapping: AtomicU32::new(0),
             record_size: AtomicU32::new(0),
+            largest: AtomicU32::new(0),
         }
     }
 }
@@ -114,6 +120,7 @@ impl Segment {
         self.jumbo_value.store(0, Ordering::Relaxed);
         self.jumbo_mapping.store(0, Ordering::Relaxed);
         self.record_size.store(0, Ordering::Relaxed);
+        self.largest.store(0, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.frame.store(frame, Ordering::Release);
         self.set_state(State::Open);
@@ -141,6 +148,7 @@ impl Segment {
         self.jumbo_value.store(value as u32, Ordering::Relaxed);
         self.jumbo_mapping.store(mapping as u32, Ordering::Relaxed);
         self.dead.store(0, Ordering::Relaxed);
+        self.largest.store(UNKNOWN, Ordering::Relaxed);
         self.set_end(restored.filled);
         self.frame.store(restored.frame, Ordering::Release);
         self.set_state(State::Sealed);
@@ -272,6 +280,19 @@ impl Segment {
     #[inline]
     pub fn filled(&self) -> u32 {
         self.tail.load(Ordering::Acquire) & !CLOSED
+    }
+
+    /// A record of so many bytes was reserved in it.
+    #[inline]
+    pub(crate) fn note_record(&self, bytes: u32) {
+        if bytes > self.largest.load(Ordering::Relaxed) {
+            self.largest.fetch_max(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of its largest record, if that was noted.
+    pub(crate) fn largest(&self) -> Option<u32> {
+        Some(self.largest.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNKNOWN)
     }
 
     /// Bytes of its records that are dead, but for those that threads count for themselves: see

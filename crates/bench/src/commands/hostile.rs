@@ -1,8 +1,8 @@
 //! `larder bench hostile`: polite clients alone, and beside crowds that are slow, rude or greedy, one after
 //! the other and all together. Each server's memory is full when the measurement begins, as a cache's is.
 //! The crowds stand for clients on other machines. They run at the lowest priority, so they compete as
-//! little as possible with the polite clients for a processor, and latencies are measured between the sockets,
-//! so what remains of that competition does not count.
+//! little as possible with the polite clients for a processor. If the server has one of its own, latencies are
+//! measured between the sockets, so what remains of that competition does not count.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -199,7 +199,10 @@ impl Arguments {
             pacing: Pacing::Constant(self.rate),
             duration: Some(time),
             cpu: self.load_cpu,
-            wire_times: true,
+            // Else a busy server would keep the generator from sending, and what was not sent would not count.
+            wire_times: self.server_cpu.is_some()
+                && self.load_cpu.is_some()
+                && self.server_cpu != self.load_cpu,
             ..Load::new(running.address.clone())
         };
         self.fill_memory(&load, &shape)?;
