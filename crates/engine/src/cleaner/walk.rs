@@ -14,14 +14,11 @@ use larder_log::{Address, Claim, Layout, Record, SegmentNumber, Stream, Tier};
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::thread;
 
 /// Reads that lift an item from probation to the survivors.
 const PROMOTE_AT: u8 = 2;
 /// Records whose buckets are fetched together.
 pub(crate) const BATCH: usize = 32;
-/// Batches after which the cleaner gives its processor to whoever else wants it.
-const BATCHES_BETWEEN_YIELDS: usize = 8;
 
 impl Cleaner {
     /// Decides about every record of a segment; false if one could not be moved. `ends` gets the
@@ -46,7 +43,7 @@ impl Cleaner {
         let records = unsafe { lane.log.records(number, image) };
         let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
         let mut batch = Vec::with_capacity(BATCH);
-        let (mut complete, mut batches) = (true, 0);
+        let mut complete = true;
         // SAFETY: the cleaner is awake.
         while complete && unsafe { next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
@@ -55,11 +52,6 @@ impl Cleaner {
                 if expiry > self.swept && (earliest == 0 || expiry < earliest) {
                     earliest = expiry;
                 }
-            }
-            batches += 1;
-            if batches % BATCHES_BETWEEN_YIELDS == 0 {
-                // A worker that shares the processor does not wait for the whole segment.
-                thread::yield_now();
             }
         }
         if task.fate == Fate::Sweep {
