@@ -242,13 +242,14 @@ fn large_values_in_the_range_are_lost_and_the_others_not() {
 fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Async, WhenFull::Refuse);
-    // The first round's segments have been freed, and their places used again.
-    (0..3).for_each(|round| machine.set_all(0..22_000, round));
+    // The first rounds' segments have been freed, and their places used again. After these rounds the range is
+    // in use.
+    (0..5).for_each(|round| machine.set_all(0..22_000, round));
     machine.device.spoil(BAD);
-    let (there, gone, errors) = machine.count(0..22_000, 2);
+    let (there, gone, errors) = machine.count(0..22_000, 4);
     assert!((100..LOST).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
     // What can be read is overwritten again and again.
-    for round in 3..6 {
+    for round in 5..8 {
         let mut refused = 0;
         for key in (0..22_000).map(|n| n * 7919 % 22_000) {
             match machine.set(key, round, VALUE) {
@@ -263,7 +264,7 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
         assert!(refused < LOST, "{refused}");
     }
     // A place that was free is found to be bad only when what was written there is read.
-    let (there, gone, errors) = machine.count_last(0..22_000, 5);
+    let (there, gone, errors) = machine.count_last(0..22_000, 7);
     assert!((100..LOST).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
     assert!(machine.engine.commit());
     let device = Arc::new(machine.device.image());
@@ -277,9 +278,9 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
     let mut accepting = options;
     accepting.store.as_mut().unwrap().accept_damage = true;
     let mut machine = Machine::open(device, accepting);
-    let found = machine.count_last(0..22_000, 5);
+    let found = machine.count_last(0..22_000, 7);
     assert_eq!(found, (there, errors, 0));
-    machine.set_all(0..22_000, 6);
+    machine.set_all(0..22_000, 8);
     let name = "key7".to_owned();
     machine
         .done(|session| session.delete(&session.key(name.as_bytes()), &Delete::default()))
