@@ -164,13 +164,17 @@ impl<C: Caller> Client<C> {
         *found.expect("there are items").0
     }
 
+    fn delete_any(&mut self) {
+        let key = self.any();
+        self.caller.delete(key);
+        self.items.remove(&key);
+    }
+
     /// Deletes one and fills up, counts and touches.
     fn rounds(&mut self, rounds: u32, touches: bool) -> usize {
         let mut stored = 0;
         for round in 0..rounds {
-            let key = self.any();
-            self.caller.delete(key);
-            self.items.remove(&key);
+            self.delete_any();
             stored += self.fill(MOST_SETS);
             let at = random(&mut self.random) as usize % self.counters.len();
             self.counters[at] += 1;
@@ -213,9 +217,7 @@ fn delete_one_and_fill_up(durability: Durability, sizes: Range<u64>, rounds: u32
     client.check();
     // Half of it goes, and there is room for nearly as much again.
     for _ in 0..fill / 2 {
-        let key = client.any();
-        client.caller.delete(key);
-        client.items.remove(&key);
+        client.delete_any();
     }
     let again = client.fill(usize::MAX);
     assert!(again > fill / 3, "{again} of {fill} have room again");
@@ -292,9 +294,7 @@ fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
     let fill = client.fill(usize::MAX);
     for _ in 0..5 {
         for _ in 0..fill / 4 {
-            let key = client.any();
-            client.caller.delete(key);
-            client.items.remove(&key);
+            client.delete_any();
         }
         for _ in 0..3 * fill {
             let key = client.any();
@@ -343,9 +343,7 @@ fn a_store_of_items_that_pack_badly_has_its_reserve() {
         assert_eq!(counted, client.counters[at], "round {round}");
     }
     while client.items.len() > 1 {
-        let key = client.any();
-        client.caller.delete(key);
-        client.items.remove(&key);
+        client.delete_any();
     }
     client.check();
 }

@@ -63,7 +63,7 @@ const CLEANER_SEGMENTS: usize = 2;
 const RESERVE_SHARE: usize = 64;
 /// The claims that such a reserve is kept from or for.
 const RESERVES: usize = 3;
-/// With so many more places free than are reserved, nobody counts what is dead.
+/// The cleaner counts reclaimable places only while fewer free places than this are left beyond the reserves.
 const SPARE_PLACES: usize = 32;
 /// How far behind a reservation memory is fetched for later ones, bytes: a few records, for the fetch takes as
 /// long as a few writes.
@@ -155,7 +155,7 @@ pub struct Log {
     wanted_numbers: AtomicU32,
     /// Nothing is evicted from the store.
     keeps_all: bool,
-    /// Places that the cleaner could make of what is dead; only where nothing is evicted.
+    /// Places that cleaning dead records would free; 0 where items are evicted.
     reclaimable: AtomicUsize,
     pub(crate) dead: DeadCounts,
     /// Segments being emptied, or emptied and not durably free.
@@ -426,14 +426,14 @@ impl Log {
         spared(store.segment_count(), self.keeps_all, reclaimable)[claim as usize]
     }
 
-    /// The cleaner could make so many places of what is dead. They stand in for free ones that claims leave to
-    /// more urgent ones: cleaning costs less the more of the store may hold what is dead. Whoever empties
-    /// segments counts anew before their places are free, or they would stand in and be free at once.
+    /// Sets the number of places that cleaning dead records would free. They count as free in the reserves, because
+    /// cleaning costs less the more dead records a store may hold. The cleaner must count again before a place that
+    /// it emptied becomes free: otherwise that place would count twice.
     pub fn set_reclaimable(&self, places: usize) {
         self.reclaimable.store(places, Ordering::Relaxed);
     }
 
-    /// Whether more places are free than claims leave to more urgent ones, whatever is dead.
+    /// Whether the store has more free places than its reserves need without any reclaimable ones.
     pub fn has_room_to_spare(&self) -> bool {
         let Some(store) = &self.store else { return true };
         let [most, ..] = spared(store.segment_count(), self.keeps_all, 0);

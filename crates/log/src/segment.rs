@@ -282,7 +282,7 @@ impl Segment {
         self.tail.load(Ordering::Acquire) & !CLOSED
     }
 
-    /// A record of so many bytes was reserved in it.
+    /// Notes the size of a reserved record, in bytes.
     #[inline]
     pub(crate) fn note_record(&self, bytes: u32) {
         if bytes > self.largest.load(Ordering::Relaxed) {

@@ -33,8 +33,8 @@ const GRACE: Duration = Duration::from_millis(500);
 const LEAST_RATE: u64 = 1 << 20;
 /// How often the rates are looked at while somebody waits.
 pub(super) const LOOK: Duration = Duration::from_millis(40);
-/// Memory of so many bytes is taken from slow values in one look, and of one at least. Unmapping 1 MiB takes about
-/// 0.2 ms, in which the worker serves nobody.
+/// One look takes memory from slow values until it has freed this many bytes. Unmapping 1 MiB stops the worker for
+/// about 0.2 ms.
 const EXPELLED_AT_ONCE: usize = 1 << 20;
 
 /// The memory of a value that is being received.
