@@ -23,9 +23,7 @@ use crate::lane::Lane;
 use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
 use ends::Ends;
-use frames::Resident;
-use larder_log::{Claim, Participant, Sealed, SegmentNumber, Stream};
-use std::collections::HashMap;
+use larder_log::{Among, Candidate, Claim, Participant, SegmentNumber, Stream, Tier};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
@@ -43,19 +41,21 @@ const PLACES_SHARE: usize = 64;
 const MAX_READY_PLACES: usize = 16;
 /// Segments by which cleaning may exceed the budget before it waits.
 const CLEANING_OVERDRAFT: usize = 1;
-/// A segment is cleaned instead of another being evicted when it is alive up to this share.
-const CLEAN_BELOW: f64 = 0.6;
-/// In refuse mode nothing is evicted, so segments that are alive up to this share are cleaned.
-const CLEAN_BELOW_WHEN_REFUSING: f64 = 0.95;
-/// When deletes and updates have used much of their reserve, so are segments that are alive up to this share.
+/// A segment is cleaned instead of another being evicted when this percentage of it is alive at most.
+const CLEAN_BELOW: usize = 60;
+/// In refuse mode nothing is evicted, so segments are cleaned of which this percentage is alive at most.
+const CLEAN_BELOW_WHEN_REFUSING: usize = 95;
+/// As [`CLEAN_BELOW_WHEN_REFUSING`], when deletes and updates have used much of their reserve.
 /// All segments together hold less dead then than the reserve of either has room for.
-const CLEAN_BELOW_FOR_RESERVE: f64 = 0.99;
-/// With a store, a segment whose frame is wanted is cleaned instead if it is alive up to this share:
+const CLEAN_BELOW_FOR_RESERVE: usize = 99;
+/// With a store, a segment whose frame is wanted is cleaned instead if this percentage of it is alive at most:
 /// what is overwritten often never gets to lie on the device only.
-const CLEAN_INSTEAD_OF_DROPPING: f64 = 0.4;
+const CLEAN_INSTEAD_OF_DROPPING: usize = 40;
 /// So many bytes of segments are swept for expired items in a second at most: about a hundredth of a
 /// processor with small items.
 const SWEEP_BYTES: usize = 64 << 20;
+/// What lies on either device of a lane.
+const BOTH_TIERS: &[Tier] = &[Tier::Fast, Tier::Lower];
 /// Segments that may turn out to be unreadable before a turn gives up.
 const UNREADABLE: usize = 8;
 /// How often the quiescent period is asked for while somebody waits for it.
@@ -111,15 +111,16 @@ pub(crate) struct Cleaner {
     pub(crate) map_walk: Option<MapWalk>,
     /// What keeps segments with ends from being freed.
     pub(crate) ends: Ends,
-    /// Segments that have expired whole, to be cleaned.
-    expired: Vec<(Stream, Sealed)>,
-    /// Segments with records that cannot be read and may not be lost, and which use of them: they stay.
-    pub(crate) kept: HashMap<SegmentNumber, u32>,
+    /// In this second, up to which segment those that have expired whole were looked at; `None`: there are no more.
+    expired: Option<(UnixSeconds, SegmentNumber)>,
     /// Bytes of the segment that is being moved to the lower device that may stay on the fast one.
     may_stay: usize,
-    /// The segment that was swept last, and the second of the last sweep.
-    sweep_at: SegmentNumber,
+    /// The last expired segment that could not be read in this turn.
+    unreadable_at: (UnixSeconds, SegmentNumber),
+    /// The second of the last sweep.
     swept: UnixSeconds,
+    /// Something must be freed: the epoch by which threads have told what they made dead before.
+    told_by: Option<u64>,
     /// For how long nobody has waited while memory or places were wanted.
     wanted_for: Duration,
     /// How many values were dropped in this second that had just been read.
@@ -168,11 +169,11 @@ impl Cleaner {
             changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
             map_walk: None,
             ends: Ends::default(),
-            expired: Vec::new(),
-            kept: HashMap::new(),
+            expired: None,
+            unreadable_at: (0, 0),
             may_stay: 0,
-            sweep_at: 0,
             swept: 0,
+            told_by: None,
             wanted_for: Duration::ZERO,
             redropped: (0, 0),
             hits: 0,
@@ -191,12 +192,14 @@ impl Cleaner {
         let mapping = self.make_dead_maps(lane);
         let expiring = self.clean_expired(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
+        self.unreadable_at = (0, 0);
+        let told = self.have_told(lane);
         while matches!(last, Step::Freed | Step::Unreadable)
             && unreadable < UNREADABLE
             && self.must_free(lane)
             && !overdrawn(lane)
         {
-            last = self.step(lane);
+            last = self.step(lane, told);
             unreadable += usize::from(last == Step::Unreadable);
             self.reap(lane);
         }
@@ -213,9 +216,12 @@ impl Cleaner {
         }
         let cooled = !overdrawn(lane) && !must_free_frames(lane) && self.cool(lane);
         let short = self.must_free(lane);
+        if !short {
+            self.told_by = None;
+        }
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
-        let starved = short && stuck && !coming;
+        let starved = short && stuck && !coming && told;
         // That the index may lead to no more items concerns new ones only.
         let full = starved || index_full && refuses;
         if full {
@@ -225,8 +231,10 @@ impl Cleaner {
             self.ends.note_stuck();
         }
         let claim = if starved { hopeless(lane) } else { Claim::Write };
-        lane.set_full(full.then_some(claim));
-        lane.frames_full.store(starved && must_free_frames(lane), Ordering::Relaxed);
+        if full || told {
+            lane.set_full(full.then_some(claim));
+            lane.frames_full.store(starved && must_free_frames(lane), Ordering::Relaxed);
+        }
         lane.log.shrink();
         let pending = coming || cooled || last == Step::Later;
         let waiting = lane.waiting();
@@ -295,22 +303,24 @@ impl Cleaner {
 
     /// Places that cleaning at its usual price could make of what is dead in sealed segments.
     fn reclaimable_places(&self, lane: &Lane) -> usize {
-        if lane.log.has_room_to_spare() {
-            return 0;
-        }
-        let settled = lane.log.settled();
-        let sealed = [Stream::Hot, Stream::Survivors].map(|stream| lane.log.sealed(stream));
-        let gain = |&sealed: &Sealed| {
-            let number = sealed.segment;
-            let segment = lane.log.segment(number);
-            let (alive, filled) = (lane.log.live(number), segment.filled());
-            let cleanable = f64::from(alive) <= f64::from(filled) * CLEAN_BELOW_WHEN_REFUSING
-                && !segment.is_jumbo()
-                && self.can_clean(lane, sealed, settled);
-            if cleanable { lane.log.reclaimable(number) } else { 0 }
-        };
-        let gain: u64 = sealed.iter().flatten().map(gain).sum();
+        let gain = lane.log.usage().gain(CLEAN_BELOW_WHEN_REFUSING);
         gain as usize / lane.log.segment_size()
+    }
+
+    /// Whether threads have told what they made dead before something had to be freed: until then, what could be
+    /// freed for nothing may not be known.
+    fn have_told(&mut self, lane: &Lane) -> bool {
+        if !self.must_free(lane) {
+            self.told_by = None;
+            return true;
+        }
+        let by = *self.told_by.get_or_insert_with(|| lane.log.want_counts());
+        let told = lane.epochs.passed(by);
+        if told {
+            // What dies from here on is asked for anew.
+            self.told_by = None;
+        }
+        told
     }
 
     /// Whether there is too little room for the writers, counting what is on its way.
@@ -318,49 +328,31 @@ impl Cleaner {
         must_free_frames(lane) || must_free_places(lane)
     }
 
-    /// Frees one segment, the cheapest first.
-    fn step(&mut self, lane: &Lane) -> Step {
+    /// Frees one segment, the cheapest first. Nothing is evicted before threads have `told` what they made dead.
+    fn step(&mut self, lane: &Lane, told: bool) -> Step {
         let now = lane.now.load(Ordering::Relaxed);
         let undoings = lane.undoings();
-        let settled = lane.log.settled();
         let places = must_free_places(lane);
-        let mut unsettled = false;
-        let mut best: Option<(f64, Stream, SegmentNumber)> = None;
-        let mut oldest: [Option<Sealed>; 2] = [None; 2];
-        let mut resident = Resident::new(lane);
-        let mut live = [0u64; 2];
-        for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in lane.log.sealed(stream) {
-                let segment = lane.log.segment(sealed.segment);
-                if !lane.log.is_final(sealed, settled) {
-                    unsettled = true;
-                    continue;
-                }
-                if !places && segment.frame().is_null() {
-                    continue;
-                }
-                let alive = lane.log.live(sealed.segment);
-                if alive == 0 {
-                    return self.free_dead(lane, stream, sealed.segment, undoings);
-                }
-                if self.stays(lane, sealed.segment) {
-                    continue;
-                }
-                if segment.expired_whole(now) {
-                    return self.clean(lane, stream, sealed.segment, Fate::Evict);
-                }
-                oldest[stream as usize].get_or_insert(sealed);
-                live[stream as usize] += u64::from(alive);
-                resident.note(lane, stream, sealed, alive);
-                if let Some(benefit) = self.benefit(lane, sealed.segment, alive, now, places)
-                    && best.is_none_or(|(most, ..)| benefit > most)
-                {
-                    best = Some((benefit, stream, sealed.segment));
-                }
-            }
+        let among = if places { Among::All } else { Among::Resident };
+        let percent = cleanable_percent(lane, places);
+        let usage = lane.log.usage();
+        let unsettled = usage.is_waiting();
+        let dead = usage.dead(among);
+        let expired = usage.expired(now, among, self.unreadable_at);
+        let best = usage.best(BOTH_TIERS, among, percent, |it| benefit(it, now));
+        drop(usage);
+        if let Some((stream, number)) = dead {
+            return self.free_dead(lane, stream, number, undoings);
         }
-        if let Some((_, stream, number)) = best
-            && self.clean(lane, stream, number, Fate::Keep) == Step::Freed
+        if let Some((stream, at)) = expired {
+            let step = self.clean(lane, stream, at.1, Fate::Evict);
+            if step == Step::Unreadable {
+                self.unreadable_at = at;
+            }
+            return step;
+        }
+        if let Some(Candidate { stream, segment, .. }) = best
+            && self.clean(lane, stream, segment, Fate::Keep) == Step::Freed
         {
             return Step::Freed;
         }
@@ -368,101 +360,51 @@ impl Cleaner {
             durable.want_commit();
         }
         if lane.durable.is_some() && (!places || must_free_frames(lane)) {
-            if self.free_frame(lane, &resident) || self.drop_just_read(lane) {
+            if self.free_frame(lane) || self.drop_just_read(lane) {
                 return Step::Freed;
             }
             if unsettled || lane.log.dropped_frames() > 0 {
                 return Step::Later;
             }
         }
-        if lane.options.engine.when_full == WhenFull::Refuse {
-            return if unsettled { Step::Later } else { Step::Nothing };
+        let otherwise = if unsettled || !told { Step::Later } else { Step::Nothing };
+        if lane.options.engine.when_full == WhenFull::Refuse || !told {
+            return otherwise;
         }
-        let otherwise = if unsettled { Step::Later } else { Step::Nothing };
-        self.evict_oldest(lane, oldest, live).unwrap_or(otherwise)
+        self.evict_oldest(lane, among).unwrap_or(otherwise)
     }
 
-    /// Evicts from the segment that S3-FIFO looks at next: of each stream the oldest is given, if there
-    /// is one, and its live bytes.
-    fn evict_oldest(
-        &mut self,
-        lane: &Lane,
-        oldest: [Option<Sealed>; 2],
-        [new, old]: [u64; 2],
-    ) -> Option<Step> {
-        let [hot, survivors] = oldest;
-        let hot = hot.map(|sealed| (Stream::Hot, sealed));
-        let survivors = survivors.map(|sealed| (Stream::Survivors, sealed));
+    /// Evicts from the segment that S3-FIFO looks at next.
+    fn evict_oldest(&mut self, lane: &Lane, among: Among) -> Option<Step> {
+        let usage = lane.log.usage();
+        let [hot, survivors] = [Stream::Hot, Stream::Survivors]
+            .map(|stream| usage.oldest(stream, among).map(|number| (stream, number)));
+        let [new, old] = [Stream::Hot, Stream::Survivors].map(|stream| usage.live(stream, among));
+        drop(usage);
         let probation = new * PROBATION_SHARE > new + old;
-        let (stream, sealed) = match probation {
+        let (stream, number) = match probation {
             _ if lane.log.has_lower() => tiers::older(lane, hot, survivors),
             true => hot.or(survivors),
             false => survivors.or(hot),
         }?;
-        Some(self.clean(lane, stream, sealed.segment, Fate::Evict))
+        Some(self.clean(lane, stream, number, Fate::Evict))
     }
 
     /// Evicts from the segment that S3-FIFO looks at next, wherever its records are: there are more
     /// items than the index may lead to.
     fn evict_coldest(&mut self, lane: &Lane) {
-        let (settled, undoings) = (lane.log.settled(), lane.undoings());
-        let mut oldest: [Option<Sealed>; 2] = [None; 2];
-        let mut live = [0u64; 2];
-        for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in lane.log.sealed(stream) {
-                let lasts = lane.log.is_final(sealed, settled);
-                if lasts && lane.log.live(sealed.segment) == 0 {
-                    self.free_dead(lane, stream, sealed.segment, undoings);
-                } else if lasts && !self.stays(lane, sealed.segment) {
-                    oldest[stream as usize].get_or_insert(sealed);
-                }
-                live[stream as usize] += u64::from(lane.log.live(sealed.segment));
-            }
+        let undoings = lane.undoings();
+        let mut freed = Step::Freed;
+        while freed == Step::Freed
+            && let Some((stream, number)) = { lane.log.usage().dead(Among::All) }
+        {
+            freed = self.free_dead(lane, stream, number, undoings);
         }
-        if self.evict_oldest(lane, oldest, live).is_none()
+        if self.evict_oldest(lane, Among::All).is_none()
             && let Some(durable) = &lane.durable
         {
             durable.want_commit();
         }
-    }
-
-    /// Whether the segment holds what cannot be read and may not be lost.
-    fn stays(&self, lane: &Lane, number: SegmentNumber) -> bool {
-        let generation = lane.log.segment(number).generation();
-        self.kept.get(&number).is_some_and(|&kept| kept == generation)
-    }
-
-    /// Whether a segment can be cleaned: nobody appends to it, it is durable, and it may go.
-    fn can_clean(&self, lane: &Lane, sealed: Sealed, settled: u64) -> bool {
-        lane.log.is_final(sealed, settled) && !self.stays(lane, sealed.segment)
-    }
-
-    /// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u; `None`
-    /// if too much of it is alive.
-    fn benefit(
-        &self,
-        lane: &Lane,
-        number: SegmentNumber,
-        alive: u32,
-        now: UnixSeconds,
-        places: bool,
-    ) -> Option<f64> {
-        let segment = lane.log.segment(number);
-        if segment.is_jumbo() {
-            return None;
-        }
-        // Measured against what was written, not against the segment's size: every cleaning must
-        // make dead bytes disappear, or it would go round for ever.
-        let share = f64::from(alive) / f64::from(segment.filled().max(1));
-        let below = match lane.options.engine.when_full {
-            // Its frame could simply go.
-            _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
-            WhenFull::Evict => CLEAN_BELOW,
-            WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,
-            WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,
-        };
-        let age = f64::from(now.saturating_sub(segment.born())) + 1.0;
-        (share <= below).then(|| (1.0 - share) * age / (1.0 + share))
     }
 
     /// A segment without a live record needs no look at the index.
@@ -473,8 +415,15 @@ impl Cleaner {
         number: SegmentNumber,
         undoings: u64,
     ) -> Step {
-        let freed = !lane.log.begin_cleaning(stream, number)
-            || lane.quarantine(stream, number, Vec::new(), undoings);
+        if lane.log.begin_cleaning(number).is_none() {
+            return Step::Freed;
+        }
+        // The table may be late. What is undone from here on, `quarantine` finds out.
+        if lane.log.live(number) > 0 {
+            lane.log.abandon_cleaning(stream, number);
+            return Step::Later;
+        }
+        let freed = lane.quarantine(stream, number, Vec::new(), undoings);
         if freed { Step::Freed } else { Step::Later }
     }
 
@@ -484,7 +433,7 @@ impl Cleaner {
         if fate == Fate::Evict && self.promote_jumbo(lane, stream, number) {
             return Step::Freed;
         }
-        if !lane.log.begin_cleaning(stream, number) {
+        if lane.log.begin_cleaning(number).is_none() {
             return Step::Freed;
         }
         let (mut ends, undoings) = (Vec::new(), lane.undoings());
@@ -499,11 +448,15 @@ impl Cleaner {
                 lane.log.abandon_cleaning(stream, number);
                 Step::Nothing
             }
-            Err(_) => {
+            Err(error) => {
                 lane.keep_ends(number, ends);
-                lane.log.postpone_cleaning(stream, number);
-                // What stays is not looked at again: the turn goes on with the others.
-                if self.stays(lane, number) { Step::Freed } else { Step::Unreadable }
+                if !walk::must_stay(&error) {
+                    lane.log.postpone_cleaning(stream, number);
+                    return Step::Unreadable;
+                }
+                // It is not looked at again: the turn goes on with the others.
+                lane.log.keep_unreadable(stream, number);
+                Step::Freed
             }
         }
     }
@@ -537,12 +490,12 @@ impl Cleaner {
         });
         self.participant.sleep();
         if kept {
-            lane.log.promote(stream, number);
+            lane.log.promote(number);
         }
         kept
     }
 
-    /// Once a second: takes expired items out of segments that have some, in turn.
+    /// Once a second: takes expired items out of segments that have some, the longest expired first.
     fn sweep(&mut self, lane: &Lane) {
         let now = lane.now.load(Ordering::Relaxed);
         if now == self.swept {
@@ -551,23 +504,12 @@ impl Cleaner {
         self.swept = now;
         if lane.durable.is_some() {
             // What has expired still hides older versions: it goes when its segment is cleaned.
-            self.expired = expired_segments(lane, now);
+            self.expired = Some((0, 0));
             return;
         }
-        let settled = lane.log.settled();
-        let mut due: Vec<(SegmentNumber, Stream)> = Vec::new();
-        for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in lane.log.sealed(stream) {
-                let earliest = lane.log.segment(sealed.segment).min_expiry();
-                if sealed.sealed <= settled && earliest != 0 && earliest <= now {
-                    due.push((sealed.segment, stream));
-                }
-            }
-        }
-        due.sort_unstable_by_key(|&(number, _)| (number <= self.sweep_at, number));
-        due.truncate((SWEEP_BYTES / lane.log.segment_size()).max(1));
-        for (number, stream) in due {
-            self.sweep_at = number;
+        let most = (SWEEP_BYTES / lane.log.segment_size()).max(1);
+        let due: Vec<_> = lane.log.usage().partly_expired(now).take(most).collect();
+        for (stream, number) in due {
             if lane.log.segment(number).expired_whole(now) {
                 self.clean(lane, stream, number, Fate::Evict);
             } else {
@@ -581,15 +523,11 @@ impl Cleaner {
     /// Cleans a segment that stays although records were removed from it without a newer version.
     fn clean_kept_ends(&mut self, lane: &Lane) {
         let Some(store) = lane.log.store() else { return };
-        let settled = lane.log.settled();
-        for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in lane.log.sealed(stream) {
-                let keeps_ends = !store.kept_ends(sealed.segment).is_empty();
-                if keeps_ends && self.can_clean(lane, sealed, settled) {
-                    self.clean(lane, stream, sealed.segment, Fate::Keep);
-                    return;
-                }
-            }
+        let keeping = store.segments_with_kept_ends();
+        let ready =
+            |&number: &SegmentNumber| lane.log.usage().ready(number).map(|stream| (stream, number));
+        if let Some((stream, number)) = keeping.iter().find_map(ready) {
+            self.clean(lane, stream, number, Fate::Keep);
         }
     }
 
@@ -600,31 +538,34 @@ impl Cleaner {
         if overdrawn(lane) {
             return false;
         }
-        while let Some((stream, sealed)) = self.expired.pop() {
-            let settled = lane.log.settled();
-            if lane.log.segment(sealed.segment).expired_whole(now)
-                && self.can_clean(lane, sealed, settled)
-            {
-                self.clean(lane, stream, sealed.segment, Fate::Evict);
-                return !self.expired.is_empty();
-            }
+        let Some(after) = self.expired else { return false };
+        let next = { lane.log.usage().expired(now, Among::All, after) };
+        self.expired = next.map(|(_, at)| at);
+        if let Some((stream, (_, number))) = next {
+            self.clean(lane, stream, number, Fate::Evict);
         }
-        false
+        self.expired.is_some()
     }
 }
 
-/// Sealed segments of a store in which everything has expired, the oldest last.
-fn expired_segments(lane: &Lane, now: UnixSeconds) -> Vec<(Stream, Sealed)> {
-    let of = |stream| {
-        let expired = |sealed: &Sealed| lane.log.segment(sealed.segment).expired_whole(now);
-        lane.log
-            .sealed(stream)
-            .into_iter()
-            .filter(expired)
-            .map(move |sealed| (stream, sealed))
-            .rev()
-    };
-    of(Stream::Hot).chain(of(Stream::Survivors)).collect()
+/// The greatest percentage alive of a segment that is worth cleaning, for its place or only for its frame.
+fn cleanable_percent(lane: &Lane, places: bool) -> usize {
+    match lane.options.engine.when_full {
+        // Its frame could simply go.
+        _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
+        WhenFull::Evict => CLEAN_BELOW,
+        WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,
+        WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,
+    }
+}
+
+/// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u.
+fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
+    // Measured against what was written, not against the segment's size: every cleaning must
+    // make dead bytes disappear, or it would go round for ever.
+    let share = f64::from(segment.live) / f64::from(segment.filled.max(1));
+    let age = f64::from(now.saturating_sub(segment.born)) + 1.0;
+    (1.0 - share) * age / (1.0 + share)
 }
 
 /// Whether there are too few frames for the writers, counting those on their way.
@@ -680,3 +621,5 @@ fn overdrawn(lane: &Lane) -> bool {
 
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

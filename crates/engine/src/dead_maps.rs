@@ -175,8 +175,8 @@ impl Cleaner {
 
     fn begin_map_walk(&mut self, lane: &Lane) -> Option<MapWalk> {
         let map_bytes = lane.log.store()?.map_bytes();
-        let mut numbers = self.move_ends(lane);
-        numbers.truncate((lane.options.memory as usize / MEMORY_SHARE / map_bytes).max(1));
+        let most = (lane.options.memory as usize / MEMORY_SHARE / map_bytes).max(1);
+        let numbers = self.move_ends(lane, most);
         (!numbers.is_empty()).then(|| MapWalk::new(lane, &numbers))
     }
 }

@@ -553,11 +553,13 @@ impl Lane {
                 // A tombstone whose commit has settled: nobody would bury it any more.
                 guard.remove(place, was_item);
                 self.log.note_end(before.segment(), change.before_size as usize);
+                self.log.note_changed(before.segment());
                 continue;
             }
             let items = i32::from(change.before_is_item) - i32::from(was_item);
             guard.replace(place, change.before, items);
             segment.revive(change.before_size as usize);
+            self.log.note_changed(before.segment());
         }
     }
 

@@ -650,6 +650,11 @@ impl Engine {
         (at < self.lanes.len()).then_some(at)
     }
 
+    /// How many segments were looked at, each time counted, to find out what to write, free or tell.
+    pub fn segments_looked_at(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.log.segments_looked_at()).sum()
+    }
+
     /// The commit that changes in a lane are counted to now; 0 without a store.
     pub fn open_commit(&self, lane: usize) -> u64 {
         self.lanes[lane].open_commit()

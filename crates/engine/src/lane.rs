@@ -24,7 +24,7 @@ use larder_log::format::{Lanes, PARTITIONS, Superblock};
 use larder_log::record::MAX_SEQ;
 use larder_log::store::{SEQ_LEASE, seq_lease};
 use larder_log::{
-    Address, Budget, Buffers, Claim, Config, Epochs, Log, MAX_SEGMENT_SIZE, SegmentNumber, State,
+    Address, Budget, Buffers, Claim, Config, Epochs, Held, Log, MAX_SEGMENT_SIZE, SegmentNumber,
     Tier,
 };
 use std::collections::HashMap;
@@ -49,8 +49,6 @@ pub(crate) const GROWTH: u64 = 4;
 const MIN_FRAMES: usize = 8;
 /// Frames that an index leaves room for.
 const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
-/// So many segments can be walked whenever somebody asks for statistics.
-const FEW_SEGMENTS: usize = 4096;
 /// Frames that memory is divided into, about: the more, the finer the eviction.
 const FRAMES: u64 = 128;
 
@@ -136,8 +134,6 @@ pub(crate) struct Lane {
     /// Held by the cleaner during a turn.
     pub(crate) cleaning: Mutex<()>,
     counters: Mutex<Ledger>,
-    /// What was found when the segments were walked last.
-    held: Mutex<Held>,
     waiting: Mutex<Waiting>,
     cleaner: Mutex<Option<Thread>>,
 }
@@ -148,18 +144,6 @@ struct Waiting {
     wakers: Vec<Waker>,
     /// The most urgent claim among them.
     claim: Option<Claim>,
-}
-
-/// What the segments of a lane hold.
-#[derive(Clone, Copy, Debug, Default)]
-struct Held {
-    /// When that was so.
-    at: UnixSeconds,
-    segments: u64,
-    item_bytes: u64,
-    flash_item_bytes: u64,
-    jumbos: u64,
-    jumbo_bytes: u64,
 }
 
 /// The counters of all sessions.
@@ -283,7 +267,6 @@ impl Lane {
             just_read: Mutex::default(),
             cleaning: Mutex::default(),
             counters: Mutex::default(),
-            held: Mutex::default(),
             waiting: Mutex::default(),
             cleaner: Mutex::default(),
             options,
@@ -373,41 +356,22 @@ impl Lane {
         }
         let held = self.held();
         stats.segments = held.segments;
-        stats.item_bytes = held.item_bytes;
-        stats.flash_item_bytes = held.flash_item_bytes;
+        stats.item_bytes = held.live;
+        stats.flash_item_bytes = held.absent_live;
         stats.jumbos = held.jumbos;
         stats.frame_bytes += held.jumbo_bytes;
         stats
     }
 
-    /// What the segments hold. Of many segments this is as of the second: whoever asks all the time does not
-    /// have them walked every time.
+    /// Sums over all segments that hold records, as far as threads have told what they made dead.
     fn held(&self) -> Held {
-        let now = self.now.load(Ordering::Relaxed);
-        let known = *lock(&self.held);
-        if known.at == now && self.log.numbers().len() > FEW_SEGMENTS {
-            return known;
-        }
-        let mut held = Held { at: now, ..Held::default() };
-        for number in self.log.numbers() {
-            let segment = self.log.segment(number);
-            if matches!(segment.state(), State::Free | State::Quarantine) {
-                continue;
-            }
+        // For the next time.
+        self.log.want_counts();
+        let mut held = self.log.usage().held();
+        for number in self.log.unsealed() {
             held.segments += 1;
-            let live = u64::from(self.log.live(number));
-            held.item_bytes += live;
-            if segment.frame().is_null() {
-                held.flash_item_bytes += live;
-            }
-            if segment.is_jumbo() {
-                held.jumbos += 1;
-                if !segment.frame().is_null() {
-                    held.jumbo_bytes += segment.jumbo_mapping() as u64;
-                }
-            }
+            held.live += u64::from(self.log.live(number));
         }
-        *lock(&self.held) = held;
         held
     }
 
@@ -662,6 +626,14 @@ impl Lane {
     #[inline]
     pub(crate) fn killed(&self, segment: u32) {
         if self.is_full(Claim::Write) || self.log.segment(segment).is_jumbo() {
+            self.set_full(None);
+            self.kick_cleaner();
+        }
+    }
+
+    /// A thread has told what it made dead: there may be room, whatever was found before.
+    pub(crate) fn told_dead(&self) {
+        if self.is_full(Claim::Write) {
             self.set_full(None);
             self.kick_cleaner();
         }

@@ -312,6 +312,7 @@ fn a_drain_takes_all_that_can_be_read() {
     let options = two_devices([&devices[0], &devices[1]], false);
     let mut machine = Machine::open(Arc::clone(&devices[0]), options);
     machine.set_all(KEYS, 0);
+    machine.session.sleep();
     machine.engine.close().unwrap();
     let devices = devices.map(|device| Arc::new(device.image()));
     let options = two_devices([&devices[0], &devices[1]], false);
@@ -382,6 +383,7 @@ fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
         let device = SimDevice::new(SIZE, 1);
         let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
         machine.set_all(0..100, 0);
+        machine.session.sleep();
         machine.engine.close().unwrap();
         let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
         assert!(machine.has_loaded_image());
@@ -426,6 +428,7 @@ fn what_cannot_be_read_is_remembered_through_a_clean_stop() {
     let bad = machine.engine.stats().bad_places;
     assert!(bad > 0);
     for _ in 0..2 {
+        machine.session.sleep();
         machine.engine.close().unwrap();
         machine = machine.restarted(Durability::Async, WhenFull::Evict);
         assert!(machine.has_loaded_image());
@@ -467,7 +470,8 @@ fn a_segment_whose_marks_cannot_be_read_shows_nothing() {
     let freed = machine.freed();
     assert!(freed.len() > 1, "{freed:?}");
     for &number in &freed {
-        machine.device.spoil(geometry.meta(number, 0)..geometry.meta(number + 1, 0));
+        let metas = geometry.meta(number, 0);
+        machine.device.spoil(metas..metas + 2 * geometry.meta_bytes() as u64);
     }
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
     // One of them was just used again.

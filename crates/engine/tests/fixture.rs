@@ -185,6 +185,7 @@ fn write_fixtures() -> io::Result<()> {
         let mut machine = machine(SimDevice::new(SIZE, 1));
         fill(&mut machine);
         if left == Left::Clean {
+            machine.session.sleep();
             machine.engine.close()?;
         }
         let device = machine.device.image();

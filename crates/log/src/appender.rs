@@ -1,17 +1,13 @@
-//! What a thread keeps to itself while it writes: a chunk of the open segment, and counts of the bytes
-//! that it made dead. Two threads that write would otherwise take two cache lines from each other with
-//! every record: that of the segment's end, and that of the count of whatever segment the old version
-//! lies in.
+//! What a thread keeps to itself while it writes: a chunk of the open segment, and a [tally](crate::tally) of
+//! what it made dead. Two threads that write would otherwise take the cache line of the segment's end from each
+//! other with every record.
 
 use crate::address::{Address, SegmentNumber};
-use crate::log::{Claim, Log, Reservation, Stream, lock};
+use crate::log::{Claim, Log, Reservation, Stream};
 use crate::record::{HEADER, write_filler};
 use crate::segment::Segment;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU32, Ordering, fence};
-use crate::table::Table;
+use crate::tally::Tally;
 use std::cell::Cell;
-use std::sync::Arc;
 
 /// A chunk of 8 KiB in a segment of 2 MiB: one in so many bytes of a segment.
 const CHUNKS: usize = 256;
@@ -19,20 +15,26 @@ const CHUNKS: usize = 256;
 /// the last one is lost if another thread has appended behind the chunk.
 const RECORDS: usize = 32;
 
-/// Bytes of an open segment that are one thread's to fill. From `at` to `end` there is a filler, which
-/// counts as dead, so that whoever walks the segment or weighs it need not know of chunks.
+/// Bytes of an open segment that are one thread's to fill. From `at` to `end` there is a filler, so that whoever
+/// walks the segment need not know of chunks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
     segment: SegmentNumber,
     generation: u32,
     at: u32,
     end: u32,
+    /// The filler is counted as dead. While the thread fills the chunk, it is not.
+    counted: bool,
 }
 
 impl Chunk {
+    fn left(&self) -> u32 {
+        self.end - self.at
+    }
+
     /// Space for a record at its front, if what is left can be a filler.
     fn take(&mut self, bytes: u32) -> Option<u32> {
-        let left = (self.end - self.at).checked_sub(bytes)?;
+        let left = self.left().checked_sub(bytes)?;
         let at = self.at;
         let fits = left == 0 || left as usize > HEADER;
         fits.then(|| {
@@ -46,107 +48,57 @@ impl Chunk {
 #[derive(Debug)]
 pub struct Appender {
     chunk: Cell<Chunk>,
-    /// Bytes of each segment's records that this thread made dead, counted on and on.
-    dead: Arc<Counts>,
-}
-
-/// A count for each segment.
-type Counts = Table<AtomicU32>;
-
-impl Appender {
-    /// A record of `bytes` in a segment was superseded or removed.
-    #[inline]
-    pub fn kill(&self, number: SegmentNumber, bytes: usize) {
-        self.count(number, bytes as u32);
-    }
-
-    #[inline]
-    fn count(&self, number: SegmentNumber, more: u32) {
-        // Only this thread writes here. Whoever reads the count sees what was done to the index before:
-        // a segment in which all is dead is freed without a look at it.
-        let count = &self.dead[number as usize];
-        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
-    }
-}
-
-fn bytes_of(counts: &Counts) -> u64 {
-    (counts.len() * size_of::<AtomicU32>()) as u64
-}
-
-/// The counts of all threads.
-#[derive(Debug, Default)]
-pub(crate) struct DeadCounts(Mutex<Vec<Arc<Counts>>>);
-
-impl DeadCounts {
-    fn sum(counts: &[Arc<Counts>], number: SegmentNumber) -> u32 {
-        let counts = counts.iter().map(|counts| counts[number as usize].load(Ordering::Relaxed));
-        counts.fold(0, u32::wrapping_add)
-    }
+    tally: Tally,
 }
 
 impl Log {
     /// For a thread that will append.
     pub fn appender(&self) -> Appender {
-        let mut all = lock(&self.dead.0);
-        let (now, limit) = (self.segments.len(), self.segments.limit());
-        let dead = Arc::new(Table::new(now, limit, |_| AtomicU32::new(0)));
-        self.budget.charge(bytes_of(&dead));
-        all.push(Arc::clone(&dead));
-        Appender { chunk: Cell::default(), dead }
+        let tally = Tally::new(self.segments.len());
+        self.budget.charge(tally.footprint());
+        Appender { chunk: Cell::default(), tally }
     }
 
     /// The thread will not append any more.
     pub fn retire(&self, appender: &Appender) {
-        let mut all = lock(&self.dead.0);
-        for number in self.numbers() {
-            let dead = appender.dead[number as usize].load(Ordering::Relaxed);
-            self.segment(number).kill(dead as usize);
+        self.tell_dead(appender);
+        self.budget.release(appender.tally.footprint());
+    }
+
+    /// A record of `bytes` in a segment was superseded or removed. The thread has changed the index before.
+    #[inline]
+    pub fn kill_for(&self, appender: &Appender, number: SegmentNumber, bytes: usize) {
+        self.count_dead(&appender.tally, number, bytes);
+    }
+
+    /// Tells what the thread made dead, if the cleaner has asked for that. The answer is whether there was
+    /// anything.
+    #[inline]
+    pub fn tell_dead_if_wanted(&self, appender: &Appender) -> bool {
+        self.wants_counts_of(&appender.tally) && self.tell_dead(appender)
+    }
+
+    /// Tells what the thread made dead; the answer is whether there was anything.
+    pub fn tell_dead(&self, appender: &Appender) -> bool {
+        let mut chunk = appender.chunk.get();
+        let has_rest = !chunk.counted && chunk.left() > 0;
+        if has_rest {
+            self.leave_chunk(chunk);
+            chunk.counted = true;
+            appender.chunk.set(chunk);
         }
-        all.retain(|counts| !Arc::ptr_eq(counts, &appender.dead));
-        self.budget.release(bytes_of(&appender.dead));
+        self.tell_counts(&appender.tally) || has_rest
     }
 
-    /// Makes what [`Log::lengthen`] then only publishes, while everybody goes on.
-    pub(crate) fn prepare_length(&self, len: usize, segment: impl FnMut(usize) -> Segment) {
-        self.segments.prepare(len, segment);
-        // A thread that comes later has its counts made when they are published.
-        let all = lock(&self.dead.0).clone();
-        all.iter().for_each(|dead| dead.prepare(len, |_| AtomicU32::new(0)));
-    }
-
-    /// Makes the segment table, and every thread's counts, so long.
-    pub(crate) fn lengthen(&self, len: usize, segment: impl FnMut(usize) -> Segment) {
-        // Whoever begins to append, or to end that, finds all of them long or none.
-        let all = lock(&self.dead.0);
-        for dead in &*all {
-            let before = bytes_of(dead);
-            dead.grow(len, |_| AtomicU32::new(0));
-            self.budget.charge(bytes_of(dead) - before);
-        }
-        self.segments.grow(len, segment);
-    }
-
-    /// Bytes of a segment's records that are dead: of a sealed one whose appenders have passed a quiescent
-    /// point never too many, for a segment in which all is dead is freed.
+    /// Bytes of a segment's records that are dead, as far as threads have told: of a sealed one whose appenders
+    /// have passed a quiescent point never too many, for a segment in which all is dead is freed.
     pub fn dead(&self, number: SegmentNumber) -> u32 {
-        let counts = lock(&self.dead.0);
-        // Threads only ever count up, and what is alive again is counted in the segment: read last.
-        let dead = DeadCounts::sum(&counts, number);
-        fence(Ordering::Acquire);
-        let dead = dead.wrapping_add(self.segment(number).dead());
-        if dead as i32 >= 0 { dead } else { 0 }
+        self.segment(number).dead()
     }
 
-    /// Bytes of a segment's records that are alive.
+    /// Bytes of a segment's records that are alive, as far as threads have told.
     pub fn live(&self, number: SegmentNumber) -> u32 {
         self.segment(number).filled().saturating_sub(self.dead(number))
-    }
-
-    /// A new use of a number begins with nothing dead. All who could still count to the last have passed
-    /// a quiescent point since.
-    pub(crate) fn forget_dead(&self, number: SegmentNumber) {
-        let counts = lock(&self.dead.0);
-        self.segment(number).set_dead(0u32.wrapping_sub(DeadCounts::sum(&counts, number)));
     }
 
     /// [`Log::reserve`] for a thread with an appender. Without a store small records come from the
@@ -178,11 +130,13 @@ impl Log {
                 // The rest of the segment, and then the next one.
                 return self.reserve(stream, bytes, now, claim);
             };
-            appender.count(number, chunk as u32);
             let (generation, end) = (segment.generation(), at + chunk as u32);
-            let chunk = Chunk { segment: number, generation, at, end };
+            let chunk = Chunk { segment: number, generation, at, end, counted: false };
             fill_up(segment, chunk);
-            appender.chunk.set(chunk);
+            let last = appender.chunk.replace(chunk);
+            if !last.counted && last.left() > 0 {
+                self.leave_chunk(last);
+            }
         }
     }
 
@@ -198,6 +152,12 @@ impl Log {
         if chunk.segment != number || chunk.generation != segment.generation() {
             return None;
         }
+        if chunk.counted {
+            // Nobody has freed the segment meanwhile, and nobody does before this thread's next quiescent point.
+            segment.revive(chunk.left() as usize);
+            chunk.counted = false;
+            appender.chunk.set(chunk);
+        }
         let mut taken = chunk.take(bytes);
         if taken.is_none() {
             let more = (self.segment_size() / CHUNKS) as u32;
@@ -205,14 +165,19 @@ impl Log {
             if !segment.extend(chunk.end, more) {
                 return None;
             }
-            appender.count(number, more);
             chunk.end += more;
             taken = chunk.take(bytes);
         }
-        appender.count(number, 0u32.wrapping_sub(bytes));
         fill_up(segment, chunk);
         appender.chunk.set(chunk);
         taken
+    }
+
+    /// The rest of the chunk is dead.
+    fn leave_chunk(&self, chunk: Chunk) {
+        if self.segment(chunk.segment).kill_in(chunk.generation, chunk.left()) {
+            self.note_changed(chunk.segment);
+        }
     }
 }
 
@@ -230,6 +195,7 @@ mod tests {
     use super::*;
     use crate::record::Kind;
     use crate::{Budget, Config, Epochs};
+    use std::sync::Arc;
 
     const SEGMENT: usize = 1 << 20;
     const CHUNK: usize = SEGMENT / CHUNKS;
@@ -260,6 +226,9 @@ mod tests {
             written.push((append(&log, &appenders[n % 7 % 3], bytes), bytes));
         }
         log.seal_all();
+        for appender in &appenders {
+            log.tell_dead(appender);
+        }
         for number in log.numbers().filter(|&number| log.segment(number).is_in_use()) {
             let of_this = |&&(address, _): &&(Address, usize)| address.segment() == number;
             let wanted: Vec<_> = written.iter().filter(of_this).collect();
@@ -276,7 +245,7 @@ mod tests {
             assert!(wanted.iter().all(|place| found.contains(place)));
         }
         for (address, bytes) in &written {
-            appenders[0].kill(address.segment(), *bytes);
+            log.kill_for(&appenders[0], address.segment(), *bytes);
         }
         for appender in &appenders {
             log.retire(appender);
@@ -295,6 +264,9 @@ mod tests {
             let mut n = 0;
             while append(&log, &appenders[n % 2], bytes).segment() == first {
                 n += 1;
+            }
+            for appender in &appenders {
+                log.tell_dead(appender);
             }
             let wasted = log.dead(first) * 100 / log.segment(first).filled();
             assert!(wasted <= 4, "{wasted} % with records of {bytes} bytes");

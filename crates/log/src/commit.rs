@@ -537,11 +537,10 @@ impl Log {
         self.settle_maps(store, committer, &written.mapped);
         if !written.freed.is_empty() {
             let mut quarantine = lock(&self.quarantine);
-            for waiting in quarantine.iter_mut() {
-                if written.freed.contains(&waiting.number) && !waiting.marked {
-                    waiting.marked = true;
-                    store.settle_free(waiting.number);
-                    let filled = u64::from(self.segment(waiting.number).filled());
+            for number in written.freed {
+                if quarantine.mark(number) {
+                    store.settle_free(number);
+                    let filled = u64::from(self.segment(number).filled());
                     store.work.freed.fetch_add(filled, Ordering::Relaxed);
                     self.end_evicting();
                 }

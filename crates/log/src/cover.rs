@@ -8,7 +8,7 @@ use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{MAP_UNIT, mark, unmark};
 use crate::format::{Meta, Use};
 use crate::log::{Log, lock};
-use crate::reclaim::Quarantined;
+use crate::quarantine::Quarantined;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
@@ -148,12 +148,9 @@ impl Log {
 
     /// Whether the device knows that the segment's last use is over.
     pub(crate) fn is_marked_free(&self, number: SegmentNumber) -> bool {
-        let quarantine = lock(&self.quarantine);
-        match quarantine.iter().find(|waiting| waiting.number == number) {
-            Some(waiting) => waiting.marked,
-            // In quarantine and not on its list: on its way out.
-            None => matches!(self.segment(number).state(), State::Free | State::Quarantine),
-        }
+        // In quarantine and not waiting for a mark: it has one, or is on its way out.
+        !lock(&self.quarantine).waits(number)
+            && matches!(self.segment(number).state(), State::Free | State::Quarantine)
     }
 
     pub(crate) fn write_free_marks(&self, store: &Store, written: &mut Written) -> io::Result<()> {
@@ -169,18 +166,15 @@ impl Log {
     /// Segments whose records nobody needs any more: as many as one commit may mark as free.
     pub(crate) fn freeable(&self, store: &Store) -> Vec<SegmentNumber> {
         let durable = store.durable_commit();
-        let mut unmarked = None;
         let quarantine = lock(&self.quarantine);
-        let waiting = quarantine.iter().filter(|entry| !entry.marked);
-        let freeable = waiting.filter(|entry| {
+        let freeable = quarantine.unmarked().filter(|entry| {
+            self.count_looks(1);
             if entry.emptied > durable && !Rule::FreeWhenDurable.is_broken() {
                 return false;
             }
             !self.needs_cover(entry)
                 || Rule::EndsAreCovered.is_broken()
-                || !unmarked
-                    .get_or_insert_with(|| self.unmarked_deaths())
-                    .block(&self.ending(entry.number))
+                || !self.is_blocked(&self.ending(entry.number))
         });
         freeable.map(|entry| entry.number).take(FREED_PER_COMMIT).collect()
     }
@@ -190,7 +184,10 @@ impl Log {
         let Some(store) = &self.store else { return Vec::new() };
         let durable = store.durable_commit();
         let quarantine = lock(&self.quarantine);
-        let waiting = quarantine.iter().filter(|entry| !entry.marked && entry.emptied <= durable);
+        let waiting = quarantine.unmarked().filter(|entry| {
+            self.count_looks(1);
+            entry.emptied <= durable
+        });
         let with_ends = waiting.filter(|entry| self.needs_cover(entry));
         with_ends.map(|entry| self.ending(entry.number)).collect()
     }
@@ -211,9 +208,7 @@ impl Log {
         if store.undoings() != undoings || undoings % 2 == 1 {
             return false;
         }
-        let Some(entry) = quarantine.iter_mut().find(|entry| entry.number == number) else {
-            return false;
-        };
+        let Some(entry) = quarantine.get_mut(number) else { return false };
         entry.carried = true;
         entry.emptied = open;
         true

@@ -15,7 +15,9 @@ use crate::log::{Log, lock};
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
+use crate::sync::MutexGuard;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
 
 /// No record has died.
 const NEVER: u64 = u64::MAX;
@@ -27,6 +29,9 @@ pub(crate) struct Deaths {
     noted: AtomicU64,
     /// The same for what the map on its way will mark.
     mapping: AtomicU64,
+    /// The commit by which it is in the list of segments with unmarked deaths; `NEVER`: it is not. Changes with
+    /// that list.
+    listed: AtomicU64,
     /// When the segment was opened, counted in segments. 0: before this start.
     opened: AtomicU64,
     /// How many segments had been opened when it was closed.
@@ -38,6 +43,7 @@ impl Default for Deaths {
         Deaths {
             noted: AtomicU64::new(NEVER),
             mapping: AtomicU64::new(NEVER),
+            listed: AtomicU64::new(NEVER),
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
         }
@@ -64,33 +70,38 @@ pub(crate) struct Ending {
     closed: u64,
 }
 
-/// A segment with unmarked deaths.
-#[derive(Clone, Copy, Debug)]
-struct Unmarked {
-    number: SegmentNumber,
-    earliest: u64,
-    opened: u64,
-}
+/// Segments with records that died and are not marked in a durable dead map, by the commit of the earliest
+/// death. Whoever changes a segment's [`Deaths`] holds the list.
+#[derive(Debug, Default)]
+pub(crate) struct Unmarked(BTreeSet<(u64, SegmentNumber)>);
 
 impl Unmarked {
-    fn blocks(&self, ending: &Ending) -> bool {
-        self.number != ending.number
-            && self.earliest <= ending.last_commit
-            && self.opened <= ending.closed
+    /// A segment's deaths have changed.
+    fn update(&mut self, store: &Store, number: SegmentNumber) {
+        let deaths = &store.entry(number).deaths;
+        let (before, now) = (deaths.listed.load(Ordering::Relaxed), deaths.earliest());
+        if before == now {
+            return;
+        }
+        if before != NEVER {
+            self.0.remove(&(before, number));
+        }
+        if now != NEVER {
+            self.0.insert((now, number));
+        }
+        deaths.listed.store(now, Ordering::Relaxed);
+    }
+
+    /// Segments whose earliest death is in a commit up to `until`, the earliest first.
+    fn until(&self, until: u64) -> impl Iterator<Item = SegmentNumber> {
+        self.0.range(..=(until, SegmentNumber::MAX)).map(|&(_, number)| number)
     }
 }
 
-/// The segments with unmarked deaths at one moment, by the commit of the earliest.
-#[derive(Debug)]
-pub(crate) struct UnmarkedDeaths(Vec<Unmarked>);
-
-impl UnmarkedDeaths {
-    /// Whether freeing `ending` could bring back what it hides.
-    pub(crate) fn block(&self, ending: &Ending) -> bool {
-        let Self(unmarked) = self;
-        let early = unmarked.partition_point(|death| death.earliest <= ending.last_commit);
-        unmarked[..early].iter().any(|death| death.blocks(ending))
-    }
+/// Whether a segment with unmarked deaths up to the last commit of `ending` keeps that from being freed.
+fn blocks(store: &Store, number: SegmentNumber, ending: &Ending) -> bool {
+    let opened = store.entry(number).deaths.opened.load(Ordering::Acquire);
+    number != ending.number && opened <= ending.closed
 }
 
 /// Segments whose records are below a fence, which is durable with so many changes of the superblock.
@@ -152,10 +163,9 @@ impl Log {
     /// [`Log::earliest_death`] of the segment in its last life.
     pub(crate) fn restore_deaths(&self, number: SegmentNumber, earliest: u64) {
         let store = self.durable_log();
+        let mut unmarked = lock(&store.unmarked);
         store.entry(number).deaths.noted.store(earliest, Ordering::Release);
-        if earliest != NEVER {
-            lock(&store.unmarked).insert(number);
-        }
+        unmarked.update(store, number);
     }
 
     /// The earliest commit in which a record of the segment may have died that its durable dead map
@@ -171,7 +181,7 @@ impl Log {
         let changes = lock(&store.changing).changes();
         let mut fenced = lock(&store.fenced);
         let unmarked = lock(&store.unmarked);
-        let now = unmarked.iter().map(|&number| (number, self.segment(number).generation()));
+        let now = unmarked.until(NEVER).map(|number| (number, self.segment(number).generation()));
         fenced.changes = changes;
         fenced.segments.extend(now);
     }
@@ -185,8 +195,9 @@ impl Log {
         }
         for (number, generation) in fenced.segments.drain(..) {
             if self.segment(number).generation() == generation {
-                lock(&store.unmarked).remove(&number);
+                let mut unmarked = lock(&store.unmarked);
                 store.entry(number).deaths.clear();
+                unmarked.update(store, number);
             }
         }
     }
@@ -209,50 +220,64 @@ impl Log {
         }
     }
 
-    pub(crate) fn unmarked_deaths(&self) -> UnmarkedDeaths {
+    /// The segments with unmarked deaths.
+    fn unmarked_deaths(&self) -> MutexGuard<'_, Unmarked> {
         let store = self.durable_log();
         self.settle_fence(store);
-        let of = |&number: &SegmentNumber| {
-            let deaths = &store.entry(number).deaths;
-            let opened = deaths.opened.load(Ordering::Acquire);
-            Unmarked { number, earliest: deaths.earliest(), opened }
-        };
-        let mut all: Vec<_> = lock(&store.unmarked).iter().map(of).collect();
-        all.sort_unstable_by_key(|death| death.earliest);
-        UnmarkedDeaths(all)
+        lock(&store.unmarked)
+    }
+
+    /// Whether freeing `ending` could bring back what it hides.
+    pub(crate) fn is_blocked(&self, ending: &Ending) -> bool {
+        let store = self.durable_log();
+        let unmarked = self.unmarked_deaths();
+        // Nearly all in which something died before are older segments, so this ends soon.
+        unmarked.until(ending.last_commit).any(|number| {
+            self.count_looks(1);
+            blocks(store, number, ending)
+        })
     }
 
     /// Segments in quarantine that would be free if others had dead maps.
     pub fn blocked_segments(&self) -> Vec<SegmentNumber> {
         let waiting = self.waiting_endings();
-        if waiting.is_empty() {
-            return Vec::new();
-        }
-        let unmarked = self.unmarked_deaths();
-        waiting.iter().filter(|it| unmarked.block(it)).map(|it| it.number).collect()
+        waiting.iter().filter(|ending| self.is_blocked(ending)).map(|it| it.number).collect()
     }
 
     /// Segments without whose dead maps others cannot be freed, or tombstones not be dropped; those
-    /// with the earliest deaths first. Only what died up to the commit `until` counts.
-    pub fn blocking_segments(&self, until: u64) -> Vec<SegmentNumber> {
+    /// with the earliest deaths first, and at most so many. Only what died up to the commit `until` counts.
+    pub fn blocking_segments(&self, until: u64, most: usize) -> Vec<SegmentNumber> {
         let store = self.durable_log();
         let mut endings = self.waiting_endings();
         endings.extend(self.held_endings(store));
-        let UnmarkedDeaths(unmarked) = self.unmarked_deaths();
-        let blocks = |death: &&Unmarked| {
-            let mapping = store.entry(death.number).deaths.mapping.load(Ordering::Acquire);
-            death.earliest <= until
-                && mapping == NEVER
-                && endings.iter().any(|ending| death.blocks(ending))
+        let Some(last) = endings.iter().map(|ending| ending.last_commit).max() else {
+            return Vec::new();
         };
-        let (leaving, staying): (Vec<Unmarked>, Vec<Unmarked>) = unmarked
-            .iter()
-            .filter(blocks)
-            .partition(|death| self.segment(death.number).state() == State::Quarantine);
+        let unmarked = self.unmarked_deaths();
+        let (mut staying, mut leaving) = (Vec::new(), Vec::new());
+        for number in unmarked.until(until.min(last)) {
+            self.count_looks(1);
+            let deaths = &store.entry(number).deaths;
+            let earliest = deaths.earliest();
+            let blocks_any = deaths.mapping.load(Ordering::Acquire) == NEVER
+                && endings.iter().any(|it| earliest <= it.last_commit && blocks(store, number, it));
+            if blocks_any {
+                match self.segment(number).state() {
+                    State::Quarantine => leaving.push(number),
+                    _ => staying.push(number),
+                }
+                if staying.len() == most {
+                    break;
+                }
+            }
+        }
+        drop(unmarked);
         // One that leaves needs a map only if it waits for another that leaves, and so on in a circle.
-        let needed: Vec<Unmarked> =
-            if staying.is_empty() && !self.any_is_freeable() { leaving } else { staying };
-        needed.into_iter().map(|death| death.number).collect()
+        if staying.is_empty() && !self.any_is_freeable() {
+            leaving.truncate(most);
+            return leaving;
+        }
+        staying
     }
 
     fn any_is_freeable(&self) -> bool {
@@ -307,18 +332,19 @@ impl Log {
         lock(&store.holders).remove(&number);
         let bytes = store.entry(number).held_bytes.swap(0, Ordering::Relaxed);
         self.segment(number).kill(bytes as usize);
+        self.note_changed(number);
     }
 
     /// Copied tombstones that hide nothing any more do not count as alive.
     pub fn release_held_ends(&self) {
         let store = self.durable_log();
         let held = self.held_endings(store);
+        self.count_looks(held.len());
         if held.is_empty() {
             return;
         }
-        let unmarked = self.unmarked_deaths();
-        for Ending { number, .. } in held.into_iter().filter(|ending| !unmarked.block(ending)) {
-            self.release_ends_of(number);
+        for ending in held.into_iter().filter(|ending| !self.is_blocked(ending)) {
+            self.release_ends_of(ending.number);
         }
     }
 
@@ -330,9 +356,10 @@ impl Log {
         let (generation, cover) = (segment.generation(), store.settled_commit());
         {
             // Whoever looks at both numbers holds the lock: a death is never missing from both.
-            let _unmarked = lock(&store.unmarked);
+            let mut unmarked = lock(&store.unmarked);
             let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
             deaths.mapping.fetch_min(noted, Ordering::AcqRel);
+            unmarked.update(store, number);
         }
         // Later than the swap: all that has died was appended before.
         let until = segment.filled();
@@ -360,9 +387,7 @@ impl Log {
         if self.segment(number).generation() == generation {
             let earliest = deaths.mapping.swap(NEVER, Ordering::AcqRel);
             deaths.noted.fetch_min(earliest, Ordering::AcqRel);
-            if earliest != NEVER {
-                unmarked.insert(number);
-            }
+            unmarked.update(store, number);
         }
     }
 }
@@ -377,7 +402,7 @@ fn note_first_death(store: &Store, number: SegmentNumber) {
     let commit = store.settled_commit() + 1 + late;
     let mut unmarked = lock(&store.unmarked);
     store.entry(number).deaths.noted.fetch_min(commit, Ordering::AcqRel);
-    unmarked.insert(number);
+    unmarked.update(store, number);
 }
 
 impl Store {
@@ -386,8 +411,10 @@ impl Store {
         let deaths = &self.entry(number).deaths;
         let order = self.opened_segments.fetch_add(1, Ordering::SeqCst) + 1;
         self.forget_ends(number);
-        lock(&self.unmarked).remove(&number);
+        let mut unmarked = lock(&self.unmarked);
         deaths.clear();
+        unmarked.update(self, number);
+        drop(unmarked);
         deaths.opened.store(order, Ordering::Release);
         deaths.closed.store(u64::MAX, Ordering::Release);
     }
@@ -396,14 +423,17 @@ impl Store {
     pub(crate) fn settle_map(&self, number: SegmentNumber, cover: u64) {
         let entry = self.entry(number);
         entry.cover.fetch_max(cover, Ordering::Relaxed);
+        let mut unmarked = lock(&self.unmarked);
         entry.deaths.mapping.store(NEVER, Ordering::Release);
-        self.forget_if_marked(number);
+        unmarked.update(self, number);
     }
 
     /// The segment is durably free: no crash brings its records back.
     pub(crate) fn settle_free(&self, number: SegmentNumber) {
+        let mut unmarked = lock(&self.unmarked);
         self.entry(number).deaths.clear();
-        self.forget_if_marked(number);
+        unmarked.update(self, number);
+        drop(unmarked);
         self.forget_ends(number);
     }
 
@@ -411,12 +441,5 @@ impl Store {
         lock(&self.holders).remove(&number);
         self.entry(number).end_bytes.store(0, Ordering::Relaxed);
         self.entry(number).held_bytes.store(0, Ordering::Relaxed);
-    }
-
-    fn forget_if_marked(&self, number: SegmentNumber) {
-        let mut unmarked = lock(&self.unmarked);
-        if self.entry(number).deaths.earliest() == NEVER {
-            unmarked.remove(&number);
-        }
     }
 }

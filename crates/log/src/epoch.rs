@@ -104,8 +104,16 @@ impl Participant {
     /// A quiescent point: no reference from before is held. The participant is awake afterwards.
     #[inline]
     pub fn tick(&mut self) {
+        self.tick_after(|| ());
+    }
+
+    /// As [`Participant::tick`]. Whoever finds an [epoch](Epochs::advance) passed sees all that `last` has done,
+    /// and `last` saw all that was done before that epoch began.
+    #[inline]
+    pub fn tick_after(&mut self, last: impl FnOnce()) {
         let was_asleep = self.seen.epoch.load(Ordering::Relaxed) == ASLEEP;
         let current = self.epochs.current.load(Ordering::Acquire);
+        last();
         self.seen.epoch.store(current, Ordering::Release);
         if was_asleep {
             // What is read from here on must not be older than what `passed` relied on while it

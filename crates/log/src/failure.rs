@@ -6,9 +6,10 @@ use crate::commit::{Closed, Committer, Written};
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{BLOCK, Use};
-use crate::log::{Log, Sealed, lock};
+use crate::log::{Log, Sealed, Stream, lock};
 use crate::segment::State;
 use crate::store::Store;
+use crate::usage::End;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -46,6 +47,7 @@ impl Log {
         entry.end.store(durable.max(HEADER_BYTES as u32), Ordering::Relaxed);
         self.release_ends_of(number);
         segment.cut(durable);
+        self.note_changed(number);
         let cut = Cut { segment: number, generation: segment.generation(), durable };
         committer.cuts.retain(|other| other.segment != number);
         committer.cuts.push(cut);
@@ -55,16 +57,14 @@ impl Log {
     /// again.
     fn restore_quarantined(&self, durable: u64) {
         let mut quarantine = lock(&self.quarantine);
-        let (undone, kept) = quarantine.drain(..).partition(|entry| entry.emptied > durable);
-        *quarantine = kept;
-        let undone: std::collections::VecDeque<_> = undone;
-        for entry in undone.into_iter().rev() {
+        // What is marked as free was emptied by a durable commit.
+        for entry in quarantine.take_undone(|entry| entry.emptied > durable) {
             let segment = self.segment(entry.number);
             segment.set_state(State::Sealed);
             self.durable_log().keep_ends(entry.number, entry.ends);
             self.end_evicting();
             let sealed = Sealed { segment: entry.number, sealed: 0 };
-            lock(&self.queues[segment.stream() as usize]).push_front(sealed);
+            self.enqueue(Stream::of(segment.stream()), sealed, End::Front);
         }
     }
 

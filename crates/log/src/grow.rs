@@ -12,25 +12,20 @@
 use crate::address::{MAX_SEGMENT, SegmentNumber};
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::{Geometry, Superblock};
-use crate::log::{Log, lock};
+use crate::log::{Log, bytes_per_segment, lock};
 use crate::rule::Rule;
 use crate::segment::Segment;
 use crate::store::{Entry, Store};
+use crate::sync::atomic::AtomicU8;
 use std::fmt;
 use std::io;
-use std::sync::atomic::AtomicU32;
 
 /// A running store grows until its tables would take one in so many bytes of memory.
 const MEMORY_SHARE: u64 = 4;
-/// Threads that count what they make dead, about.
-const THREADS: usize = 16;
-/// What a place takes in tables, bytes.
-const PLACE_BYTES: u64 =
-    (size_of::<Segment>() + size_of::<Entry>() + THREADS * size_of::<AtomicU32>()) as u64;
 
 /// How many places the tables may have that so much memory has room for.
 pub(crate) fn most_places(memory: u64) -> u32 {
-    (memory / MEMORY_SHARE / PLACE_BYTES).min(MAX_SEGMENT.into()) as u32
+    (memory / MEMORY_SHARE / bytes_per_segment(true) as u64).min(MAX_SEGMENT.into()) as u32
 }
 
 /// Why a store does not grow. Nothing that is used has changed.
@@ -152,7 +147,7 @@ impl Log {
         let Some(more) = (last + 1).checked_sub(first) else { return };
         // As places that were free at the last start.
         let generation = store.superblock().generation_floor.saturating_sub(1);
-        self.budget.charge(u64::from(more) * (size_of::<Segment>() + size_of::<Entry>()) as u64);
+        self.budget.charge(u64::from(more) * bytes_per_segment(true) as u64);
         let segment = |_| {
             let segment = Segment::default();
             segment.set_generation(generation);
@@ -160,11 +155,13 @@ impl Log {
         };
         // Before the locks, which writers wait for.
         store.entries.prepare(len, |_| Entry::default());
-        self.prepare_length(len, segment);
+        self.listed.prepare(len, |_| AtomicU8::new(0));
+        self.segments.prepare(len, segment);
         // What claims leave to others follows from how many places there are.
         let mut numbers = lock(&self.numbers);
         store.entries.grow(len, |_| Entry::default());
-        self.lengthen(len, segment);
+        self.listed.grow(len, |_| AtomicU8::new(0));
+        self.segments.grow(len, segment);
         numbers.found_free((first..=last).rev());
     }
 }

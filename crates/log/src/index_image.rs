@@ -6,10 +6,11 @@ use crate::format::BLOCK;
 use crate::format::index_image::{ImagePart, PART_HEADER_BYTES, ROW_BYTES, Row, Usage};
 use crate::log::{Log, Sealed, Stream, lock};
 use crate::memory::PAGE;
-use crate::reclaim::Quarantined;
+use crate::quarantine::Quarantined;
 use crate::recover::jumbo_footprint;
 use crate::segment::{Restored, State};
 use crate::store::{Entry, Store};
+use crate::usage::End;
 use std::io::{self, Read, Write};
 use std::sync::atomic::Ordering;
 
@@ -178,7 +179,7 @@ impl Log {
         let numbers = self.numbers();
         let mut rows: Vec<Row> = numbers.clone().map(|number| self.row(store, number)).collect();
         let quarantine = lock(&self.quarantine);
-        for entry in quarantine.iter().filter(|entry| entry.marked) {
+        for entry in quarantine.marked() {
             // Nobody reads it after the stop: it is free.
             for number in store.parts(entry.number).into_iter().chain([entry.number]) {
                 rows[number as usize - 1].usage = Usage::Free;
@@ -202,10 +203,9 @@ impl Log {
             write_list(image, &parts)?;
         }
         for stream in [Stream::Hot, Stream::Survivors] {
-            let queue: Vec<_> = self.sealed(stream).iter().map(|sealed| sealed.segment).collect();
-            write_list(image, &queue)?;
+            write_list(image, &self.sealed(stream))?;
         }
-        let waiting: Vec<_> = quarantine.iter().filter(|entry| !entry.marked).collect();
+        let waiting: Vec<_> = quarantine.unmarked().collect();
         image.write_all(&(waiting.len() as u32).to_le_bytes())?;
         for entry in waiting {
             image.write_all(&entry.number.to_le_bytes())?;
@@ -286,8 +286,7 @@ impl Log {
         for stream in [Stream::Hot, Stream::Survivors] {
             for number in read_list(image)? {
                 let row = &rows[self.known(number)? as usize - 1];
-                lock(&self.queues[stream as usize])
-                    .push_back(Sealed { segment: number, sealed: 0 });
+                self.enqueue(stream, Sealed { segment: number, sealed: 0 }, End::Back);
                 if row.resident {
                     resident.push((std::cmp::Reverse(row.opened), number));
                 }
@@ -298,9 +297,9 @@ impl Log {
             let ends = read_list(image)?;
             self.begin_evicting();
             let (epoch, emptied) = (self.epochs.advance(), store.durable_commit());
-            let (marked, carried) = (false, false);
-            let entry = Quarantined { number, epoch, emptied, marked, ends, carried };
-            lock(&self.quarantine).push_back(entry);
+            let tier = self.tier(number);
+            let entry = Quarantined { number, tier, epoch, emptied, ends, carried: false };
+            lock(&self.quarantine).push(entry);
         }
         for _ in 0..read_u32(image)? {
             let number = self.known(read_u32(image)?)?;
@@ -378,7 +377,10 @@ impl Log {
         let bytes = unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) };
         let damaged = self.read_segment(number, bytes);
         match damaged {
-            Ok(false) => segment.set_frame(frame),
+            Ok(false) => {
+                segment.set_frame(frame);
+                self.note_changed(number);
+            }
             // SAFETY: nobody has seen the frame.
             Ok(true) | Err(_) => unsafe { self.frames.put(frame, &self.budget) },
         }

@@ -2,7 +2,6 @@
 //! a segment's frame gets back to the pool.
 
 use crate::address::{Address, SegmentNumber};
-use crate::appender::DeadCounts;
 use crate::copies::Copies;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
@@ -11,14 +10,15 @@ use crate::memory::{Mapping, PAGE};
 use crate::pins::{Pin, Pins};
 use crate::places::{Places, Tier};
 use crate::prefetch;
-use crate::reclaim::Quarantined;
+use crate::quarantine::Quarantine;
 use crate::record::Record;
 use crate::residency::Dropped;
 use crate::segment::{Segment, State};
 use crate::store::{Entry, Store};
-use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::table::Table;
+use crate::usage::{End, UsageTable};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::io;
@@ -32,6 +32,13 @@ pub enum Stream {
     Hot = 0,
     /// What has proved its worth: S3-FIFO's main queue.
     Survivors = 1,
+}
+
+impl Stream {
+    /// The stream that a segment's header names.
+    pub(crate) fn of(stream: u8) -> Stream {
+        if stream == Stream::Hot as u8 { Stream::Hot } else { Stream::Survivors }
+    }
 }
 
 /// Who asks for space: the more urgent, the greater.
@@ -63,8 +70,6 @@ const CLEANER_SEGMENTS: usize = 2;
 const RESERVE_SHARE: usize = 64;
 /// The claims that such a reserve is kept from or for.
 const RESERVES: usize = 3;
-/// The cleaner counts reclaimable places only while fewer free places than this are left beyond the reserves.
-const SPARE_PLACES: usize = 32;
 /// How far behind a reservation memory is fetched for later ones, bytes: a few records, for the fetch takes as
 /// long as a few writes.
 const PREFETCH_AHEAD: usize = 512;
@@ -150,23 +155,36 @@ pub struct Log {
     pub(crate) frames: Frames,
     pub(crate) numbers: Mutex<Places>,
     pub(crate) streams: [Open; 2],
-    pub(crate) queues: [Mutex<VecDeque<Sealed>>; 2],
-    pub(crate) quarantine: Mutex<VecDeque<Quarantined>>,
+    pub(crate) usage: Mutex<UsageTable>,
+    /// Segments that have changed since the usage table looked at them, each listed once.
+    pub(crate) changed: Mutex<Vec<SegmentNumber>>,
+    /// For each segment, whether it is listed.
+    pub(crate) listed: Table<AtomicU8>,
+    /// How often threads were asked to tell what they made dead.
+    pub(crate) counts_wanted: AtomicU64,
+    pub(crate) quarantine: Mutex<Quarantine>,
     wanted_numbers: AtomicU32,
     /// Nothing is evicted from the store.
     keeps_all: bool,
     /// Places that cleaning dead records would free; 0 where items are evicted.
     reclaimable: AtomicUsize,
-    pub(crate) dead: DeadCounts,
     /// Segments being emptied, or emptied and not durably free.
     pub(crate) evicting: AtomicU32,
     /// Frames that were dropped, and the epochs that must have passed before they are reused.
     pub(crate) dropped: Mutex<VecDeque<Dropped>>,
     /// Held while a jumbo gets its mapping or loses it.
     pub(crate) jumbo_frames: Mutex<()>,
+    /// How often the background has looked at a segment.
+    pub(crate) looks: AtomicU64,
     pub(crate) copies: Copies,
     pub(crate) pins: Arc<Pins>,
     pub(crate) store: Option<Store>,
+}
+
+/// Bytes of the tables that a place takes.
+pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
+    let entry = if with_store { size_of::<Entry>() } else { 0 };
+    size_of::<Segment>() + entry + UsageTable::BYTES + size_of::<AtomicU8>()
 }
 
 /// Of a store with so many places, those that each claim leaves to more urgent ones.
@@ -212,8 +230,7 @@ impl Log {
         };
         let limit = store.as_ref().map_or(count, Store::most_segments);
         let segments = Table::new(count + 1, limit + 1, |_| Segment::default());
-        let entries = store.as_ref().map_or(0, |store| store.entries.len() * size_of::<Entry>());
-        budget.charge((segments.len() * size_of::<Segment>() + entries) as u64);
+        budget.charge((segments.len() * bytes_per_segment(store.is_some())) as u64);
         let mut numbers = Places::new(store.as_ref().map_or(0, Store::fast_segments));
         if store.is_none() {
             numbers.extend((1..=count as SegmentNumber).rev());
@@ -227,15 +244,18 @@ impl Log {
             frames,
             numbers: Mutex::new(numbers),
             streams: Default::default(),
-            queues: Default::default(),
+            usage: Mutex::new(UsageTable::new(limit + 1)),
+            changed: Mutex::default(),
+            listed: Table::new(count + 1, limit + 1, |_| AtomicU8::new(0)),
+            counts_wanted: AtomicU64::new(0),
             quarantine: Mutex::default(),
             wanted_numbers: AtomicU32::new(0),
             keeps_all: config.keeps_all,
             reclaimable: AtomicUsize::new(0),
-            dead: DeadCounts::default(),
             evicting: AtomicU32::new(0),
             dropped: Mutex::default(),
             jumbo_frames: Mutex::default(),
+            looks: AtomicU64::new(0),
             copies: Copies::new(frames_at_most, config.segment_size),
             store,
         })
@@ -270,6 +290,15 @@ impl Log {
     /// Segments that hold records.
     pub fn segments_in_use(&self) -> u32 {
         self.numbers().filter(|&number| self.segment(number).is_in_use()).count() as u32
+    }
+
+    /// How many segments were looked at, each time counted, to find out what to write, free or tell.
+    pub fn segments_looked_at(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_looks(&self, segments: usize) {
+        self.looks.fetch_add(segments as u64, Ordering::Relaxed);
     }
 
     /// Bytes of RAM in normal frames.
@@ -433,24 +462,22 @@ impl Log {
         self.reclaimable.store(places, Ordering::Relaxed);
     }
 
-    /// Whether the store has more free places than its reserves need without any reclaimable ones.
-    pub fn has_room_to_spare(&self) -> bool {
-        let Some(store) = &self.store else { return true };
-        let [most, ..] = spared(store.segment_count(), self.keeps_all, 0);
-        lock(&self.numbers).len() > most + SPARE_PLACES
-    }
-
     /// Bytes of places that emptying a sealed segment gains at least, however badly what is alive in it packs: a
-    /// record that does not fit leaves less than its length unused. Ends may have to move on as tombstones.
-    pub fn reclaimable(&self, number: SegmentNumber) -> u64 {
+    /// record that does not fit leaves less than its length unused. Ends may have to move on as tombstones. New
+    /// segments leave so much room to their summaries.
+    pub(crate) fn gain(&self, number: SegmentNumber, live: u32, summary_room: u64) -> u64 {
         let size = self.segment_size as u64;
-        let summary = [Stream::Hot, Stream::Survivors].map(|stream| self.summary_room(stream));
         let usable = size - HEADER_BYTES as u64 - TRAILER_BYTES as u64;
-        let usable = usable.saturating_sub(summary.into_iter().max().unwrap_or(0).into());
+        let usable = usable.saturating_sub(summary_room);
         let largest = self.segment(number).largest().map_or(size / 2, u64::from);
         let filled_at_least = usable.saturating_sub(largest).max(1);
-        let moving = u64::from(self.live(number)) + self.end_bytes(number) + largest;
+        let moving = u64::from(live) + self.end_bytes(number) + largest;
         size.saturating_sub((moving * size).div_ceil(filled_at_least))
+    }
+
+    /// The most bytes that a new segment of either stream leaves to its summary.
+    pub(crate) fn most_summary_room(&self) -> u64 {
+        self.summary_room(Stream::Hot).max(self.summary_room(Stream::Survivors)).into()
     }
 
     /// Whether claims leave places to more urgent ones for good: nothing is evicted from the store.
@@ -480,7 +507,6 @@ impl Log {
             unsafe { self.frames.put(frame, &self.budget) };
             return None;
         };
-        self.forget_dead(number);
         // What is appended to the next segment is newer than all that is in this one.
         self.close_segment(full);
         match &self.store {
@@ -518,7 +544,7 @@ impl Log {
             self.segment(number).close();
             let sealed = self.epochs.advance();
             self.segment(number).set_state(State::Sealed);
-            lock(&self.queues[stream as usize]).push_back(Sealed { segment: number, sealed });
+            self.enqueue(stream, Sealed { segment: number, sealed }, End::Back);
             if let Some(store) = &self.store {
                 store.note_unsynced(stream, number);
             }
@@ -556,7 +582,6 @@ impl Log {
         let (base, bytes) = mapping.into_raw();
         let segment = self.segment(number);
         debug_assert!(start < PAGE);
-        self.forget_dead(number);
         let at = base.wrapping_add(start);
         segment.open(at, 0..0, Stream::Hot as u8, now);
         segment.make_jumbo(size, value, bytes);
@@ -570,7 +595,7 @@ impl Log {
             self.note_closed(number);
         }
         let sealed = self.epochs.advance();
-        lock(&self.queues[Stream::Hot as usize]).push_back(Sealed { segment: number, sealed });
+        self.enqueue(Stream::Hot, Sealed { segment: number, sealed }, End::Back);
         Address::new(number, 0)
     }
 

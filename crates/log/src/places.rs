@@ -156,8 +156,7 @@ impl Log {
 
     /// Places of a tier that will be free when that their segments were emptied is durable.
     pub fn coming_places(&self, tier: Tier) -> usize {
-        let quarantine = lock(&self.quarantine);
-        quarantine.iter().filter(|emptied| self.tier(emptied.number) == tier).count()
+        lock(&self.quarantine).len_on(tier)
     }
 }
 

@@ -1,5 +1,4 @@
-//! How segments leave: queues of sealed segments in write order, cleaning, and the quarantine in
-//! which a segment waits until nobody can need it any more.
+//! How segments leave: the quarantine in which a segment waits until nobody can need it any more.
 //!
 //! Without a store that is until every thread has passed a quiescent point. With one it is also
 //! until a crash could not bring back what the segment's records had superseded or ended:
@@ -11,85 +10,17 @@
 //! 3. the segment's own free mark is durable.
 
 use crate::address::{Address, SegmentNumber};
-use crate::log::{Appended, Log, Sealed, Stream, lock};
+use crate::log::{Appended, Log, lock};
+use crate::quarantine::Quarantined;
 use crate::record::Record;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::sync::atomic::Ordering;
 
-/// A segment whose records are out of the index.
-#[derive(Debug)]
-pub(crate) struct Quarantined {
-    pub(crate) number: SegmentNumber,
-    /// Its frame may be reused when this epoch has passed.
-    pub(crate) epoch: u64,
-    /// With a store: what emptied it is durable when this commit is.
-    pub(crate) emptied: u64,
-    /// With a store: whether its free mark is durable.
-    pub(crate) marked: bool,
-    /// Where the ends begin that were made when it was emptied.
-    pub(crate) ends: Vec<u32>,
-    /// Its ends were copied elsewhere, before `emptied`.
-    pub(crate) carried: bool,
-}
-
 impl Log {
     /// Sealed segments whose `sealed` is at most this have no appender left.
     pub fn settled(&self) -> u64 {
         self.epochs.horizon()
-    }
-
-    /// Takes every sealed segment out of the queues. The caller has made sure that nobody appends.
-    pub fn drain_sealed(&self) -> Vec<SegmentNumber> {
-        self.queues
-            .iter()
-            .flat_map(|queue| std::mem::take(&mut *lock(queue)))
-            .map(|q| q.segment)
-            .inspect(|_| self.begin_evicting())
-            .collect()
-    }
-
-    /// The sealed segments of a stream, oldest first.
-    pub fn sealed(&self, stream: Stream) -> Vec<Sealed> {
-        lock(&self.queues[stream as usize]).iter().copied().collect()
-    }
-
-    /// Moves a sealed segment to the end of the survivors: its records go on living there without
-    /// being moved.
-    pub fn promote(&self, stream: Stream, number: SegmentNumber) {
-        if let Some(entry) = self.take_queued(stream, number) {
-            lock(&self.queues[Stream::Survivors as usize]).push_back(entry);
-        }
-    }
-
-    fn take_queued(&self, stream: Stream, number: SegmentNumber) -> Option<Sealed> {
-        let mut queue = lock(&self.queues[stream as usize]);
-        let at = queue.iter().position(|entry| entry.segment == number)?;
-        queue.remove(at)
-    }
-
-    /// Takes a sealed segment for cleaning; false if somebody else has it.
-    pub fn begin_cleaning(&self, stream: Stream, number: SegmentNumber) -> bool {
-        if self.take_queued(stream, number).is_none() {
-            return false;
-        }
-        self.begin_evicting();
-        self.segment(number).set_state(State::Cleaning);
-        true
-    }
-
-    /// Puts a segment that could not be cleaned back at the front of its queue.
-    pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
-        self.end_evicting();
-        self.segment(number).set_state(State::Sealed);
-        lock(&self.queues[stream as usize]).push_front(Sealed { segment: number, sealed: 0 });
-    }
-
-    /// Puts a segment that could not be cleaned at the end of its queue: others come first.
-    pub fn postpone_cleaning(&self, stream: Stream, number: SegmentNumber) {
-        self.end_evicting();
-        self.segment(number).set_state(State::Sealed);
-        lock(&self.queues[stream as usize]).push_back(Sealed { segment: number, sealed: 0 });
     }
 
     /// The records of a sealed segment, in order, from its frame or as it was loaded.
@@ -140,11 +71,16 @@ impl Log {
         self.segment(number).set_state(State::Quarantine);
         let epoch = self.epochs.advance();
         let emptied = self.store.as_ref().map_or(0, |store| store.open_commit());
-        let marked = self.store.is_none();
-        if marked {
+        let tier = self.tier(number);
+        let entry = Quarantined { number, tier, epoch, emptied, ends, carried: false };
+        if self.store.is_none() {
             self.end_evicting();
+            quarantine.push_marked(entry);
+        } else {
+            quarantine.push(entry);
         }
-        quarantine.push_back(Quarantined { number, epoch, emptied, marked, ends, carried: false });
+        // It is always in one of both.
+        self.note_quarantined(number);
         Ok(())
     }
 
@@ -154,17 +90,12 @@ impl Log {
         let mut freed = 0;
         loop {
             let number = {
-                let mut waiting = lock(&self.quarantine);
+                let mut quarantine = lock(&self.quarantine);
                 let horizon = self.epochs.horizon();
-                let unneeded = |entry: &Quarantined| {
-                    entry.marked && (entry.epoch <= horizon || Rule::QuiescentReuse.is_broken())
-                };
-                let Some(at) = waiting.iter().position(unneeded) else { return freed };
-                match waiting.remove(at) {
-                    Some(entry) => entry.number,
-                    None => return freed,
-                }
+                quarantine
+                    .pop_marked(|entry| entry.epoch <= horizon || Rule::QuiescentReuse.is_broken())
             };
+            let Some(number) = number else { return freed };
             self.free(number);
             freed += 1;
         }
@@ -184,10 +115,14 @@ impl Log {
             return Vec::new();
         }
         let now = |number| (number, self.segment(number).generation());
-        self.numbers()
-            .map(now)
-            .filter(|&(number, use_)| self.is_evicting_from(number, use_))
-            .collect()
+        let mut emptied = self.cleaning();
+        {
+            let quarantine = lock(&self.quarantine);
+            let all = quarantine.unmarked().chain(quarantine.marked());
+            emptied.extend(all.map(|entry| entry.number));
+        }
+        let is_evicting = |&(number, use_): &_| self.is_evicting_from(number, use_);
+        emptied.into_iter().map(now).filter(is_evicting).collect()
     }
 
     /// Whether that is not durable yet for this use of a segment.

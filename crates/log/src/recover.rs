@@ -22,6 +22,7 @@ use crate::record::Record;
 use crate::residency::{Image, bytes_of, fill_gaps};
 use crate::segment::Restored;
 use crate::store::Store;
+use crate::usage::End;
 use larder_disk::Device;
 use std::collections::HashMap;
 use std::io;
@@ -515,7 +516,7 @@ impl Log {
                 self.write_end(survey, store, found, end, &mut written)?;
             }
             let sealed = Sealed { segment: found.number, sealed: 0 };
-            lock(&self.queues[usize::from(segment.stream())]).push_back(sealed);
+            self.enqueue(Stream::of(segment.stream()), sealed, End::Back);
         }
         for &place in &survey.lost_tails {
             let (stream, which) = (place as usize / TAIL_PLACES, place as usize % TAIL_PLACES);

@@ -122,6 +122,7 @@ impl Log {
         if frame.is_null() {
             return false;
         }
+        self.note_changed(number);
         let epoch = self.epochs.advance();
         lock(&self.dropped).push_back(Dropped { epoch, frame: frame as usize, jumbo });
         true

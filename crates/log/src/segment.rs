@@ -1,6 +1,6 @@
 //! The segment table's entries.
 
-use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::ops::Range;
 
 /// What a segment is doing.
@@ -46,8 +46,10 @@ pub struct Segment {
     frame: AtomicPtr<u8>,
     /// Bytes reserved so far, with `CLOSED` on top. Moved by appenders.
     tail: AtomicU32,
-    /// Bytes of records that were superseded or removed, but for those that threads count for themselves.
-    dead: AtomicU32,
+    /// In the upper half how often the number has been used, so that an old handle is recognised; in the lower
+    /// half bytes of records that were superseded or removed in this use, as far as threads have told. It wraps
+    /// below 0 while records count as alive again that a thread has not told to be dead.
+    use_and_dead: AtomicU64,
     state: AtomicU8,
     /// The stream it was written by.
     stream: AtomicU8,
@@ -56,8 +58,6 @@ pub struct Segment {
     /// Whether it holds the end of some key's history (a tombstone, an expired or evicted item):
     /// what may hide an older version without being hidden itself.
     ends: AtomicU8,
-    /// Counts the uses of this number, so that an old handle is recognised.
-    generation: AtomicU32,
     /// The least and the greatest expiry of its records; 0 while none has one.
     min_expiry: AtomicU32,
     max_expiry: AtomicU32,
@@ -85,12 +85,11 @@ impl Default for Segment {
         Segment {
             frame: AtomicPtr::new(std::ptr::null_mut()),
             tail: AtomicU32::new(CLOSED),
-            dead: AtomicU32::new(0),
+            use_and_dead: AtomicU64::new(0),
             state: AtomicU8::new(State::Free as u8),
             stream: AtomicU8::new(0),
             immortal: AtomicU8::new(0),
             ends: AtomicU8::new(0),
-            generation: AtomicU32::new(0),
             min_expiry: AtomicU32::new(0),
             max_expiry: AtomicU32::new(0),
             born: AtomicU32::new(0),
@@ -121,7 +120,7 @@ impl Segment {
         self.jumbo_mapping.store(0, Ordering::Relaxed);
         self.record_size.store(0, Ordering::Relaxed);
         self.largest.store(0, Ordering::Relaxed);
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.begin_use();
         self.frame.store(frame, Ordering::Release);
         self.set_state(State::Open);
         self.capacity.store(room.end as u32, Ordering::Relaxed);
@@ -130,12 +129,21 @@ impl Segment {
 
     /// The number becomes a further part of a jumbo: a use without a segment.
     pub(crate) fn begin_part(&self) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.begin_use();
     }
 
-    /// Goes on from this use of the number.
+    fn begin_use(&self) {
+        self.set_generation(self.generation().wrapping_add(1));
+    }
+
+    /// Goes on from this use of the number, with nothing dead.
     pub(crate) fn set_generation(&self, generation: u32) {
-        self.generation.store(generation, Ordering::Relaxed);
+        self.set_use(generation, 0);
+    }
+
+    fn set_use(&self, generation: u32, dead: u32) {
+        let word = u64::from(generation) << u32::BITS | u64::from(dead);
+        self.use_and_dead.store(word, Ordering::Relaxed);
     }
 
     /// Makes the entry that of a sealed segment which was read from a store; nothing in it is alive
@@ -144,10 +152,9 @@ impl Segment {
         let (value, mapping) = restored.jumbo.unwrap_or((0, 0));
         self.stream.store(restored.stream, Ordering::Relaxed);
         self.born.store(restored.born, Ordering::Relaxed);
-        self.generation.store(restored.generation, Ordering::Relaxed);
+        self.set_generation(restored.generation);
         self.jumbo_value.store(value as u32, Ordering::Relaxed);
         self.jumbo_mapping.store(mapping as u32, Ordering::Relaxed);
-        self.dead.store(0, Ordering::Relaxed);
         self.largest.store(UNKNOWN, Ordering::Relaxed);
         self.set_end(restored.filled);
         self.frame.store(restored.frame, Ordering::Release);
@@ -157,7 +164,7 @@ impl Segment {
     /// The records of a segment that was read end here. What was revived meanwhile is alive, the rest
     /// is dead.
     pub(crate) fn set_end(&self, end: u32) {
-        self.dead.fetch_add(end, Ordering::Relaxed);
+        self.kill(end as usize);
         self.closed.store(end, Ordering::Release);
         self.durable.store(end, Ordering::Release);
         self.tail.store(end | CLOSED, Ordering::Release);
@@ -170,7 +177,7 @@ impl Segment {
         self.min_expiry.store(min_expiry, Ordering::Relaxed);
         self.max_expiry.store(max_expiry, Ordering::Relaxed);
         self.immortal.store(immortal.into(), Ordering::Relaxed);
-        self.dead.store(dead, Ordering::Relaxed);
+        self.set_use(self.generation(), dead);
     }
 
     /// Gives a sealed segment that has none a RAM copy of its bytes.
@@ -234,7 +241,7 @@ impl Segment {
     /// Ends the segment at `end`; what lies behind is dead and forgotten.
     pub(crate) fn cut(&self, end: u32) {
         let before = self.tail.swap(end | CLOSED, Ordering::AcqRel) & !CLOSED;
-        self.dead.fetch_sub(before.saturating_sub(end), Ordering::Relaxed);
+        self.revive(before.saturating_sub(end) as usize);
         self.closed.store(end, Ordering::Release);
     }
 
@@ -295,24 +302,35 @@ impl Segment {
         Some(self.largest.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNKNOWN)
     }
 
-    /// Bytes of its records that are dead, but for those that threads count for themselves: see
-    /// [`Log::dead`](crate::Log::dead).
+    /// Bytes of its records that are dead: see [`Log::dead`](crate::Log::dead).
     pub(crate) fn dead(&self) -> u32 {
-        self.dead.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_dead(&self, bytes: u32) {
-        self.dead.store(bytes, Ordering::Relaxed);
+        let dead = self.use_and_dead.load(Ordering::Acquire) as u32;
+        if dead as i32 >= 0 { dead } else { 0 }
     }
 
     /// A record of `bytes` was superseded or removed. Whoever reads the count sees that in the index.
     pub fn kill(&self, bytes: usize) {
-        self.dead.fetch_add(bytes as u32, Ordering::Release);
+        self.add_dead(bytes as u32, None);
+    }
+
+    /// As [`Segment::kill`], unless this use of the segment is over; false if it is.
+    pub(crate) fn kill_in(&self, generation: u32, bytes: u32) -> bool {
+        self.add_dead(bytes, Some(generation))
     }
 
     /// A record of `bytes` that was superseded is current again.
     pub fn revive(&self, bytes: usize) {
-        self.dead.fetch_sub(bytes as u32, Ordering::Relaxed);
+        self.add_dead(0u32.wrapping_sub(bytes as u32), None);
+    }
+
+    fn add_dead(&self, more: u32, in_use: Option<u32>) -> bool {
+        let add = |word: u64| {
+            let (generation, dead) = ((word >> u32::BITS) as u32, word as u32);
+            let dead = dead.wrapping_add(more);
+            let wanted = in_use.is_none_or(|wanted| wanted == generation);
+            wanted.then_some(u64::from(generation) << u32::BITS | u64::from(dead))
+        };
+        self.use_and_dead.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
     }
 
     /// The stream it was written by.
@@ -405,7 +423,7 @@ impl Segment {
 
     /// Counts the uses of this number.
     pub fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Relaxed)
+        (self.use_and_dead.load(Ordering::Relaxed) >> u32::BITS) as u32
     }
 
     /// A jumbo's value length; 0 for a normal segment.

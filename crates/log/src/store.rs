@@ -5,7 +5,7 @@
 //! moment leaves every acknowledged record readable, stands in `docs/file-format.md`.
 
 use crate::address::SegmentNumber;
-use crate::deaths::{Deaths, Fenced};
+use crate::deaths::{Deaths, Fenced, Unmarked};
 use crate::failed::FailedCommits;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::JumboSize;
@@ -169,8 +169,7 @@ pub struct Store {
     keep_ends: AtomicU32,
     /// Where each stream was durable after the last commit: segment and offset.
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
-    /// Segments with records that died and are not marked in a durable dead map.
-    pub(crate) unmarked: Mutex<BTreeSet<SegmentNumber>>,
+    pub(crate) unmarked: Mutex<Unmarked>,
     /// Of these, what a fence that is not durable yet will put to rest.
     pub(crate) fenced: Mutex<Fenced>,
     /// Segments that hold copied tombstones.
@@ -712,6 +711,11 @@ impl Store {
     /// The offsets of such records in a segment.
     pub fn kept_ends(&self, number: SegmentNumber) -> Vec<u32> {
         lock(&self.kept_ends).get(&number).cloned().unwrap_or_default()
+    }
+
+    /// The segments that have such ends.
+    pub fn segments_with_kept_ends(&self) -> Vec<SegmentNumber> {
+        lock(&self.kept_ends).keys().copied().collect()
     }
 
     /// All of them, by segment.

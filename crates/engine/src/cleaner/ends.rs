@@ -35,8 +35,8 @@ impl Ends {
 }
 
 impl Cleaner {
-    /// Moves the ends of segments that wait, or says which segments need dead maps first.
-    pub(crate) fn move_ends(&mut self, lane: &Lane) -> Vec<SegmentNumber> {
+    /// Moves the ends of segments that wait, or says which segments need dead maps first, at most so many.
+    pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
         let Some(store) = lane.log.store() else { return Vec::new() };
         let durable = store.durable_commit();
         let idle = lane.log.quarantined() == 0 && !lane.log.holds_ends();
@@ -45,7 +45,7 @@ impl Cleaner {
         }
         lane.log.release_held_ends();
         if self.ends.maps_until > 0 {
-            let needed = lane.log.blocking_segments(self.ends.maps_until);
+            let needed = lane.log.blocking_segments(self.ends.maps_until, most);
             if !needed.is_empty() {
                 return needed;
             }
@@ -56,26 +56,32 @@ impl Cleaner {
         if blocked.is_empty() && !stuck {
             return Vec::new();
         }
-        let blocking = lane.log.blocking_segments(durable);
-        if stuck && blocking.is_empty() {
+        if stuck && lane.log.blocking_segments(durable, 1).is_empty() {
             // Tombstones in the segment that is being filled may be all that can go. Maps that let
             // them go are made when it is durable.
             lane.log.seal(Stream::Survivors);
             self.ends.is_stuck = true;
         }
-        let cost = (blocking.len() * Meta::encoded_bytes(store.map_bytes())) as u64;
         for number in blocked {
             // Without many maps nobody would notice one that is written too early.
             let affordable = !Rule::MapWhenDurable.is_broken()
-                && self.ends.moved + lane.log.end_bytes(number) <= cost;
+                && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
             if !moves || !self.move_ends_of(lane, number) {
                 self.ends.moved = 0;
                 self.ends.maps_until = durable;
-                return blocking;
+                return lane.log.blocking_segments(durable, most);
             }
         }
-        if stuck { blocking } else { Vec::new() }
+        if stuck { lane.log.blocking_segments(durable, most) } else { Vec::new() }
+    }
+
+    /// Whether the dead maps that are needed take at least so many bytes.
+    fn maps_cost_more_than(&self, lane: &Lane, bytes: u64) -> bool {
+        let Some(store) = lane.log.store() else { return false };
+        let wanted = bytes.div_ceil(Meta::encoded_bytes(store.map_bytes()) as u64) as usize;
+        // No more are counted than the bytes that have moved would pay for.
+        lane.log.blocking_segments(store.durable_commit(), wanted.max(1)).len() >= wanted
     }
 
     /// Appends a tombstone for every key of a segment in quarantine whose newest version is there;

@@ -3,12 +3,11 @@
 //! new writes are its probation, copies and frames of survivors its main queue.
 
 use super::{Cleaner, READY_FRAMES, walk};
-use crate::UnixSeconds;
 use crate::key::Key;
 use crate::lane::{Lane, lock};
 use larder_log::record::Kind;
-use larder_log::{Address, Queue, Record, Sealed, SegmentNumber, Stream};
-use std::collections::HashMap;
+use larder_log::{Address, Among, Queue, Record, SegmentNumber, Stream};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// New writes may hold one in so many bytes of the memory that could be freed before their oldest frame
@@ -23,63 +22,39 @@ const RETIRED_COPY_FRAMES: usize = 4;
 /// want them cannot get on together, and one has to end.
 const REDROPS: u32 = 64;
 
-/// The oldest frame of each stream that may be dropped, and the live bytes of each stream that are in
-/// memory.
-#[derive(Debug)]
-pub(super) struct Resident {
-    droppable: [Option<Sealed>; 2],
-    live: [u64; 2],
-    /// Large values that were read from the device in this second or the last: dropping them before
-    /// they are used would have them read again and again.
-    just_read: HashMap<SegmentNumber, UnixSeconds>,
-}
-
-impl Resident {
-    pub(super) fn new(lane: &Lane) -> Self {
-        let now = lane.now.load(Ordering::Relaxed);
-        let mut just_read = lock(&lane.just_read);
-        just_read.retain(|_, read| now.saturating_sub(*read) <= 1);
-        let just_read = just_read.clone();
-        Resident { droppable: [None; 2], live: [0; 2], just_read }
-    }
-
-    /// Notes a settled segment, of which so many bytes are alive.
-    pub(super) fn note(&mut self, lane: &Lane, stream: Stream, sealed: Sealed, alive: u32) {
-        let resident = !lane.log.segment(sealed.segment).frame().is_null();
-        if resident && !self.just_read.contains_key(&sealed.segment) {
-            self.droppable[stream as usize].get_or_insert(sealed);
-            self.live[stream as usize] += u64::from(alive);
-        }
-    }
-}
-
 impl Cleaner {
     /// Frees the frame that is wanted least; false if there is none.
-    pub(super) fn free_frame(&mut self, lane: &Lane, resident: &Resident) -> bool {
-        let [hot, survivors] = resident.droppable;
+    pub(super) fn free_frame(&mut self, lane: &Lane) -> bool {
+        let just_read = just_read(lane);
+        let usage = lane.log.usage();
+        // The oldest frame of each stream, and the live bytes of each that are in memory.
+        let [(hot, new), (survivors, old)] = [Stream::Hot, Stream::Survivors].map(|stream| {
+            let oldest = usage.resident(stream).find(|number| !just_read.contains(number));
+            (oldest, usage.live(stream, Among::Resident))
+        });
+        drop(usage);
         let [small, main] = lane.log.copy_frames();
         let copies = ((small + main) * lane.log.segment_size()) as u64;
         if lane.log.has_lower()
             && let Some(survivors) = survivors
         {
             // It was moved because it has cooled; what is read often goes on as copies.
-            return self.drop_frame(lane, Stream::Survivors, survivors.segment);
+            return self.drop_frame(lane, Stream::Survivors, survivors);
         }
-        let [new, old] = resident.live;
         if new * PROBATION > new + old + copies
             && let Some(hot) = hot
         {
-            return self.drop_frame(lane, Stream::Hot, hot.segment);
+            return self.drop_frame(lane, Stream::Hot, hot);
         }
         if let Some(survivors) = survivors {
-            return self.drop_frame(lane, Stream::Survivors, survivors.segment);
+            return self.drop_frame(lane, Stream::Survivors, survivors);
         }
         // What copies move to before their frames come back is beyond the budget.
         if small + main > 0 && lane.log.retired_copy_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
             return self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main });
         }
-        hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot.segment))
+        hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot))
     }
 
     /// Nothing else can be dropped: so is a large value that was just read. Whoever wanted it reads it
@@ -105,21 +80,7 @@ impl Cleaner {
         if lane.log.available_frames() + coming > READY_FRAMES {
             return;
         }
-        let resident = self.resident(lane);
-        self.free_frame(lane, &resident);
-    }
-
-    fn resident(&self, lane: &Lane) -> Resident {
-        let mut resident = Resident::new(lane);
-        let settled = lane.log.settled();
-        for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in lane.log.sealed(stream) {
-                if lane.log.is_final(sealed, settled) {
-                    resident.note(lane, stream, sealed, lane.log.live(sealed.segment));
-                }
-            }
-        }
-        resident
+        self.free_frame(lane);
     }
 
     /// Drops a segment's frame; what was read from it more than once goes on as copies. A large value
@@ -184,4 +145,13 @@ impl Cleaner {
         self.participant.sleep();
         freed
     }
+}
+
+/// Large values that were read from the device in this second or the last: dropping them before they are used would
+/// have them read again and again.
+fn just_read(lane: &Lane) -> HashSet<SegmentNumber> {
+    let now = lane.now.load(Ordering::Relaxed);
+    let mut values = lock(&lane.just_read);
+    values.retain(|_, read| now.saturating_sub(*read) <= 1);
+    values.keys().copied().collect()
 }

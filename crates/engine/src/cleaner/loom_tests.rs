@@ -36,7 +36,7 @@ fn clean_and_write(write: Write, switches: usize) {
         set(&writer, KEY, OLD);
         writer.sleep();
         lane.log.seal_all();
-        let number = lane.log.sealed(Stream::Hot)[0].segment;
+        let number = lane.log.sealed(Stream::Hot)[0];
         let mut cleaner = Cleaner::new(&lane);
         let published = Arc::new(AtomicBool::new(false));
         loom::explore();
@@ -122,7 +122,7 @@ fn loom_a_dead_segment_is_freed_behind_its_last_slot() {
         set(&writer, KEY, OLD);
         writer.sleep();
         lane.log.seal_all();
-        let number = lane.log.sealed(Stream::Hot)[0].segment;
+        let number = lane.log.sealed(Stream::Hot)[0];
         let mut cleaner = Cleaner::new(&lane);
         loom::explore();
         let writing = spawn(move || {
@@ -139,7 +139,8 @@ fn loom_a_dead_segment_is_freed_behind_its_last_slot() {
             reader.sleep();
             (reader, new)
         });
-        let dead = lane.log.live(number) == 0;
+        let found = { lane.log.usage().dead(Among::All) };
+        let dead = found == Some((Stream::Hot, number));
         if dead {
             assert_eq!(cleaner.free_dead(&lane, Stream::Hot, number, 0), Step::Freed);
         }

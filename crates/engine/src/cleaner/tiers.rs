@@ -6,9 +6,10 @@
 //! all do when the store is full, by their age.
 
 use super::{Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step};
+use super::{benefit, cleanable_percent};
 use crate::lane::Lane;
 use crate::stats::bump;
-use larder_log::{Claim, Sealed, Stream, Tier};
+use larder_log::{Among, Candidate, Claim, SegmentNumber, Stream, Tier};
 use std::sync::atomic::Ordering;
 
 /// Of a segment that is moved, one in so many bytes may stay on the fast device because it was read lately.
@@ -29,36 +30,17 @@ impl Cleaner {
         {
             return false;
         }
-        let (now, settled) = (lane.now.load(Ordering::Relaxed), lane.log.settled());
-        let undoings = lane.undoings();
-        let mut best: Option<(f64, Stream, Sealed)> = None;
-        let mut oldest: Option<(Stream, Sealed)> = None;
-        for stream in [Stream::Hot, Stream::Survivors] {
-            for sealed in lane.log.sealed(stream) {
-                let number = sealed.segment;
-                if lane.log.tier(number) == Tier::Lower || !lane.log.is_final(sealed, settled) {
-                    continue;
-                }
-                let alive = lane.log.live(number);
-                if alive == 0 {
-                    return self.free_dead(lane, stream, number, undoings) == Step::Freed;
-                }
-                if self.stays(lane, number) || lane.log.segment(number).is_jumbo() {
-                    continue;
-                }
-                let born = |sealed: Sealed| lane.log.segment(sealed.segment).born();
-                if oldest.is_none_or(|(_, other)| born(sealed) < born(other)) {
-                    oldest = Some((stream, sealed));
-                }
-                if let Some(benefit) = self.benefit(lane, number, alive, now, true)
-                    && best.is_none_or(|(most, ..)| benefit > most)
-                {
-                    best = Some((benefit, stream, sealed));
-                }
-            }
+        let (now, undoings) = (lane.now.load(Ordering::Relaxed), lane.undoings());
+        let percent = cleanable_percent(lane, true);
+        let usage = lane.log.usage();
+        let dead = usage.dead_on_fast();
+        let best = usage.best(&[Tier::Fast], Among::All, percent, |it| benefit(it, now));
+        let chosen = best.or_else(|| usage.first_on_fast());
+        drop(usage);
+        if let Some((stream, number)) = dead {
+            return self.free_dead(lane, stream, number, undoings) == Step::Freed;
         }
-        let chosen = best.map(|(_, stream, sealed)| (stream, sealed)).or(oldest);
-        let Some((stream, Sealed { segment, .. })) = chosen else { return false };
+        let Some(Candidate { stream, segment, .. }) = chosen else { return false };
         self.may_stay = lane.log.segment(segment).filled() as usize / STAYING_SHARE;
         let cooled = self.clean(lane, stream, segment, Fate::Cool) == Step::Freed;
         bump(&self.counters.cooled_segments, cooled.into());
@@ -70,9 +52,9 @@ impl Cleaner {
 /// there is no probation, and the oldest segment goes first wherever it lies.
 pub(super) fn older(
     lane: &Lane,
-    hot: Option<(Stream, Sealed)>,
-    survivors: Option<(Stream, Sealed)>,
-) -> Option<(Stream, Sealed)> {
-    let born = |(_, sealed): &(Stream, Sealed)| lane.log.segment(sealed.segment).born();
+    hot: Option<(Stream, SegmentNumber)>,
+    survivors: Option<(Stream, SegmentNumber)>,
+) -> Option<(Stream, SegmentNumber)> {
+    let born = |&(_, number): &(Stream, SegmentNumber)| lane.log.segment(number).born();
     survivors.into_iter().chain(hot).min_by_key(born)
 }

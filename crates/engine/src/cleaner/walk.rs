@@ -11,6 +11,7 @@ use crate::stats::bump;
 use larder_log::log::Appended;
 use larder_log::record::{HEADER, Kind};
 use larder_log::{Address, Claim, Layout, Record, SegmentNumber, Stream, Tier};
+use std::fmt;
 use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -19,6 +20,23 @@ use std::sync::atomic::Ordering;
 const PROMOTE_AT: u8 = 2;
 /// Records whose buckets are fetched together.
 pub(crate) const BATCH: usize = 32;
+
+/// Of a segment that cannot be read as a whole: nothing of it may be lost.
+#[derive(Debug)]
+struct MustStay;
+
+impl std::error::Error for MustStay {}
+
+impl fmt::Display for MustStay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it holds what cannot be read and may not be lost")
+    }
+}
+
+/// Whether that is why a walk has failed.
+pub(super) fn must_stay(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|source| source.is::<MustStay>())
+}
 
 impl Cleaner {
     /// Decides about every record of a segment; false if one could not be moved. `ends` gets the
@@ -56,6 +74,7 @@ impl Cleaner {
         }
         if task.fate == Fate::Sweep {
             lane.log.segment(number).set_min_expiry(earliest);
+            lane.log.note_changed(number);
         }
         self.participant.sleep();
         if complete && loaded.as_ref().is_some_and(|loaded| loaded.damaged) {
@@ -76,8 +95,7 @@ impl Cleaner {
             if lane.offsets_in(number).is_empty() {
                 return Ok(());
             }
-            self.kept.insert(number, lane.log.segment(number).generation());
-            return Err(io::ErrorKind::InvalidData.into());
+            return Err(io::Error::other(MustStay));
         }
         for stripe in 0..lane.index.stripe_count() {
             lane.index.take_segment(stripe, number, |address| {

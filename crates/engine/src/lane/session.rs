@@ -88,7 +88,11 @@ impl LaneSession {
     /// the time.
     #[inline]
     pub(crate) fn tick(&mut self, now: UnixSeconds) {
-        self.participant.tick();
+        let mut told = false;
+        self.participant.tick_after(|| told = self.lane.log.tell_dead_if_wanted(&self.appender));
+        if told {
+            self.lane.told_dead();
+        }
         self.tell_appended();
         self.turn_of_group();
         if now != self.now {
@@ -125,6 +129,9 @@ impl LaneSession {
         self.tell_appended();
         if self.lane.durable.is_some() {
             self.fetched.start(&self.lane.log);
+        }
+        if self.lane.log.tell_dead(&self.appender) {
+            self.lane.told_dead();
         }
         self.participant.sleep();
     }
@@ -345,7 +352,7 @@ impl LaneSession {
     /// The record of `bytes` at `address` is dead: its key has another version, or is gone.
     #[inline]
     pub(crate) fn kill(&self, address: Address, bytes: usize) {
-        self.appender.kill(address.segment(), bytes);
+        self.lane.log.kill_for(&self.appender, address.segment(), bytes);
         self.lane.log.note_death(address.segment());
         self.lane.killed(address.segment());
     }

@@ -115,6 +115,7 @@ impl Log {
         if wanted {
             let (base, bytes) = read.mapping.into_raw();
             segment.set_jumbo_frame(base.wrapping_add(RECORD_AT), bytes);
+            self.note_changed(number);
         } else {
             self.budget.release(bytes as u64);
         }

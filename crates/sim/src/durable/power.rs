@@ -4,7 +4,7 @@
 use super::machine::Machine;
 use super::{Check, DurableWorld, Flight};
 use larder_disk::{Device, Failure as DeviceFailure, Fault, Operation, SimDevice};
-use larder_engine::ManualCleaner;
+use larder_engine::{ManualCleaner, Session};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -161,6 +161,8 @@ impl DurableWorld {
 
     pub(super) fn clean_stop(&mut self) -> Check {
         self.land()?;
+        // The threads of a server have ended.
+        self.sessions.iter_mut().for_each(Session::sleep);
         let closed = self.engine.close().is_ok();
         if closed {
             self.settle();

@@ -34,10 +34,11 @@ fn flush_and_seal(memory: u64, switches: usize) {
         set(&writer, b"fill1", &vec![0; half]);
         set(&writer, BEFORE, VALUE);
         let room = lane.log.segment_size() - lane.log.segment(1).filled() as usize;
+        // It tells what is left of its chunk.
+        writer.sleep();
         let has_chunk = lane.log.dead(1) > 0;
         assert!(has_chunk || (SIZE..2 * SIZE).contains(&room), "{room} bytes are left");
         assert_eq!(has_chunk, memory == model::LARGE);
-        writer.sleep();
         let flushed = Arc::new(AtomicBool::new(false));
         loom::explore();
         let writing = {

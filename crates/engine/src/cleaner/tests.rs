@@ -1,0 +1,35 @@
+//! What the table of sealed segments says may be late.
+
+use super::*;
+use crate::lane::LaneOptions;
+use crate::{Expiry, Options, Outcome, Store};
+use larder_log::Buffers;
+use std::task::Waker;
+
+/// An undo that came between the look at the table and the cleaning: the segment holds something again.
+#[test]
+fn a_segment_that_holds_something_again_is_not_freed_as_dead() {
+    let engine = Options { memory: 64 << 10, ..Options::default() };
+    let options = LaneOptions { position: 0, memory: 1 << 20, engine, hash_seed: 0, store: None };
+    let buffers: Arc<Buffers> = Arc::default();
+    let lane = Lane::open(options, &buffers, 0, &mut |_| ()).expect("memory");
+    let mut session = lane.session(Waker::noop().clone());
+    session.tick(1);
+    for value in [b"old", b"new"] {
+        let stored = session.store(&session.key(b"key"), Store::set(value, 0, Expiry::NEVER));
+        assert!(matches!(stored, Outcome::Ready(_)));
+        lane.log.seal_all();
+    }
+    session.sleep();
+    let dead = { lane.log.usage().dead(Among::All) };
+    let (stream, number) = dead.expect("the old value's segment holds nothing");
+    let bytes = lane.log.segment(number).filled() as usize;
+    lane.log.segment(number).revive(bytes);
+    let mut cleaner = Cleaner::new(&lane);
+    assert_eq!(cleaner.free_dead(&lane, stream, number, lane.undoings()), Step::Later);
+    assert!(lane.log.sealed(stream).contains(&number));
+    lane.log.segment(number).kill(bytes);
+    lane.log.note_changed(number);
+    assert_eq!(lane.log.usage().dead(Among::All), Some((stream, number)));
+    assert_eq!(cleaner.free_dead(&lane, stream, number, lane.undoings()), Step::Freed);
+}

@@ -1,0 +1,142 @@
+//! The quarantine: segments whose records are out of the index, until nobody can need them any more. See
+//! [`reclaim`](crate::reclaim) for the rules.
+
+use crate::address::SegmentNumber;
+use crate::places::Tier;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// A segment whose records are out of the index.
+#[derive(Debug)]
+pub(crate) struct Quarantined {
+    pub(crate) number: SegmentNumber,
+    pub(crate) tier: Tier,
+    /// Its frame may be reused when this epoch has passed.
+    pub(crate) epoch: u64,
+    /// With a store: what emptied it is durable when this commit is.
+    pub(crate) emptied: u64,
+    /// Where the ends begin that were made when it was emptied.
+    pub(crate) ends: Vec<u32>,
+    /// Its ends were copied elsewhere, before `emptied`.
+    pub(crate) carried: bool,
+}
+
+/// The segments in quarantine, in the order in which they were emptied.
+#[derive(Debug, Default)]
+pub(crate) struct Quarantine {
+    /// Those that the device does not know to be free.
+    unmarked: BTreeMap<u64, Quarantined>,
+    /// Where they are in that order.
+    orders: HashMap<SegmentNumber, u64>,
+    next: u64,
+    /// Those that it knows to be free, and without a store all.
+    marked: VecDeque<Quarantined>,
+    /// How many there are of each tier.
+    lengths: [usize; 2],
+}
+
+impl Quarantine {
+    /// Adds a segment whose free mark is not durable.
+    pub(crate) fn push(&mut self, entry: Quarantined) {
+        self.lengths[entry.tier as usize] += 1;
+        self.orders.insert(entry.number, self.next);
+        self.unmarked.insert(self.next, entry);
+        self.next += 1;
+    }
+
+    /// Adds a segment that needs no free mark.
+    pub(crate) fn push_marked(&mut self, entry: Quarantined) {
+        self.lengths[entry.tier as usize] += 1;
+        self.marked.push_back(entry);
+    }
+
+    /// The segment's free mark is durable; false if it waits for none.
+    pub(crate) fn mark(&mut self, number: SegmentNumber) -> bool {
+        let order = self.orders.remove(&number);
+        let entry = order.and_then(|order| self.unmarked.remove(&order));
+        entry.map(|entry| self.marked.push_back(entry)).is_some()
+    }
+
+    /// Takes out the segment that was marked first, if `is_unneeded`.
+    pub(crate) fn pop_marked(
+        &mut self,
+        is_unneeded: impl FnOnce(&Quarantined) -> bool,
+    ) -> Option<SegmentNumber> {
+        let entry = self.marked.pop_front_if(|entry| is_unneeded(entry))?;
+        self.lengths[entry.tier as usize] -= 1;
+        Some(entry.number)
+    }
+
+    /// Takes out those that wait for a mark and that `was_undone` holds for, the last one first.
+    pub(crate) fn take_undone(
+        &mut self,
+        was_undone: impl Fn(&Quarantined) -> bool,
+    ) -> Vec<Quarantined> {
+        let mut undone: Vec<_> =
+            self.unmarked.extract_if(.., |_, entry| was_undone(entry)).map(|(_, it)| it).collect();
+        for entry in &undone {
+            self.orders.remove(&entry.number);
+            self.lengths[entry.tier as usize] -= 1;
+        }
+        undone.reverse();
+        undone
+    }
+
+    /// Those that wait for a mark.
+    pub(crate) fn unmarked(&self) -> impl Iterator<Item = &Quarantined> {
+        self.unmarked.values()
+    }
+
+    /// Those whose mark is durable.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = &Quarantined> {
+        self.marked.iter()
+    }
+
+    /// A segment that waits for a mark.
+    pub(crate) fn get_mut(&mut self, number: SegmentNumber) -> Option<&mut Quarantined> {
+        self.unmarked.get_mut(self.orders.get(&number)?)
+    }
+
+    /// Whether a segment waits for a mark.
+    pub(crate) fn waits(&self, number: SegmentNumber) -> bool {
+        self.orders.contains_key(&number)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+
+    /// How many there are on a tier.
+    pub(crate) fn len_on(&self, tier: Tier) -> usize {
+        self.lengths[tier as usize]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn entry(number: SegmentNumber, tier: Tier) -> Quarantined {
+        let (epoch, emptied) = (number.into(), number.into());
+        Quarantined { number, tier, epoch, emptied, ends: Vec::new(), carried: false }
+    }
+
+    #[test]
+    fn a_segment_leaves_when_it_is_marked_and_unneeded() {
+        let mut quarantine = Quarantine::default();
+        for number in 1..=4 {
+            let tier = if number == 2 { Tier::Lower } else { Tier::Fast };
+            quarantine.push(entry(number, tier));
+        }
+        assert_eq!((quarantine.len(), quarantine.len_on(Tier::Lower)), (4, 1));
+        assert_eq!(quarantine.pop_marked(|_| true), None);
+        assert!(quarantine.mark(2) && quarantine.mark(3) && !quarantine.mark(2));
+        assert!(quarantine.waits(1) && !quarantine.waits(2));
+        assert_eq!(quarantine.pop_marked(|entry| entry.epoch < 2), None);
+        assert_eq!(quarantine.pop_marked(|_| true), Some(2));
+        assert_eq!((quarantine.len(), quarantine.len_on(Tier::Lower)), (3, 0));
+        let undone = quarantine.take_undone(|entry| entry.emptied > 0);
+        assert_eq!(undone.iter().map(|entry| entry.number).collect::<Vec<_>>(), [4, 1]);
+        assert_eq!((quarantine.len(), quarantine.marked().count()), (1, 1));
+    }
+}

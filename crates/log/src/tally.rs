@@ -1,0 +1,131 @@
+//! What a thread made dead and has not told yet. Two threads that overwrite items would otherwise take the
+//! cache line of whatever segment an old version lies in from each other with every record.
+//!
+//! A thread tells what it has counted when the cleaner [asks](Log::want_counts), before it sleeps, and when
+//! another segment needs the entry. Until then a segment seems to hold more than it does, which is safe: only
+//! a segment that holds nothing is freed without a look at its records.
+
+use crate::address::SegmentNumber;
+use crate::log::Log;
+use crate::sync::atomic::Ordering;
+use std::cell::{Cell, RefCell};
+
+/// The most entries of a tally. A segment's number says which one is its own, so in a larger log several segments
+/// share one.
+const ENTRIES: usize = 4096;
+
+/// Bytes of a segment's records that the thread made dead; 0: the entry is unused.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    segment: SegmentNumber,
+    generation: u32,
+    bytes: u32,
+}
+
+/// One thread's counts.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    entries: Box<[Cell<Entry>]>,
+    /// The entries in use.
+    used: RefCell<Vec<u16>>,
+    /// How often counts had been wanted when it told them last.
+    told: Cell<u64>,
+}
+
+const _: () = assert!(ENTRIES <= 1 << u16::BITS);
+
+impl Tally {
+    /// An empty tally for a log of so many segments.
+    pub(crate) fn new(segments: usize) -> Self {
+        let entries = segments.next_power_of_two().min(ENTRIES);
+        Tally {
+            entries: vec![Cell::default(); entries].into_boxed_slice(),
+            used: RefCell::new(Vec::with_capacity(entries)),
+            told: Cell::new(0),
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn footprint(&self) -> u64 {
+        (self.entries.len() * (size_of::<Entry>() + size_of::<u16>())) as u64
+    }
+
+    /// Counts bytes in this use of a segment. The answer is what was counted of another one that shares the entry.
+    #[inline]
+    fn count(&self, segment: SegmentNumber, generation: u32, bytes: u32) -> Option<Entry> {
+        let index = segment as usize & (self.entries.len() - 1);
+        let before = self.entries[index].get();
+        if before.segment == segment && before.generation == generation && before.bytes != 0 {
+            let bytes = before.bytes + bytes;
+            self.entries[index].set(Entry { bytes, ..before });
+            return None;
+        }
+        self.entries[index].set(Entry { segment, generation, bytes });
+        if before.bytes == 0 {
+            self.used.borrow_mut().push(index as u16);
+            return None;
+        }
+        Some(before)
+    }
+}
+
+impl Log {
+    /// Has all threads tell what they made dead. They have when the answer, an epoch, has
+    /// [passed](crate::Epochs::passed).
+    pub fn want_counts(&self) -> u64 {
+        self.counts_wanted.fetch_add(1, Ordering::Release);
+        self.epochs.advance()
+    }
+
+    /// Whether a thread was asked since it told its counts last.
+    #[inline]
+    pub(crate) fn wants_counts_of(&self, tally: &Tally) -> bool {
+        self.counts_wanted.load(Ordering::Acquire) != tally.told.get()
+    }
+
+    #[inline]
+    pub(crate) fn count_dead(&self, tally: &Tally, number: SegmentNumber, bytes: usize) {
+        let generation = self.segment(number).generation();
+        if let Some(entry) = tally.count(number, generation, bytes as u32) {
+            self.add_dead(entry);
+        }
+    }
+
+    /// Tells what was counted; the answer is whether there was anything.
+    pub(crate) fn tell_counts(&self, tally: &Tally) -> bool {
+        tally.told.set(self.counts_wanted.load(Ordering::Acquire));
+        let mut used = tally.used.borrow_mut();
+        let any = !used.is_empty();
+        for index in used.drain(..) {
+            self.add_dead(tally.entries[usize::from(index)].take());
+        }
+        any
+    }
+
+    #[cold]
+    fn add_dead(&self, Entry { segment, generation, bytes }: Entry) {
+        // Its next use begins with nothing dead.
+        if self.segment(segment).kill_in(generation, bytes) {
+            self.note_changed(segment);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_segments_that_share_an_entry_are_told_apart() {
+        let tally = Tally::new(1000);
+        assert_eq!(tally.entries.len(), 1024);
+        assert!(tally.count(5, 1, 40).is_none());
+        assert!(tally.count(5, 1, 8).is_none());
+        assert!(tally.count(6, 1, 16).is_none());
+        let told = tally.count(5 + 1024, 1, 24).expect("the entry was in use");
+        assert_eq!((told.segment, told.generation, told.bytes), (5, 1, 48));
+        let told = tally.count(5 + 1024, 2, 32).expect("that was another use");
+        assert_eq!((told.segment, told.generation, told.bytes), (5 + 1024, 1, 24));
+        assert_eq!(*tally.used.borrow(), [5, 6]);
+    }
+}

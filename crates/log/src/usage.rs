@@ -1,0 +1,635 @@
+//! The usage table: what every sealed segment holds, kept in the orders that reclaiming asks for. So each
+//! question costs about the same however many segments there are, and keeping the orders costs as
+//! much as has changed.
+//!
+//! Threads that make records dead, and whoever gives a segment a frame or takes it away, put the
+//! segment's number on a list. The table looks at these segments before it answers.
+//!
+//! Source of the name: M. Rosenblum, J. Ousterhout, "The design and implementation of a log-structured
+//! file system", 1992.
+
+use crate::address::SegmentNumber;
+use crate::log::{Log, Sealed, Stream, lock};
+use crate::places::Tier;
+use crate::segment::{Segment, State};
+use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+/// Segments are told apart by the percentage of their bytes that is alive, rounded up.
+const CLASSES: usize = 101;
+/// Segments that are looked at while the table is locked: who seals one waits for that.
+const BATCH: usize = 256;
+/// The most a segment adds to the trees, bytes: half-full nodes, in four of them at most.
+const TREE_BYTES: usize = 4 * 2 * size_of::<Age>();
+
+/// Which end of a stream's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It is reclaimed next.
+    Front,
+    /// It is reclaimed last.
+    Back,
+}
+
+/// Which segments a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Among {
+    /// All of them.
+    All,
+    /// Those that have a frame.
+    Resident,
+}
+
+impl Among {
+    fn residencies(self) -> &'static [usize] {
+        match self {
+            Among::All => &[ABSENT, RESIDENT],
+            Among::Resident => &[RESIDENT],
+        }
+    }
+}
+
+/// Index of segments without a frame, and of those with one.
+const ABSENT: usize = 0;
+const RESIDENT: usize = 1;
+
+/// When a segment was opened, in Unix seconds, and its place in its queue.
+type Age = (u32, i64, SegmentNumber);
+
+/// What may be done with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nothing yet: threads may still append to it, or it is not durable.
+    Waiting,
+    /// It can be reclaimed. Only such segments are in the orders.
+    Ready,
+    /// It holds what cannot be read and may not be lost: it stays.
+    Kept,
+}
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Contents {
+    /// Unix seconds at which it was opened.
+    born: u32,
+    /// Bytes of records, and of those that are alive.
+    filled: u32,
+    live: u32,
+    /// What emptying it gains, bytes.
+    gain: u32,
+    /// When the first of its records expires; 0: none does.
+    min_expiry: u32,
+    /// When the last of them does; 0: some do not.
+    max_expiry: u32,
+    /// Bytes of a jumbo's mapping; 0 for a normal segment.
+    jumbo: u32,
+    resident: bool,
+}
+
+impl Contents {
+    fn class(&self) -> usize {
+        let percent = (u64::from(self.live) * 100).div_ceil(u64::from(self.filled.max(1)));
+        percent.min(100) as usize
+    }
+
+    fn residency(&self) -> usize {
+        usize::from(self.resident)
+    }
+}
+
+/// A segment in the table.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// Its place in the queue of its stream.
+    order: i64,
+    /// See [`Sealed::sealed`].
+    sealed: u64,
+    stream: Stream,
+    tier: Tier,
+    standing: Standing,
+    contents: Contents,
+}
+
+impl Row {
+    fn age(&self, number: SegmentNumber) -> Age {
+        (self.contents.born, self.order, number)
+    }
+}
+
+/// Sums over all sealed segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of records that are alive.
+    pub live: u64,
+    /// Of these, bytes in segments without a frame.
+    pub absent_live: u64,
+    /// Jumbos.
+    pub jumbos: u64,
+    /// Bytes of their mappings.
+    pub jumbo_bytes: u64,
+}
+
+impl Held {
+    fn change(&mut self, contents: &Contents, change: impl Fn(&mut u64, u64)) {
+        let live = u64::from(contents.live);
+        change(&mut self.segments, 1);
+        change(&mut self.live, live);
+        change(&mut self.absent_live, if contents.resident { 0 } else { live });
+        change(&mut self.jumbos, (contents.jumbo != 0).into());
+        let mapped = if contents.resident { contents.jumbo } else { 0 };
+        change(&mut self.jumbo_bytes, mapped.into());
+    }
+}
+
+/// A segment that could be cleaned.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// The segment.
+    pub segment: SegmentNumber,
+    /// The stream in whose queue it is.
+    pub stream: Stream,
+    order: i64,
+    /// Unix seconds at which it was opened.
+    pub born: u32,
+    /// Bytes of its records, and of those that are alive.
+    pub filled: u32,
+    /// See `filled`.
+    pub live: u32,
+}
+
+impl Candidate {
+    /// Of two that are alike, the one that comes first.
+    fn place(&self) -> (u8, i64) {
+        (self.stream as u8, self.order)
+    }
+}
+
+/// The table of sealed segments.
+#[derive(Debug)]
+pub struct UsageTable {
+    rows: Vec<Option<Row>>,
+    /// The orders that the next segment at the front and at the back of a queue gets.
+    next: (i64, i64),
+    /// Segments of which nothing may be done yet, by their orders.
+    waiting: BTreeMap<i64, SegmentNumber>,
+    /// The queues, of each stream and residency.
+    queues: [[BTreeMap<i64, SegmentNumber>; 2]; 2],
+    /// Bytes alive in them.
+    live: [[u64; 2]; 2],
+    /// By the share that is alive, the oldest first: of each tier and residency. A jumbo is here only when it is
+    /// dead.
+    classes: [[Box<[BTreeSet<Age>]>; 2]; 2],
+    /// What emptying the segments of each class gains, bytes.
+    gains: Box<[u64]>,
+    /// The room for summaries that the gains are reckoned with, bytes.
+    pub(crate) gain_room: u64,
+    /// By when all in them expires, of each residency.
+    expiring: [BTreeSet<(u32, SegmentNumber)>; 2],
+    /// By when the first record in them expires.
+    first_expiry: BTreeSet<(u32, SegmentNumber)>,
+    /// Segments that are being emptied.
+    cleaning: BTreeSet<SegmentNumber>,
+    held: Held,
+}
+
+impl UsageTable {
+    /// Bytes that the table takes per segment.
+    pub(crate) const BYTES: usize = size_of::<Option<Row>>() + TREE_BYTES;
+
+    /// An empty table, for segments with numbers below `limit`.
+    pub(crate) fn new(limit: usize) -> Self {
+        let classes = || vec![BTreeSet::new(); CLASSES].into_boxed_slice();
+        UsageTable {
+            // Memory that nothing was written to costs nothing.
+            rows: Vec::with_capacity(limit),
+            next: (-1, 0),
+            waiting: BTreeMap::new(),
+            queues: Default::default(),
+            live: Default::default(),
+            classes: [[classes(), classes()], [classes(), classes()]],
+            gains: vec![0; CLASSES].into_boxed_slice(),
+            gain_room: 0,
+            expiring: Default::default(),
+            first_expiry: BTreeSet::new(),
+            cleaning: BTreeSet::new(),
+            held: Held::default(),
+        }
+    }
+
+    fn row(&self, number: SegmentNumber) -> Option<&Row> {
+        self.rows.get(number as usize)?.as_ref()
+    }
+
+    fn insert(&mut self, number: SegmentNumber, row: Row) {
+        let index = number as usize;
+        if self.rows.len() <= index {
+            self.rows.resize(index + 1, None);
+        }
+        debug_assert!(self.rows[index].is_none(), "segment {number} is in two places");
+        self.rows[index] = Some(row);
+        self.held.change(&row.contents, |total, more| *total += more);
+        match row.standing {
+            Standing::Waiting => drop(self.waiting.insert(row.order, number)),
+            Standing::Ready => self.put_in_orders(number, &row),
+            Standing::Kept => {}
+        }
+    }
+
+    fn remove(&mut self, number: SegmentNumber) -> Option<Row> {
+        let row = self.rows.get_mut(number as usize)?.take()?;
+        self.held.change(&row.contents, |total, less| *total -= less);
+        match row.standing {
+            Standing::Waiting => drop(self.waiting.remove(&row.order)),
+            Standing::Ready => self.take_out_of_orders(number, &row),
+            Standing::Kept => {}
+        }
+        Some(row)
+    }
+
+    fn put_in_orders(&mut self, number: SegmentNumber, row: &Row) {
+        let (contents, stream) = (&row.contents, row.stream as usize);
+        let residency = contents.residency();
+        self.queues[stream][residency].insert(row.order, number);
+        self.live[stream][residency] += u64::from(contents.live);
+        let class = contents.class();
+        self.gains[class] += u64::from(contents.gain);
+        if contents.jumbo == 0 || class == 0 {
+            self.classes[row.tier as usize][residency][class].insert(row.age(number));
+        }
+        if contents.max_expiry != 0 {
+            self.expiring[residency].insert((contents.max_expiry, number));
+        }
+        if contents.min_expiry != 0 {
+            self.first_expiry.insert((contents.min_expiry, number));
+        }
+    }
+
+    fn take_out_of_orders(&mut self, number: SegmentNumber, row: &Row) {
+        let (contents, stream) = (&row.contents, row.stream as usize);
+        let residency = contents.residency();
+        self.queues[stream][residency].remove(&row.order);
+        self.live[stream][residency] -= u64::from(contents.live);
+        let class = contents.class();
+        self.gains[class] -= u64::from(contents.gain);
+        self.classes[row.tier as usize][residency][class].remove(&row.age(number));
+        self.expiring[residency].remove(&(contents.max_expiry, number));
+        self.first_expiry.remove(&(contents.min_expiry, number));
+    }
+
+    /// A segment is what `look` says now.
+    fn update(&mut self, number: SegmentNumber, standing: Standing, contents: Contents) {
+        let same = |row: &Row| row.standing == standing && row.contents == contents;
+        if self.row(number).is_none_or(same) {
+            return;
+        }
+        if let Some(row) = self.remove(number) {
+            self.insert(number, Row { standing, contents, ..row });
+        }
+    }
+
+    fn order(&mut self, end: End) -> i64 {
+        match end {
+            End::Front => {
+                self.next.0 -= 1;
+                self.next.0 + 1
+            }
+            End::Back => {
+                self.next.1 += 1;
+                self.next.1 - 1
+            }
+        }
+    }
+
+    /// A segment with nothing alive in it.
+    pub fn dead(&self, among: Among) -> Option<(Stream, SegmentNumber)> {
+        self.dead_of(&[Tier::Fast, Tier::Lower], among)
+    }
+
+    /// As [`UsageTable::dead`], on the fast device.
+    pub fn dead_on_fast(&self) -> Option<(Stream, SegmentNumber)> {
+        self.dead_of(&[Tier::Fast], Among::All)
+    }
+
+    fn dead_of(&self, tiers: &[Tier], among: Among) -> Option<(Stream, SegmentNumber)> {
+        let mut all = tiers
+            .iter()
+            .flat_map(|&tier| among.residencies().iter().map(move |&residency| (tier, residency)));
+        let &(.., number) =
+            all.find_map(|(tier, residency)| self.classes[tier as usize][residency][0].first())?;
+        Some((self.row(number)?.stream, number))
+    }
+
+    /// The segment in which everything has expired at `now` that did so first, of those that come behind
+    /// `after`: when that was, and the segment.
+    pub fn expired(
+        &self,
+        now: u32,
+        among: Among,
+        after: (u32, SegmentNumber),
+    ) -> Option<(Stream, (u32, SegmentNumber))> {
+        let range = (Bound::Excluded(after), Bound::Included((now, SegmentNumber::MAX)));
+        if after >= (now, SegmentNumber::MAX) {
+            return None;
+        }
+        let of = |&residency: &usize| self.expiring[residency].range(range).next().copied();
+        let first = among.residencies().iter().filter_map(of).min()?;
+        Some((self.row(first.1)?.stream, first))
+    }
+
+    /// Segments of which a record has expired at `now`, the earliest first.
+    pub fn partly_expired(&self, now: u32) -> impl Iterator<Item = (Stream, SegmentNumber)> {
+        let due = self.first_expiry.range(..=(now, SegmentNumber::MAX));
+        due.filter_map(|&(_, number)| Some((self.row(number)?.stream, number)))
+    }
+
+    /// The segment at the front of a stream's queue.
+    pub fn oldest(&self, stream: Stream, among: Among) -> Option<SegmentNumber> {
+        let first = |&residency: &usize| self.queues[stream as usize][residency].first_key_value();
+        among.residencies().iter().filter_map(first).min().map(|(_, &number)| number)
+    }
+
+    /// Segments of a stream that have a frame, in the queue's order.
+    pub fn resident(&self, stream: Stream) -> impl Iterator<Item = SegmentNumber> {
+        self.queues[stream as usize][RESIDENT].values().copied()
+    }
+
+    /// Bytes that are alive in segments of a stream that could be reclaimed.
+    pub fn live(&self, stream: Stream, among: Among) -> u64 {
+        among.residencies().iter().map(|&residency| self.live[stream as usize][residency]).sum()
+    }
+
+    /// Bytes that are alive in a segment, as far as threads have told.
+    pub fn live_in(&self, number: SegmentNumber) -> u32 {
+        self.row(number).map_or(0, |row| row.contents.live)
+    }
+
+    /// The segment that is worth most of those of which at most `percent` is alive, but not nothing. Of
+    /// those that hold about the same the oldest is looked at: it must be worth most.
+    pub fn best(
+        &self,
+        tiers: &[Tier],
+        among: Among,
+        percent: usize,
+        worth: impl Fn(&Candidate) -> f64,
+    ) -> Option<Candidate> {
+        let more = |a: &Candidate, b: &Candidate| {
+            worth(a).total_cmp(&worth(b)).then_with(|| b.place().cmp(&a.place()))
+        };
+        self.candidates(tiers, among, 1..=percent).max_by(more)
+    }
+
+    /// The segment on the fast device that was opened first.
+    pub fn first_on_fast(&self) -> Option<Candidate> {
+        let opened = |candidate: &Candidate| (candidate.born, candidate.place());
+        self.candidates(&[Tier::Fast], Among::All, 1..=100).min_by_key(opened)
+    }
+
+    /// The oldest segment of every class.
+    fn candidates(
+        &self,
+        tiers: &[Tier],
+        among: Among,
+        classes: std::ops::RangeInclusive<usize>,
+    ) -> impl Iterator<Item = Candidate> {
+        let sets = tiers.iter().flat_map(move |&tier| {
+            among
+                .residencies()
+                .iter()
+                .map(move |&residency| &self.classes[tier as usize][residency])
+        });
+        let first = sets.flat_map(move |sets| &sets[classes.clone()]).filter_map(BTreeSet::first);
+        first.filter_map(|&(born, order, segment)| {
+            let Row { stream, contents: Contents { filled, live, .. }, .. } = *self.row(segment)?;
+            Some(Candidate { segment, stream, order, born, filled, live })
+        })
+    }
+
+    /// Bytes of places that emptying all segments gains of which at most `percent` is alive.
+    pub fn gain(&self, percent: usize) -> u64 {
+        self.gains[..=percent].iter().sum()
+    }
+
+    /// Whether there are sealed segments of which nothing may be done yet.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether a segment can be reclaimed; if so, its stream.
+    pub fn ready(&self, number: SegmentNumber) -> Option<Stream> {
+        self.row(number).filter(|row| row.standing == Standing::Ready).map(|row| row.stream)
+    }
+
+    /// Sums over all sealed segments.
+    pub fn held(&self) -> Held {
+        self.held
+    }
+}
+
+impl Log {
+    /// The table, after a look at all that has changed.
+    pub fn usage(&self) -> MutexGuard<'_, UsageTable> {
+        loop {
+            let mut usage = lock(&self.usage);
+            if self.look_at_changed(&mut usage) == BATCH {
+                // Whoever waits to seal a segment goes first.
+                continue;
+            }
+            self.look_at_waiting(&mut usage);
+            let room = self.most_summary_room();
+            if room > usage.gain_room {
+                // Rarely: it is doubled each time.
+                usage.gain_room = room.next_power_of_two();
+                self.reckon_gains(&mut usage);
+            }
+            return usage;
+        }
+    }
+
+    /// Looks at some segments that have changed; the answer is how many.
+    fn look_at_changed(&self, usage: &mut UsageTable) -> usize {
+        // While the table is locked: whoever comes next does not answer before these were looked at.
+        let numbers = {
+            let mut changed = lock(&self.changed);
+            let rest = changed.len().saturating_sub(BATCH);
+            changed.split_off(rest)
+        };
+        for &number in &numbers {
+            // Before the look: what changes after it is listed anew.
+            self.listed[number as usize].swap(0, Ordering::AcqRel);
+            self.look_at(usage, number);
+        }
+        numbers.len()
+    }
+
+    fn look_at(&self, usage: &mut UsageTable, number: SegmentNumber) {
+        let Some(Row { standing, .. }) = usage.row(number).copied() else { return };
+        let contents = self.contents(number, usage.gain_room);
+        // Of what was kept nothing is left.
+        let is_over = standing == Standing::Kept && contents.live == 0;
+        usage.update(number, if is_over { Standing::Ready } else { standing }, contents);
+    }
+
+    /// Segments that everybody is done with can be reclaimed.
+    fn look_at_waiting(&self, usage: &mut UsageTable) {
+        if usage.waiting.is_empty() {
+            return;
+        }
+        let settled = self.settled();
+        let is_final = |&number: &SegmentNumber| {
+            let sealed = usage.row(number).map_or(u64::MAX, |row| row.sealed);
+            self.is_final(Sealed { segment: number, sealed }, settled)
+        };
+        self.count_looks(usage.waiting.len());
+        let done: Vec<_> = usage.waiting.values().copied().filter(is_final).collect();
+        for number in done {
+            let contents = self.contents(number, usage.gain_room);
+            usage.update(number, Standing::Ready, contents);
+        }
+    }
+
+    fn reckon_gains(&self, usage: &mut UsageTable) {
+        for number in 1..usage.rows.len() as SegmentNumber {
+            self.look_at(usage, number);
+        }
+    }
+
+    fn contents(&self, number: SegmentNumber, gain_room: u64) -> Contents {
+        self.count_looks(1);
+        let segment: &Segment = self.segment(number);
+        let live = self.live(number);
+        let (min_expiry, max_expiry, immortal) = segment.expiries();
+        let jumbo = if segment.is_jumbo() { segment.jumbo_mapping() as u32 } else { 0 };
+        let gains = jumbo == 0 && self.keeps_reserves();
+        Contents {
+            born: segment.born(),
+            filled: segment.filled(),
+            live,
+            gain: if gains { self.gain(number, live, gain_room) as u32 } else { 0 },
+            min_expiry,
+            max_expiry: if immortal { 0 } else { max_expiry },
+            jumbo,
+            resident: !segment.frame().is_null(),
+        }
+    }
+
+    /// Something about a segment has changed that the table tells.
+    pub fn note_changed(&self, number: SegmentNumber) {
+        if self.listed[number as usize].swap(1, Ordering::AcqRel) == 0 {
+            lock(&self.changed).push(number);
+        }
+    }
+
+    /// Puts a sealed segment into the queue of a stream.
+    pub(crate) fn enqueue(&self, stream: Stream, Sealed { segment, sealed }: Sealed, end: End) {
+        let mut usage = lock(&self.usage);
+        usage.cleaning.remove(&segment);
+        let order = usage.order(end);
+        let contents = self.contents(segment, usage.gain_room);
+        let (tier, standing) = (self.tier(segment), Standing::Waiting);
+        usage.insert(segment, Row { order, sealed, stream, tier, standing, contents });
+    }
+
+    /// Takes every sealed segment out of the queues. The caller has made sure that nobody appends.
+    pub fn drain_sealed(&self) -> Vec<SegmentNumber> {
+        let mut usage = lock(&self.usage);
+        let all = usage.in_order(None);
+        self.count_looks(all.len());
+        for &number in &all {
+            usage.remove(number);
+            usage.cleaning.insert(number);
+            self.begin_evicting();
+        }
+        all
+    }
+
+    /// The sealed segments of a stream, oldest first. This takes a look at every segment.
+    pub fn sealed(&self, stream: Stream) -> Vec<SegmentNumber> {
+        lock(&self.usage).in_order(Some(stream))
+    }
+
+    /// Moves a sealed segment to the end of the survivors: its records go on living there without
+    /// being moved.
+    pub fn promote(&self, number: SegmentNumber) {
+        let mut usage = lock(&self.usage);
+        if let Some(row) = usage.remove(number) {
+            let order = usage.order(End::Back);
+            usage.insert(number, Row { order, stream: Stream::Survivors, ..row });
+        }
+    }
+
+    /// Takes a sealed segment for cleaning; the answer is the stream in whose queue it was. `None`: somebody else
+    /// has it.
+    pub fn begin_cleaning(&self, number: SegmentNumber) -> Option<Stream> {
+        let mut usage = lock(&self.usage);
+        let row = usage.remove(number)?;
+        usage.cleaning.insert(number);
+        self.begin_evicting();
+        self.segment(number).set_state(State::Cleaning);
+        Some(row.stream)
+    }
+
+    /// Puts a segment that could not be cleaned back to the front of its queue.
+    pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
+        self.return_cleaned(stream, number, End::Front);
+    }
+
+    /// Puts a segment that could not be cleaned at the end of its queue: others come first.
+    pub fn postpone_cleaning(&self, stream: Stream, number: SegmentNumber) {
+        self.return_cleaned(stream, number, End::Back);
+    }
+
+    fn return_cleaned(&self, stream: Stream, number: SegmentNumber, end: End) {
+        self.end_evicting();
+        self.segment(number).set_state(State::Sealed);
+        self.enqueue(stream, Sealed { segment: number, sealed: 0 }, end);
+    }
+
+    /// As [`Log::postpone_cleaning`], of a segment that holds what cannot be read and may not be lost: it is
+    /// not reclaimed.
+    pub fn keep_unreadable(&self, stream: Stream, number: SegmentNumber) {
+        self.postpone_cleaning(stream, number);
+        let mut usage = lock(&self.usage);
+        if let Some(contents) = usage.row(number).map(|row| row.contents).filter(|it| it.live > 0) {
+            usage.update(number, Standing::Kept, contents);
+        }
+    }
+
+    /// The segment is in quarantine.
+    pub(crate) fn note_quarantined(&self, number: SegmentNumber) {
+        lock(&self.usage).cleaning.remove(&number);
+    }
+
+    /// Segments with records that are not sealed, or that are being emptied.
+    pub fn unsealed(&self) -> Vec<SegmentNumber> {
+        let mut numbers = self.cleaning();
+        numbers.extend([Stream::Hot, Stream::Survivors].map(|stream| self.open_segment(stream)));
+        numbers.retain(|&number| number != 0);
+        numbers
+    }
+
+    /// Segments that are being emptied.
+    pub(crate) fn cleaning(&self) -> Vec<SegmentNumber> {
+        lock(&self.usage).cleaning.iter().copied().collect()
+    }
+}
+
+impl UsageTable {
+    fn in_order(&self, stream: Option<Stream>) -> Vec<SegmentNumber> {
+        let rows = self.rows.iter().enumerate();
+        let of_stream = rows.filter_map(|(number, row)| {
+            let row =
+                row.as_ref().filter(|row| stream.is_none_or(|stream| row.stream == stream))?;
+            Some((row.stream as usize, row.order, number as SegmentNumber))
+        });
+        let mut all: Vec<_> = of_stream.collect();
+        all.sort_unstable();
+        all.into_iter().map(|(.., number)| number).collect()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
