@@ -3,6 +3,7 @@
 mod compare;
 mod counters;
 mod dip;
+mod growth;
 mod hitratio;
 mod hostile;
 mod limit;
@@ -34,6 +35,8 @@ pub enum Command {
     Hitratio(hitratio::Arguments),
     /// Second by second: a load that writes a store several times over, and its worst second
     Dip(dip::Arguments),
+    /// What background work costs by how many segments a store has, counted
+    Growth(growth::Arguments),
     /// Polite clients beside crowds that are slow, rude or greedy, with Larder and peers
     Hostile(hostile::Arguments),
 }
@@ -53,6 +56,7 @@ impl Command {
             Command::Replay(arguments) => arguments.run(),
             Command::Hitratio(arguments) => arguments.run(),
             Command::Dip(arguments) => arguments.run(),
+            Command::Growth(arguments) => arguments.run(),
             Command::Hostile(arguments) => arguments.run(),
         }
     }

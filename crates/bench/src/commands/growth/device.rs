@@ -1,0 +1,183 @@
+//! A device for stores that are larger than memory and disk: it counts what is done to it, and forgets most of
+//! what it is given.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use larder_disk::Device;
+
+const PAGE: u64 = 4096;
+
+/// Pages that it remembers: the first ones, and those that were written last.
+#[derive(Debug, Default)]
+struct Pages {
+    pages: HashMap<u64, Box<[u8]>>,
+    /// Those that may be forgotten, the oldest first.
+    written: VecDeque<u64>,
+    /// A bit for each page that was ever written.
+    known: Vec<u64>,
+}
+
+impl Pages {
+    fn is_known(&self, page: u64) -> bool {
+        let word = self.known.get(page as usize / 64).copied().unwrap_or(0);
+        word >> (page % 64) & 1 != 0
+    }
+
+    fn note(&mut self, page: u64) {
+        let word = page as usize / 64;
+        if self.known.len() <= word {
+            self.known.resize(word + 1, 0);
+        }
+        self.known[word] |= 1 << (page % 64);
+    }
+}
+
+/// What was done to the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Calls {
+    pub(super) reads: u64,
+    pub(super) bytes_read: u64,
+    pub(super) bytes_written: u64,
+    /// Reads of what it has forgotten: they fail.
+    pub(super) forgotten: u64,
+}
+
+/// The device.
+#[derive(Debug)]
+pub(super) struct ForgetfulDevice {
+    size: AtomicU64,
+    /// Pages below this one are kept.
+    kept: u64,
+    /// How many of the others are.
+    remembered: usize,
+    pages: Mutex<Pages>,
+    reads: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    forgotten: AtomicU64,
+}
+
+impl ForgetfulDevice {
+    /// A device of zeros that keeps its first `kept` bytes, and of the others the `remembered` bytes that were
+    /// written last.
+    pub(super) fn new(size: u64, kept: u64, remembered: u64) -> Self {
+        ForgetfulDevice {
+            size: AtomicU64::new(size),
+            kept: kept / PAGE,
+            remembered: (remembered / PAGE) as usize,
+            pages: Mutex::default(),
+            reads: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn calls(&self) -> Calls {
+        Calls {
+            reads: self.reads.load(Ordering::Relaxed),
+            bytes_read: self.bytes_read.load(Ordering::Relaxed),
+            bytes_written: self.bytes_written.load(Ordering::Relaxed),
+            forgotten: self.forgotten.load(Ordering::Relaxed),
+        }
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The parts of a range that lie in one page each: the page, where in it, and where in the range.
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let within = (at % PAGE) as usize;
+        let bytes = (len - done).min(PAGE as usize - within);
+        let range = done..done + bytes;
+        done += bytes;
+        (bytes > 0).then_some((at / PAGE, within, range))
+    })
+}
+
+impl Device for ForgetfulDevice {
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes_read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        let pages = self.pages();
+        for (page, within, range) in parts(offset, buffer.len()) {
+            let part = &mut buffer[range];
+            match pages.pages.get(&page) {
+                Some(bytes) => part.copy_from_slice(&bytes[within..within + part.len()]),
+                None if pages.is_known(page) => {
+                    self.forgotten.fetch_add(1, Ordering::Relaxed);
+                    return Err(io::Error::other("the device has forgotten that"));
+                }
+                None => part.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.bytes_written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let mut pages = self.pages();
+        for (page, within, range) in parts(offset, bytes.len()) {
+            let part = &bytes[range];
+            let known = pages.pages.get_mut(&page);
+            if let Some(known) = known {
+                known[within..within + part.len()].copy_from_slice(part);
+                continue;
+            }
+            let mut fresh = vec![0; PAGE as usize].into_boxed_slice();
+            fresh[within..within + part.len()].copy_from_slice(part);
+            pages.pages.insert(page, fresh);
+            pages.note(page);
+            if page >= self.kept {
+                pages.written.push_back(page);
+            }
+        }
+        while pages.written.len() > self.remembered {
+            let forgotten = pages.written.pop_front();
+            forgotten.and_then(|page| pages.pages.remove(&page));
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn grow(&self, size: u64) -> io::Result<()> {
+        self.size.fetch_max(size, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_forgets_what_was_written_long_ago() {
+        let device = ForgetfulDevice::new(1 << 30, PAGE, 2 * PAGE);
+        for page in 0..4 {
+            device.write_at(page * PAGE + 10, &[page as u8 + 1; 20]).unwrap();
+        }
+        let mut bytes = [0; 4];
+        let mut read = |page| device.read_at(page * PAGE + 8, &mut bytes).map(|()| bytes);
+        assert_eq!(read(0).unwrap(), [0, 0, 1, 1]);
+        assert!(read(1).is_err());
+        assert_eq!(read(2).unwrap(), [0, 0, 3, 3]);
+        assert_eq!(read(3).unwrap(), [0, 0, 4, 4]);
+        assert_eq!(read(9).unwrap(), [0; 4]);
+        assert_eq!((device.calls().reads, device.calls().forgotten), (5, 1));
+    }
+}

@@ -1,0 +1,401 @@
+//! `larder bench growth`: what work in the background, look-ups and statistics cost, by how many segments a store
+//! has. The work is counted, not only timed: how many segments the engine looks at, and how many bytes it
+//! reads. The engine runs without threads, on a device that forgets cold segments: reading one fails.
+
+mod device;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use larder_disk::Device;
+use larder_engine::{
+    Delete, Durability, Engine, Expiry, ManualCleaner, MonotonicClock, Options, Outcome, Session,
+    Stats, Store, StoreDevice, StoreOptions, UnixSeconds,
+};
+use serde::Serialize;
+
+use self::device::{Calls, ForgetfulDevice};
+use super::output::{print_table, write_json};
+use crate::{Error, Result, say};
+
+/// Bytes of a segment: those of a store that is made with the least memory.
+const SEGMENT: u64 = 64 << 10;
+/// Of a store, one segment in so many is left free.
+const FREE_SHARE: u64 = 16;
+/// Two values fill a segment but for the room of its summary.
+const COLD_VALUE: usize = 30_000;
+const HOT_KEYS: u64 = 2_000;
+const HOT_VALUE: usize = 100;
+/// A hot item lives so long, in seconds.
+const HOT_TTL: UnixSeconds = 3;
+/// Requests in a second, and between two turns.
+const PER_SECOND: u64 = 2_000;
+const PER_TURN: u64 = 500;
+/// Bytes of the device that are remembered: the first, where cold items are read and deleted, and the last.
+const KEPT: u64 = 256 << 20;
+/// Of the cold items there, one in so many is only read.
+const READ_SHARE: u64 = 3;
+const REMEMBERED: u64 = 64 << 20;
+const SCRAPES: u64 = 1_000;
+const LOOK_UPS: u64 = 1_000;
+/// Work that may grow by so much counts as flat.
+const FLAT: f64 = 2.0;
+
+/// Sizes of the store.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// Segments of the store, one run each
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "10000,100000,1000000",
+        value_name = "N,…",
+        value_parser = clap::value_parser!(u32).range(500..=8_000_000)
+    )]
+    segments: Vec<u32>,
+    /// Requests that are measured in each run, half of them sets of items that expire
+    #[arg(long, default_value_t = 200_000, value_name = "N")]
+    requests: u64,
+    /// Of a hundred requests, how many delete a cold item
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=50))]
+    cold_deletes: u8,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What one size of store costs.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    segments: u32,
+    items: u64,
+    fill_seconds: f64,
+    /// Bytes of memory that the engine has charged, by segments.
+    memory_per_segment: f64,
+    turns: u64,
+    freed_segments: u64,
+    looked_at_per_turn: f64,
+    looked_at_per_freed: f64,
+    us_per_request: f64,
+    longest_turn_us: f64,
+    read_per_freed_segment: f64,
+    written_per_freed_segment: f64,
+    map_bytes_per_freed_byte: f64,
+    looked_at_per_scrape: f64,
+    us_per_scrape: f64,
+    reads_per_look_up: f64,
+    bytes_per_look_up: f64,
+    /// Reads of what the device has forgotten since the store was filled: keys that look like a cold item's.
+    forgotten_reads: u64,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        let mut rows = Vec::new();
+        for &segments in &self.segments {
+            say!("{segments} segments …");
+            rows.push(self.measure(segments)?);
+        }
+        print(&rows);
+        write_json(self.json.as_deref(), &rows)
+    }
+
+    fn measure(&self, segments: u32) -> Result<Row> {
+        let begun = Instant::now();
+        let mut world = World::new(segments)?;
+        let used = world.engine.memory_used();
+        let cold = world.fill(segments)?;
+        let fill_seconds = begun.elapsed().as_secs_f64();
+        let memory = world.engine.memory_used();
+        let forgotten = world.device.calls().forgotten;
+        // What comes first is not what goes on.
+        world.serve(self.requests / 2, self.cold_deletes, cold)?;
+        let (before, began) = (world.counts(), Instant::now());
+        world.longest_turn = Duration::ZERO;
+        world.serve(self.requests, self.cold_deletes, cold)?;
+        let (served, after) = (began.elapsed(), world.counts());
+        let longest_turn = world.longest_turn;
+        let turns = after.turns - before.turns;
+        let looked_at = after.looked_at - before.looked_at;
+        let freed_bytes = after.stats.freed_bytes - before.stats.freed_bytes;
+        let freed = freed_bytes / SEGMENT;
+        let [scraped_at, scrape_us] = world.scrape();
+        let [reads, bytes] = world.look_up(cold)?;
+        let forgotten = world.device.calls().forgotten - forgotten;
+
+        let by = |work: u64, by: u64| work as f64 / by.max(1) as f64;
+        Ok(Row {
+            segments,
+            items: before.stats.items,
+            fill_seconds,
+            memory_per_segment: by(memory.max(used), segments.into()),
+            turns,
+            freed_segments: freed,
+            looked_at_per_turn: by(looked_at, turns),
+            looked_at_per_freed: by(looked_at, freed),
+            us_per_request: served.as_secs_f64() * 1e6 / self.requests as f64,
+            longest_turn_us: longest_turn.as_secs_f64() * 1e6,
+            read_per_freed_segment: by(after.calls.bytes_read - before.calls.bytes_read, freed),
+            written_per_freed_segment: by(
+                after.calls.bytes_written - before.calls.bytes_written,
+                freed,
+            ),
+            map_bytes_per_freed_byte: by(
+                after.stats.map_written_bytes - before.stats.map_written_bytes,
+                freed_bytes,
+            ),
+            looked_at_per_scrape: scraped_at,
+            us_per_scrape: scrape_us,
+            reads_per_look_up: reads,
+            bytes_per_look_up: bytes,
+            forgotten_reads: forgotten,
+        })
+    }
+}
+
+/// What has been counted so far.
+#[derive(Clone, Debug)]
+struct Counts {
+    turns: u64,
+    looked_at: u64,
+    calls: Calls,
+    stats: Stats,
+}
+
+/// An engine without threads on a forgetful device.
+struct World {
+    device: Arc<ForgetfulDevice>,
+    engine: Arc<Engine>,
+    session: Session,
+    cleaner: ManualCleaner,
+    now: UnixSeconds,
+    random: u64,
+    turns: u64,
+    longest_turn: Duration,
+    deleted: u64,
+}
+
+/// How many of so many cold items the device remembers for ever.
+fn kept_items(cold: u64) -> u64 {
+    (2 * (KEPT / (SEGMENT + (8 << 10)) - 16)).min(cold)
+}
+
+fn open(device: &Arc<ForgetfulDevice>, memory: u64) -> Result<Arc<Engine>> {
+    let store = StoreOptions {
+        devices: vec![StoreDevice {
+            name: "growth".to_owned(),
+            device: Arc::<ForgetfulDevice>::clone(device),
+            lower: None,
+            seeds: [1, 2, 3],
+        }],
+        forget: Vec::new(),
+        durability: Durability::Async,
+        sync_interval: Duration::from_secs(1),
+        accept_damage: false,
+        clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
+        created: 1,
+    };
+    let options = Options { memory, store: Some(store), ..Options::default() };
+    Engine::open_without_threads(options)
+        .map_err(|error| Error::io("cannot open the store", std::io::Error::other(error)))
+}
+
+impl World {
+    fn new(segments: u32) -> Result<World> {
+        // With the least memory a store gets small segments; then it grows.
+        let small = 64 * (SEGMENT + (8 << 10));
+        let device = Arc::new(ForgetfulDevice::new(small, KEPT, REMEMBERED));
+        let engine = open(&device, 8 << 20)?;
+        engine.close().map_err(|error| Error::io("cannot close the store", error))?;
+        drop(engine);
+        let bytes = u64::from(segments) * (SEGMENT + (8 << 10)) + (1 << 20);
+        device.grow(bytes).map_err(|error| Error::io("cannot grow the store", error))?;
+        // For the tables of segments, and the index of two items in each.
+        let memory = (16 << 20) + u64::from(segments) * 1024;
+        let engine = open(&device, memory)?;
+        let now = 1000;
+        let mut session = engine.session(Waker::noop().clone());
+        session.tick(now);
+        let (cleaner, longest_turn) = (ManualCleaner::default(), Duration::ZERO);
+        let (random, turns, deleted) = (1, 0, 0);
+        Ok(World { device, engine, session, cleaner, now, random, turns, longest_turn, deleted })
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            turns: self.turns,
+            looked_at: self.engine.segments_looked_at(),
+            calls: self.device.calls(),
+            stats: self.engine.stats(),
+        }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % n
+    }
+
+    /// What the threads of a server do: a commit, a turn of the cleaner, reads.
+    fn turn(&mut self) {
+        let began = Instant::now();
+        self.session.tick(self.now);
+        self.engine.commit();
+        self.engine.clean(&mut self.cleaner);
+        self.engine.serve_reads();
+        self.session.tick(self.now);
+        self.turns += 1;
+        self.longest_turn = self.longest_turn.max(began.elapsed());
+    }
+
+    fn call<T>(&mut self, call: impl Fn(&Session) -> Outcome<T>) -> Result<T> {
+        loop {
+            match call(&self.session) {
+                Outcome::Ready(answer) | Outcome::AfterCommit(answer, _) => return Ok(answer),
+                Outcome::Refused(refusal) => {
+                    return Err(Error::Void(format!("the engine refuses: {refusal:?}")));
+                }
+                Outcome::NeedsRead | Outcome::NeedsSpace => self.turn(),
+            }
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &[u8], expiry: Expiry) -> Result<()> {
+        self.call(|session| {
+            session.store(&session.key(key.as_bytes()), Store::set(value, 0, expiry)).map(drop)
+        })
+    }
+
+    fn delete(&mut self, key: &str) -> Result<()> {
+        self.call(|session| {
+            session.delete(&session.key(key.as_bytes()), &Delete::default()).map(drop)
+        })
+    }
+
+    fn is_there(&mut self, key: &str) -> Result<bool> {
+        self.call(|session| session.get(&session.key(key.as_bytes())).map(|item| item.is_some()))
+    }
+
+    /// Fills all but a share of the store with items that nobody asks for later; the answer is how many.
+    fn fill(&mut self, segments: u32) -> Result<u64> {
+        let value = vec![b'c'; COLD_VALUE];
+        let segments = u64::from(segments);
+        let items = (segments - segments / FREE_SHARE) * 2;
+        for item in 0..items {
+            self.set(&format!("cold{item}"), &value, Expiry::NEVER)?;
+            if item % 8 == 0 {
+                self.turn();
+            }
+        }
+        self.turn();
+        Ok(items)
+    }
+
+    /// So many requests: half of them sets of hot items that expire, of a hundred so many deletes of cold items,
+    /// and gets and deletes of hot ones.
+    fn serve(&mut self, requests: u64, cold_deletes: u8, cold: u64) -> Result<()> {
+        let value = [b'h'; HOT_VALUE];
+        for request in 0..requests {
+            if request % PER_SECOND == 0 {
+                self.now += 1;
+            }
+            if request % PER_TURN == 0 {
+                self.turn();
+            }
+            let key = format!("hot{}", self.below(HOT_KEYS));
+            match self.below(100) {
+                draw if draw < cold_deletes.into() => {
+                    // One after the other; a delete reads what it deletes.
+                    let read = kept_items(cold) / READ_SHARE;
+                    let item = read + self.deleted % (kept_items(cold) - read);
+                    self.deleted += 1;
+                    self.delete(&format!("cold{item}"))?;
+                }
+                draw if draw < 50 => {
+                    self.set(&key, &value, Expiry::at(self.now + HOT_TTL))?;
+                }
+                draw if draw < 60 => self.delete(&key)?,
+                _ => drop(self.is_there(&key)?),
+            }
+        }
+        Ok(())
+    }
+
+    /// What statistics cost: segments looked at, and µs.
+    fn scrape(&mut self) -> [f64; 2] {
+        self.turn();
+        let (before, began) = (self.engine.segments_looked_at(), Instant::now());
+        for _ in 0..SCRAPES {
+            std::hint::black_box(self.engine.stats());
+        }
+        let took = began.elapsed().as_secs_f64() * 1e6;
+        let looked_at = self.engine.segments_looked_at() - before;
+        [looked_at as f64 / SCRAPES as f64, took / SCRAPES as f64]
+    }
+
+    /// What a get of a cold item costs: reads of the device, and bytes.
+    fn look_up(&mut self, cold: u64) -> Result<[f64; 2]> {
+        let items = kept_items(cold) / READ_SHARE;
+        let before = self.device.calls();
+        let mut found = 0;
+        for _ in 0..LOOK_UPS {
+            let item = self.below(items);
+            found += u64::from(self.is_there(&format!("cold{item}"))?);
+        }
+        let after = self.device.calls();
+        if found < LOOK_UPS {
+            return Err(Error::Void(format!("{found} of {LOOK_UPS} cold items were found")));
+        }
+        let per_look_up = |calls: u64| calls as f64 / LOOK_UPS as f64;
+        Ok([
+            per_look_up(after.reads - before.reads),
+            per_look_up(after.bytes_read - before.bytes_read),
+        ])
+    }
+}
+
+fn print(rows: &[Row]) {
+    type Column = (&'static str, fn(&Row) -> f64);
+    const FIGURES: [Column; 11] = [
+        ("segments looked at per turn", |row| row.looked_at_per_turn),
+        ("segments looked at per freed one", |row| row.looked_at_per_freed),
+        ("bytes read per freed segment", |row| row.read_per_freed_segment),
+        ("bytes written per freed segment", |row| row.written_per_freed_segment),
+        ("bytes of dead maps per byte freed", |row| row.map_bytes_per_freed_byte),
+        ("segments looked at per scrape", |row| row.looked_at_per_scrape),
+        ("reads per look-up of a cold item", |row| row.reads_per_look_up),
+        ("bytes read per such look-up", |row| row.bytes_per_look_up),
+        ("µs per request, background work included", |row| row.us_per_request),
+        ("µs of the longest turn", |row| row.longest_turn_us),
+        ("µs per scrape", |row| row.us_per_scrape),
+    ];
+    let mut heads = vec!["".to_owned()];
+    heads.extend(rows.iter().map(|row| format!("{} segments", row.segments)));
+    heads.push("flat within 2 times".to_owned());
+    let mut table: Vec<Vec<String>> = FIGURES
+        .iter()
+        .map(|(name, figure)| {
+            let figures: Vec<f64> = rows.iter().map(figure).collect();
+            let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = figures.iter().copied().fold(0.0, f64::max);
+            let mut line = vec![(*name).to_owned()];
+            line.extend(figures.iter().map(|figure| format!("{figure:.3}")));
+            // Less than one look in all is none.
+            let flat = most <= FLAT * least.max(0.001);
+            line.push(if flat { "yes" } else { "NO" }.to_owned());
+            line
+        })
+        .collect();
+    let mut memory = vec!["bytes of memory per segment, index included".to_owned()];
+    memory.extend(rows.iter().map(|row| format!("{:.0}", row.memory_per_segment)));
+    memory.push(String::new());
+    table.push(memory);
+    let mut forgotten = vec!["reads of cold segments for keys that look alike".to_owned()];
+    forgotten.extend(rows.iter().map(|row| row.forgotten_reads.to_string()));
+    forgotten.push(String::new());
+    table.push(forgotten);
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    print_table(&heads, &table);
+}
