@@ -21,6 +21,11 @@ use std::collections::BTreeSet;
 
 /// No record has died.
 const NEVER: u64 = u64::MAX;
+/// The segment was not closed yet.
+const OPEN: u64 = u64::MAX;
+/// Segments that need a dead map are counted one by one up to this many. Beyond, all that have unmarked deaths
+/// count.
+const COUNTED: usize = 1024;
 
 /// What a segment knows about its dead records.
 #[derive(Debug)]
@@ -95,6 +100,39 @@ impl Unmarked {
     /// Segments whose earliest death is in a commit up to `until`, the earliest first.
     fn until(&self, until: u64) -> impl Iterator<Item = SegmentNumber> {
         self.0.range(..=(until, SegmentNumber::MAX)).map(|&(_, number)| number)
+    }
+}
+
+/// Segments with copied tombstones that count as alive until nothing needs them, by when they were closed. Those
+/// that are open come last.
+#[derive(Debug, Default)]
+pub(crate) struct Holders(BTreeSet<(u64, SegmentNumber)>);
+
+impl Holders {
+    fn add(&mut self, store: &Store, number: SegmentNumber) {
+        self.0.insert((store.entry(number).deaths.closed.load(Ordering::Acquire), number));
+    }
+
+    fn remove(&mut self, store: &Store, number: SegmentNumber) -> bool {
+        let closed = store.entry(number).deaths.closed.load(Ordering::Acquire);
+        self.0.remove(&(closed, number)) || self.0.remove(&(OPEN, number))
+    }
+
+    fn contains(&self, store: &Store, number: SegmentNumber) -> bool {
+        let closed = store.entry(number).deaths.closed.load(Ordering::Acquire);
+        self.0.contains(&(closed, number))
+    }
+
+    /// A segment is closed now.
+    fn close(&mut self, store: &Store, number: SegmentNumber) {
+        if self.0.remove(&(OPEN, number)) {
+            self.add(store, number);
+        }
+    }
+
+    /// Those that are closed, the first closed first.
+    fn closed(&self) -> impl DoubleEndedIterator<Item = SegmentNumber> {
+        self.0.range(..(OPEN, 0)).map(|&(_, number)| number)
     }
 }
 
@@ -207,6 +245,7 @@ impl Log {
         if let Some(store) = &self.store {
             let opened = store.opened_segments.load(Ordering::SeqCst);
             store.entry(number).deaths.closed.store(opened, Ordering::Release);
+            lock(&store.holders).close(store, number);
         }
     }
 
@@ -229,10 +268,15 @@ impl Log {
 
     /// Whether freeing `ending` could bring back what it hides.
     pub(crate) fn is_blocked(&self, ending: &Ending) -> bool {
+        self.blocker(ending).is_some()
+    }
+
+    /// The first segment whose records `ending` may hide and that has no dead map for them.
+    fn blocker(&self, ending: &Ending) -> Option<SegmentNumber> {
         let store = self.durable_log();
         let unmarked = self.unmarked_deaths();
         // Nearly all in which something died before are older segments, so this ends soon.
-        unmarked.until(ending.last_commit).any(|number| {
+        unmarked.until(ending.last_commit).find(|&number| {
             self.count_looks(1);
             blocks(store, number, ending)
         })
@@ -249,7 +293,7 @@ impl Log {
     pub fn blocking_segments(&self, until: u64, most: usize) -> Vec<SegmentNumber> {
         let store = self.durable_log();
         let mut endings = self.waiting_endings();
-        endings.extend(self.held_endings(store));
+        endings.extend(self.last_held(store));
         let Some(last) = endings.iter().map(|ending| ending.last_commit).max() else {
             return Vec::new();
         };
@@ -280,16 +324,26 @@ impl Log {
         staying
     }
 
+    /// Whether [`Log::blocking_segments`] are at least so many: exactly, if these are few.
+    pub fn needs_maps(&self, until: u64, wanted: usize) -> bool {
+        self.blocking_segments(until, wanted.min(COUNTED)).len() >= wanted.min(COUNTED)
+            && lock(&self.durable_log().unmarked).0.len() >= wanted
+    }
+
     fn any_is_freeable(&self) -> bool {
         !self.freeable(self.durable_log()).is_empty()
     }
 
-    /// Closed segments with copied tombstones.
-    fn held_endings(&self, store: &Store) -> Vec<Ending> {
+    /// What blocks any segment with copied tombstones blocks one of these: those that were closed last. There are
+    /// two, because none blocks itself.
+    fn last_held(&self, store: &Store) -> Vec<Ending> {
         let holders = lock(&store.holders);
-        let closed =
-            holders.iter().filter(|&&number| self.segment(number).state() == State::Sealed);
-        closed.map(|&number| self.ending(number)).collect()
+        let sealed = holders.closed().rev().filter(|&number| self.is_sealed(number));
+        sealed.take(2).map(|number| self.ending(number)).collect()
+    }
+
+    fn is_sealed(&self, number: SegmentNumber) -> bool {
+        self.segment(number).state() == State::Sealed
     }
 
     /// A record of the segment hides older versions without being hidden. As a tombstone it takes so
@@ -316,20 +370,20 @@ impl Log {
         self.note_end(number, bytes);
         let store = self.durable_log();
         if store.entry(number).held_bytes.fetch_add(bytes as u32, Ordering::Relaxed) == 0 {
-            lock(&store.holders).insert(number);
+            lock(&store.holders).add(store, number);
         }
     }
 
     /// Whether copied tombstones take room that dead maps could give back.
     pub fn holds_ends(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| !lock(&store.holders).is_empty())
+        self.store.as_ref().is_some_and(|store| !lock(&store.holders).0.is_empty())
     }
 
     /// A segment is about to be cut, and copied tombstones in it may go with what lies behind. They do not
     /// count as alive any more.
     pub(crate) fn release_ends_of(&self, number: SegmentNumber) {
         let store = self.durable_log();
-        lock(&store.holders).remove(&number);
+        lock(&store.holders).remove(store, number);
         let bytes = store.entry(number).held_bytes.swap(0, Ordering::Relaxed);
         self.segment(number).kill(bytes as usize);
         self.note_changed(number);
@@ -338,13 +392,21 @@ impl Log {
     /// Copied tombstones that hide nothing any more do not count as alive.
     pub fn release_held_ends(&self) {
         let store = self.durable_log();
-        let held = self.held_endings(store);
-        self.count_looks(held.len());
-        if held.is_empty() {
-            return;
-        }
-        for ending in held.into_iter().filter(|ending| !self.is_blocked(ending)) {
-            self.release_ends_of(ending.number);
+        loop {
+            let next = lock(&store.holders).closed().find(|&number| self.is_sealed(number));
+            let Some(number) = next else { return };
+            self.count_looks(1);
+            match self.blocker(&self.ending(number)) {
+                None => self.release_ends_of(number),
+                Some(blocker) => {
+                    // It blocks whatever was closed later, but not itself.
+                    let holds = lock(&store.holders).contains(store, blocker);
+                    if holds && self.is_sealed(blocker) && !self.is_blocked(&self.ending(blocker)) {
+                        self.release_ends_of(blocker);
+                    }
+                    return;
+                }
+            }
         }
     }
 
@@ -416,7 +478,7 @@ impl Store {
         unmarked.update(self, number);
         drop(unmarked);
         deaths.opened.store(order, Ordering::Release);
-        deaths.closed.store(u64::MAX, Ordering::Release);
+        deaths.closed.store(OPEN, Ordering::Release);
     }
 
     /// The segment's map is durable.
@@ -438,7 +500,7 @@ impl Store {
     }
 
     fn forget_ends(&self, number: SegmentNumber) {
-        lock(&self.holders).remove(&number);
+        lock(&self.holders).remove(self, number);
         self.entry(number).end_bytes.store(0, Ordering::Relaxed);
         self.entry(number).held_bytes.store(0, Ordering::Relaxed);
     }

@@ -5,7 +5,7 @@
 //! moment leaves every acknowledged record readable, stands in `docs/file-format.md`.
 
 use crate::address::SegmentNumber;
-use crate::deaths::{Deaths, Fenced, Unmarked};
+use crate::deaths::{Deaths, Fenced, Holders, Unmarked};
 use crate::failed::FailedCommits;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::JumboSize;
@@ -173,7 +173,7 @@ pub struct Store {
     /// Of these, what a fence that is not durable yet will put to rest.
     pub(crate) fenced: Mutex<Fenced>,
     /// Segments that hold copied tombstones.
-    pub(crate) holders: Mutex<BTreeSet<SegmentNumber>>,
+    pub(crate) holders: Mutex<Holders>,
     /// Counts the segments that were opened in this life of the store.
     pub(crate) opened_segments: AtomicU64,
     /// Places of which a part cannot be read.

@@ -80,8 +80,7 @@ impl Cleaner {
     fn maps_cost_more_than(&self, lane: &Lane, bytes: u64) -> bool {
         let Some(store) = lane.log.store() else { return false };
         let wanted = bytes.div_ceil(Meta::encoded_bytes(store.map_bytes()) as u64) as usize;
-        // No more are counted than the bytes that have moved would pay for.
-        lane.log.blocking_segments(store.durable_commit(), wanted.max(1)).len() >= wanted
+        lane.log.needs_maps(store.durable_commit(), wanted.max(1))
     }
 
     /// Appends a tombstone for every key of a segment in quarantine whose newest version is there;
