@@ -4,9 +4,9 @@
 //! A record never changes, so what was read for one call serves all of the session's that want it.
 
 use crate::lane::lock;
-use crate::readers::{Charge, Readers, Request};
+use crate::readers::{Charge, ReadShare, Readers, Request};
 use larder_disk::{Looks, ReadBuffer, ReadQueue};
-use larder_log::{Address, Log, Record, prefetch};
+use larder_log::{Address, Budget, Log, Record, prefetch};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -22,8 +22,6 @@ const IDLE: usize = 256;
 const IDLE_BYTES: usize = 1 << 20;
 /// Bytes that one read of many records takes: few reads per segment, and no long one before others.
 const RUN: usize = 128 << 10;
-/// The most bytes that a session keeps and has on their way; a single record may be larger.
-const BYTES: usize = 4 << 20;
 /// What of a record that was read is brought into the cache at once, bytes.
 const PREFETCHED: usize = 2 << 10;
 
@@ -142,6 +140,8 @@ pub(crate) struct Fetched {
     started: Cell<usize>,
     /// What is kept and on its way, bytes.
     bytes: Cell<usize>,
+    /// Where they are charged.
+    share: ReadShare,
     /// How often the thread may look for the next end of a read before it blocks.
     looks: Looks,
     /// What calls asked for since the last [`Fetched::take`].
@@ -151,8 +151,9 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
-    pub(crate) fn new(readers: Arc<Readers>, waker: Waker) -> Fetched {
+    pub(crate) fn new(readers: Arc<Readers>, budget: &Arc<Budget>, waker: Waker) -> Fetched {
         Fetched {
+            share: ReadShare::new(&readers, budget),
             readers,
             waker,
             inbox: Arc::default(),
@@ -200,6 +201,7 @@ impl Fetched {
         }
         self.forget_idle();
         self.start(log);
+        self.share.set(self.bytes.get());
     }
 
     /// Takes what the queue has read.
@@ -262,7 +264,9 @@ impl Fetched {
     /// Forgets the oldest of what nobody waits for.
     fn forget_idle(&mut self) {
         let idle = self.idle.get_mut();
-        while idle.len() > IDLE || idle.len() > 1 && self.bytes.get() > IDLE_BYTES {
+        while idle.len() > IDLE
+            || idle.len() > 1 && self.bytes.get() > IDLE_BYTES.min(self.share.most() / 4)
+        {
             let Some(place) = idle.pop_front() else { return };
             if self.arrived.get(&place).is_some_and(|record| record.users.get() == 0)
                 && let Some(record) = self.arrived.remove(&place)
@@ -275,10 +279,11 @@ impl Fetched {
     /// Begins the reads that wait, as far as there is room, and hands them to the device.
     pub(crate) fn start(&self, log: &Log) {
         let mut waiting = self.waiting.borrow_mut();
+        let most = if waiting.is_empty() { 0 } else { self.share.most() };
         while let Some(&place) = waiting.front() {
             let size = self.expected.borrow().get(&place).and_then(|expected| expected.size);
             let (offset, len) = log.record_range(place.0, size);
-            if self.started.get() > 0 && self.bytes.get() + len > BYTES {
+            if self.started.get() > 0 && self.bytes.get() + len > most {
                 break;
             }
             waiting.pop_front();

@@ -5,7 +5,7 @@ use crate::lane::{Lane, lock};
 use larder_log::{Address, Budget};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
@@ -13,6 +13,13 @@ use std::time::Duration;
 
 /// Each waits for one read at a time.
 const READERS: usize = 8;
+
+/// Of a lane's memory, reads of all sessions take one byte in so many.
+const SHARE_OF_MEMORY: u64 = 8;
+/// The most bytes that one session's reads take, beside a single larger record.
+const SHARE_MOST: u64 = 4 << 20;
+/// What they take is charged in steps of so many bytes, so that sessions seldom write to the budget.
+const SHARE_STEP: u64 = 128 << 10;
 
 /// How long a reader pauses when the operating system has no memory for a value.
 const NO_MEMORY: Duration = Duration::from_millis(10);
@@ -23,6 +30,8 @@ pub(crate) struct Readers {
     queue: Mutex<VecDeque<Request>>,
     ready: Condvar,
     ended: AtomicBool,
+    /// Sessions that there are.
+    sessions: AtomicUsize,
 }
 
 /// A record that is to be read.
@@ -60,6 +69,48 @@ impl Charge {
             return None;
         }
         Some(Charge { budget: Arc::clone(budget), bytes })
+    }
+}
+
+/// Memory of a session's reads, charged to the lane's budget in [steps](SHARE_STEP), and the session's share of
+/// what all of them may use.
+#[derive(Debug)]
+pub(crate) struct ReadShare {
+    readers: Arc<Readers>,
+    budget: Arc<Budget>,
+    charged: u64,
+}
+
+impl ReadShare {
+    pub(crate) fn new(readers: &Arc<Readers>, budget: &Arc<Budget>) -> ReadShare {
+        readers.sessions.fetch_add(1, Ordering::Relaxed);
+        ReadShare { readers: Arc::clone(readers), budget: Arc::clone(budget), charged: 0 }
+    }
+
+    /// Bytes that the session may use. One read may always be on its way, however large it is.
+    pub(crate) fn most(&self) -> usize {
+        let sessions = self.readers.sessions.load(Ordering::Relaxed).max(1) as u64;
+        (self.budget.limit() / SHARE_OF_MEMORY / sessions).min(SHARE_MOST) as usize
+    }
+
+    /// The session uses so many bytes.
+    #[inline]
+    pub(crate) fn set(&mut self, bytes: usize) {
+        let wanted = (bytes as u64).next_multiple_of(SHARE_STEP);
+        if wanted > self.charged {
+            self.budget.charge(wanted - self.charged);
+            self.charged = wanted;
+        } else if self.charged - wanted > SHARE_STEP {
+            self.budget.release(self.charged - wanted);
+            self.charged = wanted;
+        }
+    }
+}
+
+impl Drop for ReadShare {
+    fn drop(&mut self) {
+        self.budget.release(self.charged);
+        self.readers.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -16,8 +16,11 @@ use larder_engine::{Durability, Engine, Expiry, ManualCleaner, Options, Outcome,
 
 const NOW: u32 = 1;
 const BLOCK: u64 = 4096;
-/// What a session may have on its way.
-const MOST: usize = 4 << 20;
+const MEMORY: usize = 8 << 20;
+/// What all sessions may keep and have on their way.
+const MOST: usize = MEMORY / 8;
+/// Their memory is charged in such steps.
+const STEP: usize = 128 << 10;
 
 /// A device with a queue that remembers how much was on its way at once.
 #[derive(Clone, Debug)]
@@ -103,7 +106,7 @@ impl ReadQueue for Reads {
 /// or of three quarters of what counts as large, are stored, and these are their keys.
 fn filled(queued: &Queued, size: Option<usize>) -> (Arc<Engine>, Session, Vec<String>, Vec<u8>) {
     let store = store(Arc::new(queued.clone()), Durability::Async);
-    let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
+    let options = Options { memory: MEMORY as u64, store: Some(store), ..Options::default() };
     let engine = Engine::open_without_threads(options).unwrap();
     let mut session = engine.session(Waker::noop().clone());
     session.read_through(io::stderr().as_fd()).unwrap();
@@ -174,20 +177,40 @@ fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
 #[test]
 fn records_that_are_larger_than_was_guessed_wait_for_room() {
     let queued = Queued::new();
-    let (_engine, mut session, keys, value) = filled(&queued, None);
+    let (engine, mut session, keys, value) = filled(&queued, None);
+    let before = engine.memory_used() as usize;
     // All are asked for at once.
     let absent = keys.iter().filter(|name| !is_there(&session, name, &value)).count();
     assert!(absent * value.len() > 2 * MOST, "{absent} of {} bytes", value.len());
     let mut waits = 0;
+    let mut charged = 0;
     for name in &keys {
         while !is_there(&session, name, &value) {
             waits += 1;
             assert!(waits < 10_000, "{name} waits for ever");
             session.tick(NOW);
+            charged = charged.max(engine.memory_used() as usize - before);
         }
     }
     let most = queued.most.load(Relaxed);
     assert!(most <= MOST, "{most} bytes on their way");
+    assert!((most..=MOST + STEP).contains(&charged), "{charged} bytes charged for {most}");
+    let held = engine.memory_used();
+    drop(session);
+    assert!(engine.memory_used() < held, "what a session kept is not charged when it has ended");
+}
+
+#[test]
+fn sessions_share_what_reads_may_take() {
+    let queued = Queued::new();
+    let (engine, mut session, keys, value) = filled(&queued, None);
+    let _others = [(); 3].map(|()| engine.session(Waker::noop().clone()));
+    for name in &keys {
+        is_there(&session, name, &value);
+    }
+    session.tick(NOW);
+    let most = queued.most.load(Relaxed);
+    assert!((MOST / 8..=MOST / 4).contains(&most), "{most} bytes on their way");
 }
 
 /// What cannot be read may lie beside a record: then the record is read alone, and only those that it lies in

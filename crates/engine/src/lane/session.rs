@@ -64,7 +64,7 @@ impl LaneSession {
         let durable = lane.durable.as_ref();
         let changes = durable.filter(|durable| durable.is_sync()).map(|d| d.new_changes());
         let appender = lane.log.appender();
-        let fetched = Fetched::new(Arc::clone(&lane.readers), waker.clone());
+        let fetched = Fetched::new(Arc::clone(&lane.readers), &lane.budget, waker.clone());
         LaneSession {
             lane,
             counters,
