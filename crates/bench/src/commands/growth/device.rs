@@ -1,5 +1,5 @@
-//! A device for stores that are larger than memory and disk: it counts what is done to it, and forgets most of
-//! what it is given.
+//! A device for stores that are larger than memory and disk. It counts reads and writes, and forgets most of the
+//! pages.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -19,11 +19,14 @@ use serde::Serialize;
 
 use self::device::{Calls, ForgetfulDevice};
 use super::output::{print_table, write_json};
+use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
 /// Bytes of a segment: those of a store that is made with the least memory.
 const SEGMENT: u64 = 64 << 10;
-/// Of a store, one segment in so many is left free.
+/// Bytes of the device that a segment takes, with both copies of its meta.
+const PLACE: u64 = SEGMENT + (8 << 10);
+/// One segment of a store in this many stays free.
 const FREE_SHARE: u64 = 16;
 /// Two values fill a segment but for the room of its summary.
 const COLD_VALUE: usize = 30_000;
@@ -36,7 +39,7 @@ const PER_SECOND: u64 = 2_000;
 const PER_TURN: u64 = 500;
 /// Bytes of the device that are remembered: the first, where cold items are read and deleted, and the last.
 const KEPT: u64 = 256 << 20;
-/// Of the cold items there, one in so many is only read.
+/// One in this many of those cold items is read only, and never deleted.
 const READ_SHARE: u64 = 3;
 const REMEMBERED: u64 = 64 << 20;
 const SCRAPES: u64 = 1_000;
@@ -106,12 +109,11 @@ impl Arguments {
     fn measure(&self, segments: u32) -> Result<Row> {
         let begun = Instant::now();
         let mut world = World::new(segments)?;
-        let used = world.engine.memory_used();
         let cold = world.fill(segments)?;
         let fill_seconds = begun.elapsed().as_secs_f64();
         let memory = world.engine.memory_used();
         let forgotten = world.device.calls().forgotten;
-        // What comes first is not what goes on.
+        // The first requests warm the store up.
         world.serve(self.requests / 2, self.cold_deletes, cold)?;
         let (before, began) = (world.counts(), Instant::now());
         world.longest_turn = Duration::ZERO;
@@ -131,7 +133,7 @@ impl Arguments {
             segments,
             items: before.stats.items,
             fill_seconds,
-            memory_per_segment: by(memory.max(used), segments.into()),
+            memory_per_segment: by(memory, segments.into()),
             turns,
             freed_segments: freed,
             looked_at_per_turn: by(looked_at, turns),
@@ -172,15 +174,15 @@ struct World {
     session: Session,
     cleaner: ManualCleaner,
     now: UnixSeconds,
-    random: u64,
+    random: Random,
     turns: u64,
     longest_turn: Duration,
     deleted: u64,
 }
 
-/// How many of so many cold items the device remembers for ever.
+/// How many of the cold items the device never forgets.
 fn kept_items(cold: u64) -> u64 {
-    (2 * (KEPT / (SEGMENT + (8 << 10)) - 16)).min(cold)
+    (2 * (KEPT / PLACE - 16)).min(cold)
 }
 
 fn open(device: &Arc<ForgetfulDevice>, memory: u64) -> Result<Arc<Engine>> {
@@ -206,12 +208,12 @@ fn open(device: &Arc<ForgetfulDevice>, memory: u64) -> Result<Arc<Engine>> {
 impl World {
     fn new(segments: u32) -> Result<World> {
         // With the least memory a store gets small segments; then it grows.
-        let small = 64 * (SEGMENT + (8 << 10));
+        let small = 64 * PLACE;
         let device = Arc::new(ForgetfulDevice::new(small, KEPT, REMEMBERED));
         let engine = open(&device, 8 << 20)?;
         engine.close().map_err(|error| Error::io("cannot close the store", error))?;
         drop(engine);
-        let bytes = u64::from(segments) * (SEGMENT + (8 << 10)) + (1 << 20);
+        let bytes = u64::from(segments) * PLACE + (1 << 20);
         device.grow(bytes).map_err(|error| Error::io("cannot grow the store", error))?;
         // For the tables of segments, and the index of two items in each.
         let memory = (16 << 20) + u64::from(segments) * 1024;
@@ -220,7 +222,7 @@ impl World {
         let mut session = engine.session(Waker::noop().clone());
         session.tick(now);
         let (cleaner, longest_turn) = (ManualCleaner::default(), Duration::ZERO);
-        let (random, turns, deleted) = (1, 0, 0);
+        let (random, turns, deleted) = (Random::new(1), 0, 0);
         Ok(World { device, engine, session, cleaner, now, random, turns, longest_turn, deleted })
     }
 
@@ -234,8 +236,7 @@ impl World {
     }
 
     fn below(&mut self, n: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.random >> 33) % n
+        self.random.below(n)
     }
 
     /// What the threads of a server do: a commit, a turn of the cleaner, reads.
@@ -293,8 +294,8 @@ impl World {
         Ok(items)
     }
 
-    /// So many requests: half of them sets of hot items that expire, of a hundred so many deletes of cold items,
-    /// and gets and deletes of hot ones.
+    /// Makes requests: half of them set hot items that expire, `cold_deletes` in a hundred delete a cold item, the
+    /// others get and delete hot ones.
     fn serve(&mut self, requests: u64, cold_deletes: u8, cold: u64) -> Result<()> {
         let value = [b'h'; HOT_VALUE];
         for request in 0..requests {
