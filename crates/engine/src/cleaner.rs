@@ -317,7 +317,7 @@ impl Cleaner {
         let by = *self.told_by.get_or_insert_with(|| lane.log.want_counts());
         let told = lane.epochs.passed(by);
         if told {
-            // What dies from here on is asked for anew.
+            // Later deaths need a new question.
             self.told_by = None;
         }
         told
@@ -336,21 +336,21 @@ impl Cleaner {
         let among = if places { Among::All } else { Among::Resident };
         let percent = cleanable_percent(lane, places);
         let usage = lane.log.usage();
-        let unsettled = usage.is_waiting();
-        let dead = usage.dead(among);
-        let expired = usage.expired(now, among, self.unreadable_at);
-        let best = usage.best(BOTH_TIERS, among, percent, |it| benefit(it, now));
-        drop(usage);
-        if let Some((stream, number)) = dead {
+        if let Some((stream, number)) = usage.dead(among) {
+            drop(usage);
             return self.free_dead(lane, stream, number, undoings);
         }
-        if let Some((stream, at)) = expired {
+        if let Some((stream, at)) = usage.expired(now, among, self.unreadable_at) {
+            drop(usage);
             let step = self.clean(lane, stream, at.1, Fate::Evict);
             if step == Step::Unreadable {
                 self.unreadable_at = at;
             }
             return step;
         }
+        let unsettled = usage.is_waiting();
+        let best = usage.best(BOTH_TIERS, among, percent, |it| benefit(it, now));
+        drop(usage);
         if let Some(Candidate { stream, segment, .. }) = best
             && self.clean(lane, stream, segment, Fate::Keep) == Step::Freed
         {

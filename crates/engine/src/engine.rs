@@ -530,7 +530,8 @@ impl Engine {
     }
 
     /// Ends the use of the store properly: everything is durable, and the next start need not look
-    /// for what was lost. No session may write any more.
+    /// for what was lost. No session may write any more, and each sleeps or is dropped: one that is awake may keep
+    /// counts of dead bytes to itself.
     ///
     /// # Errors
     /// If some device did not take everything; the others have.

@@ -201,7 +201,6 @@ impl Fetched {
         }
         self.forget_idle();
         self.start(log);
-        self.share.set(self.bytes.get());
     }
 
     /// Takes what the queue has read.
@@ -302,6 +301,7 @@ impl Fetched {
         {
             queue.borrow_mut().submit();
         }
+        self.share.set(self.bytes.get());
     }
 
     /// Hands a read to the queue; false if there is none, or it does not take it.

@@ -631,7 +631,7 @@ impl Lane {
         }
     }
 
-    /// A thread has told what it made dead: there may be room, whatever was found before.
+    /// A thread has told its counts of dead bytes, so there may be room again.
     pub(crate) fn told_dead(&self) {
         if self.is_full(Claim::Write) {
             self.set_full(None);

@@ -3,6 +3,7 @@
 use crate::fetch::{Inbox, Read};
 use crate::lane::{Lane, lock};
 use larder_log::{Address, Budget};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,11 +15,11 @@ use std::time::Duration;
 /// Each waits for one read at a time.
 const READERS: usize = 8;
 
-/// Of a lane's memory, reads of all sessions take one byte in so many.
+/// The reads of all sessions take at most this part of a lane's memory.
 const SHARE_OF_MEMORY: u64 = 8;
 /// The most bytes that one session's reads take, beside a single larger record.
 const SHARE_MOST: u64 = 4 << 20;
-/// What they take is charged in steps of so many bytes, so that sessions seldom write to the budget.
+/// Reads are charged in steps of this many bytes, so that sessions seldom write to the budget.
 const SHARE_STEP: u64 = 128 << 10;
 
 /// How long a reader pauses when the operating system has no memory for a value.
@@ -52,14 +53,14 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
-    bytes: u64,
+    bytes: Cell<u64>,
 }
 
 impl Charge {
     /// What is needed now: see [`Budget::charge`].
     pub(crate) fn needed(budget: &Arc<Budget>, bytes: u64) -> Charge {
         budget.charge(bytes);
-        Charge { budget: Arc::clone(budget), bytes }
+        Charge { budget: Arc::clone(budget), bytes: Cell::new(bytes) }
     }
 
     /// For a large value; `None` if there is no room, and then the cleaner knows what is wanted.
@@ -68,7 +69,16 @@ impl Charge {
             budget.want(bytes);
             return None;
         }
-        Some(Charge { budget: Arc::clone(budget), bytes })
+        Some(Charge { budget: Arc::clone(budget), bytes: Cell::new(bytes) })
+    }
+
+    /// Charges so many bytes in place of what it did.
+    fn resize(&self, bytes: u64) {
+        let before = self.bytes.replace(bytes);
+        match bytes.checked_sub(before) {
+            Some(more) => self.budget.charge(more),
+            None => self.budget.release(before - bytes),
+        }
     }
 }
 
@@ -77,46 +87,41 @@ impl Charge {
 #[derive(Debug)]
 pub(crate) struct ReadShare {
     readers: Arc<Readers>,
-    budget: Arc<Budget>,
-    charged: u64,
+    charge: Charge,
 }
 
 impl ReadShare {
     pub(crate) fn new(readers: &Arc<Readers>, budget: &Arc<Budget>) -> ReadShare {
         readers.sessions.fetch_add(1, Ordering::Relaxed);
-        ReadShare { readers: Arc::clone(readers), budget: Arc::clone(budget), charged: 0 }
+        ReadShare { readers: Arc::clone(readers), charge: Charge::needed(budget, 0) }
     }
 
     /// Bytes that the session may use. One read may always be on its way, however large it is.
     pub(crate) fn most(&self) -> usize {
         let sessions = self.readers.sessions.load(Ordering::Relaxed).max(1) as u64;
-        (self.budget.limit() / SHARE_OF_MEMORY / sessions).min(SHARE_MOST) as usize
+        (self.charge.budget.limit() / SHARE_OF_MEMORY / sessions).min(SHARE_MOST) as usize
     }
 
     /// The session uses so many bytes.
     #[inline]
-    pub(crate) fn set(&mut self, bytes: usize) {
-        let wanted = (bytes as u64).next_multiple_of(SHARE_STEP);
-        if wanted > self.charged {
-            self.budget.charge(wanted - self.charged);
-            self.charged = wanted;
-        } else if self.charged - wanted > SHARE_STEP {
-            self.budget.release(self.charged - wanted);
-            self.charged = wanted;
+    pub(crate) fn set(&self, bytes: usize) {
+        let (wanted, charged) =
+            ((bytes as u64).next_multiple_of(SHARE_STEP), self.charge.bytes.get());
+        if wanted > charged || charged - wanted > SHARE_STEP {
+            self.charge.resize(wanted);
         }
     }
 }
 
 impl Drop for ReadShare {
     fn drop(&mut self) {
-        self.budget.release(self.charged);
         self.readers.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.release(self.bytes);
+        self.budget.release(self.bytes.get());
     }
 }
 

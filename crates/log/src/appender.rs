@@ -175,9 +175,7 @@ impl Log {
 
     /// The rest of the chunk is dead.
     fn leave_chunk(&self, chunk: Chunk) {
-        if self.segment(chunk.segment).kill_in(chunk.generation, chunk.left()) {
-            self.note_changed(chunk.segment);
-        }
+        self.kill_in(chunk.segment, chunk.generation, chunk.left());
     }
 }
 

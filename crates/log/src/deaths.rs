@@ -113,14 +113,10 @@ impl Holders {
         self.0.insert((store.entry(number).deaths.closed.load(Ordering::Acquire), number));
     }
 
-    fn remove(&mut self, store: &Store, number: SegmentNumber) -> bool {
+    fn remove(&mut self, store: &Store, number: SegmentNumber) {
         let closed = store.entry(number).deaths.closed.load(Ordering::Acquire);
-        self.0.remove(&(closed, number)) || self.0.remove(&(OPEN, number))
-    }
-
-    fn contains(&self, store: &Store, number: SegmentNumber) -> bool {
-        let closed = store.entry(number).deaths.closed.load(Ordering::Acquire);
-        self.0.contains(&(closed, number))
+        self.0.remove(&(closed, number));
+        self.0.remove(&(OPEN, number));
     }
 
     /// A segment is closed now.
@@ -400,7 +396,7 @@ impl Log {
                 None => self.release_ends_of(number),
                 Some(blocker) => {
                     // It blocks whatever was closed later, but not itself.
-                    let holds = lock(&store.holders).contains(store, blocker);
+                    let holds = store.entry(blocker).held_bytes.load(Ordering::Relaxed) > 0;
                     if holds && self.is_sealed(blocker) && !self.is_blocked(&self.ending(blocker)) {
                         self.release_ends_of(blocker);
                     }

@@ -36,7 +36,7 @@ pub enum Stream {
 
 impl Stream {
     /// The stream that a segment's header names.
-    pub(crate) fn of(stream: u8) -> Stream {
+    pub fn of(stream: u8) -> Stream {
         if stream == Stream::Hot as u8 { Stream::Hot } else { Stream::Survivors }
     }
 }

@@ -87,7 +87,7 @@ impl Log {
     pub(crate) fn count_dead(&self, tally: &Tally, number: SegmentNumber, bytes: usize) {
         let generation = self.segment(number).generation();
         if let Some(entry) = tally.count(number, generation, bytes as u32) {
-            self.add_dead(entry);
+            self.kill_in(entry.segment, entry.generation, entry.bytes);
         }
     }
 
@@ -97,16 +97,18 @@ impl Log {
         let mut used = tally.used.borrow_mut();
         let any = !used.is_empty();
         for index in used.drain(..) {
-            self.add_dead(tally.entries[usize::from(index)].take());
+            let Entry { segment, generation, bytes } = tally.entries[usize::from(index)].take();
+            self.kill_in(segment, generation, bytes);
         }
         any
     }
 
+    /// So many bytes of this use of a segment are dead.
     #[cold]
-    fn add_dead(&self, Entry { segment, generation, bytes }: Entry) {
+    pub(crate) fn kill_in(&self, number: SegmentNumber, generation: u32, bytes: u32) {
         // Its next use begins with nothing dead.
-        if self.segment(segment).kill_in(generation, bytes) {
-            self.note_changed(segment);
+        if self.segment(number).kill_in(generation, bytes) {
+            self.note_changed(number);
         }
     }
 }

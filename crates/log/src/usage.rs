@@ -315,12 +315,8 @@ impl UsageTable {
     }
 
     fn dead_of(&self, tiers: &[Tier], among: Among) -> Option<(Stream, SegmentNumber)> {
-        let mut all = tiers
-            .iter()
-            .flat_map(|&tier| among.residencies().iter().map(move |&residency| (tier, residency)));
-        let &(.., number) =
-            all.find_map(|(tier, residency)| self.classes[tier as usize][residency][0].first())?;
-        Some((self.row(number)?.stream, number))
+        let first = self.candidates(tiers, among, 0..=0).next()?;
+        Some((first.stream, first.segment))
     }
 
     /// The segment in which everything has expired at `now` that did so first, of those that come behind
@@ -360,11 +356,6 @@ impl UsageTable {
     /// Bytes that are alive in segments of a stream that could be reclaimed.
     pub fn live(&self, stream: Stream, among: Among) -> u64 {
         among.residencies().iter().map(|&residency| self.live[stream as usize][residency]).sum()
-    }
-
-    /// Bytes that are alive in a segment, as far as threads have told.
-    pub fn live_in(&self, number: SegmentNumber) -> u32 {
-        self.row(number).map_or(0, |row| row.contents.live)
     }
 
     /// The segment that is worth most of those of which at most `percent` is alive, but not nothing. Of

@@ -35,7 +35,7 @@ impl Ends {
 }
 
 impl Cleaner {
-    /// Moves the ends of segments that wait, or says which segments need dead maps first, at most so many.
+    /// Moves the ends of segments that wait, or says which segments need dead maps first, `most` of them at most.
     pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
         let Some(store) = lane.log.store() else { return Vec::new() };
         let durable = store.durable_commit();
@@ -76,7 +76,7 @@ impl Cleaner {
         if stuck { lane.log.blocking_segments(durable, most) } else { Vec::new() }
     }
 
-    /// Whether the dead maps that are needed take at least so many bytes.
+    /// Whether the dead maps that are needed take at least this many bytes.
     fn maps_cost_more_than(&self, lane: &Lane, bytes: u64) -> bool {
         let Some(store) = lane.log.store() else { return false };
         let wanted = bytes.div_ceil(Meta::encoded_bytes(store.map_bytes()) as u64) as usize;

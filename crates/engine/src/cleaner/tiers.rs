@@ -5,8 +5,9 @@
 //! is moved while the lower one is full: so it ends. Large values stay where they are; they leave as
 //! all do when the store is full, by their age.
 
-use super::{Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step};
-use super::{benefit, cleanable_percent};
+use super::{
+    Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step, benefit, cleanable_percent,
+};
 use crate::lane::Lane;
 use crate::stats::bump;
 use larder_log::{Among, Candidate, Claim, SegmentNumber, Stream, Tier};
@@ -33,13 +34,13 @@ impl Cleaner {
         let (now, undoings) = (lane.now.load(Ordering::Relaxed), lane.undoings());
         let percent = cleanable_percent(lane, true);
         let usage = lane.log.usage();
-        let dead = usage.dead_on_fast();
+        if let Some((stream, number)) = usage.dead_on_fast() {
+            drop(usage);
+            return self.free_dead(lane, stream, number, undoings) == Step::Freed;
+        }
         let best = usage.best(&[Tier::Fast], Among::All, percent, |it| benefit(it, now));
         let chosen = best.or_else(|| usage.first_on_fast());
         drop(usage);
-        if let Some((stream, number)) = dead {
-            return self.free_dead(lane, stream, number, undoings) == Step::Freed;
-        }
         let Some(Candidate { stream, segment, .. }) = chosen else { return false };
         self.may_stay = lane.log.segment(segment).filled() as usize / STAYING_SHARE;
         let cooled = self.clean(lane, stream, segment, Fate::Cool) == Step::Freed;

@@ -119,8 +119,7 @@ impl Lane {
         });
         // Only now is the index free of their addresses, so the quiescent period begins here.
         for number in sealed {
-            let hot = self.log.segment(number).stream() == Stream::Hot as u8;
-            let stream = if hot { Stream::Hot } else { Stream::Survivors };
+            let stream = Stream::of(self.log.segment(number).stream());
             // One that is kept, because something is being undone, is cleaned like others.
             self.quarantine(stream, number, Vec::new(), undoings);
         }
