@@ -43,6 +43,9 @@ const GRAIN: u64 = 4096;
 /// Bytes that one call allocates: it keeps every write to the file waiting until it returns.
 const ALLOCATION_STEP: u64 = 256 << 20;
 
+/// Reads and writes of fewer bytes go through the page cache: it joins those that follow each other.
+const DIRECT: usize = 64 << 10;
+
 /// How many bytes of an existing file `open_checked` shows to the check.
 const HEAD: usize = 8192;
 
@@ -53,6 +56,8 @@ pub struct FileDevice {
     /// The same around the page cache, and the alignment that it asks for; some file systems have none.
     /// Opened at once, for a process may drop its rights.
     direct: Option<(File, usize)>,
+    /// Large writes around the page cache were refused.
+    refuses_direct: AtomicBool,
     /// The file system notes of space that was allocated ahead which blocks were written.
     notes_first_writes: bool,
     place: Place,
@@ -103,7 +108,17 @@ impl FileDevice {
         let direct = kernel::open_direct(&file).ok();
         let notes_first_writes = !place.is_block_device && kernel::notes_first_writes(&file);
         let (size, grew) = (Arc::new(AtomicU64::new(size)), AtomicBool::new(false));
-        Ok(FileDevice { file, direct, notes_first_writes, place, size, grew, is_new })
+        let refuses_direct = AtomicBool::new(false);
+        Ok(FileDevice {
+            file,
+            direct,
+            refuses_direct,
+            notes_first_writes,
+            place,
+            size,
+            grew,
+            is_new,
+        })
     }
 
     /// The file or block device, after a directory was resolved.
@@ -157,7 +172,12 @@ impl Device for FileDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_range(self.size(), offset, buffer.len())?;
-        self.file.read_exact_at(buffer, offset)
+        match &self.direct {
+            Some((direct, align)) if is_worth_direct(*align, offset, buffer) => {
+                direct.read_exact_at(buffer, offset)
+            }
+            _ => self.file.read_exact_at(buffer, offset),
+        }
     }
 
     fn read_stored(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -175,6 +195,18 @@ impl Device for FileDevice {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_range(self.size(), offset, bytes.len())?;
+        if let Some((direct, align)) = &self.direct
+            && is_worth_direct(*align, offset, bytes)
+            && !self.refuses_direct.load(Ordering::Relaxed)
+        {
+            match direct.write_all_at(bytes, offset) {
+                // The file system wants another alignment than it said.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    self.refuses_direct.store(true, Ordering::Relaxed);
+                }
+                written => return written,
+            }
+        }
         self.file.write_all_at(bytes, offset)
     }
 
@@ -213,6 +245,14 @@ impl Device for FileDevice {
         };
         Ok(Box::new(ring::Ring::new(file, align, &self.size, event)?))
     }
+}
+
+/// Whether bytes are read or written around the page cache: many at once, which would be copied for nothing.
+fn is_worth_direct(align: usize, offset: u64, bytes: &[u8]) -> bool {
+    bytes.len() >= DIRECT
+        && bytes.len().is_multiple_of(align)
+        && offset.is_multiple_of(align as u64)
+        && bytes.as_ptr().addr().is_multiple_of(align)
 }
 
 /// What a path leads to, seen without opening it for use: nothing is created, changed or locked.

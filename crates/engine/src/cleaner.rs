@@ -20,6 +20,7 @@ use crate::dead_maps::MapWalk;
 use crate::durability::{Changes, Durable};
 use crate::key::Key;
 use crate::lane::Lane;
+use crate::older::Settling;
 use crate::stats::Counters;
 use crate::{UnixSeconds, WhenFull};
 use ends::Ends;
@@ -103,7 +104,7 @@ struct Task {
 /// The cleaner's own state.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
-    counters: Arc<Counters>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) participant: Participant,
     /// What it moved and is not durable; only in sync mode.
     changes: Option<Arc<Changes>>,
@@ -111,6 +112,8 @@ pub(crate) struct Cleaner {
     pub(crate) map_walk: Option<MapWalk>,
     /// What keeps segments with ends from being freed.
     pub(crate) ends: Ends,
+    /// What is done about older slots.
+    pub(crate) settling: Settling,
     /// In this second, up to which segment those that have expired whole were looked at; `None`: there are no more.
     expired: Option<(UnixSeconds, SegmentNumber)>,
     /// Bytes of the segment that is being moved to the lower device that may stay on the fast one.
@@ -169,6 +172,7 @@ impl Cleaner {
             changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
             map_walk: None,
             ends: Ends::default(),
+            settling: Settling::default(),
             expired: None,
             unreadable_at: (0, 0),
             may_stay: 0,
@@ -189,6 +193,7 @@ impl Cleaner {
         let warming = lane.warm_one();
         self.reap(lane);
         self.sweep(lane);
+        let settling = self.settle_many(lane);
         let mapping = self.make_dead_maps(lane);
         let expiring = self.clean_expired(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
@@ -270,7 +275,7 @@ impl Cleaner {
         if lane.durable.as_ref().is_some_and(Durable::is_sync) {
             lane.log.prepare_place();
         }
-        if warming || mapping || expiring {
+        if warming || settling || mapping || expiring {
             return Some(Duration::ZERO);
         }
         let tidying = lane.index.tidy(lane.now.load(Ordering::Relaxed));
@@ -366,6 +371,9 @@ impl Cleaner {
             if unsettled || lane.log.dropped_frames() > 0 {
                 return Step::Later;
             }
+        }
+        if lane.options.engine.when_full == WhenFull::Refuse && self.settle_any(lane) {
+            return Step::Later;
         }
         let otherwise = if unsettled || !told { Step::Later } else { Step::Nothing };
         if lane.options.engine.when_full == WhenFull::Refuse || !told {

@@ -9,9 +9,10 @@
 
 use crate::cleaner::Cleaner;
 use crate::lane::Lane;
+use crate::older::Settling;
 use larder_log::cover::DeadMap;
 use larder_log::deaths::MapState;
-use larder_log::{SegmentNumber, Stream};
+use larder_log::{Rule, SegmentNumber, Stream};
 use std::collections::{BTreeSet, HashMap};
 
 impl Lane {
@@ -83,14 +84,22 @@ pub(crate) struct MapWalk {
 }
 
 impl MapWalk {
-    fn new(lane: &Lane, numbers: &[SegmentNumber]) -> Self {
+    fn new(lane: &Lane, numbers: &[SegmentNumber], settling: &mut Settling) -> Self {
         // From before the maps are begun.
         let undoings = lane.undoings();
         let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
         let mut maps = HashMap::new();
         for &number in numbers {
+            let begun = lane.log.begin_map(number);
+            // What older slots lead to may be dead, and the map would not tell. Those that come from here on
+            // are noted anew.
+            if lane.older.lead_into(number) && !Rule::MapsWaitForOlder.is_broken() {
+                lane.log.abandon_map(begun.segment, begun.generation);
+                settling.want(number);
+                continue;
+            }
             wanted[number as usize / 64] |= 1u64 << (number % 64);
-            maps.insert(number, lane.log.new_map(lane.log.begin_map(number), undoings));
+            maps.insert(number, lane.log.new_map(begun, undoings));
         }
         MapWalk { maps, wanted, undoings, stripe: None }
     }
@@ -177,6 +186,10 @@ impl Cleaner {
         let map_bytes = lane.log.store()?.map_bytes();
         let most = (lane.options.memory as usize / MEMORY_SHARE / map_bytes).max(1);
         let numbers = self.move_ends(lane, most);
-        (!numbers.is_empty()).then(|| MapWalk::new(lane, &numbers))
+        if numbers.is_empty() {
+            return None;
+        }
+        let walk = MapWalk::new(lane, &numbers, &mut self.settling);
+        (!walk.maps.is_empty()).then_some(walk)
     }
 }

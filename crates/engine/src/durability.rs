@@ -399,6 +399,7 @@ impl Lane {
                 // is no participant of the epochs: it looks at records here and never later.
                 self.settle_changes(&mut committer.changes);
                 self.log.settle_commit(&mut committer.log, &closed, written);
+                self.older.settle(closed.number);
                 durable.synced_until.store(began, Ordering::Relaxed);
                 self.mark_lease();
                 let took = durable.now_us().saturating_sub(began);
@@ -543,22 +544,34 @@ impl Lane {
             let Some((place, _, ())) = found else { continue };
             let was_item = record.kind() == Kind::Item;
             self.log.segment(change.address.segment()).kill(record.size());
-            if change.before.is_empty() {
+            let before = change.before.address();
+            let mut before_size = change.before_size;
+            if change.before.is_older() {
+                let taken_back = self.take_back_over(&guard, &key, place, was_item, before);
+                match self.older.size_of_dead(before) {
+                    _ if taken_back => continue,
+                    Some(size) => before_size = size,
+                    // It was another key's, and has moved since.
+                    None => {
+                        guard.remove(place, was_item);
+                        continue;
+                    }
+                }
+            } else if change.before.is_empty() {
                 guard.remove(place, was_item);
                 continue;
             }
-            let before = change.before.address();
             let segment = self.log.segment(before.segment());
             if !change.before_is_item && segment.durable() as usize > before.offset() {
                 // A tombstone whose commit has settled: nobody would bury it any more.
                 guard.remove(place, was_item);
-                self.log.note_end(before.segment(), change.before_size as usize);
+                self.log.note_end(before.segment(), before_size as usize);
                 self.log.note_changed(before.segment());
                 continue;
             }
             let items = i32::from(change.before_is_item) - i32::from(was_item);
-            guard.replace(place, change.before, items);
-            segment.revive(change.before_size as usize);
+            guard.replace(place, change.before.with_older(false), items);
+            segment.revive(before_size as usize);
             self.log.note_changed(before.segment());
         }
     }

@@ -28,9 +28,9 @@ const PREFETCHED: usize = 2 << 10;
 /// A record: where it lies, in which use of its segment.
 type Place = (Address, u32);
 
-/// Hashes places. They are the engine's own numbers, so nobody chooses them to collide.
+/// Hashes places and segments. They are the engine's own numbers, so nobody chooses them to collide.
 #[derive(Clone, Copy, Debug, Default)]
-struct PlaceHasher(u64);
+pub(crate) struct PlaceHasher(u64);
 
 impl Hasher for PlaceHasher {
     fn write(&mut self, bytes: &[u8]) {
@@ -51,7 +51,8 @@ impl Hasher for PlaceHasher {
     }
 }
 
-type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
+/// A map from places, or segments.
+pub(crate) type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
 
 /// Most calls wait for one record.
 type Places = SmallVec<[Place; 1]>;

@@ -23,7 +23,10 @@ impl Lane {
     /// Those of the device.
     pub(crate) fn save_image(&self) -> io::Result<Option<(SegmentNumber, u64)>> {
         let Some(mut image) = self.log.write_image() else { return Ok(None) };
-        let written = self.index.save(&mut image, |image| self.log.save_table(image));
+        let written = self.index.save(&mut image, |image| {
+            self.log.save_table(image)?;
+            self.older.save(image)
+        });
         match written.and_then(|()| image.finish()) {
             Ok(written) => Ok(Some(written)),
             Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(None),
@@ -66,7 +69,7 @@ impl Lane {
         let mut resident = Vec::new();
         self.index.restore(image, |image| {
             resident = self.log.restore_table(image)?;
-            Ok(())
+            self.older.restore(&self.log, image)
         })?;
         Ok(resident)
     }

@@ -45,6 +45,20 @@ impl<'a> Key<'a> {
         self.lo as u32 & ((1 << TAG_BITS) - 1)
     }
 
+    /// For simulations: keys with the same number have the same places in a small index, which cannot tell them apart.
+    pub fn place(&self) -> u32 {
+        const STRIPES: u32 = 6;
+        let stripe = (self.lo >> (u64::BITS - STRIPES)) as u32;
+        stripe << POSITION_BITS | self.position() & !(1 << TAG_BITS)
+    }
+
+    /// What tells it from other keys of its position: 44 of the 96 bits by which keys are told apart on a device.
+    #[inline]
+    pub(crate) fn beyond_position(&self) -> u64 {
+        const LOW: u32 = 12;
+        (self.hi & 0xFFFF_FFFF) << LOW | self.lo >> POSITION_BITS & ((1 << LOW) - 1)
+    }
+
     /// The candidate slot that is worth the first look.
     #[inline]
     pub(crate) fn hint(&self) -> Option<usize> {

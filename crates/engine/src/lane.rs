@@ -12,6 +12,7 @@ use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::session::LaneSession;
 use crate::large::LargeValue;
+use crate::older::OlderSlots;
 use crate::readers::Readers;
 use crate::recovery::StoreError;
 use crate::recovery::{Progress, Recovered, Recovery};
@@ -92,6 +93,7 @@ pub(crate) struct Lane {
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) log: Log,
     pub(crate) index: Index,
+    pub(crate) older: OlderSlots,
     pub(crate) ghost: Ghost,
     pub(crate) wins: Wins,
     /// The latest time that any session ticked with.
@@ -244,6 +246,7 @@ impl Lane {
         let lane = Lane {
             log: log.map_err(OpenError::Map)?,
             index,
+            older: OlderSlots::new(&budget),
             ghost,
             wins: Wins::default(),
             now: AtomicU32::new(0),
@@ -328,6 +331,7 @@ impl Lane {
             memory_used: self.budget.used(),
             index_bytes: self.index.bytes(),
             index_slots: self.index.slots(),
+            older_slots: self.older.count() as u64,
             frame_bytes: self.log.frame_bytes(),
             copies: self.log.copies() as u64,
             copy_bytes: self.log.copy_frames().iter().sum::<usize>() as u64
@@ -376,7 +380,7 @@ impl Lane {
     }
 
     /// Bytes of the places of a tier, and of those that are not free.
-    fn tier_bytes(&self, tier: Tier) -> (u64, u64) {
+    pub(crate) fn tier_bytes(&self, tier: Tier) -> (u64, u64) {
         let (places, free) = (self.log.places(tier), self.log.free_places(tier));
         let bytes = |places: usize| places as u64 * self.log.segment_size() as u64;
         (bytes(places), bytes(places.saturating_sub(free)))

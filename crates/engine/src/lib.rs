@@ -21,6 +21,7 @@ mod lane;
 mod lanes;
 mod large;
 mod mover;
+mod older;
 mod options;
 mod outcome;
 mod partitions;

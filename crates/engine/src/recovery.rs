@@ -37,6 +37,9 @@ use std::thread;
 /// The most threads that read a lane's segments and fill its index.
 const THREADS: usize = 4;
 
+/// Threads that look at a lane's places, where there are several at all: they wait for the device and do little else.
+const SURVEYORS: usize = 16;
+
 /// As many as there are processors for.
 pub(crate) fn threads() -> usize {
     THREADS.min(thread::available_parallelism().map_or(1, Into::into))
@@ -62,14 +65,19 @@ impl Lane {
         let (Some(store), Some(options)) = (self.log.store(), self.store_options()) else {
             return Ok(report);
         };
+        let threads = self.options.store.as_ref().map_or(1, |store| store.threads);
+        let surveyors = if threads > 1 { SURVEYORS } else { 1 };
         // What was discarded is of no use, and no place holds anything else.
-        let survey =
-            if report.discarded { self.log.survey_nothing() } else { self.log.survey()? };
+        let survey = if report.discarded {
+            self.log.survey_nothing()
+        } else {
+            self.log.survey(surveyors)?
+        };
         let shared = Shared {
             survey: &survey,
             fence: store.superblock().fence,
             newest: Newest::new(self.options.memory as usize, self.log.numbers().end, &self.budget),
-            threads: self.options.store.as_ref().map_or(1, |store| store.threads),
+            threads,
         };
         // The index takes what it needs; frames are given back for it later.
         self.index.begin_rebuild();

@@ -117,6 +117,14 @@ impl Session {
         }
     }
 
+    /// As [`Session::fetch_record`], for a key that is set whatever it had before.
+    #[inline]
+    pub fn fetch_overwritten(&self, key: &mut Key<'_>) {
+        if let Some(lane) = self.lane(key) {
+            lane.fetch_overwritten(key);
+        }
+    }
+
     /// Shortly before a write of the key: has other processors give up its stripe's lock. Too early, and they
     /// take it back.
     #[inline]

@@ -57,6 +57,8 @@ counters! {
     unreadable,
     /// Records read from the store for a call.
     flash_reads,
+    /// Sets of what only the store has that did not read it first.
+    unread_sets,
     /// Deletes that found an item.
     delete_hits,
     /// Deletes that found none.
@@ -122,6 +124,9 @@ pub struct Stats {
     pub index_bytes: u64,
     /// Slots of the index, used and free.
     pub index_slots: u64,
+    /// Slots of items that sets may have superseded, which nobody has looked at yet. Those that are
+    /// other keys' are missing in `items`.
+    pub older_slots: u64,
     /// Bytes of RAM of frames, jumbo ones included.
     pub frame_bytes: u64,
     /// Copies in memory of items that are in the store only.
@@ -190,6 +195,7 @@ impl Stats {
         self.memory_used += other.memory_used;
         self.index_bytes += other.index_bytes;
         self.index_slots += other.index_slots;
+        self.older_slots += other.older_slots;
         self.frame_bytes += other.frame_bytes;
         self.copies += other.copies;
         self.copy_bytes += other.copy_bytes;

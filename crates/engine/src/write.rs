@@ -5,7 +5,7 @@
 
 use crate::Item;
 use crate::index::slot::{MAX_FREQUENCY, Slot};
-use crate::index::{Guard, Place};
+use crate::index::{Guard, Judgement, Place};
 use crate::key::Key;
 use crate::lane::session::LaneSession;
 use crate::large::LargeValue;
@@ -21,6 +21,33 @@ pub(crate) struct Existing<'a> {
     pub(crate) record: Record<'a>,
     /// It has expired, or is a tombstone: clients see none.
     pub(crate) gone: bool,
+}
+
+/// What a new version takes the place of.
+#[derive(Clone, Copy)]
+enum Before<'e, 'a> {
+    Nothing,
+    Known(&'e Existing<'a>),
+    /// A record that nobody has looked at: see [`older`](crate::older).
+    Unread(Place<'a>),
+}
+
+impl<'e, 'a> Before<'e, 'a> {
+    fn known(self) -> Option<&'e Existing<'a>> {
+        match self {
+            Before::Known(existing) => Some(existing),
+            Before::Nothing | Before::Unread(_) => None,
+        }
+    }
+
+    /// Whether clients would have seen an item that was read.
+    fn was_read(self) -> bool {
+        match self {
+            Before::Known(old) => !old.gone && old.place.slot().frequency() > 0,
+            Before::Unread(place) => place.slot().frequency() > 0,
+            Before::Nothing => false,
+        }
+    }
 }
 
 /// The bytes of a new value.
@@ -83,7 +110,7 @@ impl LaneSession {
     ) -> Result<Option<Existing<'a>>, NotWritten> {
         // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
         let found = guard.find(key, |slot| unsafe { self.matching(key, slot) });
-        self.existing_of(found)
+        self.existing_of(guard, key, found)
     }
 
     /// As [`Session::existing`], for a caller that looks at everything but the value: then a large one
@@ -96,17 +123,22 @@ impl LaneSession {
     ) -> Result<Option<Existing<'a>>, NotWritten> {
         // SAFETY: as above.
         let found = guard.find(key, |slot| unsafe { self.matching_head(key, slot) });
-        self.existing_of(found)
+        self.existing_of(guard, key, found)
     }
 
     #[inline]
     fn existing_of<'a>(
         &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
         found: Option<(Place<'a>, Slot, Record<'a>)>,
     ) -> Result<Option<Existing<'a>>, NotWritten> {
         let Some((place, slot, record)) = found else {
             return if self.must_read() { Err(NotWritten::NeedsRead) } else { Ok(None) };
         };
+        if slot.is_older() {
+            self.lane.settle_older(guard, key, place, record.size());
+        }
         self.depends_on(slot.address(), &record);
         let expiry = record.expiry();
         let gone = expiry != 0 && expiry <= self.now() || record.kind() != Kind::Item;
@@ -150,6 +182,59 @@ impl LaneSession {
         guard: &Guard<'a>,
         key: &Key<'_>,
         existing: Option<&Existing<'a>>,
+        manner: Manner,
+        fields: Fields,
+        body: Body<'_>,
+    ) -> Result<Item<'a>, NotWritten> {
+        let before = existing.map_or(Before::Nothing, Before::Known);
+        self.write_after(guard, key, before, manner, fields, body)
+    }
+
+    /// Writes a new version of the key although what its slot leads to was not read; `None` if that must be read.
+    pub(crate) fn write_unread<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        fields: Fields,
+        body: Body<'_>,
+    ) -> Option<Item<'a>> {
+        if !self.lane.older.admits() {
+            return None;
+        }
+        // First: it may change where the slots are.
+        guard.vacate(key, |at| self.lane.position(at))?;
+        let old = guard.only_suspect(key, |slot| self.judge(key, slot))?;
+        let manner = Manner { claim: Claim::Write, reads: Reads::Inherit };
+        self.write_after(guard, key, Before::Unread(old), manner, fields, body).ok()
+    }
+
+    /// What is known of a slot with the key's tag that did not match.
+    fn judge(&self, key: &Key<'_>, slot: Slot) -> Judgement {
+        let (lane, address) = (&self.lane, slot.address());
+        if slot.is_older() {
+            let same = lane.older.is_set_over(address, key) == Some(true);
+            return if same { Judgement::Older } else { Judgement::Unknown };
+        }
+        let segment = lane.log.segment(address.segment());
+        let generation = segment.generation();
+        if segment.is_jumbo() || self.is_unreadable_at(address, generation) {
+            return Judgement::Unknown;
+        }
+        // SAFETY: under the lock, as in `existing`.
+        match unsafe { lane.log.record(address) } {
+            // It may have been fetched or have a copy, and be another key's: that does no harm.
+            None => Judgement::Suspect,
+            // It was not at hand when the key was looked up.
+            Some(record) if record.key() == key.bytes() => Judgement::Unknown,
+            Some(_) => Judgement::Other,
+        }
+    }
+
+    fn write_after<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        before: Before<'_, 'a>,
         Manner { claim, reads }: Manner,
         mut fields: Fields,
         body: Body<'_>,
@@ -159,23 +244,22 @@ impl LaneSession {
         let most_reads = match reads {
             Reads::Keep => MAX_FREQUENCY,
             Reads::Inherit => {
-                let old = existing.filter(|old| !old.gone);
-                fields.inherits_reads = old.is_some_and(|old| old.place.slot().frequency() > 0);
+                fields.inherits_reads = before.was_read();
                 u8::from(fields.inherits_reads)
             }
         };
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
         let (size, log) = (layout.size(), &self.lane.log);
-        let grows = existing.is_none_or(|old| old.record.size() < size);
+        let grows = before.known().is_none_or(|old| old.record.size() < size);
         let claim = if grows { claim.min(Claim::Grow) } else { claim };
         // Another lane may have smaller segments, in which it would have had to be received so.
         let body = match &body {
             Body::Large(large) if size <= log.largest_record() => Body::Pieces(large.bytes(), &[]),
             _ => body,
         };
-        let place = match existing {
-            Some(existing) => existing.place,
-            None => guard
+        let place = match before {
+            Before::Known(existing) => existing.place,
+            Before::Nothing | Before::Unread(_) => guard
                 .vacate(key, |at| self.lane.position(at))
                 .ok_or(NotWritten::NoSpace(Claim::Write))?,
         };
@@ -183,7 +267,7 @@ impl LaneSession {
         let _appending = self.appending()?;
         let address = match body {
             Body::Pieces(first, second) if size <= log.largest_record() => {
-                let stream = self.stream_for(key, existing);
+                let stream = self.stream_for(key, before);
                 let reserved = log
                     .reserve_for(&self.appender, stream, size, self.now(), claim)
                     .ok_or(NotWritten::NoSpace(claim))?;
@@ -207,8 +291,11 @@ impl LaneSession {
         };
         log.segment(address.segment()).note_expiry(fields.expiry);
         bump(&self.counters.written_bytes, size as u64);
-        self.changed(Kind::Item, address, size, existing);
-        Ok(self.publish(guard, key, existing, place, address, most_reads))
+        match before {
+            Before::Unread(old) => self.changed_unread(address, size, old.slot()),
+            _ => self.changed(Kind::Item, address, size, before.known()),
+        }
+        Ok(self.publish(guard, key, before, place, (address, size), most_reads))
     }
 
     /// With a store: writes that the key was deleted, and lets its slot, if it has one, lead there
@@ -305,14 +392,14 @@ impl LaneSession {
         &'a self,
         guard: &Guard<'a>,
         key: &Key<'_>,
-        existing: Option<&Existing<'a>>,
+        before: Before<'_, 'a>,
         place: Place<'a>,
-        address: Address,
+        (address, size): (Address, usize),
         most_reads: u8,
     ) -> Item<'a> {
         self.found_space();
-        let slot = match existing {
-            Some(old) => {
+        let slot = match before {
+            Before::Known(old) => {
                 let before = old.place.slot();
                 let frequency = if old.gone { 0 } else { before.frequency().min(most_reads) };
                 let slot = Slot::new(key.tag(), frequency, address);
@@ -320,7 +407,13 @@ impl LaneSession {
                 self.kill(before.address(), old.record.size());
                 slot
             }
-            None => {
+            Before::Unread(old) => {
+                let frequency = old.slot().frequency().min(most_reads);
+                let slot = Slot::new(key.tag(), frequency, address);
+                self.lane.fill_over(guard, key, place, slot, old, size);
+                slot
+            }
+            Before::Nothing => {
                 let slot = Slot::new(key.tag(), 0, address);
                 guard.fill(place, slot, 1);
                 slot
@@ -350,8 +443,8 @@ impl LaneSession {
     /// New keys are on probation, unless they were evicted from there a short while ago. A new
     /// version follows the old one's stream.
     #[inline]
-    fn stream_for(&self, key: &Key<'_>, existing: Option<&Existing<'_>>) -> Stream {
-        let back = existing.is_none()
+    fn stream_for(&self, key: &Key<'_>, before: Before<'_, '_>) -> Stream {
+        let back = matches!(before, Before::Nothing)
             && self.lane.evicts.load(Ordering::Relaxed)
             && self.lane.ghost.recall(key);
         if back { Stream::Survivors } else { Stream::Hot }

@@ -248,7 +248,7 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
     machine.device.spoil(BAD);
     let (there, gone, errors) = machine.count(0..22_000, 4);
     assert!((100..LOST).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
-    // What can be read is overwritten again and again.
+    // Everything is overwritten again and again.
     for round in 5..8 {
         let mut refused = 0;
         for key in (0..22_000).map(|n| n * 7919 % 22_000) {
@@ -263,9 +263,10 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
         }
         assert!(refused < LOST, "{refused}");
     }
-    // A place that was free is found to be bad only when what was written there is read.
+    // A place that was free is found to be bad only when what was written there is read. Nearly all that could not
+    // be read was set over without a look.
     let (there, gone, errors) = machine.count_last(0..22_000, 7);
-    assert!((100..LOST).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
+    assert!(errors < 100 && gone == 0, "{there}, {gone}, {errors}");
     assert!(machine.engine.commit());
     let device = Arc::new(machine.device.image());
     let options = options(&device, Durability::Async, WhenFull::Refuse);
@@ -278,8 +279,9 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
     let mut accepting = options;
     accepting.store.as_mut().unwrap().accept_damage = true;
     let mut machine = Machine::open(device, accepting);
-    let found = machine.count_last(0..22_000, 7);
-    assert_eq!(found, (there, errors, 0));
+    // Of what cannot be read nobody knows that it was newer than what still lies elsewhere.
+    let (found, lost, errors_now) = machine.count_last(0..22_000, 7);
+    assert!(found >= there && found + lost == there + errors && errors_now == 0, "{found}, {lost}");
     machine.set_all(0..22_000, 8);
     let name = "key7".to_owned();
     machine

@@ -4,7 +4,7 @@
 pub type SegmentNumber = u32;
 
 const OFFSET_BITS: u32 = 20;
-const SEGMENT_BITS: u32 = 24;
+const SEGMENT_BITS: u32 = 23;
 /// Records begin at multiples of this many bytes.
 pub const GRANULE: usize = 8;
 /// The largest segment, in bytes: 8 MiB.
@@ -12,7 +12,7 @@ pub const MAX_SEGMENT_SIZE: usize = GRANULE << OFFSET_BITS;
 /// The greatest segment number.
 pub const MAX_SEGMENT: SegmentNumber = (1 << SEGMENT_BITS) - 1;
 
-/// The address of a record: 24 bits of segment, 20 bits of offset in units of 8 bytes.
+/// The address of a record: 23 bits of segment, 20 bits of offset in units of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address(u64);
 

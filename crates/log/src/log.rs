@@ -12,7 +12,7 @@ use crate::places::{Places, Tier};
 use crate::prefetch;
 use crate::quarantine::Quarantine;
 use crate::record::Record;
-use crate::residency::Dropped;
+use crate::residency::{Dropped, Image};
 use crate::segment::{Segment, State};
 use crate::store::{Entry, Store};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -150,6 +150,8 @@ pub(crate) struct Open {
 pub struct Log {
     segment_size: usize,
     pub(crate) budget: Arc<Budget>,
+    /// Memory for the next segments that are [loaded](Log::load_if_absent).
+    pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: Table<Segment>,
     pub(crate) frames: Frames,
@@ -239,6 +241,7 @@ impl Log {
             segment_size: config.segment_size,
             pins: Pins::new(&budget),
             budget,
+            spare_images: Mutex::default(),
             epochs,
             segments,
             frames,

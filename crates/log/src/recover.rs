@@ -19,15 +19,15 @@ use crate::format::{
 };
 use crate::log::{Log, Sealed, Stream, lock};
 use crate::record::Record;
-use crate::residency::{Image, bytes_of, fill_gaps};
+use crate::residency::fill_gaps;
 use crate::segment::Restored;
 use crate::store::Store;
 use crate::usage::End;
 use larder_disk::Device;
 use std::collections::HashMap;
-use std::io;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
+use std::{io, iter, thread};
 
 /// Reads the superblock of the store on `device`.
 ///
@@ -120,12 +120,25 @@ pub struct Survey {
     headless: HashMap<SegmentNumber, u32>,
 }
 
+impl Survey {
+    /// Adds what was found in other places.
+    fn add(&mut self, other: Survey) {
+        self.segments.extend(other.segments);
+        self.damaged.extend(other.damaged);
+        self.unknown += other.unknown;
+        for (jumbo, pieces) in other.parts {
+            self.parts.entry(jumbo).or_default().extend(pieces);
+        }
+        self.headless.extend(other.headless);
+    }
+}
+
 impl Log {
-    /// Looks at every place of the store.
+    /// Looks at every place of the store, in so many threads at once: each waits for three small reads a place.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn survey(&self) -> io::Result<Survey> {
+    pub fn survey(&self, threads: usize) -> io::Result<Survey> {
         let store = self.durable_log();
         let mut survey = Survey::default();
         for stream in 0..STREAMS {
@@ -141,10 +154,30 @@ impl Log {
             }
         }
         let mut free = Vec::new();
-        for number in self.numbers().rev() {
-            if !self.survey_one(store, number, &mut survey)? {
-                free.push(number);
+        let numbers: Vec<_> = self.numbers().rev().collect();
+        let survey_some = |numbers: &[SegmentNumber]| {
+            let mut part = Survey { tails: survey.tails.clone(), ..Survey::default() };
+            let mut free = Vec::new();
+            for &number in numbers {
+                if !self.survey_one(store, number, &mut part)? {
+                    free.push(number);
+                }
             }
+            io::Result::Ok((part, free))
+        };
+        let parts: Vec<_> = thread::scope(|scope| {
+            let mut parts = numbers.chunks(numbers.len().div_ceil(threads).max(1));
+            let first = parts.next().unwrap_or_default();
+            let others: Vec<_> = parts.map(|part| scope.spawn(|| survey_some(part))).collect();
+            let join = |other: thread::ScopedJoinHandle<'_, _>| {
+                other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            iter::once(survey_some(first)).chain(others.into_iter().map(join)).collect()
+        });
+        for part in parts {
+            let (part, more) = part?;
+            survey.add(part);
+            free.extend(more);
         }
         survey.segments.sort_by_key(|found| std::cmp::Reverse((found.opened, found.number)));
         self.settle_parts(store, &mut survey, &mut free);
@@ -372,12 +405,11 @@ impl Log {
                 None => std::ptr::null_mut(),
             };
         }
-        let words = if frame.is_null() { self.segment_size() / size_of::<u64>() } else { 0 };
-        let mut image: Image = vec![0; words].into_boxed_slice();
-        let bytes = match frame.is_null() {
-            true => bytes_of(&mut image),
+        let mut image = frame.is_null().then(|| self.take_image());
+        let bytes = match &mut image {
+            Some(image) => image.bytes_mut(),
             // SAFETY: the frame is the segment's, of which only recovery knows yet.
-            false => unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) },
+            None => unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) },
         };
         let read = store.read_blocks(store.geometry.segment(found.number), bytes);
         survey.lay_tails_over(store, found, 0, bytes);
@@ -403,6 +435,7 @@ impl Log {
         }
         segment.set_end(scanned.end);
         self.enter(store, found, scanned.last_commit);
+        image.into_iter().for_each(|image| self.keep_image(image));
         Ok(scanned)
     }
 
@@ -416,12 +449,27 @@ impl Log {
             // It was cut, and not sealed.
             return Ok(None);
         }
-        let place = Place {
-            identity: store.identity,
-            segment: found.number,
-            generation: found.header.generation,
-        };
-        let end = store.geometry.segment(found.number) + self.segment_size() as u64;
+        self.summary(store, found.number, found.header.generation)
+    }
+
+    /// The summary of a sealed normal segment, if it has one that is whole.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn summary_of(&self, number: SegmentNumber) -> io::Result<Option<Summary>> {
+        let (store, segment) = (self.durable_log(), self.segment(number));
+        let summary = self.summary(store, number, segment.generation())?;
+        Ok(summary.filter(|summary| summary.end == segment.filled()))
+    }
+
+    fn summary(
+        &self,
+        store: &Store,
+        number: SegmentNumber,
+        generation: u32,
+    ) -> io::Result<Option<Summary>> {
+        let place = Place { identity: store.identity, segment: number, generation };
+        let end = store.geometry.segment(number) + self.segment_size() as u64;
         let mut bytes = vec![0; BLOCK];
         if !store.read(end - BLOCK as u64, &mut bytes)? {
             return Ok(None);

@@ -11,13 +11,38 @@ use crate::rule::Rule;
 use crate::segment::State;
 use larder_disk::ReadBuffer;
 use std::io;
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 
 /// The fewest bytes worth reading: a sector, and more than any record's header.
 const LEAST_READ: usize = 512;
 
-/// A segment's bytes, 8-byte aligned.
-pub type Image = Box<[u64]>;
+/// Memory of segments that were loaded is kept for the next ones, this many at most.
+const SPARE_IMAGES: usize = 2;
+
+/// A segment's bytes, aligned so that they can be read around the page cache.
+#[derive(Debug)]
+pub struct Image(ReadBuffer);
+
+impl Image {
+    fn new(bytes: usize) -> Image {
+        Image(ReadBuffer::new(0, bytes, BLOCK))
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.bytes_mut()
+    }
+}
+
+impl Deref for Image {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        let bytes: &[u8] = &self.0;
+        // SAFETY: the memory is aligned to blocks, and initialised; any bytes are words.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<u64>()) }
+    }
+}
 
 /// A frame that was taken out of its segment.
 #[derive(Clone, Copy, Debug)]
@@ -36,13 +61,6 @@ pub struct Loaded {
     pub image: Image,
     /// Something of it was not right: there it has fillers, or ends.
     pub damaged: bool,
-}
-
-/// The bytes of memory that words were allocated for.
-pub(crate) fn bytes_of(words: &mut [u64]) -> &mut [u8] {
-    let len = size_of_val(words);
-    // SAFETY: any bytes are words and the other way round; the length is that of the same memory.
-    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), len) }
 }
 
 /// Makes what is damaged in a segment's image fillers, so that whoever walks its records steps over
@@ -186,18 +204,40 @@ impl Log {
         if segment.is_jumbo() {
             let head = match self.read_jumbo_head(number) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    return Ok(Some(Loaded { image: Box::default(), damaged: true }));
+                    return Ok(Some(Loaded { image: Image::new(0), damaged: true }));
                 }
                 head => head?,
             };
             let record = &head[RECORD_AT..];
-            let mut image = vec![0u64; record.len() / size_of::<u64>()].into_boxed_slice();
-            bytes_of(&mut image).copy_from_slice(record);
+            let mut image = Image::new(record.len());
+            image.0.bytes_mut().copy_from_slice(record);
             return Ok(Some(Loaded { image, damaged: false }));
         }
-        let mut image = vec![0u64; self.segment_size() / size_of::<u64>()].into_boxed_slice();
-        let damaged = self.read_segment(number, bytes_of(&mut image))?;
+        let mut image = self.take_image();
+        let damaged = self.read_segment(number, image.0.bytes_mut())?;
         Ok(Some(Loaded { image, damaged }))
+    }
+
+    /// Nobody looks at what was loaded any more: its memory serves the next one.
+    pub fn reuse(&self, loaded: Loaded) {
+        self.keep_image(loaded.image);
+    }
+
+    /// Memory for a segment's bytes, whatever they are.
+    pub(crate) fn take_image(&self) -> Image {
+        let spare = lock(&self.spare_images).pop();
+        if spare.is_some() {
+            self.budget.release(self.segment_size() as u64);
+        }
+        spare.unwrap_or_else(|| Image::new(self.segment_size()))
+    }
+
+    pub(crate) fn keep_image(&self, image: Image) {
+        let mut spare = lock(&self.spare_images);
+        if image.0.len() == self.segment_size() && spare.len() < SPARE_IMAGES {
+            self.budget.charge(self.segment_size() as u64);
+            spare.push(image);
+        }
     }
 
     /// Reads all of a sealed segment and checks it; what is damaged inside of it becomes fillers. The
@@ -281,6 +321,15 @@ impl Log {
             false => (self.read_record(address)?, 0, None),
         };
         Ok(see(Head::parse(&bytes[at..], jumbo).ok_or_else(damaged)?.key))
+    }
+
+    /// How many bytes a record of a segment takes, if one that superseded it takes so many.
+    pub fn likely_size(&self, number: SegmentNumber, newer: usize) -> usize {
+        const SHARE: usize = 64;
+        match self.segment(number).record_size() {
+            0 => newer.min(self.segment_size() / SHARE),
+            known => newer.min(known),
+        }
     }
 
     /// Where on the device a record lies, and how many bytes of it to read: `size`, or what records

@@ -45,6 +45,12 @@ pub enum Rule {
     TailsAreKept = 17,
     /// A commit does not believe in its sync if another one has failed since its first early write.
     FailedSyncsFirst = 18,
+    /// An older slot is given up only when its record's key is known to be the one that was set over it.
+    OlderIsProved = 19,
+    /// An older slot never answers for the key that was set over it.
+    OlderNeverAnswers = 20,
+    /// No dead map is made of a segment that older slots lead into.
+    MapsWaitForOlder = 21,
 }
 
 #[cfg(not(feature = "breakable"))]
@@ -85,7 +91,7 @@ mod switch {
 
     impl Rule {
         /// All of them, in order.
-        pub const ALL: [Rule; 18] = [
+        pub const ALL: [Rule; 21] = [
             Rule::FreeWhenDurable,
             Rule::WaitForAppends,
             Rule::SeqDecides,
@@ -104,6 +110,9 @@ mod switch {
             Rule::EarlySettlesNothing,
             Rule::TailsAreKept,
             Rule::FailedSyncsFirst,
+            Rule::OlderIsProved,
+            Rule::OlderNeverAnswers,
+            Rule::MapsWaitForOlder,
         ];
 
         /// Whether the rule is broken on purpose.
@@ -152,6 +161,15 @@ mod switch {
                 Rule::TailsAreKept => "an early write goes over tails that are still needed",
                 Rule::FailedSyncsFirst => {
                     "a commit overlooks syncs that failed between its early writes and its end"
+                }
+                Rule::OlderIsProved => {
+                    "an item that a set of another key may have superseded is taken for dead"
+                }
+                Rule::OlderNeverAnswers => {
+                    "a key whose newest version has gone is answered with one that was set over"
+                }
+                Rule::MapsWaitForOlder => {
+                    "dead maps are made of segments in which nobody knows what has died"
                 }
             }
         }

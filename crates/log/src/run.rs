@@ -85,8 +85,8 @@ mod tests {
     /// An item, a filler as a commit that is repeated leaves one, and an item.
     fn bytes() -> Vec<u8> {
         let seed = SegmentSeed::new(1, 2, 3);
-        let mut words = vec![0u64; 32];
-        let bytes = crate::residency::bytes_of(&mut words);
+        let mut words = larder_disk::ReadBuffer::new(0, 256, 8);
+        let bytes = words.bytes_mut();
         let fields = Fields::default();
         let item = Layout::of(&fields, 3, 6);
         let filler = Layout { header: HEADER, key: 0, value: FILLER - HEADER };

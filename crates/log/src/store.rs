@@ -49,6 +49,8 @@ pub(crate) struct Entry {
     pub(crate) end_bytes: AtomicU32,
     /// Bytes of tombstones that were copied here because they are still needed. They count as alive.
     pub(crate) held_bytes: AtomicU32,
+    /// Bytes of records that are most probably dead: see [`Log::assume_dead`](crate::Log::assume_dead).
+    pub(crate) assumed_dead: AtomicU32,
     /// Version of its meta on the device.
     pub(crate) meta_version: AtomicU64,
     /// Where it was cut; 0: it ends at its sealed trailer, or is open.

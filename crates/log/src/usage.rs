@@ -491,7 +491,9 @@ impl Log {
     fn contents(&self, number: SegmentNumber, gain_room: u64) -> Contents {
         self.count_looks(1);
         let segment: &Segment = self.segment(number);
-        let live = self.live(number);
+        let known = self.live(number);
+        // Only what is known to be dead is freed without a look.
+        let live = known.saturating_sub(self.assumed_dead(number)).max(known.min(1));
         let (min_expiry, max_expiry, immortal) = segment.expiries();
         let jumbo = if segment.is_jumbo() { segment.jumbo_mapping() as u32 } else { 0 };
         let gains = jumbo == 0 && self.keeps_reserves();
@@ -499,7 +501,7 @@ impl Log {
             born: segment.born(),
             filled: segment.filled(),
             live,
-            gain: if gains { self.gain(number, live, gain_room) as u32 } else { 0 },
+            gain: if gains { self.gain(number, known, gain_room) as u32 } else { 0 },
             min_expiry,
             max_expiry: if immortal { 0 } else { max_expiry },
             jumbo,
@@ -512,6 +514,17 @@ impl Log {
         if self.listed[number as usize].swap(1, Ordering::AcqRel) == 0 {
             lock(&self.changed).push(number);
         }
+    }
+
+    /// So many bytes of a segment's records are most probably dead, beside those that are known to be.
+    pub fn assume_dead(&self, number: SegmentNumber, bytes: u32) {
+        self.durable_log().entry(number).assumed_dead.store(bytes, Ordering::Relaxed);
+        self.note_changed(number);
+    }
+
+    fn assumed_dead(&self, number: SegmentNumber) -> u32 {
+        let store = self.store.as_ref();
+        store.map_or(0, |store| store.entry(number).assumed_dead.load(Ordering::Relaxed))
     }
 
     /// Puts a sealed segment into the queue of a stream.

@@ -53,6 +53,25 @@ const GROWS: u64 = 0x96920;
 /// Decides when something is written early.
 const EARLY: u64 = 0xea417;
 
+/// Decides which worlds have keys that the index cannot tell apart, and delete what they have just set; such that
+/// those that tests name do not.
+const TWINS: u64 = 0x7472b;
+/// Names among which such keys are looked for: there are some pairs among so many.
+const NAMES: u64 = 200_000;
+
+/// Pairs of keys that the index cannot tell apart.
+fn find_twins(session: &Session) -> Vec<Vec<u8>> {
+    let mut seen = HashMap::new();
+    let mut twins = Vec::new();
+    for n in 0..NAMES {
+        let name = format!("twin{n}").into_bytes();
+        if let Some(other) = seen.insert(session.key(&name).place(), n) {
+            twins.extend([format!("twin{other}").into_bytes(), name]);
+        }
+    }
+    twins
+}
+
 /// An engine on simulated devices.
 pub struct DurableWorld {
     random: Random,
@@ -75,6 +94,8 @@ pub struct DurableWorld {
     now: u32,
     clock: Arc<AtomicU64>,
     keys: u64,
+    /// Keys that the index cannot tell apart, in pairs; in some worlds.
+    twins: Vec<Vec<u8>>,
     value_max: u64,
     restarts: u64,
     /// A commit whose thread waits.
@@ -165,6 +186,7 @@ impl DurableWorld {
         let (machine, engine) = anomaly.open(machine, options.clone(), random.bits())?;
         let mut world = DurableWorld {
             keys: 1 << (3 + random.below(10)),
+            twins: Vec::new(),
             value_max: 1 << (4 + random.below(15)),
             random,
             machine,
@@ -193,6 +215,9 @@ impl DurableWorld {
             seen: Seen::default(),
         };
         world.open_sessions();
+        if Random::new(seed ^ TWINS).one_in(3) {
+            world.twins = find_twins(&world.sessions[0]);
+        }
         Ok(world)
     }
 
@@ -247,6 +272,9 @@ impl DurableWorld {
         }
         if self.grows && self.random.one_in(200) {
             return self.grow();
+        }
+        if !self.twins.is_empty() && self.random.one_in(30) {
+            return self.delete_unread();
         }
         match self.random.below(1000) {
             0..=1 => self.crash(),

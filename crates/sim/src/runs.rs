@@ -93,6 +93,9 @@ impl Runs {
             let Seen { early, kept, .. } = seen;
             println!("{early} early writes, which kept {kept} changes when a process was killed");
         }
+        if seen.unread > 0 {
+            println!("{} sets read nothing of what they superseded", seen.unread);
+        }
         println!("{done} worlds of {steps} steps agree with the model, {took:.0} s");
         ExitCode::SUCCESS
     }

@@ -34,6 +34,13 @@ impl Ends {
     }
 }
 
+/// Segments that need dead maps, of those of which one can be made.
+fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
+    let mut needed = lane.log.blocking_segments(until, most);
+    needed.retain(|&number| !lane.older.is_passed_over(number));
+    needed
+}
+
 impl Cleaner {
     /// Moves the ends of segments that wait, or says which segments need dead maps first, `most` of them at most.
     pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
@@ -45,7 +52,7 @@ impl Cleaner {
         }
         lane.log.release_held_ends();
         if self.ends.maps_until > 0 {
-            let needed = lane.log.blocking_segments(self.ends.maps_until, most);
+            let needed = mappable(lane, self.ends.maps_until, most);
             if !needed.is_empty() {
                 return needed;
             }
@@ -68,12 +75,19 @@ impl Cleaner {
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
             if !moves || !self.move_ends_of(lane, number) {
-                self.ends.moved = 0;
-                self.ends.maps_until = durable;
-                return lane.log.blocking_segments(durable, most);
+                let needed = mappable(lane, durable, most);
+                // Of what cannot be read there is no map. Tombstones move however much that costs.
+                if !needed.is_empty() {
+                    self.ends.moved = 0;
+                    self.ends.maps_until = durable;
+                    return needed;
+                }
+                if moves || !self.move_ends_of(lane, number) {
+                    return needed;
+                }
             }
         }
-        if stuck { lane.log.blocking_segments(durable, most) } else { Vec::new() }
+        if stuck { mappable(lane, durable, most) } else { Vec::new() }
     }
 
     /// Whether the dead maps that are needed take at least this many bytes.
@@ -113,6 +127,9 @@ impl Cleaner {
         // SAFETY: the cleaner is awake.
         let newer = unsafe {
             lane.index.find(&key, |slot| {
+                if slot.is_older() {
+                    return None;
+                }
                 let found = lane.log.record(slot.address())?;
                 (found.key() == key.bytes()).then_some(())
             })

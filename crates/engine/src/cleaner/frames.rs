@@ -108,7 +108,9 @@ impl Cleaner {
             for (address, record, key) in &batch {
                 // SAFETY: as above.
                 let found = unsafe { lane.index.find(key, walk::at(*address)) };
-                let popular = found.is_some_and(|(_, slot, ())| walk::keeps(slot, Stream::Hot));
+                let popular = found.is_some_and(|(_, slot, ())| {
+                    !slot.is_older() && walk::keeps(slot, Stream::Hot)
+                });
                 if popular {
                     lane.log.keep_copy(*address, generation, record, Queue::Main, 0);
                 }
@@ -125,7 +127,7 @@ impl Cleaner {
             let key = Key::new(record.key(), lane.options.hash_seed);
             // SAFETY: the cleaner is awake.
             let found = unsafe { lane.index.find(&key, walk::at(address)) };
-            found.map(|(place, slot, ())| (place, slot))
+            found.filter(|(_, slot, ())| !slot.is_older()).map(|(place, slot, ())| (place, slot))
         };
         let is_wanted = |address, record: &Record<'_>| {
             !walk::expired(*record, now) && slot_of(address, record).is_some()

@@ -72,6 +72,7 @@ impl Cleaner {
                 }
             }
         }
+        drop((batch, items));
         if task.fate == Fate::Sweep {
             lane.log.segment(number).set_min_expiry(earliest);
             lane.log.note_changed(number);
@@ -79,6 +80,9 @@ impl Cleaner {
         self.participant.sleep();
         if complete && loaded.as_ref().is_some_and(|loaded| loaded.damaged) {
             self.give_up(lane, number, ends)?;
+        }
+        if let Some(loaded) = loaded {
+            lane.log.reuse(loaded);
         }
         Ok(complete)
     }
@@ -98,9 +102,10 @@ impl Cleaner {
             return Err(io::Error::other(MustStay));
         }
         for stripe in 0..lane.index.stripe_count() {
-            lane.index.take_segment(stripe, number, |address| {
+            lane.index.take_segment(stripe, number, |slot| {
+                lane.forget_older(slot);
                 lane.log.note_death(number);
-                ends.push(address.offset() as u32);
+                ends.push(slot.address().offset() as u32);
                 bump(&self.counters.unreadable, 1);
             });
         }
@@ -119,6 +124,10 @@ impl Cleaner {
     ) -> bool {
         let guard = lane.index.lock(key);
         let Some((place, slot, ())) = guard.find(key, at(address)) else { return true };
+        if slot.is_older() && !lane.settle_older(&guard, key, place, record.size()) {
+            return true;
+        }
+        let slot = slot.with_older(false);
         let mut remove = |place: Place<'_>| {
             guard.remove(place, true);
             lane.kill(address.segment(), record.size());

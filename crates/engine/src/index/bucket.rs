@@ -79,8 +79,8 @@ pub(crate) fn tagged(buckets: &[Bucket], at: Candidates, tag: u32) -> u32 {
     mask
 }
 
-/// The first slot with `tag` in the candidates that `matches` accepts. Takes no lock: a slot that is
-/// displaced meanwhile may be missed, see [`Version`].
+/// The first slot with `tag` in the candidates that `matches` accepts, older ones after all others. Takes no
+/// lock: a slot that is displaced meanwhile may be missed, see [`Version`].
 #[inline]
 pub(crate) fn find<T>(
     buckets: &[Bucket],
@@ -88,15 +88,32 @@ pub(crate) fn find<T>(
     tag: u32,
     mut matches: impl FnMut(Slot) -> Option<T>,
 ) -> Option<(&AtomicU64, Slot, T)> {
-    let mut mask = tagged(buckets, at, tag);
+    let (mut mask, mut older) = (tagged(buckets, at, tag), 0);
     while mask != 0 {
-        let place = place(buckets, at, mask.trailing_zeros() as usize);
-        if let Some(found) = accept(place, tag, &mut matches) {
+        let number = mask.trailing_zeros();
+        let place = place(buckets, at, number as usize);
+        if Slot(place.load(Ordering::Relaxed)).is_older() {
+            older |= 1 << number;
+        } else if let Some(found) = accept(place, tag, &mut matches) {
             return Some(found);
         }
         mask &= mask - 1;
     }
-    None
+    if older != 0 { find_among(buckets, at, tag, older, matches) } else { None }
+}
+
+/// The first of the slots in `mask` that `matches` accepts.
+#[cold]
+fn find_among<T>(
+    buckets: &[Bucket],
+    at: Candidates,
+    tag: u32,
+    mask: u32,
+    mut matches: impl FnMut(Slot) -> Option<T>,
+) -> Option<(&AtomicU64, Slot, T)> {
+    (0..2 * SLOTS)
+        .filter(|number| mask >> number & 1 != 0)
+        .find_map(|number| accept(place(buckets, at, number), tag, &mut matches))
 }
 
 /// The slot in `place` if it has `tag` and `matches` accepts it.
@@ -139,15 +156,23 @@ impl Version {
         self.0.load(Ordering::Relaxed) == begun
     }
 
-    /// Moves `slot` to an empty place of its other bucket. The caller holds the stripe's lock.
-    fn displace(&self, slot: &AtomicU64, to: &AtomicU64) {
+    /// Has readers that find nothing meanwhile look again. The caller holds the stripe's lock.
+    #[inline]
+    pub(super) fn change(&self, change: impl FnOnce()) {
         let version = self.0.load(Ordering::Relaxed);
         self.0.store(version.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let moved = Slot(slot.load(Ordering::Relaxed));
-        sync::publish(to, moved.with_displaced(!moved.is_displaced()).0);
-        sync::publish(slot, Slot::EMPTY.0);
+        change();
         self.0.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Moves `slot` to an empty place of its other bucket. The caller holds the stripe's lock.
+    fn displace(&self, slot: &AtomicU64, to: &AtomicU64) {
+        self.change(|| {
+            let moved = Slot(slot.load(Ordering::Relaxed));
+            sync::publish(to, moved.with_displaced(!moved.is_displaced()).0);
+            sync::publish(slot, Slot::EMPTY.0);
+        });
     }
 }
 

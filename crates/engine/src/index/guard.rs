@@ -11,6 +11,22 @@ use larder_log::record::MAX_SEQ;
 use larder_log::sync;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 
+/// Older slots that a key has at most: each takes one of the places that it can have.
+const MOST_OLDER: usize = 3;
+
+/// What is known of a slot with a key's tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    /// Another key's.
+    Other,
+    /// An older one, over which this key was set.
+    Older,
+    /// Perhaps this key's.
+    Suspect,
+    /// It has to be looked at first.
+    Unknown,
+}
+
 /// A locked stripe. What a writer finds stays found until it lets go.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
@@ -102,6 +118,62 @@ impl<'a> Guard<'a> {
     pub(crate) fn fill(&self, place: Place<'_>, slot: Slot, items: i32) {
         sync::publish(place.place, slot.with_displaced(place.displaced).0);
         self.count(items);
+    }
+
+    /// Publishes the slot of an item in a place that [`Guard::vacate`] gave. What `old` leads to may be another
+    /// version of its key.
+    pub(crate) fn fill_over(&self, place: Place<'_>, slot: Slot, old: Place<'_>) {
+        self.view.version.change(|| {
+            sync::publish(old.place, old.slot().with_older(true).0);
+            sync::publish(place.place, slot.with_displaced(place.displaced).0);
+        });
+    }
+
+    /// Takes [`Guard::fill_over`] back: `old` is current again.
+    pub(crate) fn take_back(&self, place: Place<'_>, old: Place<'_>, was_item: bool) {
+        self.view.version.change(|| {
+            sync::publish(old.place, old.slot().with_older(false).0);
+            sync::publish(place.place, Slot::EMPTY.0);
+        });
+        self.count(i32::from(!was_item));
+    }
+
+    /// What an older slot leads to is the item of another key: it is a slot like others from here on.
+    pub(crate) fn set_current(&self, old: Place<'_>) {
+        self.view.version.change(|| sync::publish(old.place, old.slot().with_older(false).0));
+        self.count(1);
+    }
+
+    /// The one slot that may lead to the key's item, of those with its tag that `judge` cannot tell from it;
+    /// `None` if there are several, or none, or too few free places are left.
+    pub(crate) fn only_suspect(
+        &self,
+        key: &Key<'_>,
+        mut judge: impl FnMut(Slot) -> Judgement,
+    ) -> Option<Place<'a>> {
+        let buckets = self.buckets();
+        let at = Candidates::of(key.position(), buckets.len());
+        let mut mask = bucket::tagged(buckets, at, key.tag());
+        let (mut suspect, mut older) = (None, 0);
+        while mask != 0 {
+            let number = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            let place = Place { place: bucket::place(buckets, at, number), displaced: false };
+            let slot = place.slot();
+            let bucket = if number < bucket::SLOTS { at.first } else { at.second };
+            let position = bucket::position(slot, bucket, buckets.len());
+            if slot.is_empty() || position.is_some_and(|position| position != key.position()) {
+                continue;
+            }
+            match judge(slot) {
+                Judgement::Other => {}
+                Judgement::Older => older += 1,
+                Judgement::Unknown => return None,
+                Judgement::Suspect if suspect.is_some() => return None,
+                Judgement::Suspect => suspect = Some(place),
+            }
+        }
+        suspect.filter(|_| older < MOST_OLDER)
     }
 
     /// Empties a place that led to an item, or to a tombstone.

@@ -6,7 +6,7 @@
 //! again only if they found nothing while a slot was being displaced. What they load is kept apart
 //! from what every write changes, or they would wait for the writers' processors.
 //!
-//! Invariant: at most one slot leads to a record of a given key.
+//! Invariant: at most one slot leads to a record of a given key, beside [older](crate::older) ones.
 
 pub(crate) mod bucket;
 mod chunks;
@@ -21,7 +21,7 @@ mod tests;
 use crate::UnixSeconds;
 use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
-pub(crate) use guard::{Guard, Place};
+pub(crate) use guard::{Guard, Judgement, Place};
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::sync::{Mutex, MutexGuard};
 use larder_log::{Address, Budget, Epochs, SegmentNumber, prefetch};
@@ -193,14 +193,17 @@ impl Index {
             return None;
         }
         let at = Candidates::of(key.position(), buckets.len());
-        let mask = bucket::tagged(buckets, at, key.tag());
-        if mask == 0 {
-            return None;
+        let mut mask = bucket::tagged(buckets, at, key.tag());
+        while mask != 0 {
+            let number = mask.trailing_zeros() as usize;
+            let slot = Slot(bucket::place(buckets, at, number).load(Ordering::Acquire));
+            if !slot.is_older() {
+                key.set_hint(number);
+                return (!slot.is_empty()).then(|| slot.address());
+            }
+            mask &= mask - 1;
         }
-        let number = mask.trailing_zeros() as usize;
-        key.set_hint(number);
-        let slot = Slot(bucket::place(buckets, at, number).load(Ordering::Acquire));
-        (!slot.is_empty()).then(|| slot.address())
+        None
     }
 
     /// Locks the key's stripe for writing.
@@ -290,6 +293,12 @@ impl Index {
     /// Tables may take so many bytes together, but while the index is rebuilt.
     pub(crate) fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether tables take so many percent of what they may.
+    pub(crate) fn fills(&self, percent: u64) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        self.pages.used_bytes() >= limit / 100 * percent
     }
 
     /// Whether, since this was last asked, a table could not grow for the limit: items must go.
@@ -388,20 +397,29 @@ impl Index {
         }
     }
 
-    /// Empties the slots of a stripe that lead into a segment. All of them lead to items. `taken` gets
-    /// each address while the stripe is locked.
+    /// Empties the slots of a stripe that lead into a segment: see [`Index::take_slots`].
     pub(crate) fn take_segment(
         &self,
         number: usize,
         segment: SegmentNumber,
-        mut taken: impl FnMut(Address),
+        taken: impl FnMut(Slot),
+    ) {
+        self.take_slots(number, |slot| slot.address().segment() == segment, taken);
+    }
+
+    /// Empties slots of a stripe. All of them lead to items. `taken` gets each while the stripe is locked.
+    pub(crate) fn take_slots(
+        &self,
+        number: usize,
+        takes: impl Fn(Slot) -> bool,
+        mut taken: impl FnMut(Slot),
     ) {
         let guard = self.lock_stripe(number);
         for place in bucket::places(guard.buckets()) {
             let slot = Slot(place.load(Ordering::Relaxed));
-            if !slot.is_empty() && slot.address().segment() == segment {
-                guard.remove(Place { place, displaced: slot.is_displaced() }, true);
-                taken(slot.address());
+            if !slot.is_empty() && takes(slot) {
+                guard.remove(Place { place, displaced: slot.is_displaced() }, !slot.is_older());
+                taken(slot);
             }
         }
     }
@@ -416,7 +434,8 @@ impl Index {
             !slot.is_empty() && slot.address() == address
         };
         if let Some(place) = places.find(leads_there) {
-            guard.remove(Place { place, displaced: false }, true);
+            let place = Place { place, displaced: false };
+            guard.remove(place, !place.slot().is_older());
             taken();
         }
     }

@@ -1,13 +1,14 @@
 //! A slot: 8 bytes of tag, frequency and address.
 //!
 //! ```text
-//! 63..47 tag (17)   46 displaced (1)   45..44 frequency (2)   43..0 address (segment 24, offset 20)
+//! 63..47 tag (17)   46 displaced (1)   45..44 frequency (2)   43 older (1)   42..0 address (segment 23, offset 20)
 //! ```
 //!
 //! The tag saves looks at records: a match is a match after the key compared equal. It is the low
 //! end of the key's position, the bucket is the high end: so a slot can be moved to a larger table
 //! although its record, which may lie on a device only, is not at hand. Whether it lies in the second
-//! of its two buckets says the displaced bit, which is kept by the index alone.
+//! of its two buckets says the displaced bit, which is kept by the index alone. The older bit: see
+//! [`older`](crate::older).
 
 use larder_log::Address;
 
@@ -15,6 +16,7 @@ const TAG_SHIFT: u32 = 47;
 const FREQUENCY_SHIFT: u32 = 44;
 const FREQUENCY_MASK: u64 = 0b11 << FREQUENCY_SHIFT;
 const DISPLACED: u64 = 1 << 46;
+const OLDER: u64 = 1 << 43;
 
 /// Bits of a tag.
 pub(crate) const TAG_BITS: u32 = 17;
@@ -64,6 +66,17 @@ impl Slot {
         Slot(if displaced { self.0 | DISPLACED } else { self.0 & !DISPLACED })
     }
 
+    /// Whether a set has taken the item's place without a look whether it is the same key's.
+    #[inline]
+    pub(crate) fn is_older(self) -> bool {
+        self.0 & OLDER != 0
+    }
+
+    #[inline]
+    pub(crate) fn with_older(self, older: bool) -> Self {
+        Slot(if older { self.0 | OLDER } else { self.0 & !OLDER })
+    }
+
     /// How often the item was read, saturating at 3.
     #[inline]
     pub(crate) fn frequency(self) -> u8 {
@@ -77,7 +90,7 @@ impl Slot {
     }
 }
 
-const _: () = assert!(Address::BITS == FREQUENCY_SHIFT);
+const _: () = assert!(OLDER == 1 << Address::BITS && Address::BITS < FREQUENCY_SHIFT);
 
 #[cfg(test)]
 mod tests {
@@ -85,7 +98,7 @@ mod tests {
 
     #[test]
     fn parts_do_not_overlap() {
-        let address = Address::new((1 << 24) - 1, ((1 << 20) - 1) * 8);
+        let address = Address::new((1 << 23) - 1, ((1 << 20) - 1) * 8);
         let slot = Slot::new((1 << TAG_BITS) - 1, 0, address);
         assert_eq!((slot.tag(), slot.frequency(), slot.address()), (0x1FFFF, 0, address));
         let slot = slot.with_frequency(3);
@@ -98,5 +111,9 @@ mod tests {
             (displaced.tag(), displaced.frequency(), displaced.address()),
             (0x1FFFF, 3, address)
         );
+        let older = displaced.with_older(true);
+        assert!(older.is_older() && !displaced.is_older());
+        assert_eq!((older.tag(), older.frequency(), older.address()), (0x1FFFF, 3, address));
+        assert_eq!(older.with_older(false), displaced);
     }
 }

@@ -173,6 +173,17 @@ impl LaneSession {
         Some(address)
     }
 
+    /// As [`LaneSession::fetch_record`], of a key that is set whatever it had before: that is read only if it must
+    /// be.
+    #[inline]
+    pub(crate) fn fetch_overwritten(&self, key: &mut Key<'_>) {
+        if self.lane.older.admits() {
+            self.prefetch_record(key);
+        } else {
+            self.fetch_record(key);
+        }
+    }
+
     /// Shortly before a write of the key: has other processors give up its stripe's lock.
     #[inline]
     pub(crate) fn prefetch_lock(&self, key: &Key<'_>) {
@@ -209,12 +220,31 @@ impl LaneSession {
     /// The slot was read since the last tick.
     #[inline]
     pub(crate) unsafe fn matching(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
+        if slot.is_older() && !self.may_answer(key, slot) {
+            return None;
+        }
         // SAFETY: by the caller's promise.
         let record = match unsafe { self.lane.log.record(slot.address()) } {
             Some(record) => record,
             None => self.absent_record(key, slot)?,
         };
         same_bytes(record.key(), key.bytes()).then_some(record)
+    }
+
+    /// Whether what a slot leads to is its key's item, and not one that was set over without a look.
+    #[inline]
+    pub(crate) fn is_current(&self, slot: Slot, record: &Record<'_>) -> bool {
+        !slot.is_older() || {
+            let key = self.key(record.key());
+            self.lane.settle_older_at(slot.address(), &key, record.size())
+        }
+    }
+
+    /// Whether an older slot may be the one of this key: another key was set over it.
+    #[cold]
+    fn may_answer(&self, key: &Key<'_>, slot: Slot) -> bool {
+        self.lane.older.is_set_over(slot.address(), key) == Some(false)
+            || Rule::OlderNeverAnswers.is_broken()
     }
 
     #[inline]
@@ -343,10 +373,33 @@ impl LaneSession {
             let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
             let is_tombstone = kind == Kind::Tombstone;
             changes.push(Change { address, before, before_size, before_is_item, is_tombstone });
-        } else if !self.overdue {
-            return;
         }
-        self.depends_on_commit(address, (address.offset() + size) as u32);
+        self.waits_for(address, size);
+    }
+
+    /// As [`LaneSession::changed`], of an item whose slot before leads to a record that nobody has looked at.
+    pub(crate) fn changed_unread(&self, address: Address, size: usize, before: Slot) {
+        self.appended.set(true);
+        if let Some(changes) = &self.changes {
+            let before = before.with_older(true);
+            let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
+            changes.push(Change {
+                address,
+                before,
+                before_size: 0,
+                before_is_item: true,
+                is_tombstone: false,
+            });
+        }
+        self.waits_for(address, size);
+    }
+
+    /// The answer waits for the commit of what was written, in sync mode or when commits are late.
+    #[inline]
+    fn waits_for(&self, address: Address, size: usize) {
+        if self.changes.is_some() || self.overdue {
+            self.depends_on_commit(address, (address.offset() + size) as u32);
+        }
     }
 
     /// The record of `bytes` at `address` is dead: its key has another version, or is gone.

@@ -81,6 +81,7 @@ impl Walk {
                 Outcome::Ready(Some(item))
                     if is_of(&from.key(item.key()), partitions)
                         && item.is_item()
+                        && from.is_item_current(handle, &item)
                         && !item.expiry().is_past(from.now()) =>
                 {
                     to.take_in(&item).map(|()| item.record_size())

@@ -116,6 +116,7 @@ impl Lane {
             self.log.seal_all();
             sealed = self.log.drain_sealed();
             self.log.fence_deaths();
+            self.older.clear(&self.log);
         });
         // Only now is the index free of their addresses, so the quiescent period begins here.
         for number in sealed {

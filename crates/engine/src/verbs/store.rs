@@ -32,6 +32,21 @@ impl LaneSession {
             };
             let existing = match existing {
                 Ok(existing) => existing,
+                Err(NotWritten::NeedsRead) if overwrites(&store) => {
+                    let (size, fields) = (store.value.len(), fields_of(&store));
+                    let body = body_of(store.value);
+                    let Some(item) = self.write_unread(&guard, key, fields, body) else {
+                        drop(guard);
+                        return self.not_written(key, NotWritten::NeedsRead);
+                    };
+                    bump(&self.counters.cmd_set, 1);
+                    bump(&self.counters.total_items, 1);
+                    bump(&self.counters.unread_sets, 1);
+                    if store.cas.is_some() {
+                        self.lane.wins.forget(key, item.cas());
+                    }
+                    return self.answer(Stored::Stored { cas: item.cas(), size });
+                }
                 Err(why) => {
                     drop(guard);
                     return self.not_written(key, why);
@@ -95,12 +110,7 @@ impl LaneSession {
             (StoreMode::Replace, None) => return Ok(Stored::NotStored),
             _ => {}
         }
-        let mut fields = Fields {
-            cas: store.cas,
-            expiry: store.expiry.raw(),
-            flags: store.flags,
-            ..Fields::default()
-        };
+        let mut fields = fields_of(&store);
         match comparison {
             Comparison::Mismatch => {
                 bump(&self.counters.cas_badval, 1);
@@ -113,10 +123,7 @@ impl LaneSession {
             Comparison::NotAsked | Comparison::Match => {}
         }
         let size = store.value.len();
-        let body = match store.value {
-            Value::Bytes(bytes) => Body::Pieces(bytes, &[]),
-            Value::Large(large) => Body::Large(large),
-        };
+        let body = body_of(store.value);
         let item = self.write(guard, key, existing, Claim::Write, fields, body)?;
         if comparison != Comparison::NotAsked {
             bump(&self.counters.cas_hits, 1);
@@ -157,6 +164,24 @@ impl LaneSession {
         };
         let item = self.write(guard, key, Some(old), Claim::Write, fields, body)?;
         Ok(Stored::Stored { cas: item.cas(), size })
+    }
+}
+
+/// Whether the item takes the place of whatever is there.
+fn overwrites(store: &Store<'_>) -> bool {
+    store.mode == StoreMode::Set
+        && store.compare.is_none()
+        && matches!(store.value, Value::Bytes(_))
+}
+
+fn fields_of(store: &Store<'_>) -> Fields {
+    Fields { cas: store.cas, expiry: store.expiry.raw(), flags: store.flags, ..Fields::default() }
+}
+
+fn body_of(value: Value<'_>) -> Body<'_> {
+    match value {
+        Value::Bytes(bytes) => Body::Pieces(bytes, &[]),
+        Value::Large(large) => Body::Large(large),
     }
 }
 

@@ -15,7 +15,7 @@ pub const PART_HEADER_BYTES: usize = 64;
 /// Bytes of a row.
 pub const ROW_BYTES: usize = 80;
 
-const MAGIC: [u8; 4] = *b"LIM2";
+const MAGIC: [u8; 4] = *b"LIM3";
 const CHECKSUM: usize = 56;
 
 /// One part of an image.

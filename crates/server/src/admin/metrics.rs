@@ -120,6 +120,11 @@ fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
         ("malloced_bytes", "Bytes of RAM of frames.", engine.frame_bytes),
         ("index_bytes", "Bytes of RAM of the index.", engine.index_bytes),
         ("index_slots", "Slots of the index.", engine.index_slots),
+        (
+            "older_slots",
+            "Items that sets may have superseded, not looked at yet.",
+            engine.older_slots,
+        ),
         ("buffer_bytes", "Bytes of connection buffers.", engine.buffer_bytes),
         ("segments", "Segments that hold items.", engine.segments),
         ("jumbo_segments", "Segments of one large item.", engine.jumbos),

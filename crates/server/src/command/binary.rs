@@ -147,6 +147,12 @@ pub(crate) fn reads(request: &Request<'_>) -> bool {
     matches!(request.command, Command::Get(Get { exptime: None, .. }))
 }
 
+/// Whether a request is a plain set.
+#[inline]
+pub(crate) fn overwrites(request: &Request<'_>) -> bool {
+    matches!(&request.command, Command::Store(Store { mode: StoreMode::Set, compare: None, .. }))
+}
+
 /// A reply without a body. `cas` is 0 where there is no item.
 #[inline]
 fn ok(x: &mut Execution<'_, '_>, head: Head, quiet: bool, cas: u64) -> Executed {

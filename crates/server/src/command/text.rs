@@ -116,6 +116,16 @@ pub(crate) fn locks(request: &Request<'_>) -> bool {
     }
 }
 
+/// Whether a request is a plain set. Of a meta set that is not known without a look at its flags: it mostly is.
+#[inline]
+pub(crate) fn overwrites(request: &Request<'_>) -> bool {
+    match request {
+        Request::Store(store) => store.mode == StoreMode::Set && store.compare.is_none(),
+        Request::Meta(command) => command.verb == Verb::Set,
+        _ => false,
+    }
+}
+
 /// Whether a request carries a value to be stored.
 fn stores(request: &Request<'_>) -> bool {
     match request {

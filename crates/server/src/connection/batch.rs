@@ -121,6 +121,31 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
+    /// The same for the keys of a batch. What a set overwrites is read only if it must be.
+    #[inline]
+    fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>]) {
+        let window = self.keys.len().min(PREFETCH_WINDOW);
+        if window <= 1 {
+            return;
+        }
+        let mut from = 0;
+        for entry in entries {
+            let overwrites = matches!(&entry.action, Action::Execute(it) if D::overwrites(it));
+            let keys = &mut self.keys[from..entry.keys_end.clamp(from, window)];
+            for key in keys.iter_mut() {
+                match overwrites {
+                    true => self.session.fetch_overwritten(key),
+                    false => self.session.fetch_record(key),
+                }
+            }
+            from += keys.len();
+        }
+        // Those of a request that waits for its value.
+        for key in &mut self.keys[from..window] {
+            self.session.fetch_overwritten(key);
+        }
+    }
+
     /// Second stage for keys that are only guessed: nothing is read from the store for them.
     #[inline]
     pub(super) fn prefetch_records(&mut self) {
@@ -198,7 +223,7 @@ impl Worker {
         let keys = D::scratch(self).take_keys();
         let mut keys = KeyBatch::new(&self.session, keys);
         let stop = parse::<D>(bytes, &mut keys, &mut entries);
-        keys.fetch_records();
+        keys.fetch_records_of(&entries);
         let keys = keys.into_inner();
         let step = match self.execute_all(connection, &entries, &keys, input, output) {
             Some(interrupted) => interrupted,

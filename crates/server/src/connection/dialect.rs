@@ -66,6 +66,9 @@ pub(super) trait Dialect: Sized {
     /// Whether a request most probably takes the lock of its key's stripe. Asked of every request.
     fn locks(request: &Self::Request<'_>) -> bool;
 
+    /// Whether a request most probably sets its key whatever there was before.
+    fn overwrites(request: &Self::Request<'_>) -> bool;
+
     /// What is said to the client when what a request did, or what it found, was not kept.
     fn not_kept(request: &Self::Request<'_>) -> Repair;
 }
@@ -134,6 +137,11 @@ impl Dialect for Text {
     #[inline]
     fn locks(request: &Request<'_>) -> bool {
         command::text::locks(request)
+    }
+
+    #[inline]
+    fn overwrites(request: &Request<'_>) -> bool {
+        command::text::overwrites(request)
     }
 
     fn not_kept(request: &Request<'_>) -> Repair {
@@ -205,6 +213,11 @@ impl Dialect for Binary {
     #[inline]
     fn locks(request: &binary::Request<'_>) -> bool {
         !command::binary::reads(request)
+    }
+
+    #[inline]
+    fn overwrites(request: &binary::Request<'_>) -> bool {
+        command::binary::overwrites(request)
     }
 
     /// Errors are answered to quiet requests as well.

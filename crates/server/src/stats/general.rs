@@ -166,6 +166,7 @@ fn store_rows(source: &Source, engine: &Stats, lanes: &[Stats], row: &mut Row<'_
     put(row, "larder_durability", durability_name(settings.durability()));
     put(row, "larder_flash_io", source.flash_io.get().copied().unwrap_or("none"));
     put(row, "larder_flash_reads", engine.totals.flash_reads);
+    put(row, "larder_unread_sets", engine.totals.unread_sets);
     put(row, "larder_unreadable", engine.totals.unreadable);
     put(row, "larder_bad_places", engine.bad_places);
     put(row, "larder_unsynced_bytes", engine.unsynced_bytes);
@@ -227,6 +228,7 @@ fn larder_rows(
     put(row, "larder_memory_used", engine.memory_used);
     put(row, "larder_index_bytes", engine.index_bytes);
     put(row, "larder_index_slots", engine.index_slots);
+    put(row, "larder_older_slots", engine.older_slots);
     put(row, "larder_frame_bytes", engine.frame_bytes);
     put(row, "larder_copies", engine.copies);
     put(row, "larder_copy_bytes", engine.copy_bytes);

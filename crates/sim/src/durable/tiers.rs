@@ -23,6 +23,8 @@ pub struct Seen {
     pub early: u64,
     /// Keys whose last change before the process ended only an early write had kept.
     pub kept: u64,
+    /// Sets that did not read what they superseded.
+    pub unread: u64,
 }
 
 impl AddAssign for Seen {
@@ -32,13 +34,16 @@ impl AddAssign for Seen {
         self.grown += other.grown;
         self.early += other.early;
         self.kept += other.kept;
+        self.unread += other.unread;
     }
 }
 
 impl DurableWorld {
     /// A life of the store ends: counts what it has moved.
     pub(super) fn note_moved(&mut self) {
-        self.seen.moved += self.engine.stats().totals.cooled_segments;
+        let totals = self.engine.stats().totals;
+        self.seen.moved += totals.cooled_segments;
+        self.seen.unread += totals.unread_sets;
     }
 
     /// The power goes: counts it if it meets something on its way to a lower device.

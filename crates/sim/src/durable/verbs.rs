@@ -20,6 +20,9 @@ pub(super) fn short(key: &[u8]) -> String {
 
 impl DurableWorld {
     pub(super) fn key(&mut self) -> Vec<u8> {
+        if !self.twins.is_empty() && self.random.one_in(8) {
+            return self.twins[self.random.below(self.twins.len() as u64) as usize].clone();
+        }
         let at = self.random.below(self.keys) * self.random.below(self.keys) / self.keys;
         format!("{}{at}", "k".repeat(1 + at as usize % 100)).into_bytes()
     }
@@ -200,6 +203,32 @@ impl DurableWorld {
     pub(super) fn delete(&mut self) -> Check {
         let key = self.key();
         self.delete_key(&key)
+    }
+
+    /// Sets what may be on a device only and deletes it, so that nobody has looked at what was there before, and
+    /// then writes others until that has moved.
+    pub(super) fn delete_unread(&mut self) -> Check {
+        for _ in 0..8 << self.random.below(4) {
+            let at = self.random.below(self.keys);
+            let key = format!("{}{at}", "cold".repeat(50)).into_bytes();
+            // First all of them come to be there, and then they go.
+            if self.random.one_in(2) {
+                let value = vec![b'c'; 1 + self.random.below(2000) as usize];
+                self.store(&key, value)?;
+            } else {
+                self.store(&key, b"over".to_vec())?;
+                self.delete_key(&key)?;
+            }
+        }
+        for at in 0..16 << self.random.below(5) {
+            let value = vec![b'h'; 1 + self.random.below(8000) as usize];
+            self.store(&format!("hot{}", at % 8).into_bytes(), value)?;
+            if self.random.one_in(4) {
+                self.commit()?;
+                self.clean();
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn delete_key(&mut self, key: &[u8]) -> Check {

@@ -120,6 +120,11 @@ impl LaneSession {
         record
     }
 
+    /// Whether it was found that the record cannot be read.
+    pub(crate) fn is_unreadable_at(&self, address: Address, generation: u32) -> bool {
+        self.fetched.is_unreadable(address, generation)
+    }
+
     /// Whether the look-up that just found nothing could not look at a record.
     #[inline]
     pub(crate) fn must_read(&self) -> bool {
@@ -189,11 +194,12 @@ impl LaneSession {
         let address = if jumbo { Address::new(address.segment(), 0) } else { address };
         let guard = self.lane.index.lock(key);
         let found = guard.find(key, |slot| (slot.address() == address).then_some(()));
-        if let Some((place, ..)) = found {
+        if let Some((place, slot, ())) = found {
+            self.lane.forget_older(slot);
             // It may be readable after a restart: until then a delete of it leaves a tombstone, and
             // it counts as what hides older versions.
             self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
-            guard.remove(place, true);
+            guard.remove(place, !slot.is_older());
             self.lane.log.note_death(address.segment());
             bump(&self.counters.unreadable, 1);
         }

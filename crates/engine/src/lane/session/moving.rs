@@ -92,6 +92,12 @@ impl LaneSession {
         }
     }
 
+    /// Whether the index leads there, and not to what was set over without a look.
+    pub(crate) fn is_item_current(&self, handle: ItemHandle, item: &Item<'_>) -> bool {
+        let key = self.key(item.key());
+        self.lane.settle_older_at(handle.address, &key, item.record_size())
+    }
+
     /// Deletes the item that `handle` names, of one of these stripes, if its key `has_moved`; the answer is
     /// its bytes. What cannot be read is left behind if the lane has keys of its own in these stripes, for
     /// it may be one of them: if it is not, nobody finds it.
@@ -143,5 +149,6 @@ impl LaneSession {
         let log = &self.lane.log;
         let died = || log.note_death(address.segment());
         stripes.for_each(|stripe| self.lane.index.take_address(stripe, address, died));
+        self.lane.older.forget(log, address);
     }
 }

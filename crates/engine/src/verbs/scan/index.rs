@@ -64,7 +64,8 @@ impl LaneSession {
         let Some(found) = self.fetch_all(&mut slots) else { return Outcome::NeedsRead };
         for (&slot, record) in slots.iter().zip(found) {
             match record {
-                Some(record) => self.show(slot, record, visit),
+                Some(record) if self.is_current(slot, &record) => self.show(slot, record, visit),
+                Some(_) => {}
                 None => {
                     *unreadable += 1;
                     bump(&self.counters.unreadable, 1);

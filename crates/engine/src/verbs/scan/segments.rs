@@ -107,7 +107,9 @@ impl LaneSession {
             more = unsafe { next_batch(&self.lane, &mut items, &mut batch) };
             for (address, record, key) in &batch {
                 // SAFETY: as above.
-                if let Some((_, slot, ())) = unsafe { self.lane.index.find(key, at(*address)) } {
+                if let Some((_, slot, ())) = unsafe { self.lane.index.find(key, at(*address)) }
+                    && self.is_current(slot, record)
+                {
                     self.show(slot, *record, visit);
                 }
             }

@@ -381,7 +381,7 @@ proptest! {
     #[test]
     fn superblocks_read_back(
         ids in any::<(u64, u64, u128, u64, u64)>(),
-        shape in (13u32..24, 1u32..1 << 24),
+        shape in (13u32..24, 1u32..1 << 23),
         fast in any::<u32>(),
         numbers in (0..1u64 << 48, 0..=1u64 << 48, any::<u32>(), any::<u64>(), any::<u64>()),
         flags in any::<(bool, bool)>(),
@@ -417,7 +417,7 @@ proptest! {
     #[test]
     fn headers_and_trailers_read_back(
         numbers in any::<(u32, u32, u64, u32, u64)>(),
-        sizes in (0..2u8, 0u32..1 << 24, any::<bool>(), 0..1u64 << 48),
+        sizes in (0..2u8, 0u32..1 << 23, any::<bool>(), 0..1u64 << 48),
         ends in any::<(u32, u32, u32, u32)>(),
         covered in proptest::collection::vec(any::<u8>(), 0..300),
     ) {

@@ -84,7 +84,7 @@ fn what_is_executed_again_may_lie_on_the_device() {
     let stats = store.engine.stats();
     assert!((10_000..stats.item_bytes).contains(&stats.flash_item_bytes), "{stats:?}");
     let mut writer = store.client();
-    writer.send(b"set a 0 0 3\r\nnew\r\n");
+    writer.send(b"replace a 0 0 3\r\nnew\r\n");
     assert_eq!(writer.flow, Flow::Park, "the key is compared with what is on the device");
     store.engine.serve_reads();
     assert_eq!(writer.more(), b"");

@@ -1,0 +1,370 @@
+//! Sets of what only the device has read nothing, and nobody sees a difference: not the keys that were set, not
+//! others that the index cannot tell from them, and no later start.
+
+#[path = "common/store.rs"]
+mod common;
+#[path = "common/machine.rs"]
+mod machine;
+
+use common::store;
+use larder_disk::{Failure, Fault, Operation, SimDevice};
+use larder_engine::{
+    CommitPoint, Delete, Deleted, Durability, Expiry, ManualCleaner, Options, Outcome, Store,
+    Stored, WhenFull,
+};
+use machine::{Machine, NOW};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+
+/// Turns after which a call that still waits waits for ever.
+const PATIENCE: usize = 100_000;
+/// Pushes everything that was written before out of memory.
+const FILL: u32 = 12_000;
+
+fn machine(device: &Arc<SimDevice>, durability: Durability) -> Machine {
+    let store = Some(store(Arc::<SimDevice>::clone(device), durability));
+    let options =
+        Options { memory: 8 << 20, when_full: WhenFull::Evict, store, ..Options::default() };
+    Machine::open(Arc::clone(device), options)
+}
+
+fn start(durability: Durability) -> Machine {
+    machine(&Arc::new(SimDevice::new(64 << 20, 1)), durability)
+}
+
+/// A test whose thread panics has ended for the others, too.
+struct EndsWith<'a>(&'a AtomicBool);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Machine {
+    fn turn(&mut self) {
+        // In some tests others must come to their turns before there is room.
+        std::thread::yield_now();
+        self.engine.serve_reads();
+        self.engine.clean(&mut self.cleaner);
+        self.engine.commit();
+        self.session.tick(NOW);
+    }
+
+    fn done<T>(&mut self, call: impl Fn(&Machine) -> Outcome<T>) -> (T, Option<CommitPoint>) {
+        for _ in 0..PATIENCE {
+            match call(self) {
+                Outcome::Ready(answer) => return (answer, None),
+                Outcome::AfterCommit(answer, point) => return (answer, Some(point)),
+                Outcome::NeedsRead | Outcome::NeedsSpace => self.turn(),
+                Outcome::Refused(refusal) => panic!("{refusal:?}"),
+            }
+        }
+        panic!("a call waits for ever: {:?}", self.engine.stats());
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        self.done(|machine| {
+            let key = machine.session.key(key.as_bytes());
+            machine.session.store(&key, Store::set(value.as_bytes(), 0, Expiry::NEVER))
+        });
+    }
+
+    /// Sets it at once, without a turn.
+    fn set_unread(&mut self, key: &str, value: &str) {
+        let before = self.engine.stats().totals.unread_sets;
+        let key = self.session.key(key.as_bytes());
+        let store = Store::set(value.as_bytes(), 0, Expiry::NEVER);
+        match self.session.store(&key, store) {
+            Outcome::Ready(Stored::Stored { .. })
+            | Outcome::AfterCommit(Stored::Stored { .. }, _) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(self.engine.stats().totals.unread_sets, before + 1);
+    }
+
+    fn get(&mut self, key: &str) -> Option<String> {
+        let text = |value: &[u8]| String::from_utf8(value.to_vec()).unwrap();
+        self.done(|machine| {
+            let key = machine.session.key(key.as_bytes());
+            machine.session.get(&key).map(|found| found.map(|item| text(item.value())))
+        })
+        .0
+    }
+
+    fn delete(&mut self, key: &str) -> Deleted {
+        self.done(|machine| {
+            machine.session.delete(&machine.session.key(key.as_bytes()), &Delete::default())
+        })
+        .0
+    }
+
+    fn fill(&mut self, round: u32) {
+        let value = "f".repeat(1000);
+        for n in 0..FILL {
+            self.set(&format!("fill{round}:{n}"), &value);
+        }
+        self.turn();
+    }
+
+    fn older_slots(&self) -> u64 {
+        self.engine.stats().older_slots
+    }
+
+    /// The process is killed, and everything that was written is there.
+    fn killed(mut self, durability: Durability) -> Machine {
+        self.turn();
+        let device = Arc::new(self.device.image());
+        machine(&device, durability)
+    }
+
+    fn stopped(mut self, durability: Durability) -> Machine {
+        self.turn();
+        self.session.sleep();
+        self.engine.close().unwrap();
+        let device = Arc::new(self.device.image());
+        drop(self);
+        let machine = machine(&device, durability);
+        assert!(machine.engine.recovered().is_some_and(|it| it.from_image));
+        machine
+    }
+
+    /// Two keys that the index cannot tell apart.
+    fn twins(&self) -> [String; 2] {
+        let mut seen = HashMap::new();
+        for n in 0.. {
+            let name = format!("twin{n}");
+            if let Some(other) = seen.insert(self.session.key(name.as_bytes()).place(), n) {
+                return [format!("twin{other}"), name];
+            }
+        }
+        unreachable!()
+    }
+}
+
+#[test]
+fn a_set_of_what_only_the_device_has_reads_nothing() {
+    let mut machine = start(Durability::Async);
+    machine.set("cold", "old");
+    machine.fill(0);
+    let reads = machine.engine.stats().totals.flash_reads;
+    machine.set_unread("cold", "new");
+    assert_eq!(machine.get("cold").as_deref(), Some("new"));
+    let stats = machine.engine.stats();
+    assert_eq!((stats.totals.flash_reads, stats.older_slots), (reads, 1));
+    assert_eq!(stats.items, u64::from(FILL) + 1);
+    // Once more, when that is on the device only, too.
+    machine.fill(1);
+    machine.set_unread("cold", "newer");
+    assert_eq!(machine.get("cold").as_deref(), Some("newer"));
+    assert_eq!(machine.older_slots(), 2);
+    let mut machine = machine.stopped(Durability::Async);
+    assert_eq!(machine.older_slots(), 2);
+    assert_eq!(machine.get("cold").as_deref(), Some("newer"));
+    let mut machine = machine.killed(Durability::Async);
+    assert_eq!(machine.older_slots(), 0);
+    assert_eq!(machine.get("cold").as_deref(), Some("newer"));
+}
+
+#[test]
+fn what_was_set_over_never_comes_back() {
+    let mut machine = start(Durability::Async);
+    machine.set("cold", "old");
+    machine.fill(0);
+    machine.set_unread("cold", "new");
+    assert_eq!(machine.delete("cold"), Deleted::Deleted);
+    assert_eq!((machine.get("cold"), machine.older_slots()), (None, 1));
+    assert_eq!(machine.delete("cold"), Deleted::NotFound);
+    let mut machine = machine.stopped(Durability::Async);
+    assert_eq!((machine.get("cold"), machine.older_slots()), (None, 1));
+    let mut machine = machine.killed(Durability::Async);
+    assert_eq!(machine.get("cold"), None);
+}
+
+#[test]
+fn an_item_that_another_key_was_set_over_is_there() {
+    let mut machine = start(Durability::Async);
+    let [first, second] = machine.twins();
+    machine.set(&first, "first");
+    machine.fill(0);
+    machine.set_unread(&second, "second");
+    let both = |machine: &mut Machine| {
+        assert_eq!(machine.get(&first).as_deref(), Some("first"));
+        assert_eq!(machine.get(&second).as_deref(), Some("second"));
+    };
+    both(&mut machine);
+    let mut machine = machine.stopped(Durability::Async);
+    both(&mut machine);
+    assert_eq!(machine.delete(&second), Deleted::Deleted);
+    assert_eq!(machine.get(&second), None);
+    assert_eq!(machine.get(&first).as_deref(), Some("first"));
+    machine.set(&second, "second");
+    // A write of the first finds out that it is its own item.
+    machine.set(&first, "third");
+    assert_eq!(machine.older_slots(), 0);
+    assert_eq!(machine.get(&first).as_deref(), Some("third"));
+    assert_eq!(machine.engine.stats().items, u64::from(FILL) + 2);
+    let mut machine = machine.killed(Durability::Async);
+    assert_eq!(machine.get(&first).as_deref(), Some("third"));
+    assert_eq!(machine.get(&second).as_deref(), Some("second"));
+}
+
+/// The cleaner finds out what older slots lead to, and forgets what is dead.
+#[test]
+fn cleaning_settles_older_slots() {
+    let mut machine = start(Durability::Async);
+    let [first, second] = machine.twins();
+    machine.set(&first, "first");
+    for n in 0..3000 {
+        machine.set(&format!("cold{n}"), &"o".repeat(500));
+    }
+    machine.fill(0);
+    machine.set_unread(&second, "second");
+    for n in 0..3000 {
+        machine.set(&format!("cold{n}"), &format!("{n}{}", "n".repeat(500)));
+    }
+    let (older, bytes) = (machine.older_slots(), machine.engine.stats().item_bytes);
+    assert!(older > 2000, "{older}");
+    // The store is full several times: their segments are cleaned for what is most probably dead.
+    for round in 1..6 {
+        machine.get(&first);
+        machine.fill(round);
+    }
+    assert!(machine.older_slots() < older / 10, "{} of {older}", machine.older_slots());
+    assert!(machine.engine.stats().item_bytes < 64 << 20, "{bytes}");
+    for n in 0..3000 {
+        let found = machine.get(&format!("cold{n}"));
+        assert!(found.is_none_or(|value| value == format!("{n}{}", "n".repeat(500))), "cold{n}");
+    }
+}
+
+#[test]
+fn a_set_that_was_undone_gives_back_what_it_was_set_over() {
+    for twins in [false, true] {
+        let mut machine = start(Durability::Sync);
+        let [first, second] = machine.twins();
+        let set = if twins { &second } else { &first };
+        machine.set(&first, "first");
+        machine.fill(0);
+        for value in ["new", "newer"] {
+            if value == "new" {
+                machine.set_unread(set, value);
+            } else {
+                machine.set(set, value);
+            }
+        }
+        assert_eq!(machine.older_slots(), 1);
+        let next = machine.device.counts().syncs + 1;
+        machine.device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+        assert!(!machine.engine.commit());
+        for _ in 0..3 {
+            machine.turn();
+        }
+        assert_eq!(machine.get(&first).as_deref(), Some("first"), "{twins}");
+        assert_eq!(machine.get(set).is_some(), !twins);
+        assert_eq!((machine.older_slots(), machine.engine.stats().items), (0, u64::from(FILL) + 1));
+        machine.set(set, "again");
+        let mut machine = machine.killed(Durability::Sync);
+        assert_eq!(machine.get(set).as_deref(), Some("again"));
+        assert_eq!(machine.get(&first).as_deref(), Some(if twins { "first" } else { "again" }));
+    }
+}
+
+/// Segments with tombstones are freed when dead maps tell what they hide. What older slots lead to is hidden,
+/// too, and no map tells of it before somebody has looked.
+#[test]
+fn what_was_set_over_and_deleted_stays_deleted() {
+    const COLD: u32 = 20_000;
+    // Tombstones of long keys cost more than maps when they have moved a few times.
+    let cold = |n: u32| format!("{}{n}", "cold".repeat(50));
+    let mut machine = start(Durability::Async);
+    for n in 0..COLD {
+        machine.set(&cold(n), &"c".repeat(1000));
+    }
+    let mut hot = 0;
+    for n in (0..COLD / 2).step_by(5) {
+        machine.set(&cold(n), "new");
+        machine.delete(&cold(n));
+        for _ in 0..20 {
+            hot += 1;
+            machine.set(&format!("hot{}", hot % 2000), &"h".repeat(1000));
+        }
+        machine.turn();
+    }
+    let stats = machine.engine.stats();
+    assert!(stats.totals.unread_sets > 1000 && stats.map_written_bytes > 0, "{stats:?}");
+    let mut machine = machine.killed(Durability::Async);
+    for n in (0..COLD / 2).step_by(5) {
+        assert_eq!(machine.get(&cold(n)), None, "{n}");
+    }
+}
+
+/// Whoever reads meanwhile sees each key, and never an older version than before.
+#[test]
+fn sets_race_with_gets_and_the_cleaner() {
+    const KEYS: u32 = 300;
+    let machine = start(Durability::Async);
+    let (engine, mut writer) = (Arc::clone(&machine.engine), machine);
+    for n in 0..KEYS {
+        writer.set(&format!("key{n}"), &format!("{:08}{}", 0, "v".repeat(2000)));
+    }
+    writer.fill(0);
+    let ended = AtomicBool::new(false);
+    let is_over = || ended.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut session = engine.session(Waker::noop().clone());
+                let mut newest = vec![0u32; KEYS as usize];
+                for n in (0..KEYS).cycle() {
+                    if is_over() {
+                        break;
+                    }
+                    let _ends = EndsWith(&ended);
+                    let name = format!("key{n}");
+                    let found = loop {
+                        session.tick(NOW);
+                        match session.get(&session.key(name.as_bytes())) {
+                            Outcome::Ready(found) => {
+                                break found.map(|item| {
+                                    std::str::from_utf8(&item.value()[..8])
+                                        .unwrap()
+                                        .parse()
+                                        .unwrap()
+                                });
+                            }
+                            _ => {
+                                engine.serve_reads();
+                            }
+                        }
+                    };
+                    let found: u32 = found.unwrap_or_else(|| panic!("{name} is missed"));
+                    assert!(found >= newest[n as usize], "{name} is older than it was");
+                    newest[n as usize] = found;
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut cleaner = ManualCleaner::default();
+            while !is_over() {
+                engine.clean(&mut cleaner);
+                engine.commit();
+            }
+        });
+        let _ends = EndsWith(&ended);
+        for round in 1..4 {
+            for n in 0..KEYS {
+                writer.set(&format!("key{n}"), &format!("{round:08}{}", "v".repeat(2000)));
+            }
+            for n in 0..6000 {
+                writer.set(&format!("fill{}", n % 3000), &"f".repeat(1000));
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert!(engine.stats().totals.unread_sets > 200, "{:?}", engine.stats().totals);
+}
