@@ -45,11 +45,11 @@ impl<'a> Key<'a> {
         self.lo as u32 & ((1 << TAG_BITS) - 1)
     }
 
-    /// For simulations: keys with the same number have the same places in a small index, which cannot tell them apart.
+    /// For simulations: an index of 64 stripes cannot tell keys with the same number apart.
     pub fn place(&self) -> u32 {
         const STRIPES: u32 = 6;
         let stripe = (self.lo >> (u64::BITS - STRIPES)) as u32;
-        stripe << POSITION_BITS | self.position() & !(1 << TAG_BITS)
+        stripe << POSITION_BITS | self.position()
     }
 
     /// What tells it from other keys of its position: 44 of the 96 bits by which keys are told apart on a device.

@@ -9,7 +9,6 @@ use crate::durability::{Committer, Durable};
 use crate::ghost::Ghost;
 use crate::index::Index;
 use crate::index::slot::Slot;
-use crate::key::Key;
 use crate::lane::session::LaneSession;
 use crate::large::LargeValue;
 use crate::older::OlderSlots;
@@ -571,19 +570,6 @@ impl Lane {
     pub(crate) fn set_full(&self, most_urgent: Option<Claim>) {
         let below = most_urgent.map_or(0, |claim| claim as u8 + 1);
         self.full.store(below, Ordering::Relaxed);
-    }
-
-    /// The position of the key of a record.
-    pub(crate) fn position(&self, address: Address) -> u32 {
-        // SAFETY: called for addresses in slots under the stripe's lock.
-        let record = unsafe { self.log.record(address) };
-        if let Some(record) = record {
-            return Key::new(record.key(), self.options.hash_seed).position();
-        }
-        // The key of a record that is only in the store has to be read. An unreadable one may go
-        // anywhere: nobody will find it again, as nobody could have read it.
-        let position = |key: &[u8]| Key::new(key, self.options.hash_seed).position();
-        self.log.read_key(address, position).unwrap_or(0)
     }
 
     pub(crate) fn set_cleaner(&self, thread: Thread) {

@@ -202,7 +202,7 @@ impl LaneSession {
             return None;
         }
         // First: it may change where the slots are.
-        guard.vacate(key, |at| self.lane.position(at))?;
+        guard.vacate(key)?;
         let old = guard.only_suspect(key, |slot| self.judge(key, slot))?;
         let manner = Manner { claim: Claim::Write, reads: Reads::Inherit };
         self.write_after(guard, key, Before::Unread(old), manner, fields, body).ok()
@@ -259,9 +259,9 @@ impl LaneSession {
         };
         let place = match before {
             Before::Known(existing) => existing.place,
-            Before::Nothing | Before::Unread(_) => guard
-                .vacate(key, |at| self.lane.position(at))
-                .ok_or(NotWritten::NoSpace(Claim::Write))?,
+            Before::Nothing | Before::Unread(_) => {
+                guard.vacate(key).ok_or(NotWritten::NoSpace(Claim::Write))?
+            }
         };
         let value_hash = self.value_hash(&body);
         let _appending = self.appending()?;

@@ -289,6 +289,29 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
         .unwrap();
 }
 
+/// The index grows from its first tables on while some of what it leads to cannot be read.
+#[test]
+fn what_cannot_be_read_is_no_miss_after_the_index_has_grown() {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Refuse);
+    machine.set_all(0..16_000, 0);
+    machine.device.spoil(BAD);
+    let (_, gone, errors) = machine.count(0..16_000, 0);
+    assert!((100..LOST).contains(&errors) && gone == 0, "{gone}, {errors}");
+    for key in 16_000..100_000 {
+        let name = format!("key{key}");
+        let set = |session: &Session| {
+            let store = Store::set(b"small", 0, Expiry::NEVER);
+            session.store(&session.key(name.as_bytes()), store).map(drop)
+        };
+        machine.done(set).unwrap();
+        if key % 64 == 0 {
+            machine.turn();
+        }
+    }
+    let (_, gone, errors_now) = machine.count(0..16_000, 0);
+    assert_eq!((gone, errors_now), (0, errors));
+}
+
 /// With a second device.
 fn two_devices(devices: [&Arc<SimDevice>; 2], accept_damage: bool) -> Options {
     let mut options = options(devices[0], Durability::Async, WhenFull::Refuse);

@@ -306,23 +306,6 @@ impl Log {
         }
     }
 
-    /// Calls `see` with the key of the record at `address`, which has no frame.
-    ///
-    /// # Errors
-    /// As for [`Log::read_record`].
-    pub fn read_key<T>(&self, address: Address, see: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
-        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
-        let segment = self.segment(address.segment());
-        let (bytes, at, jumbo) = match segment.is_jumbo() {
-            true => {
-                let head = self.read_jumbo_head(address.segment())?;
-                (head, RECORD_AT, Some(segment.jumbo_value()))
-            }
-            false => (self.read_record(address)?, 0, None),
-        };
-        Ok(see(Head::parse(&bytes[at..], jumbo).ok_or_else(damaged)?.key))
-    }
-
     /// How many bytes a record of a segment takes, if one that superseded it takes so many.
     pub fn likely_size(&self, number: SegmentNumber, newer: usize) -> usize {
         const SHARE: usize = 64;

@@ -39,16 +39,17 @@ impl Candidates {
 
 const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
 
-/// The position of the key whose `slot` lies in `bucket`; `None` if there are too few buckets to know
-/// it. The slots of a bucket have positions from an interval, in which a tag occurs once.
-pub(crate) fn position(slot: Slot, bucket: usize, buckets: usize) -> Option<u32> {
-    if buckets < 1 << (POSITION_BITS - TAG_BITS) {
-        return None;
-    }
+/// The fewest buckets of a table: see [`POSITION_BITS`].
+pub(crate) const MIN_BUCKETS: usize = 1 << (POSITION_BITS - TAG_BITS);
+
+/// The position of the key whose `slot` lies in `bucket`. The slots of a bucket have positions from an interval,
+/// in which a tag occurs at most once.
+pub(crate) fn position(slot: Slot, bucket: usize, buckets: usize) -> u32 {
+    debug_assert!(buckets >= MIN_BUCKETS);
     let tag = slot.tag();
     let first = if slot.is_displaced() { alternate(bucket, tag, buckets) } else { bucket };
     let from = ((first as u64) << POSITION_BITS).div_ceil(buckets as u64) as u32;
-    Some(from + (tag.wrapping_sub(from) & TAG_MASK))
+    from + (tag.wrapping_sub(from) & TAG_MASK)
 }
 
 /// The other candidate of an item with `tag` that lies in `bucket`.
@@ -233,12 +234,12 @@ mod tests {
 
     #[test]
     fn a_bucket_and_a_tag_are_a_position() {
-        for buckets in [128usize, 192, 704, 4160, 16 * 4095] {
+        for buckets in [MIN_BUCKETS, 192, 704, 4160, 16 * 4095] {
             for at in (0..1 << POSITION_BITS).step_by(1009) {
                 let Candidates { first, second } = Candidates::of(at, buckets);
                 let slot = Slot::new(at & TAG_MASK, 0, Address::new(1, 8));
-                assert_eq!(position(slot, first, buckets), Some(at));
-                assert_eq!(position(slot.with_displaced(true), second, buckets), Some(at));
+                assert_eq!(position(slot, first, buckets), at);
+                assert_eq!(position(slot.with_displaced(true), second, buckets), at);
             }
         }
     }
@@ -268,7 +269,7 @@ mod tests {
             for slot in bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed))) {
                 if !slot.is_empty() {
                     let known = positions[slot.address().offset() / 8];
-                    assert_eq!(position(slot, number, buckets.len()), Some(known));
+                    assert_eq!(position(slot, number, buckets.len()), known);
                 }
             }
         }

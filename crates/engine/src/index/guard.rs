@@ -2,10 +2,9 @@
 
 use super::bucket::{self, Bucket, Candidates, Version};
 use super::slot::Slot;
-use super::table::Table;
+use super::table::{MIN_PAGES, Table};
 use super::{GROWTH, Index, Stripe, View};
 use crate::key::Key;
-use larder_log::Address;
 use larder_log::memory::PAGE;
 use larder_log::record::MAX_SEQ;
 use larder_log::sync;
@@ -161,8 +160,7 @@ impl<'a> Guard<'a> {
             let place = Place { place: bucket::place(buckets, at, number), displaced: false };
             let slot = place.slot();
             let bucket = if number < bucket::SLOTS { at.first } else { at.second };
-            let position = bucket::position(slot, bucket, buckets.len());
-            if slot.is_empty() || position.is_some_and(|position| position != key.position()) {
+            if slot.is_empty() || bucket::position(slot, bucket, buckets.len()) != key.position() {
                 continue;
             }
             match judge(slot) {
@@ -189,15 +187,9 @@ impl<'a> Guard<'a> {
         self.stripe.items.store(items.wrapping_add_signed(by), Ordering::Relaxed);
     }
 
-    /// An empty place for the key; the table grows if it must. `locate` finds the position of a
-    /// resident's key, where a table is too small to know it. `None`: no memory for a larger table, or
-    /// the limit.
+    /// An empty place for the key; the table grows if it must. `None`: no memory for a larger table, or the limit.
     #[inline]
-    pub(crate) fn vacate(
-        &self,
-        key: &Key<'_>,
-        locate: impl Fn(Address) -> u32,
-    ) -> Option<Place<'a>> {
+    pub(crate) fn vacate(&self, key: &Key<'_>) -> Option<Place<'a>> {
         loop {
             let buckets = self.buckets();
             if !buckets.is_empty() {
@@ -206,13 +198,13 @@ impl<'a> Guard<'a> {
                     return Some(Place { place, displaced });
                 }
             }
-            self.grow(&locate)?;
+            self.grow()?;
         }
     }
 
     /// Replaces the table by one that is an eighth larger.
     #[cold]
-    fn grow(&self, locate: &impl Fn(Address) -> u32) -> Option<()> {
+    fn grow(&self) -> Option<()> {
         // Growth comes in waves over all stripes: take back what the last ones left. After a flush that may be the
         // whole index, too much for one writer with a stripe locked.
         self.index.reap_some();
@@ -220,7 +212,7 @@ impl<'a> Guard<'a> {
         let mut pages = old.pages();
         loop {
             let growth = self.index.growth.load(Ordering::Relaxed);
-            pages += (pages / growth as usize).max(1);
+            pages = (pages + (pages / growth as usize).max(1)).max(MIN_PAGES);
             let more = ((pages - old.pages()) * PAGE) as u64;
             let limit = self.index.limit.load(Ordering::Relaxed);
             if growth == GROWTH && self.index.pages.used_bytes() + more > limit {
@@ -228,7 +220,7 @@ impl<'a> Guard<'a> {
                 return None;
             }
             let new = self.index.pages.take(pages, self.index.strict.load(Ordering::Relaxed))?;
-            if self.copy_to(new, locate) {
+            if self.copy_to(new) {
                 self.publish(old, new);
                 return Some(());
             }
@@ -260,7 +252,7 @@ impl<'a> Guard<'a> {
     }
 
     /// Copies every slot to its bucket in an unpublished table; false if one does not fit.
-    fn copy_to(&self, new: Table, locate: &impl Fn(Address) -> u32) -> bool {
+    fn copy_to(&self, new: Table) -> bool {
         // SAFETY: the table is this thread's own until it is published.
         let target = unsafe { new.buckets() };
         let unpublished = Version::default();
@@ -269,8 +261,7 @@ impl<'a> Guard<'a> {
             |bucket: &'a Bucket| bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed)));
         for (number, bucket) in source.iter().enumerate() {
             for slot in slots(bucket).filter(|slot| !slot.is_empty()) {
-                let position = bucket::position(slot, number, source.len())
-                    .unwrap_or_else(|| locate(slot.address()));
+                let position = bucket::position(slot, number, source.len());
                 let at = Candidates::of(position, target.len());
                 let Some((place, displaced)) = bucket::vacate(target, at, &unpublished) else {
                     return false;

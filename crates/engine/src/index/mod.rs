@@ -22,6 +22,7 @@ use crate::UnixSeconds;
 use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
 pub(crate) use guard::{Guard, Judgement, Place};
+use larder_log::index_image::unusable;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::sync::{Mutex, MutexGuard};
 use larder_log::{Address, Budget, Epochs, SegmentNumber, prefetch};
@@ -267,7 +268,7 @@ impl Index {
         let packed = self.growth.load(Ordering::Relaxed) == GROWTH;
         let spare = if packed { PACKED_SPARE } else { REBUILD_SPARE };
         let buckets = (items * spare).div_ceil((spare - 1) * bucket::SLOTS);
-        let pages = buckets.div_ceil(table::BUCKETS_PER_PAGE);
+        let pages = buckets.div_ceil(table::BUCKETS_PER_PAGE).max(table::MIN_PAGES);
         if let Some(table) = self.pages.take(pages, false) {
             view.table.store(table.bits(), Ordering::Release);
         }
@@ -460,6 +461,9 @@ impl Index {
     ) -> io::Result<()> {
         if pages == 0 {
             return Ok(());
+        }
+        if pages < table::MIN_PAGES {
+            return Err(unusable("a table is too small"));
         }
         let table = self.pages.take(pages, false).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut bytes = [0; size_of::<Bucket>()];

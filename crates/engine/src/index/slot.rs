@@ -20,9 +20,9 @@ const OLDER: u64 = 1 << 43;
 
 /// Bits of a tag.
 pub(crate) const TAG_BITS: u32 = 17;
-/// Bits of a position, of which the lowest are the tag. A table of fewer buckets than the bits beyond
-/// the tag can count does not determine the position of its slots.
-pub(crate) const POSITION_BITS: u32 = 24;
+/// Bits of a position, of which the lowest are the tag. A table has at least as many buckets as the bits beyond
+/// the tag can count, so that the bucket and the tag of a slot determine its position.
+pub(crate) const POSITION_BITS: u32 = if cfg!(loom) { TAG_BITS + 1 } else { 24 };
 /// The greatest frequency.
 pub(crate) const MAX_FREQUENCY: u8 = 3;
 

@@ -4,7 +4,7 @@
 //! the same time. The pages of freed runs are given back at once, so what is resident is what is in
 //! use, and their addresses are used again.
 
-use super::bucket::Bucket;
+use super::bucket::{Bucket, MIN_BUCKETS};
 use super::chunks::{self, Chunks, Joined, Todo};
 use crate::UnixSeconds;
 use larder_log::memory::{HUGE_PAGE, PAGE};
@@ -17,6 +17,8 @@ use std::sync::{Arc, PoisonError};
 
 /// Buckets in a page. In a model a few, because loom remembers a history of each slot.
 pub(crate) const BUCKETS_PER_PAGE: usize = if cfg!(loom) { 2 } else { PAGE / size_of::<Bucket>() };
+/// The fewest pages of a table.
+pub(crate) const MIN_PAGES: usize = MIN_BUCKETS.div_ceil(BUCKETS_PER_PAGE);
 /// Pages that are set aside at a time for tables that are moved together.
 const AREA: usize = 8 * chunks::CHUNK;
 /// The most pages of one table: the count shares a word with the table's address.

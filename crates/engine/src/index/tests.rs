@@ -13,23 +13,14 @@ fn address(number: u64) -> Address {
     Address::new(1 + (number >> 14) as SegmentNumber, (number as usize & 0x3FFF) << 6)
 }
 
-fn number(address: Address) -> u64 {
-    (u64::from(address.segment()) - 1) << 14 | (address.offset() as u64) >> 6
-}
-
 /// Every key's slot leads to an address of its own.
 fn insert(index: &Index, numbers: Range<u64>) {
     for n in numbers {
         let key = key(n);
         let guard = index.lock(&key);
-        let locate = |address| key_of(address).position();
-        let place = guard.vacate(&key, locate).unwrap();
+        let place = guard.vacate(&key).unwrap();
         guard.fill(place, Slot::new(key.tag(), 0, address(n)), 1);
     }
-}
-
-fn key_of(address: Address) -> Key<'static> {
-    key(number(address))
 }
 
 fn finds(index: &Index, n: u64) -> bool {
