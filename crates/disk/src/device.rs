@@ -52,6 +52,15 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// does not lie inside of the device ([`io::ErrorKind::InvalidInput`]): nothing was.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// As [`write_at`](Device::write_at), for a caller that can wait for the device: bytes that are many and aligned
+    /// are not copied into the operating system's memory before.
+    ///
+    /// # Errors
+    /// As [`write_at`](Device::write_at).
+    fn write_directly(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(offset, bytes)
+    }
+
     /// Makes everything durable that was written before this call.
     ///
     /// # Errors

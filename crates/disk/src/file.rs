@@ -56,7 +56,7 @@ pub struct FileDevice {
     /// The same around the page cache, and the alignment that it asks for; some file systems have none.
     /// Opened at once, for a process may drop its rights.
     direct: Option<(File, usize)>,
-    /// Large writes around the page cache were refused.
+    /// The file system refused a large read or write around the page cache.
     refuses_direct: AtomicBool,
     /// The file system notes of space that was allocated ahead which blocks were written.
     notes_first_writes: bool,
@@ -154,6 +154,27 @@ impl FileDevice {
         shrunk
     }
 
+    /// For reads and writes around the page cache, if these bytes are many and aligned: they would be copied for
+    /// nothing.
+    fn direct_for(&self, offset: u64, bytes: &[u8]) -> Option<&File> {
+        let (direct, align) = self.direct.as_ref()?;
+        let is_aligned = bytes.len().is_multiple_of(*align)
+            && offset.is_multiple_of(*align as u64)
+            && bytes.as_ptr().addr().is_multiple_of(*align);
+        let refused = self.refuses_direct.load(Ordering::Relaxed);
+        (bytes.len() >= DIRECT && is_aligned && !refused).then_some(direct)
+    }
+
+    /// The answer of a direct call, unless the file system wants another alignment than it said.
+    fn unless_refused(&self, answer: io::Result<()>) -> Option<io::Result<()>> {
+        let refused =
+            answer.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
+        if refused {
+            self.refuses_direct.store(true, Ordering::Relaxed);
+        }
+        (!refused).then_some(answer)
+    }
+
     /// Whether the file lies in memory, and goes with the machine's next restart.
     pub fn is_in_memory(&self) -> bool {
         kernel::is_in_memory(&self.file)
@@ -172,12 +193,12 @@ impl Device for FileDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_range(self.size(), offset, buffer.len())?;
-        match &self.direct {
-            Some((direct, align)) if is_worth_direct(*align, offset, buffer) => {
-                direct.read_exact_at(buffer, offset)
-            }
-            _ => self.file.read_exact_at(buffer, offset),
+        if let Some(direct) = self.direct_for(offset, buffer)
+            && let Some(read) = self.unless_refused(direct.read_exact_at(buffer, offset))
+        {
+            return read;
         }
+        self.file.read_exact_at(buffer, offset)
     }
 
     fn read_stored(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -195,17 +216,15 @@ impl Device for FileDevice {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_range(self.size(), offset, bytes.len())?;
-        if let Some((direct, align)) = &self.direct
-            && is_worth_direct(*align, offset, bytes)
-            && !self.refuses_direct.load(Ordering::Relaxed)
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn write_directly(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        check_range(self.size(), offset, bytes.len())?;
+        if let Some(direct) = self.direct_for(offset, bytes)
+            && let Some(written) = self.unless_refused(direct.write_all_at(bytes, offset))
         {
-            match direct.write_all_at(bytes, offset) {
-                // The file system wants another alignment than it said.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    self.refuses_direct.store(true, Ordering::Relaxed);
-                }
-                written => return written,
-            }
+            return written;
         }
         self.file.write_all_at(bytes, offset)
     }
@@ -245,14 +264,6 @@ impl Device for FileDevice {
         };
         Ok(Box::new(ring::Ring::new(file, align, &self.size, event)?))
     }
-}
-
-/// Whether bytes are read or written around the page cache: many at once, which would be copied for nothing.
-fn is_worth_direct(align: usize, offset: u64, bytes: &[u8]) -> bool {
-    bytes.len() >= DIRECT
-        && bytes.len().is_multiple_of(align)
-        && offset.is_multiple_of(align as u64)
-        && bytes.as_ptr().addr().is_multiple_of(align)
 }
 
 /// What a path leads to, seen without opening it for use: nothing is created, changed or locked.

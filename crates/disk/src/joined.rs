@@ -38,8 +38,11 @@ impl Part {
         Part { device, start, changes: AtomicU64::new(1), covered: AtomicU64::new(0) }
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let written = self.device.write_at(offset, bytes);
+    fn write(&self, offset: u64, bytes: &[u8], directly: bool) -> io::Result<()> {
+        let written = match directly {
+            true => self.device.write_directly(offset, bytes),
+            false => self.device.write_at(offset, bytes),
+        };
         // Counted before it returns, and also if it failed: a part of it may be there.
         self.changes.fetch_add(1, Ordering::AcqRel);
         written
@@ -123,6 +126,15 @@ impl Joined {
     }
 }
 
+impl Joined {
+    fn write(&self, offset: u64, bytes: &[u8], directly: bool) -> io::Result<()> {
+        let mut pieces = self.pieces(offset, bytes.len())?;
+        pieces.try_for_each(|piece| {
+            self.parts[piece.part].write(piece.offset, &bytes[piece.bytes], directly)
+        })
+    }
+}
+
 impl Device for Joined {
     fn size(&self) -> u64 {
         self.border + self.parts[1].device.size() - self.parts[1].start
@@ -143,10 +155,11 @@ impl Device for Joined {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut pieces = self.pieces(offset, bytes.len())?;
-        pieces.try_for_each(|piece| {
-            self.parts[piece.part].write_at(piece.offset, &bytes[piece.bytes])
-        })
+        self.write(offset, bytes, false)
+    }
+
+    fn write_directly(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write(offset, bytes, true)
     }
 
     fn sync(&self) -> io::Result<()> {

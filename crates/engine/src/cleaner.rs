@@ -193,7 +193,6 @@ impl Cleaner {
         let warming = lane.warm_one();
         self.reap(lane);
         self.sweep(lane);
-        let settling = self.settle_many(lane);
         let mapping = self.make_dead_maps(lane);
         let expiring = self.clean_expired(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
@@ -208,6 +207,8 @@ impl Cleaner {
             unreadable += usize::from(last == Step::Unreadable);
             self.reap(lane);
         }
+        // There is room first: this may read.
+        let settling = self.settle_many(lane);
         if !overdrawn(lane) && lane.ends_must_go.swap(false, Ordering::Relaxed) {
             self.clean_kept_ends(lane);
         }

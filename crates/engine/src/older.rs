@@ -27,10 +27,9 @@ use crate::key::Key;
 use crate::lane::{Lane, lock};
 use crate::stats::bump;
 use larder_log::address::GRANULE;
-use larder_log::format::Summary;
 use larder_log::index_image::unusable;
 use larder_log::{Address, Budget, Log, Record, Rule, SegmentNumber, Tier};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,12 +51,14 @@ const INDEX_PERCENT: u64 = 94;
 const TOLD_SHARE: usize = 64;
 /// Entries of a list that a look searches one by one.
 const MOST_UNSORTED: usize = 32;
-/// Segments are sorted by how long their lists are in steps of so many entries.
-const LENGTH_STEP: usize = 64;
-/// Records that one turn of the cleaner reads to settle older slots, at most.
-const READS_PER_TURN: usize = 64;
+/// So many records of a segment are read one by one. For more, and without a summary, all of it is read.
+const FEW: usize = 8;
+/// What is remembered of a record that was found dead, bytes.
+const FOUND_BYTES: u64 = 48;
 /// Segments that one turn looks at when nothing else can be freed.
 const SEGMENTS_PER_TURN: usize = 4;
+/// Records between which the cleaner lets others reclaim memory.
+const BATCH: usize = 64;
 /// After so many seconds, what could not be read is tried again.
 const RETRY: UnixSeconds = 60;
 /// Turns of the cleaner after which the limit of older slots is found anew, if not in the next second.
@@ -84,14 +85,16 @@ pub(crate) struct OlderSlots {
     count: AtomicUsize,
     most: AtomicUsize,
     budget: Arc<Budget>,
-    /// Records that were found dead in sync mode, and their bytes, with the commit of that moment.
-    found_dead: Mutex<Vec<(Address, u32, u64)>>,
+    /// Records that were found dead in sync mode: their bytes, and the commit of that moment.
+    found_dead: Mutex<HashMap<Address, (u32, u64)>>,
 }
 
 #[derive(Debug, Default)]
 struct List {
     entries: Vec<Entry>,
-    /// So many of them are sorted. The others wait for the next look.
+    /// The first so many are gone: walks settle them in order.
+    gone: usize,
+    /// Up to here they are sorted. The others wait for the next look.
     sorted: usize,
     /// About what the records take, in bytes: as much as those that were set over them.
     record_bytes: u32,
@@ -100,13 +103,45 @@ struct List {
 }
 
 impl List {
+    fn len(&self) -> usize {
+        self.entries.len() - self.gone
+    }
+
     fn footprint(&self) -> u64 {
         (LIST_BYTES + self.entries.capacity() * size_of::<Entry>()) as u64
     }
 
+    fn push(&mut self, entry: Entry) {
+        if self.entries.len() == self.entries.capacity() {
+            self.forget_gone();
+            self.entries.reserve_exact(self.entries.len() / 4 + 4);
+        }
+        self.entries.push(entry);
+    }
+
+    fn forget_gone(&mut self) {
+        self.entries.drain(..self.gone);
+        self.sorted -= self.gone;
+        self.gone = 0;
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.record_bytes -= self.record_bytes / self.len() as u32;
+        if at > self.gone {
+            self.entries.remove(at);
+            self.sorted -= usize::from(at < self.sorted);
+            return;
+        }
+        self.gone += 1;
+        self.sorted = self.sorted.max(self.gone);
+        if self.gone * 2 > self.entries.len() {
+            self.forget_gone();
+        }
+    }
+
     fn sort(&mut self) {
         if self.sorted < self.entries.len() {
-            self.entries.sort_unstable();
+            self.entries[self.gone..].sort_unstable();
             self.sorted = self.entries.len();
         }
     }
@@ -116,20 +151,26 @@ impl List {
         if self.entries.len() - self.sorted > MOST_UNSORTED {
             self.sort();
         }
-        let (sorted, others) = self.entries.split_at(self.sorted);
+        let sorted = &self.entries[self.gone..self.sorted];
         let found = sorted.binary_search_by_key(&address.offset(), |&entry| offset(entry));
-        found.ok().or_else(|| {
-            let at = others.iter().position(|&entry| offset(entry) == address.offset())?;
+        found.ok().map(|at| self.gone + at).or_else(|| {
+            let mut others = self.entries[self.sorted..].iter();
+            let at = others.position(|&entry| offset(entry) == address.offset())?;
             Some(self.sorted + at)
         })
+    }
+
+    /// Segments are sorted by this.
+    fn length_class(&self) -> u32 {
+        self.len().checked_ilog2().map_or(0, |bits| bits + 1)
     }
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     lists: PlaceMap<SegmentNumber, List>,
-    /// Segments with long lists, the longest last.
-    by_length: BTreeSet<(usize, SegmentNumber)>,
+    /// Segments with lists, the longest last: see [`List::length_class`].
+    by_length: BTreeSet<(u32, SegmentNumber)>,
     /// Segments that cannot be read as a whole.
     passed_over: HashSet<SegmentNumber>,
 }
@@ -143,15 +184,13 @@ impl Shard {
         change: impl FnOnce(&mut List),
     ) {
         let list = self.lists.entry(number).or_default();
-        let before = list.entries.len();
-        let bytes = if before == 0 { 0 } else { list.footprint() };
+        let (from, was_empty) = (list.length_class(), list.len() == 0);
+        let bytes = if was_empty { 0 } else { list.footprint() };
         change(list);
-        let after = list.entries.len();
-        let (bytes_after, dead) = match after {
-            0 => (0, 0),
-            _ => (list.footprint(), list.record_bytes),
-        };
-        if after == 0 || dead.abs_diff(list.told) as usize > log.segment_size() / TOLD_SHARE {
+        let (to, is_empty) = (list.length_class(), list.len() == 0);
+        let (bytes_after, dead) =
+            if is_empty { (0, 0) } else { (list.footprint(), list.record_bytes) };
+        if is_empty || dead.abs_diff(list.told) as usize > log.segment_size() / TOLD_SHARE {
             list.told = dead;
             log.assume_dead(number, dead);
         }
@@ -159,14 +198,13 @@ impl Shard {
             Some(more) => budget.charge(more),
             None => budget.release(bytes - bytes_after),
         }
-        if after == 0 {
+        if is_empty {
             self.lists.remove(&number);
             self.passed_over.remove(&number);
         }
-        let (from, to) = (before / LENGTH_STEP, after / LENGTH_STEP);
-        if from != to {
+        if from != to && !self.passed_over.contains(&number) {
             self.by_length.remove(&(from, number));
-            if to > 0 {
+            if !is_empty {
                 self.by_length.insert((to, number));
             }
         }
@@ -207,12 +245,9 @@ impl OlderSlots {
     /// Remembers which key is set over a record of about `bytes` in a segment.
     fn insert(&self, log: &Log, number: SegmentNumber, entry: Entry, bytes: u32) {
         let mut shard = lock(self.shard(number));
-        shard.change(log, &self.budget, number, |List { entries, record_bytes, .. }| {
-            if entries.len() == entries.capacity() {
-                entries.reserve_exact(entries.len() / 4 + 4);
-            }
-            entries.push(entry);
-            *record_bytes = record_bytes.saturating_add(bytes);
+        shard.change(log, &self.budget, number, |list| {
+            list.push(entry);
+            list.record_bytes = list.record_bytes.saturating_add(bytes);
         });
         self.count.fetch_add(1, Ordering::Relaxed);
     }
@@ -228,10 +263,9 @@ impl OlderSlots {
         let mut shard = lock(self.shard(address.segment()));
         if shard.find(address).is_some() {
             shard.change(log, &self.budget, address.segment(), |list| {
-                let Some(at) = list.find(address) else { return };
-                list.record_bytes -= list.record_bytes / list.entries.len() as u32;
-                list.entries.remove(at);
-                list.sorted -= usize::from(at < list.sorted);
+                if let Some(at) = list.find(address) {
+                    list.remove(at);
+                }
             });
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -242,7 +276,7 @@ impl OlderSlots {
         for shard in &self.shards {
             let mut shard = lock(shard);
             for (number, list) in std::mem::take(&mut shard.lists) {
-                self.count.fetch_sub(list.entries.len(), Ordering::Relaxed);
+                self.count.fetch_sub(list.len(), Ordering::Relaxed);
                 self.budget.release(list.footprint());
                 log.assume_dead(number, 0);
             }
@@ -257,14 +291,13 @@ impl OlderSlots {
         lock(self.shard(number)).lists.contains_key(&number)
     }
 
-    /// Where those lie that lead into a segment, from an offset on, at most so many.
-    fn in_segment(&self, number: SegmentNumber, from: usize, most: usize) -> Vec<Address> {
+    /// Where those lie that lead into a segment, in order.
+    fn in_segment(&self, number: SegmentNumber) -> Vec<Address> {
         let mut shard = lock(self.shard(number));
         let Some(list) = shard.lists.get_mut(&number) else { return Vec::new() };
         list.sort();
-        let list = &list.entries;
-        let first = list.partition_point(|&entry| offset(entry) < from);
-        list[first..].iter().take(most).map(|&entry| Address::new(number, offset(entry))).collect()
+        let entries = list.entries[list.gone..].iter();
+        entries.map(|&entry| Address::new(number, offset(entry))).collect()
     }
 
     /// A segment with a long list, about the longest.
@@ -284,10 +317,16 @@ impl OlderSlots {
 
     /// Not all of the older slots that lead into a segment can be settled.
     fn pass_over(&self, number: SegmentNumber) {
-        let mut shard = lock(self.shard(number));
-        let length = shard.lists.get(&number).map_or(0, |list| list.entries.len()) / LENGTH_STEP;
-        shard.by_length.remove(&(length, number));
-        shard.passed_over.insert(number);
+        let Shard { lists, by_length, passed_over } = &mut *lock(self.shard(number));
+        if let Some(list) = lists.get(&number) {
+            by_length.remove(&(list.length_class(), number));
+            passed_over.insert(number);
+        }
+    }
+
+    /// How many segments there are of which not all older slots can be settled.
+    pub(crate) fn passed_over(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).passed_over.len()).sum()
     }
 
     /// Whether not all of the older slots that lead into a segment can be settled.
@@ -300,23 +339,30 @@ impl OlderSlots {
         for shard in &self.shards {
             let Shard { lists, by_length, passed_over } = &mut *lock(shard);
             for number in passed_over.drain() {
-                let length = lists.get(&number).map_or(0, |list| list.entries.len()) / LENGTH_STEP;
-                if length > 0 {
-                    by_length.insert((length, number));
-                }
+                by_length.extend(lists.get(&number).map(|list| (list.length_class(), number)));
             }
+        }
+    }
+
+    /// A record of `bytes` was found dead in a commit that may fail yet.
+    fn note_found_dead(&self, address: Address, bytes: usize, commit: u64) {
+        let mut found = lock(&self.found_dead);
+        if found.insert(address, (bytes as u32, commit)).is_none() {
+            self.budget.charge(FOUND_BYTES);
         }
     }
 
     /// What a record took that was found dead, although the commit that made it so may fail yet.
     pub(crate) fn size_of_dead(&self, address: Address) -> Option<u32> {
-        let found = lock(&self.found_dead);
-        found.iter().find(|(other, ..)| *other == address).map(|&(_, size, _)| size)
+        lock(&self.found_dead).get(&address).map(|&(bytes, _)| bytes)
     }
 
     /// Everything up to a commit is durable.
     pub(crate) fn settle(&self, commit: u64) {
-        lock(&self.found_dead).retain(|&(_, _, found_in)| found_in > commit);
+        let mut found = lock(&self.found_dead);
+        let before = found.len();
+        found.retain(|_, (_, found_in)| *found_in > commit);
+        self.budget.release((before - found.len()) as u64 * FOUND_BYTES);
     }
 
     /// Writes all of them to an image.
@@ -324,9 +370,10 @@ impl OlderSlots {
         let shards: Vec<_> = self.shards.iter().map(lock).collect();
         let lists = || shards.iter().flat_map(|shard| &shard.lists);
         image.write_all(&(lists().count() as u32).to_le_bytes())?;
-        for (number, List { entries, record_bytes, .. }) in lists() {
+        for (number, list) in lists() {
+            let entries = &list.entries[list.gone..];
             image.write_all(&number.to_le_bytes())?;
-            image.write_all(&record_bytes.to_le_bytes())?;
+            image.write_all(&list.record_bytes.to_le_bytes())?;
             image.write_all(&(entries.len() as u32).to_le_bytes())?;
             entries.iter().try_for_each(|entry| image.write_all(&entry.to_le_bytes()))?;
         }
@@ -388,8 +435,7 @@ impl Lane {
             self.older.is_set_over(address, key) != Some(false) || Rule::OlderIsProved.is_broken();
         if dead {
             if self.durable.as_ref().is_some_and(|durable| durable.is_sync()) {
-                let found = (address, size as u32, self.open_commit());
-                lock(&self.older.found_dead).push(found);
+                self.older.note_found_dead(address, size, self.open_commit());
             }
             guard.remove(old, false);
             self.kill(address.segment(), size);
@@ -437,7 +483,9 @@ impl Lane {
         let of_items =
             (u128::from(data) * u128::from(items) / u128::from((items + older).max(1))) as u64;
         let bytes = (of_items / DATA_SHARE).min(self.budget.limit() / MEMORY_SHARE);
-        let most = if self.index.fills(INDEX_PERCENT) { 0 } else { bytes / BYTES };
+        // Where nothing may be lost, each record that cannot be read keeps all tombstones from being dropped.
+        let waits = self.may_lose_nothing() && self.older.passed_over() > 0;
+        let most = if waits || self.index.fills(INDEX_PERCENT) { 0 } else { bytes / BYTES };
         self.older.most.store(most as usize, Ordering::Relaxed);
     }
 
@@ -462,8 +510,8 @@ impl Lane {
 /// The cleaner's part.
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
-    /// Segments whose older slots are to be settled, each from which offset on.
-    waiting: BTreeMap<SegmentNumber, usize>,
+    /// Segments whose older slots are to be settled.
+    waiting: BTreeSet<SegmentNumber>,
     /// Somebody wants a dead map of one of them.
     is_awaited: bool,
     /// When the limit of older slots was found last, and turns since.
@@ -473,7 +521,7 @@ pub(crate) struct Settling {
 impl Settling {
     /// A dead map of the segment is wanted.
     pub(crate) fn want(&mut self, number: SegmentNumber) {
-        self.waiting.entry(number).or_insert(0);
+        self.waiting.insert(number);
         self.is_awaited = true;
     }
 }
@@ -486,13 +534,11 @@ impl Cleaner {
         self.limit_older(lane);
         let (count, most) = (lane.older.count(), lane.older.most.load(Ordering::Relaxed));
         if self.settling.waiting.is_empty() && count > most / 2 {
-            self.settling.waiting.extend(lane.older.longest().map(|number| (number, 0)));
+            self.settling.waiting.extend(lane.older.longest());
         }
-        let Some((number, from)) = self.settling.waiting.pop_first() else { return false };
-        if let (_, Some(next)) = self.settle_segment(lane, number, from) {
-            self.settling.waiting.insert(number, next);
-        } else if self.settling.waiting.is_empty() && std::mem::take(&mut self.settling.is_awaited)
-        {
+        let Some(number) = self.settling.waiting.pop_first() else { return false };
+        self.settle_segment(lane, number);
+        if self.settling.waiting.is_empty() && std::mem::take(&mut self.settling.is_awaited) {
             // Whoever waits for dead maps looks again after a commit.
             durable.want_commit();
         }
@@ -502,8 +548,12 @@ impl Cleaner {
     fn limit_older(&mut self, lane: &Lane) {
         let now = lane.now.load(Ordering::Relaxed);
         let (found, turns) = &mut self.settling.limited;
-        if *found / RETRY != now / RETRY {
+        if *found / RETRY != now / RETRY && lane.older.passed_over() > 0 {
             lane.older.retry();
+            lane.log.expect_places();
+            if let Some(durable) = &lane.durable {
+                durable.want_commit();
+            }
         }
         if *found != now || *turns == TURNS {
             (*found, *turns) = (now, 0);
@@ -515,86 +565,89 @@ impl Cleaner {
     /// Nothing can be freed any more: settles some older slots, for what they lead to may be dead. False if none
     /// of those that were looked at could be settled.
     pub(super) fn settle_any(&mut self, lane: &Lane) -> bool {
-        (0..SEGMENTS_PER_TURN).any(|_| {
-            let Some(number) = lane.older.any() else { return false };
-            let (settled, _) = self.settle_segment(lane, number, 0);
-            if settled == 0 {
-                lane.older.pass_over(number);
-            }
-            settled > 0
-        })
+        (0..SEGMENTS_PER_TURN)
+            .any(|_| lane.older.any().is_some_and(|number| self.settle_segment(lane, number) > 0))
     }
 
-    /// Settles older slots that lead into a segment, from an offset on, some if that takes many reads. The answer
-    /// is how many, and where to go on. A segment in which some are left, because they cannot be read and may not
-    /// be lost, is passed over.
-    fn settle_segment(
-        &mut self,
-        lane: &Lane,
-        number: SegmentNumber,
-        from: usize,
-    ) -> (usize, Option<usize>) {
-        if !lane.older.lead_into(number) {
-            return (0, None);
+    /// Settles the older slots that lead into a segment. The answer is how many. If some are left because what
+    /// they lead to cannot be read and may not be lost, the segment is passed over.
+    fn settle_segment(&mut self, lane: &Lane, number: SegmentNumber) -> usize {
+        let mut left = lane.older.in_segment(number);
+        let count = left.len();
+        if count == 0 {
+            return 0;
         }
-        let (settled, next) = match lane.log.summary_of(number) {
-            Ok(Some(summary)) => (self.settle_by_summary(lane, number, &summary), None),
-            Ok(None) | Err(_) => self.settle_by_records(lane, number, from),
-        };
-        if next.is_none() && lane.older.lead_into(number) {
+        if let Ok(Some(summary)) = lane.log.summary_of(number) {
+            let records = summary.entries.iter().map(|entry| {
+                let address = Address::new(number, entry.offset as usize);
+                (address, Key::of_hash(entry.hash), entry.size as usize)
+            });
+            self.settle_those(lane, &mut left, records);
+        }
+        if left.len() > FEW {
+            self.settle_by_all(lane, number, &mut left);
+        } else {
+            self.settle_one_by_one(lane, &mut left);
+        }
+        if left.is_empty() {
+            return count;
+        }
+        if lane.may_lose_nothing() {
             lane.older.pass_over(number);
+            return count - left.len();
         }
-        (settled, next)
+        self.give_up_older(lane, number, &left.into_iter().collect());
+        count
     }
 
-    fn settle_by_summary(
+    /// Settles those of the older slots in `left` that lead to one of these records, both in order of addresses.
+    fn settle_those<'k>(
         &mut self,
         lane: &Lane,
-        number: SegmentNumber,
-        summary: &Summary,
-    ) -> usize {
-        let mut entries = summary.entries.iter().peekable();
-        let mut settled = 0;
+        left: &mut Vec<Address>,
+        records: impl Iterator<Item = (Address, Key<'k>, usize)>,
+    ) {
+        let mut records = records.peekable();
+        let mut batch = 0;
         self.participant.tick();
-        for address in lane.older.in_segment(number, 0, usize::MAX) {
-            let offset = address.offset() as u32;
-            while entries.next_if(|entry| entry.offset < offset).is_some() {}
-            if let Some(entry) = entries.next_if(|entry| entry.offset == offset) {
-                lane.settle_older_at(address, &Key::of_hash(entry.hash), entry.size as usize);
-                settled += 1;
+        left.retain(|&address| {
+            while records.next_if(|(at, ..)| at.offset() < address.offset()).is_some() {}
+            let record = records.next_if(|(at, ..)| *at == address);
+            if let Some((_, key, size)) = &record {
+                lane.settle_older_at(address, key, *size);
+                batch += 1;
+                if batch % BATCH == 0 {
+                    self.participant.tick();
+                }
             }
-        }
+            record.is_none()
+        });
         self.participant.sleep();
-        settled
     }
 
-    fn settle_by_records(
-        &mut self,
-        lane: &Lane,
-        number: SegmentNumber,
-        from: usize,
-    ) -> (usize, Option<usize>) {
-        let addresses = lane.older.in_segment(number, from, READS_PER_TURN);
-        let (mut settled, mut unreadable) = (0, HashSet::new());
-        for &address in &addresses {
-            let Ok(read) = lane.log.read_record(address) else {
-                unreadable.insert(address);
-                continue;
-            };
+    /// As [`Cleaner::settle_those`], by reading all of the segment.
+    fn settle_by_all(&mut self, lane: &Lane, number: SegmentNumber, left: &mut Vec<Address>) {
+        let Ok(loaded) = lane.log.load_if_absent(number) else { return };
+        let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
+        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments and their frames.
+        let records = unsafe { lane.log.records(number, image) }.map(|(address, record)| {
+            (address, Key::new(record.key(), lane.options.hash_seed), record.size())
+        });
+        self.settle_those(lane, left, records);
+        loaded.into_iter().for_each(|loaded| lane.log.reuse(loaded));
+    }
+
+    fn settle_one_by_one(&mut self, lane: &Lane, left: &mut Vec<Address>) {
+        left.retain(|&address| {
+            let Ok(read) = lane.log.read_record(address) else { return true };
             // SAFETY: the bytes were checked to begin with one whole record.
             let record = unsafe { Record::at(read.as_ptr(), || 0) };
             let key = Key::new(record.key(), lane.options.hash_seed);
             self.participant.tick();
             lane.settle_older_at(address, &key, record.size());
             self.participant.sleep();
-            settled += 1;
-        }
-        if !unreadable.is_empty() && !lane.may_lose_nothing() {
-            settled += unreadable.len();
-            self.give_up_older(lane, number, &unreadable);
-        }
-        let last = addresses.last().filter(|_| addresses.len() == READS_PER_TURN);
-        (settled, last.map(|last| last.offset() + 1))
+            false
+        });
     }
 
     /// What older slots lead to cannot be read: it is as good as evicted.

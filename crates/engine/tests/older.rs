@@ -9,8 +9,8 @@ mod machine;
 use common::store;
 use larder_disk::{Failure, Fault, Operation, SimDevice};
 use larder_engine::{
-    CommitPoint, Delete, Deleted, Durability, Expiry, ManualCleaner, Options, Outcome, Store,
-    Stored, WhenFull,
+    CommitPoint, Delete, Deleted, Durability, Expiry, ManualCleaner, Options, Outcome, Refusal,
+    Store, Stored, WhenFull,
 };
 use machine::{Machine, NOW};
 use std::collections::HashMap;
@@ -24,10 +24,15 @@ const PATIENCE: usize = 100_000;
 const FILL: u32 = 12_000;
 
 fn machine(device: &Arc<SimDevice>, durability: Durability) -> Machine {
+    open(device, durability, WhenFull::Evict)
+}
+
+fn open(device: &Arc<SimDevice>, durability: Durability, when_full: WhenFull) -> Machine {
     let store = Some(store(Arc::<SimDevice>::clone(device), durability));
-    let options =
-        Options { memory: 8 << 20, when_full: WhenFull::Evict, store, ..Options::default() };
-    Machine::open(Arc::clone(device), options)
+    Machine::open(
+        Arc::clone(device),
+        Options { memory: 8 << 20, when_full, store, ..Options::default() },
+    )
 }
 
 fn start(durability: Durability) -> Machine {
@@ -55,23 +60,35 @@ impl Machine {
         self.session.tick(NOW);
     }
 
-    fn done<T>(&mut self, call: impl Fn(&Machine) -> Outcome<T>) -> (T, Option<CommitPoint>) {
+    fn attempt<T>(
+        &mut self,
+        call: impl Fn(&Machine) -> Outcome<T>,
+    ) -> Result<(T, Option<CommitPoint>), Refusal> {
         for _ in 0..PATIENCE {
             match call(self) {
-                Outcome::Ready(answer) => return (answer, None),
-                Outcome::AfterCommit(answer, point) => return (answer, Some(point)),
+                Outcome::Ready(answer) => return Ok((answer, None)),
+                Outcome::AfterCommit(answer, point) => return Ok((answer, Some(point))),
                 Outcome::NeedsRead | Outcome::NeedsSpace => self.turn(),
-                Outcome::Refused(refusal) => panic!("{refusal:?}"),
+                Outcome::Refused(refusal) => return Err(refusal),
             }
         }
         panic!("a call waits for ever: {:?}", self.engine.stats());
     }
 
-    fn set(&mut self, key: &str, value: &str) {
-        self.done(|machine| {
+    fn done<T>(&mut self, call: impl Fn(&Machine) -> Outcome<T>) -> (T, Option<CommitPoint>) {
+        self.attempt(call).unwrap_or_else(|refusal| panic!("{refusal:?}"))
+    }
+
+    fn try_set(&mut self, key: &str, value: &str) -> Result<(), Refusal> {
+        let set = |machine: &Machine| {
             let key = machine.session.key(key.as_bytes());
             machine.session.store(&key, Store::set(value.as_bytes(), 0, Expiry::NEVER))
-        });
+        };
+        self.attempt(set).map(drop)
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        self.try_set(key, value).unwrap();
     }
 
     /// Sets it at once, without a turn.
@@ -274,6 +291,64 @@ fn a_set_that_was_undone_gives_back_what_it_was_set_over() {
     }
 }
 
+/// Before a set is undone somebody finds out that what it was set over is another key's, and changes that, too.
+#[test]
+fn a_set_over_another_key_is_undone_after_that_was_found() {
+    for deletes in [false, true] {
+        let mut machine = start(Durability::Sync);
+        let [first, second] = machine.twins();
+        machine.set(&first, "first");
+        machine.fill(0);
+        machine.set_unread(&second, "second");
+        // So that the change of the first needs no commit.
+        let session = &machine.session;
+        assert!(matches!(session.get(&session.key(first.as_bytes())), Outcome::NeedsRead));
+        machine.engine.serve_reads();
+        machine.session.tick(NOW);
+        let next = machine.device.counts().syncs + 1;
+        machine.device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+        if deletes {
+            machine.delete(&first);
+        } else {
+            machine.set(&first, "third");
+        }
+        assert_eq!(machine.older_slots(), 0);
+        assert!(!machine.engine.commit());
+        for _ in 0..3 {
+            machine.turn();
+        }
+        assert_eq!(machine.get(&first).as_deref(), Some("first"), "{deletes}");
+        assert_eq!(machine.get(&second), None);
+        assert_eq!(machine.engine.stats().items, u64::from(FILL) + 1);
+    }
+}
+
+/// A turn reads a few records, however long the list of a segment is.
+#[test]
+fn a_turn_settles_a_few_older_slots() {
+    // Few records, or a segment; and what the turn cleans beside.
+    const MOST_READS: u64 = 24;
+    let mut machine = start(Durability::Async);
+    for n in 0..8000 {
+        machine.set(&format!("cold{n}"), &"o".repeat(100));
+    }
+    machine.fill(0);
+    let mut most = 0;
+    for n in 0..8000 {
+        let key = format!("cold{n}");
+        let before = machine.engine.stats().totals.unread_sets;
+        machine.set(&key, &"n".repeat(100));
+        if machine.engine.stats().totals.unread_sets == before {
+            continue;
+        }
+        let reads = machine.device.counts().reads;
+        machine.engine.clean(&mut machine.cleaner);
+        most = most.max(machine.device.counts().reads - reads);
+    }
+    assert!(machine.engine.stats().totals.unread_sets > 2000);
+    assert!(most < MOST_READS, "{most} reads in a turn");
+}
+
 /// Segments with tombstones are freed when dead maps tell what they hide. What older slots lead to is hidden,
 /// too, and no map tells of it before somebody has looked.
 #[test]
@@ -300,6 +375,78 @@ fn what_was_set_over_and_deleted_stays_deleted() {
     let mut machine = machine.killed(Durability::Async);
     for n in (0..COLD / 2).step_by(5) {
         assert_eq!(machine.get(&cold(n)), None, "{n}");
+    }
+}
+
+/// Older slots are settled as fast as sets make them, so nearly all sets go on reading nothing, whether or not
+/// anything may be lost, and however few records a segment has.
+#[test]
+fn sets_go_on_reading_nothing() {
+    for (when_full, keys, bytes) in [
+        (WhenFull::Evict, 24_000, 1000),
+        (WhenFull::Refuse, 24_000, 1000),
+        (WhenFull::Refuse, 100_000, 200),
+    ] {
+        let mut machine =
+            open(&Arc::new(SimDevice::new(64 << 20, 1)), Durability::Async, when_full);
+        let mut unread = 0;
+        for round in 0..4 {
+            for n in 0..keys {
+                machine.set(&format!("key{n}"), &format!("{round}").repeat(bytes));
+                machine.turn();
+            }
+            let so_far = machine.engine.stats().totals.unread_sets;
+            let share = (so_far - unread) as f64 / f64::from(keys);
+            assert!(round == 0 || share > 0.9, "{when_full:?}, {bytes}: {share}");
+            unread = so_far;
+        }
+    }
+}
+
+/// The same when what lies under some older slots cannot be read: it keeps nothing else waiting.
+#[test]
+fn what_cannot_be_read_under_older_slots_keeps_nothing_waiting() {
+    const COLD: u32 = 20_000;
+    let cold = |n: u32| format!("{}{n}", "cold".repeat(50));
+    for when_full in [WhenFull::Evict, WhenFull::Refuse] {
+        let device = Arc::new(SimDevice::new(64 << 20, 1));
+        let mut machine = open(&device, Durability::Async, when_full);
+        for n in 0..COLD {
+            machine.set(&cold(n), &"c".repeat(1000));
+        }
+        machine.fill(0);
+        // Sectors here and there.
+        for sector in (2 << 20..12 << 20).step_by(40 << 10) {
+            device.spoil(sector..sector + 512);
+        }
+        let (mut hot, mut kept) = (0, 0);
+        for n in 0..COLD {
+            // Some are read before, for there are many older slots, and that fails.
+            let mut set = |machine: &mut Machine, key: &str, value: &str| {
+                let set = machine.try_set(key, value);
+                if let Err(refusal) = set {
+                    assert_eq!((refusal, when_full), (Refusal::StoreFailed, WhenFull::Refuse));
+                    kept += 1;
+                }
+                set.is_ok()
+            };
+            if set(&mut machine, &cold(n), "new") {
+                assert_eq!(machine.delete(&cold(n)), Deleted::Deleted);
+            }
+            for _ in 0..20 {
+                hot += 1;
+                set(&mut machine, &format!("hot{}", hot % 2000), &"h".repeat(1000));
+            }
+            machine.turn();
+        }
+        let stats = machine.engine.stats();
+        assert!(stats.totals.unread_sets > 1000 && kept < 500, "{kept}, {stats:?}");
+        if when_full == WhenFull::Evict {
+            let mut machine = machine.killed(Durability::Async);
+            for n in 0..COLD {
+                assert_eq!(machine.get(&cold(n)), None, "{n}");
+            }
+        }
     }
 }
 

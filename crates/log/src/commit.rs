@@ -361,11 +361,11 @@ impl Log {
         self.write_maps(store, committer, &mut written)?;
         self.write_summaries(store, committer);
         for part in &closed.early.unwritten {
-            self.write_part(store, committer, closed.number, part)?;
+            self.write_part(store, committer, closed.number, part, Store::write_directly)?;
         }
         for part in &closed.parts {
             if part.is_new() {
-                self.write_part(store, committer, closed.number, part)?;
+                self.write_part(store, committer, closed.number, part, Store::write_directly)?;
             }
             if part.sealed {
                 written.summaries.extend(self.summarize(store, part));
@@ -406,13 +406,14 @@ impl Log {
         Ok(())
     }
 
-    /// Whole blocks in place, the rest of an open segment to a tail place of its stream.
+    /// Whole blocks in place, by `write`, the rest of an open segment to a tail place of its stream.
     fn write_part(
         &self,
         store: &Store,
         committer: &mut Committer,
         commit: u64,
         part: &Part,
+        write: fn(&Store, u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let segment = self.segment(part.segment);
         let first = part.from as usize / BLOCK * BLOCK;
@@ -424,7 +425,7 @@ impl Log {
             // SAFETY: everything below the part's end is complete and never changes; behind the end
             // of a sealed segment nothing is written any more.
             let blocks = unsafe { std::slice::from_raw_parts(frame.add(first), whole - first) };
-            store.write(place + first as u64, blocks)?;
+            write(store, place + first as u64, blocks)?;
         }
         if whole < to {
             let which = committer.tails[part.stream as usize].next();

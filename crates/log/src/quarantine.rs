@@ -3,7 +3,7 @@
 
 use crate::address::SegmentNumber;
 use crate::places::Tier;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// A segment whose records are out of the index.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub(crate) struct Quarantine {
     marked: VecDeque<Quarantined>,
     /// How many there are of each tier.
     lengths: [usize; 2],
+    /// Those of which nobody knows when they will be free.
+    stuck: HashSet<SegmentNumber>,
 }
 
 impl Quarantine {
@@ -53,6 +55,7 @@ impl Quarantine {
     pub(crate) fn mark(&mut self, number: SegmentNumber) -> bool {
         let order = self.orders.remove(&number);
         let entry = order.and_then(|order| self.unmarked.remove(&order));
+        self.stuck.remove(&number);
         entry.map(|entry| self.marked.push_back(entry)).is_some()
     }
 
@@ -75,6 +78,7 @@ impl Quarantine {
             self.unmarked.extract_if(.., |_, entry| was_undone(entry)).map(|(_, it)| it).collect();
         for entry in &undone {
             self.orders.remove(&entry.number);
+            self.stuck.remove(&entry.number);
             self.lengths[entry.tier as usize] -= 1;
         }
         undone.reverse();
@@ -101,9 +105,29 @@ impl Quarantine {
         self.orders.contains_key(&number)
     }
 
+    /// Nobody knows when a segment that waits for a mark will be free.
+    pub(crate) fn give_up(&mut self, number: SegmentNumber) {
+        if self.waits(number) {
+            self.stuck.insert(number);
+        }
+    }
+
+    /// Of which segments that was said is no matter any more.
+    pub(crate) fn hope(&mut self, number: Option<SegmentNumber>) {
+        match number {
+            Some(number) => drop(self.stuck.remove(&number)),
+            None => self.stuck.clear(),
+        }
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.lengths.iter().sum()
+    }
+
+    /// How many of them will be free before long.
+    pub(crate) fn coming(&self) -> usize {
+        self.len() - self.stuck.len()
     }
 
     /// How many there are on a tier.
@@ -130,11 +154,18 @@ mod tests {
         }
         assert_eq!((quarantine.len(), quarantine.len_on(Tier::Lower)), (4, 1));
         assert_eq!(quarantine.pop_marked(|_| true), None);
+        quarantine.give_up(3);
+        quarantine.give_up(4);
+        quarantine.give_up(9);
+        assert_eq!((quarantine.len(), quarantine.coming()), (4, 2));
         assert!(quarantine.mark(2) && quarantine.mark(3) && !quarantine.mark(2));
         assert!(quarantine.waits(1) && !quarantine.waits(2));
         assert_eq!(quarantine.pop_marked(|entry| entry.epoch < 2), None);
         assert_eq!(quarantine.pop_marked(|_| true), Some(2));
         assert_eq!((quarantine.len(), quarantine.len_on(Tier::Lower)), (3, 0));
+        assert_eq!(quarantine.coming(), 2);
+        quarantine.hope(Some(4));
+        assert_eq!(quarantine.coming(), 3);
         let undone = quarantine.take_undone(|entry| entry.emptied > 0);
         assert_eq!(undone.iter().map(|entry| entry.number).collect::<Vec<_>>(), [4, 1]);
         assert_eq!((quarantine.len(), quarantine.marked().count()), (1, 1));

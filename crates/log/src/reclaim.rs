@@ -150,9 +150,25 @@ impl Log {
         self.evicting.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Segments in quarantine.
+    /// Segments in quarantine that will be free before long.
     pub fn quarantined(&self) -> usize {
-        lock(&self.quarantine).len()
+        lock(&self.quarantine).coming()
+    }
+
+    /// Whether there are any segments in quarantine.
+    pub fn has_quarantine(&self) -> bool {
+        lock(&self.quarantine).len() > 0
+    }
+
+    /// A segment in quarantine waits for dead maps that cannot be made, and its ends cannot move: nobody counts on
+    /// its place any more.
+    pub fn expect_no_place(&self, number: SegmentNumber) {
+        lock(&self.quarantine).give_up(number);
+    }
+
+    /// What [`Log::expect_no_place`] said is no matter any more: dead maps can perhaps be made.
+    pub fn expect_places(&self) {
+        lock(&self.quarantine).hope(None);
     }
 
     fn free(&self, number: SegmentNumber) {

@@ -234,8 +234,8 @@ impl Log {
 
     pub(crate) fn keep_image(&self, image: Image) {
         let mut spare = lock(&self.spare_images);
-        if image.0.len() == self.segment_size() && spare.len() < SPARE_IMAGES {
-            self.budget.charge(self.segment_size() as u64);
+        let is_whole = image.0.len() == self.segment_size();
+        if is_whole && spare.len() < SPARE_IMAGES && self.budget.try_charge(image.0.len() as u64) {
             spare.push(image);
         }
     }

@@ -227,10 +227,16 @@ impl Store {
         }
     }
 
-    /// Writes to the device. All writes go through here.
+    /// Writes to the device. All writes go through here, or [`Store::write_directly`].
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.device.write_at(offset, bytes)
+    }
+
+    /// Writes many bytes, and may wait for the device.
+    pub(crate) fn write_directly(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.device.write_directly(offset, bytes)
     }
 
     /// Reads a part of a place; false if that cannot be read although the device answers elsewhere: then the

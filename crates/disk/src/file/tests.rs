@@ -394,3 +394,36 @@ fn a_queue_that_ends_early_and_one_of_a_file_cut_short() {
     queue.push(1, SIZE - 4096, 4096).expect("lies inside");
     assert_eq!(all_ended(&mut *queue, &event, 1), [(1, None)], "an error, not zeros");
 }
+
+/// Large reads and writes go around the page cache; what small ones wrote before and read after is the same.
+#[test]
+fn large_and_small_reads_and_writes_see_each_other() {
+    let folder = Folder::new("direct");
+    let device = FileDevice::open(&folder.file("data"), Some(SIZE)).expect("opens");
+    device.write_at(DIRECT as u64 - 512, &[1; 1024]).expect("write");
+    let mut large = ReadBuffer::new(0, 2 * DIRECT, GRAIN as usize);
+    device.read_at(0, large.bytes_mut()).expect("read");
+    assert_eq!(large[DIRECT - 513..DIRECT + 513], [&[0][..], &[1; 1024], &[0]].concat());
+    large.bytes_mut().fill(2);
+    device.write_directly(GRAIN, &large).expect("write");
+    let mut small = [0; 3];
+    device.read_at(GRAIN - 1, &mut small).expect("read");
+    assert_eq!(small, [0, 2, 2]);
+    device.read_at(GRAIN + 2 * DIRECT as u64 - 2, &mut small).expect("read");
+    assert_eq!(small, [2, 2, 0]);
+}
+
+/// A file system that wants another alignment than it said refuses: all goes through the page cache then.
+#[test]
+fn what_is_refused_around_the_page_cache_goes_through_it() {
+    let folder = Folder::new("refused");
+    let mut device = FileDevice::open(&folder.file("data"), Some(SIZE)).expect("opens");
+    let Some((direct, _)) = device.direct.take() else { return };
+    device.direct = Some((direct, 1));
+    let bytes: Vec<u8> = (0..=255).cycle().take(2 * DIRECT).collect();
+    device.write_directly(7, &bytes).expect("write");
+    assert!(device.refuses_direct.swap(false, Ordering::Relaxed), "the disk takes any alignment");
+    let mut read = vec![0; 2 * DIRECT + 1];
+    device.read_at(6, &mut read).expect("read");
+    assert_eq!((read[0], &read[1..]), (0, &bytes[..]));
+}

@@ -34,10 +34,11 @@ impl Ends {
     }
 }
 
-/// Segments that need dead maps, of those of which one can be made.
+/// Segments that need dead maps, of those of which one can be made, at most so many.
 fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
-    let mut needed = lane.log.blocking_segments(until, most);
+    let mut needed = lane.log.blocking_segments(until, most + lane.older.passed_over());
     needed.retain(|&number| !lane.older.is_passed_over(number));
+    needed.truncate(most);
     needed
 }
 
@@ -46,7 +47,7 @@ impl Cleaner {
     pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
         let Some(store) = lane.log.store() else { return Vec::new() };
         let durable = store.durable_commit();
-        let idle = lane.log.quarantined() == 0 && !lane.log.holds_ends();
+        let idle = !lane.log.has_quarantine() && !lane.log.holds_ends();
         if idle || std::mem::replace(&mut self.ends.looked_at, durable) == durable {
             return Vec::new();
         }
@@ -83,7 +84,7 @@ impl Cleaner {
                     return needed;
                 }
                 if moves || !self.move_ends_of(lane, number) {
-                    return needed;
+                    lane.log.expect_no_place(number);
                 }
             }
         }

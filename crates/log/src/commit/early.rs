@@ -74,7 +74,8 @@ impl Log {
         early.unwritten.clone_from(&parts);
         early.failed = true;
         for part in &parts {
-            self.write_part(store, committer, number, part)?;
+            // Into the operating system's memory: that outlives the process, and does not wait for a sync.
+            self.write_part(store, committer, number, part, Store::write)?;
         }
         committer.early.unwritten.clear();
         for jumbo in jumbos {

@@ -66,6 +66,13 @@ pub(super) fn reads(command: &Meta<'_>) -> bool {
     }
 }
 
+/// Whether a command sets its key whatever there was before.
+pub(super) fn overwrites(command: &Meta<'_>) -> bool {
+    let compares = |token: &[u8]| token[0] == b'C';
+    let has_mode = |token: &[u8]| token[0] == b'M' && !matches!(token.get(1), Some(b'S' | b's'));
+    command.verb == Verb::Set && !command.tokens().any(|token| compares(token) || has_mode(token))
+}
+
 /// A command with its key.
 struct Target<'t, 'a> {
     command: &'t Meta<'a>,

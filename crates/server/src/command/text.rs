@@ -116,12 +116,12 @@ pub(crate) fn locks(request: &Request<'_>) -> bool {
     }
 }
 
-/// Whether a request is a plain set. Of a meta set that is not known without a look at its flags: it mostly is.
+/// Whether a request is a plain set.
 #[inline]
 pub(crate) fn overwrites(request: &Request<'_>) -> bool {
     match request {
         Request::Store(store) => store.mode == StoreMode::Set && store.compare.is_none(),
-        Request::Meta(command) => command.verb == Verb::Set,
+        Request::Meta(command) => meta::overwrites(command),
         _ => false,
     }
 }

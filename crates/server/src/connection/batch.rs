@@ -121,17 +121,21 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// The same for the keys of a batch. What a set overwrites is read only if it must be.
+    /// The same for the keys of a batch, and of a request whose value has not arrived: whether that `overwrites`
+    /// what there is. What a set overwrites is read only if it must be.
     #[inline]
-    fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>]) {
+    fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
         let window = self.keys.len().min(PREFETCH_WINDOW);
         if window <= 1 {
             return;
         }
         let mut from = 0;
-        for entry in entries {
+        let ends = entries.iter().map(|entry| {
             let overwrites = matches!(&entry.action, Action::Execute(it) if D::overwrites(it));
-            let keys = &mut self.keys[from..entry.keys_end.clamp(from, window)];
+            (entry.keys_end, overwrites)
+        });
+        for (end, overwrites) in ends.chain([(window, overwrites)]) {
+            let keys = &mut self.keys[from..end.clamp(from, window)];
             for key in keys.iter_mut() {
                 match overwrites {
                     true => self.session.fetch_overwritten(key),
@@ -139,10 +143,6 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
                 }
             }
             from += keys.len();
-        }
-        // Those of a request that waits for its value.
-        for key in &mut self.keys[from..window] {
-            self.session.fetch_overwritten(key);
         }
     }
 
@@ -223,7 +223,11 @@ impl Worker {
         let keys = D::scratch(self).take_keys();
         let mut keys = KeyBatch::new(&self.session, keys);
         let stop = parse::<D>(bytes, &mut keys, &mut entries);
-        keys.fetch_records_of(&entries);
+        let waiting = match &stop {
+            Stop::Value { request, .. } => D::overwrites(request),
+            _ => false,
+        };
+        keys.fetch_records_of(&entries, waiting);
         let keys = keys.into_inner();
         let step = match self.execute_all(connection, &entries, &keys, input, output) {
             Some(interrupted) => interrupted,
