@@ -2,8 +2,9 @@
 //! version.
 //!
 //! The greatest seq of a key wins, wherever it lies. Segments are read newest first, by several
-//! threads: of those that have one the summary, of the others everything, into frames while there is
-//! memory. What is not in memory then is read by the cleaner or stays on the device. All versions go
+//! threads: of those that have one the summary, of the others everything. Clients are served when it is known where
+//! each item lies; only then the cleaner fills memory, for a system may take longer to supply memory than the device
+//! to read it. All versions go
 //! into a [table](newest::Newest) that decides, and only what has won goes into the index. What is no
 //! item (tombstones, what a dead map marks) takes part like items and is not shown.
 
@@ -34,8 +35,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The most threads that read a lane's segments and fill its index.
-const THREADS: usize = 4;
+/// The most threads that fill a lane's index.
+const THREADS: usize = 16;
+/// So many threads for each of them read segments, at most [`THREADS`]: half of them wait for the device.
+const READERS: usize = 2;
+/// There is one reader for so many bytes of memory at most: a segment, and what it gathers.
+const READER_BYTES: u64 = 32 << 20;
 
 /// Threads that look at a lane's places, where there are several at all: they wait for the device and do little else.
 const SURVEYORS: usize = 16;
@@ -52,6 +57,7 @@ struct Shared<'a> {
     fence: u64,
     newest: Newest,
     threads: usize,
+    readers: usize,
 }
 
 impl Lane {
@@ -76,8 +82,19 @@ impl Lane {
         let shared = Shared {
             survey: &survey,
             fence: store.superblock().fence,
-            newest: Newest::new(self.options.memory as usize, self.log.numbers().end, &self.budget),
+            newest: Newest::new(
+                self.options.memory as usize,
+                self.log.numbers().end,
+                (survey.segments.len() * self.log.segment_size()) as u64,
+                &self.budget,
+            ),
             threads,
+            readers: match threads {
+                1 => 1,
+                _ => (threads * READERS)
+                    .min((self.options.memory / READER_BYTES) as usize)
+                    .clamp(2, THREADS),
+            },
         };
         // The index takes what it needs; frames are given back for it later.
         self.index.begin_rebuild();
@@ -175,30 +192,37 @@ impl Lane {
         all: &mut usize,
     ) -> Result<(), StoreError> {
         let part = shared.newest.part();
-        let mut items = vec![0; self.index.stripe_count()];
-        for shard in part.clone() {
-            shared.newest.visit(shard, |key, version| {
-                let stripe = self.index.stripe_of(&Key::of_hash(key));
-                items[stripe] += usize::from(version.shown);
-            });
-        }
-        *all += items.iter().sum::<usize>();
+        let items: Box<[_]> = (0..self.index.stripe_count()).map(|_| AtomicUsize::new(0)).collect();
+        in_parallel(shared.threads, part.len(), |numbers| {
+            let mut places = Vec::new();
+            while let Some(shard) = numbers.next() {
+                shared.newest.visit(part.start + shard, &mut places, |key, version| {
+                    let stripe = self.index.stripe_of(&Key::of_hash(key));
+                    items[stripe].fetch_add(version.shown.into(), Ordering::Relaxed);
+                });
+            }
+            Ok(())
+        })?;
+        *all += items.iter().map(|items| items.load(Ordering::Relaxed)).sum::<usize>();
         if self.check_index(*all).is_err() {
             return Ok(());
         }
         if !self.has_room_for_index(shared.newest.expected(*all)) {
             self.index.pack();
         }
-        for (stripe, items) in items.into_iter().enumerate() {
-            self.index.reserve(stripe, items);
-        }
+        in_parallel(shared.threads, items.len(), |stripes| {
+            while let Some(stripe) = stripes.next() {
+                self.index.reserve(stripe, items[stripe].load(Ordering::Relaxed));
+            }
+            Ok(())
+        })?;
         let chosen: Mutex<Vec<SegmentNumber>> = Mutex::default();
         in_parallel(shared.threads, part.len(), |numbers| {
             let mut participant = self.epochs.join();
-            let mut result = Ok(());
+            let (mut result, mut places) = (Ok(()), Vec::new());
             while let Some(shard) = numbers.next() {
                 participant.tick();
-                shared.newest.visit(part.start + shard, |key, version| {
+                shared.newest.visit(part.start + shard, &mut places, |key, version| {
                     if jumbos.is_unread(version.address.segment()) {
                         lock(&chosen).push(version.address.segment());
                     } else if version.shown {

@@ -47,11 +47,14 @@ fn set(session: &mut Session, key: &str, value: &[u8]) {
     assert!(matches!(stored, Outcome::Ready(Stored::Stored { .. })), "{stored:?}");
 }
 
-fn get(session: &mut Session, key: &str) -> Option<Vec<u8>> {
-    session.tick(1);
-    match session.get(&session.key(key.as_bytes())) {
-        Outcome::Ready(found) => found.map(|item| item.value().to_vec()),
-        other => panic!("{other:?}"),
+fn get(engine: &Engine, session: &mut Session, key: &str) -> Option<Vec<u8>> {
+    loop {
+        session.tick(1);
+        match session.get(&session.key(key.as_bytes())) {
+            Outcome::Ready(found) => return found.map(|item| item.value().to_vec()),
+            Outcome::NeedsRead => drop(engine.serve_reads()),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -61,7 +64,7 @@ fn found(device: SimDevice, keys: &[&str]) -> Vec<Option<Vec<u8>>> {
     let recovered = engine.recovered().unwrap();
     assert_eq!((recovered.damaged_records, recovered.damaged_segments), (0, 0));
     let mut session = session(&engine);
-    keys.iter().map(|key| get(&mut session, key)).collect()
+    keys.iter().map(|key| get(&engine, &mut session, key)).collect()
 }
 
 fn value(byte: u8, len: usize) -> Option<Vec<u8>> {

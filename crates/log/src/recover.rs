@@ -379,7 +379,7 @@ impl Log {
         free.sort_unstable_by_key(|&number| std::cmp::Reverse(number));
     }
 
-    /// Reads a normal segment, into a frame if there is memory, checks its commits, and makes it
+    /// Reads a normal segment, into a frame if it has to have one, checks its commits, and makes it
     /// part of the log. `extent` is what is known about it from elsewhere. `visit` gets its records
     /// with their offsets, in order.
     ///
@@ -389,7 +389,6 @@ impl Log {
         &self,
         survey: &Survey,
         found: &Found,
-        into_frame: bool,
         extent: Extent,
         visit: impl FnMut(u32, Record<'_>),
     ) -> io::Result<Scanned> {
@@ -398,12 +397,9 @@ impl Log {
         let mut frame = segment.frame();
         // Records in a tail place cannot be read alone before the segment has its end.
         let has_tail = survey.has_tail(found);
-        if frame.is_null() && (into_frame || has_tail) {
-            frame = match self.frames.take(&self.budget, has_tail) {
-                Some(frame) => frame,
-                None if has_tail => return Err(io::ErrorKind::OutOfMemory.into()),
-                None => std::ptr::null_mut(),
-            };
+        if frame.is_null() && has_tail {
+            let taken = self.frames.take(&self.budget, true);
+            frame = taken.ok_or(io::ErrorKind::OutOfMemory)?;
         }
         let mut image = frame.is_null().then(|| self.take_image());
         let bytes = match &mut image {

@@ -15,8 +15,8 @@ use std::io::{self, ErrorKind};
 /// The values with a segment of their own.
 #[derive(Default)]
 pub(super) struct Jumbos {
-    /// All that take part: keys and versions.
-    versions: Vec<(KeyHash, Version)>,
+    /// All that take part: the newest version of each key.
+    versions: HashMap<KeyHash, Version>,
     /// Those that are not in memory, and whether they are the newest of their keys.
     unread: HashMap<SegmentNumber, bool>,
 }
@@ -29,6 +29,15 @@ impl Jumbos {
     /// These are the newest versions of their keys.
     pub(super) fn choose(&mut self, numbers: Vec<SegmentNumber>) {
         self.unread.extend(numbers.into_iter().map(|number| (number, true)));
+    }
+
+    /// Adds a version; false if there is a newer one of its key.
+    fn add(&mut self, key: KeyHash, version: Version) -> bool {
+        let newest = self.versions.entry(key).or_insert(version);
+        if version.supersedes(newest) {
+            *newest = version;
+        }
+        *newest == version
     }
 
     /// Enters all of them in another pass.
@@ -79,10 +88,11 @@ impl Lane {
         let key = KeyHash::of(&key, self.options.hash_seed);
         let address = Address::new(found.number, 0);
         let version = Version { seq, address, size: 0, shown: !marked };
-        let newest = seq >= shared.fence && shared.newest.enter(key, version);
-        if newest {
-            jumbos.versions.push((key, version));
+        let counts = seq >= shared.fence;
+        if counts {
+            shared.newest.enter(key, version);
         }
+        let newest = counts && jumbos.add(key, version);
         if !newest && resident {
             self.log.enter_dead(found, false);
         } else if !resident {

@@ -3,8 +3,10 @@
 //!
 //! Keys are told apart by 96 bits of their hash, so no record is read a second time to compare keys:
 //! with 64 bits two of 10⁹ keys would collide in one store of 37, with 96 in one of 10¹¹. The table is
-//! cut into shards by the hash's first bits, and inside of a shard entries lie in the order of the
-//! hash but for collisions: it grows by one pass in order, and the index is filled stripe by stripe.
+//! cut into shards by the hash's first bits, as many as it takes for one to fit into a processor's cache. Versions
+//! are added to the end of their shard. A shard that is full *decides*: of each key it keeps the newest version,
+//! and it grows if that leaves too little room. Together that is two passes in order over all entries, and what is
+//! looked at in no order is in the cache. The index is filled shard by shard, so its tables are in the cache, too.
 //!
 //! If the table reaches its limit, so many shards are forgotten that the rest should have room until
 //! the end of the pass; they are read in a further pass over the log, and so on. So a store may hold
@@ -17,11 +19,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-const SHARD_BITS: u32 = 8;
-/// Shards of the table: small enough that one fits into a processor's cache while it is filled.
-const SHARDS: usize = 1 << SHARD_BITS;
+/// Bits of the hash that choose the shard, at least and at most.
+const SHARD_BITS: (u32, u32) = (8, 11);
+/// There are so many shards that one has about so many entries,
+const SHARD_ENTRIES: u64 = 1 << 14;
+/// if records have so many bytes.
+const RECORD_BYTES: u64 = 64;
 /// Versions that a thread collects for a shard before it enters them together.
-const GATHERED: usize = 64;
+const GATHERED: usize = 32;
 /// Entries of a shard that begins.
 const SMALLEST: usize = 128;
 /// All of the log, in the parts in which it is counted how much was read.
@@ -42,7 +47,7 @@ pub(super) struct Version {
 
 impl Version {
     /// Whether this version counts, and not the `other` of the same key.
-    fn supersedes(&self, other: &Version) -> bool {
+    pub(super) fn supersedes(&self, other: &Version) -> bool {
         if Rule::SeqDecides.is_broken() {
             return self.address.bits() > other.address.bits();
         }
@@ -52,7 +57,7 @@ impl Version {
     }
 }
 
-/// A version in the table. All zero: none, for there is no segment 0.
+/// A version in the table.
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
 struct Entry {
@@ -69,7 +74,6 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 28);
 
 impl Entry {
-    const NONE: Entry = Entry { lo: 0, place: 0, seq: 0, hi: 0 };
     const SHOWN: u64 = 1 << 63;
 
     fn new(key: KeyHash, version: Version) -> Self {
@@ -80,10 +84,6 @@ impl Entry {
             seq: version.seq | if version.shown { Self::SHOWN } else { 0 },
             hi: key.hi,
         }
-    }
-
-    fn is_none(&self) -> bool {
-        self.place == 0
     }
 
     fn version(&self) -> Version {
@@ -99,66 +99,71 @@ impl Entry {
 /// The entries of keys whose hashes begin alike.
 #[derive(Default)]
 struct Shard {
+    /// In the order in which they came. The capacity is what is charged.
     entries: Vec<Entry>,
-    used: usize,
+    /// The first so many are of different keys.
+    decided: usize,
 }
 
 impl Shard {
-    /// Where the key's entry is, or is to be. There is an empty one.
-    fn place(&self, lo: u64, hi: u32) -> usize {
-        let within = u128::from(lo << SHARD_BITS);
-        let mut at = ((within * self.entries.len() as u128) >> u64::BITS) as usize;
-        loop {
-            let entry = self.entries[at];
-            if entry.is_none() || entry.lo == lo && entry.hi == hi {
-                return at;
+    /// Keeps the newest version of each key, and calls `superseded` with each of the others. `places` is memory
+    /// that is used again.
+    fn decide(&mut self, places: &mut Vec<u32>, mut superseded: impl FnMut(Version)) {
+        const NONE: u32 = u32::MAX;
+        let Shard { entries, decided } = self;
+        if *decided == entries.len() {
+            return;
+        }
+        // Which entry has a key, by bits of the hash that differ within a shard.
+        let len = (entries.len() * 2).next_power_of_two();
+        places.clear();
+        places.resize(len, NONE);
+        let mut kept = 0;
+        for at in 0..entries.len() {
+            let entry = entries[at];
+            let mut place = entry.lo as usize & (len - 1);
+            loop {
+                let known = places[place];
+                if known == NONE {
+                    places[place] = kept as u32;
+                    entries[kept] = entry;
+                    kept += 1;
+                    break;
+                }
+                let known = &mut entries[known as usize];
+                if known.lo == entry.lo && known.hi == entry.hi {
+                    let (new, old) = (entry.version(), known.version());
+                    if new.supersedes(&old) {
+                        *known = entry;
+                        superseded(old);
+                    } else if new != old {
+                        superseded(new);
+                    }
+                    break;
+                }
+                place = (place + 1) & (len - 1);
             }
-            at = if at + 1 == self.entries.len() { 0 } else { at + 1 };
         }
+        entries.truncate(kept);
+        *decided = kept;
     }
 
-    /// Enters a version. The answer is the older one of the two, if there was one of the key already.
-    fn enter(&mut self, entry: Entry) -> Option<Version> {
-        let at = self.place(entry.lo, entry.hi);
-        let old = &mut self.entries[at];
-        if old.is_none() {
-            self.used += 1;
-            *old = entry;
-            return None;
-        }
-        let (new, known) = (entry.version(), old.version());
-        if !new.supersedes(&known) {
-            return Some(new);
-        }
-        *old = entry;
-        Some(known)
+    /// Whether `more` fit in as it is.
+    fn has_room(&self, more: usize) -> bool {
+        self.entries.len() + more <= self.entries.capacity()
     }
 
-    /// How many entries it should have for `more` that may all be new; as many as it has, if they fit.
+    /// How many entries there is to be room for, if `more` come; as many as there is, if it is not nearly full.
     fn wanted(&self, more: usize) -> usize {
-        let mut len = self.entries.len().max(SMALLEST);
-        while (self.used + more) * 5 > len * 4 {
-            len += len / 2;
-        }
-        len
-    }
-
-    /// Whether `more` fit in as it is, if there is no memory for a larger one.
-    fn squeezes_in(&self, more: usize) -> bool {
-        (self.used + more) * 10 <= self.entries.len() * 9
-    }
-
-    fn grow(&mut self, len: usize) {
-        let old = std::mem::replace(&mut self.entries, vec![Entry::NONE; len]);
-        self.used = 0;
-        for entry in old.into_iter().filter(|entry| !entry.is_none()) {
-            self.enter(entry);
-        }
+        let capacity = self.entries.capacity();
+        let needed = self.entries.len() + more;
+        if needed * 4 <= capacity * 3 { capacity } else { (capacity * 2).max(needed).max(SMALLEST) }
     }
 }
 
 /// The table.
 pub(super) struct Newest {
+    shard_bits: u32,
     shards: Box<[Mutex<Shard>]>,
     /// The shards that this pass is about. The lock is for whoever makes them fewer.
     from: AtomicUsize,
@@ -169,8 +174,8 @@ pub(super) struct Newest {
     /// Bytes of all shards, and how many there may be.
     bytes: AtomicUsize,
     limit: AtomicUsize,
-    /// Keys in all shards.
-    keys: AtomicUsize,
+    /// Entries in all shards.
+    entries: AtomicUsize,
     /// Segments in which something would be shown if nothing newer hid it, a bit each.
     superseded: Box<[AtomicU64]>,
     budget: Arc<Budget>,
@@ -178,17 +183,26 @@ pub(super) struct Newest {
 
 impl Newest {
     /// An empty table that takes at most `limit` bytes or, if that is more, what one shard takes. It is
-    /// for segments below `segments`.
-    pub(super) fn new(limit: usize, segments: SegmentNumber, budget: &Arc<Budget>) -> Self {
+    /// for segments below `segments`, which hold `log_bytes` bytes together.
+    pub(super) fn new(
+        limit: usize,
+        segments: SegmentNumber,
+        log_bytes: u64,
+        budget: &Arc<Budget>,
+    ) -> Self {
+        let shards = (log_bytes / RECORD_BYTES / SHARD_ENTRIES).max(1).next_power_of_two();
+        let shard_bits = shards.trailing_zeros().clamp(SHARD_BITS.0, SHARD_BITS.1);
+        let shards = 1 << shard_bits;
         Newest {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_bits,
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
             from: AtomicUsize::new(0),
-            until: AtomicUsize::new(SHARDS),
+            until: AtomicUsize::new(shards),
             narrowing: Mutex::default(),
             read: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             limit: AtomicUsize::new(limit),
-            keys: AtomicUsize::new(0),
+            entries: AtomicUsize::new(0),
             superseded: (0..=segments / u64::BITS).map(|_| AtomicU64::new(0)).collect(),
             budget: Arc::clone(budget),
         }
@@ -204,9 +218,9 @@ impl Newest {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Bytes that the table has grown to, and keys in it.
+    /// Bytes that the table has grown to, and keys in it, or somewhat more.
     pub(super) fn size(&self) -> (usize, usize) {
-        (self.bytes.load(Ordering::Relaxed), self.keys.load(Ordering::Relaxed))
+        (self.bytes.load(Ordering::Relaxed), self.entries.load(Ordering::Relaxed))
     }
 
     /// The shards that this pass is about.
@@ -216,18 +230,18 @@ impl Newest {
 
     /// How many there will be of what the passes up to this one have found `found` of.
     pub(super) fn expected(&self, found: usize) -> usize {
-        found * SHARDS / self.part().end.max(1)
+        found * self.shards.len() / self.part().end.max(1)
     }
 
     /// How many passes such as this one it takes to look at all keys.
     pub(super) fn passes(&self) -> usize {
-        SHARDS.div_ceil(self.part().len())
+        self.shards.len().div_ceil(self.part().len())
     }
 
     /// How many such passes it takes from this one on, this one included.
     pub(super) fn passes_left(&self) -> usize {
         let part = self.part();
-        (SHARDS - part.start).div_ceil(part.len())
+        (self.shards.len() - part.start).div_ceil(part.len())
     }
 
     /// Goes on to the keys that were not looked at; false if there are none.
@@ -237,16 +251,16 @@ impl Newest {
         self.from.store(part.end, Ordering::Relaxed);
         // What had room, and as much again: if that is too much it is noticed soon, and if this pass
         // had looked at too few, it is made up for.
-        self.until.store((part.end + 2 * part.len()).min(SHARDS), Ordering::Relaxed);
+        self.until.store((part.end + 2 * part.len()).min(self.shards.len()), Ordering::Relaxed);
         self.has_read(0, 1);
-        part.end < SHARDS
+        part.end < self.shards.len()
     }
 
     fn forget(&self, shards: Range<usize>) {
         for shard in &self.shards[shards] {
             let shard = std::mem::take(&mut *lock(shard));
-            self.keys.fetch_sub(shard.used, Ordering::Relaxed);
-            let bytes = size_of_val(&shard.entries[..]);
+            self.entries.fetch_sub(shard.entries.len(), Ordering::Relaxed);
+            let bytes = shard.entries.capacity() * size_of::<Entry>();
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.budget.release(bytes as u64);
         }
@@ -264,47 +278,54 @@ impl Newest {
         }
     }
 
-    /// Enters a version of a key at once; whether it is the newest so far, as far as this pass knows.
-    pub(super) fn enter(&self, key: KeyHash, version: Version) -> bool {
+    /// Enters a version of a key at once.
+    pub(super) fn enter(&self, key: KeyHash, version: Version) {
         let entry = Entry::new(key, version);
-        self.enter_all(shard_of(entry.lo), &[entry])
+        self.enter_all(self.shard_of(entry.lo), &[entry], &mut Vec::new());
     }
 
-    /// Whether the last one of these is the newest so far.
-    fn enter_all(&self, number: usize, entries: &[Entry]) -> bool {
+    fn enter_all(&self, number: usize, entries: &[Entry], places: &mut Vec<u32>) {
         loop {
             let mut shard = lock(&self.shards[number]);
             // Whoever ends the part earlier looks at this shard afterwards.
             let part = self.part();
             if !part.contains(&number) {
-                return true;
+                return;
             }
-            let len = shard.wanted(entries.len());
-            let more = (len - shard.entries.len()) * size_of::<Entry>();
-            let bytes = self.bytes.load(Ordering::Relaxed) + more;
-            let within = bytes <= self.limit.load(Ordering::Relaxed);
-            if more > 0 && !within && !shard.squeezes_in(entries.len()) && part.len() > 1 {
-                drop(shard);
-                self.narrow(&part);
-                continue;
-            }
-            if more > 0 && (within || !shard.squeezes_in(entries.len())) {
-                self.bytes.fetch_add(more, Ordering::Relaxed);
-                self.budget.charge(more as u64);
-                shard.grow(len);
-            }
-            let before = shard.used;
-            let mut newest = true;
-            for &entry in entries {
-                let older = shard.enter(entry);
-                newest = older.is_none_or(|older| older.address != entry.version().address);
-                if let Some(older) = older.filter(|older| older.shown) {
-                    self.note_superseded(older.address.segment());
+            if !shard.has_room(entries.len()) {
+                self.decide_shard(&mut shard, places);
+                let capacity = shard.entries.capacity();
+                let wanted = shard.wanted(entries.len());
+                let more = (wanted - capacity) * size_of::<Entry>();
+                let bytes = self.bytes.load(Ordering::Relaxed) + more;
+                let within = bytes <= self.limit.load(Ordering::Relaxed);
+                if more > 0 && !within && !shard.has_room(entries.len()) && part.len() > 1 {
+                    drop(shard);
+                    self.narrow(&part);
+                    continue;
+                }
+                if more > 0 && (within || !shard.has_room(entries.len())) {
+                    self.bytes.fetch_add(more, Ordering::Relaxed);
+                    self.budget.charge(more as u64);
+                    let len = shard.entries.len();
+                    shard.entries.reserve_exact(wanted - len);
+                    debug_assert_eq!(shard.entries.capacity(), wanted);
                 }
             }
-            self.keys.fetch_add(shard.used - before, Ordering::Relaxed);
-            return newest;
+            shard.entries.extend_from_slice(entries);
+            self.entries.fetch_add(entries.len(), Ordering::Relaxed);
+            return;
         }
+    }
+
+    fn decide_shard(&self, shard: &mut Shard, places: &mut Vec<u32>) {
+        let before = shard.entries.len();
+        shard.decide(places, |version| {
+            if version.shown {
+                self.note_superseded(version.address.segment());
+            }
+        });
+        self.entries.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
     }
 
     fn note_superseded(&self, number: SegmentNumber) {
@@ -318,47 +339,64 @@ impl Newest {
         word >> (number % u64::BITS) & 1 != 0
     }
 
-    /// Calls `visit` for every key of a shard with the newest version of it.
-    pub(super) fn visit(&self, shard: usize, mut visit: impl FnMut(KeyHash, Version)) {
-        let shard = lock(&self.shards[shard]);
-        for entry in shard.entries.iter().filter(|entry| !entry.is_none()) {
+    /// Calls `visit` for every key of a shard with the newest version of it. `places` is memory that is used again.
+    pub(super) fn visit(
+        &self,
+        shard: usize,
+        places: &mut Vec<u32>,
+        mut visit: impl FnMut(KeyHash, Version),
+    ) {
+        let mut shard = lock(&self.shards[shard]);
+        self.decide_shard(&mut shard, places);
+        for entry in &shard.entries {
             visit(KeyHash { lo: entry.lo, hi: entry.hi }, entry.version());
         }
+    }
+
+    fn shard_of(&self, lo: u64) -> usize {
+        (lo >> (u64::BITS - self.shard_bits)) as usize
     }
 }
 
 impl Drop for Newest {
     fn drop(&mut self) {
-        self.forget(0..SHARDS);
+        self.forget(0..self.shards.len());
     }
 }
 
-fn shard_of(lo: u64) -> usize {
-    (lo >> (u64::BITS - SHARD_BITS)) as usize
-}
-
-/// What one thread has read and not entered yet: a shard at a time is brought into its cache.
+/// What one thread has read and not entered yet.
 pub(super) struct Gathering<'a> {
     newest: &'a Newest,
     shards: Vec<Vec<Entry>>,
+    places: Vec<u32>,
 }
 
 impl<'a> Gathering<'a> {
     pub(super) fn new(newest: &'a Newest) -> Self {
-        Gathering { newest, shards: vec![Vec::new(); SHARDS] }
+        newest.budget.charge(Self::footprint(newest));
+        let shards = vec![Vec::new(); newest.shards.len()];
+        Gathering { newest, shards, places: Vec::new() }
+    }
+
+    /// What it takes when it has something for each shard, bytes.
+    fn footprint(newest: &Newest) -> u64 {
+        (newest.shards.len() * GATHERED * size_of::<Entry>()) as u64
     }
 
     /// Adds a version of a key.
     pub(super) fn add(&mut self, key: KeyHash, version: Version) {
         let entry = Entry::new(key, version);
-        let number = shard_of(entry.lo);
+        let number = self.newest.shard_of(entry.lo);
         if !self.newest.part().contains(&number) {
             return;
         }
         let shard = &mut self.shards[number];
+        if shard.is_empty() {
+            shard.reserve_exact(GATHERED);
+        }
         shard.push(entry);
         if shard.len() == GATHERED {
-            self.newest.enter_all(number, shard);
+            self.newest.enter_all(number, shard, &mut self.places);
             shard.clear();
         }
     }
@@ -367,8 +405,9 @@ impl<'a> Gathering<'a> {
 impl Drop for Gathering<'_> {
     fn drop(&mut self) {
         for (number, shard) in self.shards.iter().enumerate().filter(|(_, it)| !it.is_empty()) {
-            self.newest.enter_all(number, shard);
+            self.newest.enter_all(number, shard, &mut self.places);
         }
+        self.newest.budget.release(Self::footprint(self.newest));
     }
 }
 
@@ -385,7 +424,7 @@ mod tests {
     /// What all passes of a table of `bytes` show, and how many there were.
     fn decided(bytes: usize, all: &[(u32, Version)]) -> (HashMap<u64, Version>, usize) {
         let budget = Arc::new(Budget::new(1 << 30));
-        let newest = Newest::new(bytes, 8, &budget);
+        let newest = Newest::new(bytes, 8, 1 << 20, &budget);
         let (mut found, mut passes) = (HashMap::new(), 0);
         loop {
             passes += 1;
@@ -395,7 +434,7 @@ mod tests {
             }
             drop(gathering);
             for shard in newest.part() {
-                newest.visit(shard, |key, version| {
+                newest.visit(shard, &mut Vec::new(), |key, version| {
                     assert_eq!(found.insert(key.lo, version), None, "a key was shown twice");
                 });
             }

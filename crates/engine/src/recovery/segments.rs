@@ -12,12 +12,9 @@ use larder_log::record::Kind;
 use larder_log::recover::Found;
 use std::sync::Mutex;
 
-/// Of memory, frames leave one part in so many to the index and to the writers.
-const FRAMES_LEFT: usize = 4;
 /// The table that decides may take one in so many bytes of memory.
 const TABLE_SHARE: usize = 2;
-/// Bytes per key of that table and of the index, which both have free places.
-const TABLE_BYTES: usize = 45;
+/// Bytes per key of the index, which has free places.
 const INDEX_BYTES: usize = 11;
 
 impl Lane {
@@ -30,13 +27,14 @@ impl Lane {
     ) -> Result<(), StoreError> {
         let segments = &shared.survey.segments;
         let results = Mutex::new((scans, progress));
-        in_parallel(shared.threads, segments.len(), |numbers| {
+        in_parallel(shared.readers, segments.len(), |numbers| {
             let mut gathering = Gathering::new(&shared.newest);
             while let Some(at) = numbers.next() {
                 if segments[at].header.jumbo.is_some() {
                     continue;
                 }
-                let (found, reserved) = (&segments[at], self.share_memory(shared, at));
+                let found = &segments[at];
+                self.limit_table(shared, at);
                 let scan = match self.log.read_summary(found)? {
                     Some(summary) => {
                         self.log.enter_summarized(found, &summary);
@@ -45,9 +43,7 @@ impl Lane {
                         }
                         Scan::of_summary(&summary)
                     }
-                    None => {
-                        self.read_one(shared, found, Extent::Unknown, reserved, &mut gathering)?
-                    }
+                    None => self.read_one(shared, found, Extent::Unknown, &mut gathering)?,
                 };
                 let mut results = lock(&results);
                 let (scans, progress) = &mut *results;
@@ -59,10 +55,8 @@ impl Lane {
         })
     }
 
-    /// How much memory frames must leave to the table that decides and to the index, in bytes, as far
-    /// as that can be told when `done` segments were read. A store that is larger than memory gets none:
-    /// the less there is of the table, the more often all is read, and the cleaner fills frames later.
-    fn share_memory(&self, shared: &Shared<'_>, done: usize) -> usize {
+    /// Leaves memory to the index, as far as it can be told when `done` segments were read how much that will take.
+    fn limit_table(&self, shared: &Shared<'_>, done: usize) {
         let all = shared.survey.segments.len();
         shared.newest.has_read(done, all);
         let memory = self.options.memory as usize;
@@ -72,13 +66,7 @@ impl Lane {
         let index = expected.map_or(0, |keys| keys * shared.newest.passes() * INDEX_BYTES);
         let others = (self.budget.used() as usize).saturating_sub(table);
         let limit = memory.saturating_sub(index + others);
-        let limit = limit.clamp(memory / 16, memory / TABLE_SHARE);
-        shared.newest.set_limit(limit);
-        if all * self.log.segment_size() > memory {
-            return usize::MAX;
-        }
-        let wanted = expected.map_or(limit, |keys| (keys * TABLE_BYTES).min(limit));
-        index.max(memory / FRAMES_LEFT) + wanted.saturating_sub(table)
+        shared.newest.set_limit(limit.clamp(memory / 16, memory / TABLE_SHARE));
     }
 
     /// Reads those segments again of which others show that more was durable than was found.
@@ -110,9 +98,8 @@ impl Lane {
             if scan.sealed {
                 continue;
             }
-            let reserved = self.options.memory as usize / FRAMES_LEFT;
             if was_sealed {
-                *scan = self.read_one(shared, found, Extent::Sealed, reserved, &mut gathering)?;
+                *scan = self.read_one(shared, found, Extent::Sealed, &mut gathering)?;
                 continue;
             }
             let DurableEnd { segment, offset } = newest.durable[stream];
@@ -129,23 +116,21 @@ impl Lane {
                     break;
                 }
                 let extent = Extent::AtLeast(known);
-                *scan = self.read_one(shared, found, extent, reserved, &mut gathering)?;
+                *scan = self.read_one(shared, found, extent, &mut gathering)?;
             }
         }
         Ok(())
     }
 
-    /// Reads one segment and gathers its records; `reserved` bytes of memory are not for frames.
+    /// Reads one segment and gathers its records.
     fn read_one(
         &self,
         shared: &Shared<'_>,
         found: &Found,
         extent: Extent,
-        reserved: usize,
         gathering: &mut Gathering<'_>,
     ) -> Result<Scan, StoreError> {
-        let roomy = self.log.available_frames() * self.log.segment_size() > reserved;
-        let loaded = self.log.load(shared.survey, found, roomy, extent, |offset, record| {
+        let loaded = self.log.load(shared.survey, found, extent, |offset, record| {
             if record.kind() == Kind::Item {
                 self.log.segment(found.number).note_expiry(record.expiry());
             }
@@ -169,7 +154,7 @@ impl Lane {
         jumbos.enter(&shared.newest);
         let segments = &shared.survey.segments;
         let progress = Mutex::new(progress);
-        in_parallel(shared.threads, segments.len(), |numbers| {
+        in_parallel(shared.readers, segments.len(), |numbers| {
             let mut gathering = Gathering::new(&shared.newest);
             while let Some(at) = numbers.next() {
                 let found = &segments[at];

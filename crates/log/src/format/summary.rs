@@ -23,7 +23,7 @@ const TOMBSTONE: u64 = 1 << 40;
 const UNITS: u64 = (1 << 20) - 1;
 
 /// The hash that tells keys apart: the low 96 bits of [`key_hash`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyHash {
     /// Bits 0 to 63.
     pub lo: u64,
