@@ -207,8 +207,6 @@ impl Cleaner {
             unreadable += usize::from(last == Step::Unreadable);
             self.reap(lane);
         }
-        // There is room first: this may read.
-        let settling = self.settle_many(lane);
         if !overdrawn(lane) && lane.ends_must_go.swap(false, Ordering::Relaxed) {
             self.clean_kept_ends(lane);
         }
@@ -260,6 +258,8 @@ impl Cleaner {
             // They are free when that is durable: before a writer has to wait for it.
             durable.want_commit();
         }
+        // Writers come first: this may read.
+        let settling = self.settle_many(lane);
         let poll = lane.waiting().is_some() || (pending && short);
         let wanted = self.forget_wishes(lane, if poll { POLL } else { IDLE_POLL });
         if poll {

@@ -87,6 +87,7 @@ impl MapWalk {
     fn new(lane: &Lane, numbers: &[SegmentNumber], settling: &mut Settling) -> Self {
         // From before the maps are begun.
         let undoings = lane.undoings();
+        lane.older.open_all();
         let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
         let mut maps = HashMap::new();
         for &number in numbers {
@@ -95,7 +96,7 @@ impl MapWalk {
             // are noted anew.
             if lane.older.lead_into(number) && !Rule::MapsWaitForOlder.is_broken() {
                 lane.log.abandon_map(begun.segment, begun.generation);
-                settling.want(number);
+                settling.want(&lane.older, number);
                 continue;
             }
             wanted[number as usize / 64] |= 1u64 << (number % 64);

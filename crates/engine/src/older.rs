@@ -84,6 +84,8 @@ pub(crate) struct OlderSlots {
     shards: Box<[Mutex<Shard>]>,
     count: AtomicUsize,
     most: AtomicUsize,
+    /// How many segments wait for dead maps, of those that older slots led to.
+    closed: AtomicUsize,
     budget: Arc<Budget>,
     /// Records that were found dead in sync mode: their bytes, and the commit of that moment.
     found_dead: Mutex<HashMap<Address, (u32, u64)>>,
@@ -173,6 +175,8 @@ struct Shard {
     by_length: BTreeSet<(u32, SegmentNumber)>,
     /// Segments that cannot be read as a whole.
     passed_over: HashSet<SegmentNumber>,
+    /// Segments that wait for dead maps.
+    closed: HashSet<SegmentNumber>,
 }
 
 impl Shard {
@@ -222,6 +226,7 @@ impl OlderSlots {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             count: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
+            closed: AtomicUsize::new(0),
             budget: Arc::clone(budget),
             found_dead: Mutex::default(),
         }
@@ -317,7 +322,7 @@ impl OlderSlots {
 
     /// Not all of the older slots that lead into a segment can be settled.
     fn pass_over(&self, number: SegmentNumber) {
-        let Shard { lists, by_length, passed_over } = &mut *lock(self.shard(number));
+        let Shard { lists, by_length, passed_over, .. } = &mut *lock(self.shard(number));
         if let Some(list) = lists.get(&number) {
             by_length.remove(&(list.length_class(), number));
             passed_over.insert(number);
@@ -335,13 +340,36 @@ impl OlderSlots {
     }
 
     /// What was passed over is tried again.
-    fn retry(&self) {
+    fn retry(&self) -> Vec<SegmentNumber> {
+        let mut tried = Vec::new();
         for shard in &self.shards {
-            let Shard { lists, by_length, passed_over } = &mut *lock(shard);
+            let Shard { lists, by_length, passed_over, .. } = &mut *lock(shard);
             for number in passed_over.drain() {
                 by_length.extend(lists.get(&number).map(|list| (list.length_class(), number)));
+                tried.push(number);
             }
         }
+        tried
+    }
+
+    /// A dead map is to be made of a segment. Until then no more older slots lead there.
+    fn close(&self, number: SegmentNumber) {
+        if lock(self.shard(number)).closed.insert(number) {
+            self.closed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The opposite, for all segments.
+    pub(crate) fn open_all(&self) {
+        if self.closed.swap(0, Ordering::Relaxed) > 0 {
+            self.shards.iter().for_each(|shard| lock(shard).closed.clear());
+        }
+    }
+
+    /// Whether more older slots may lead to a segment.
+    pub(crate) fn is_open(&self, number: SegmentNumber) -> bool {
+        self.closed.load(Ordering::Relaxed) == 0
+            || !lock(self.shard(number)).closed.contains(&number)
     }
 
     /// A record of `bytes` was found dead in a commit that may fail yet.
@@ -520,7 +548,8 @@ pub(crate) struct Settling {
 
 impl Settling {
     /// A dead map of the segment is wanted.
-    pub(crate) fn want(&mut self, number: SegmentNumber) {
+    pub(crate) fn want(&mut self, older: &OlderSlots, number: SegmentNumber) {
+        older.close(number);
         self.waiting.insert(number);
         self.is_awaited = true;
     }
@@ -548,16 +577,21 @@ impl Cleaner {
     fn limit_older(&mut self, lane: &Lane) {
         let now = lane.now.load(Ordering::Relaxed);
         let (found, turns) = &mut self.settling.limited;
-        if *found / RETRY != now / RETRY && lane.older.passed_over() > 0 {
-            lane.older.retry();
-            lane.log.expect_places();
-            if let Some(durable) = &lane.durable {
-                durable.want_commit();
-            }
+        if *found != now || *turns == TURNS {
+            lane.limit_older();
+        }
+        if *found / RETRY != now / RETRY {
+            self.settling.waiting.extend(lane.older.retry());
+            lane.older.open_all();
+        }
+        if *found != now
+            && self.ends.hope(lane)
+            && let Some(durable) = &lane.durable
+        {
+            durable.want_commit();
         }
         if *found != now || *turns == TURNS {
             (*found, *turns) = (now, 0);
-            lane.limit_older();
         }
         *turns += 1;
     }

@@ -39,8 +39,8 @@ use std::thread;
 const THREADS: usize = 16;
 /// So many threads for each of them read segments, at most [`THREADS`]: half of them wait for the device.
 const READERS: usize = 2;
-/// There is one reader for so many bytes of memory at most: a segment, and what it gathers.
-const READER_BYTES: u64 = 32 << 20;
+/// The segments that they hold take one in so many bytes of memory at most.
+const READER_SHARE: u64 = 16;
 
 /// Threads that look at a lane's places, where there are several at all: they wait for the device and do little else.
 const SURVEYORS: usize = 16;
@@ -92,7 +92,10 @@ impl Lane {
             readers: match threads {
                 1 => 1,
                 _ => (threads * READERS)
-                    .min((self.options.memory / READER_BYTES) as usize)
+                    .min(
+                        (self.options.memory / READER_SHARE / self.log.segment_size() as u64)
+                            as usize,
+                    )
                     .clamp(2, THREADS),
             },
         };

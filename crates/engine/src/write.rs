@@ -217,7 +217,8 @@ impl LaneSession {
         }
         let segment = lane.log.segment(address.segment());
         let generation = segment.generation();
-        if segment.is_jumbo() || self.is_unreadable_at(address, generation) {
+        let takes_more = !segment.is_jumbo() && lane.older.is_open(address.segment());
+        if !takes_more || self.is_unreadable_at(address, generation) {
             return Judgement::Unknown;
         }
         // SAFETY: under the lock, as in `existing`.

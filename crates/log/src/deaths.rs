@@ -278,6 +278,11 @@ impl Log {
         })
     }
 
+    /// The segment with the earliest unmarked deaths that keeps one in quarantine from being freed.
+    pub fn blocker_of(&self, number: SegmentNumber) -> Option<SegmentNumber> {
+        self.blocker(&self.ending(number))
+    }
+
     /// Segments in quarantine that would be free if others had dead maps.
     pub fn blocked_segments(&self) -> Vec<SegmentNumber> {
         let waiting = self.waiting_endings();

@@ -156,7 +156,7 @@ impl Log {
 
     /// Places of a tier that will be free when that their segments were emptied is durable.
     pub fn coming_places(&self, tier: Tier) -> usize {
-        lock(&self.quarantine).len_on(tier)
+        lock(&self.quarantine).coming_on(tier)
     }
 }
 

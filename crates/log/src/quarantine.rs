@@ -3,7 +3,7 @@
 
 use crate::address::SegmentNumber;
 use crate::places::Tier;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// A segment whose records are out of the index.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Quarantine {
     /// How many there are of each tier.
     lengths: [usize; 2],
     /// Those of which nobody knows when they will be free.
-    stuck: HashSet<SegmentNumber>,
+    stuck: HashMap<SegmentNumber, Tier>,
 }
 
 impl Quarantine {
@@ -107,8 +107,9 @@ impl Quarantine {
 
     /// Nobody knows when a segment that waits for a mark will be free.
     pub(crate) fn give_up(&mut self, number: SegmentNumber) {
-        if self.waits(number) {
-            self.stuck.insert(number);
+        if let Some(entry) = self.get_mut(number) {
+            let tier = entry.tier;
+            self.stuck.insert(number, tier);
         }
     }
 
@@ -130,9 +131,10 @@ impl Quarantine {
         self.len() - self.stuck.len()
     }
 
-    /// How many there are on a tier.
-    pub(crate) fn len_on(&self, tier: Tier) -> usize {
-        self.lengths[tier as usize]
+    /// The same on one tier.
+    pub(crate) fn coming_on(&self, tier: Tier) -> usize {
+        let stuck = self.stuck.values().filter(|&&stuck| stuck == tier).count();
+        self.lengths[tier as usize] - stuck
     }
 }
 
@@ -152,7 +154,7 @@ mod tests {
             let tier = if number == 2 { Tier::Lower } else { Tier::Fast };
             quarantine.push(entry(number, tier));
         }
-        assert_eq!((quarantine.len(), quarantine.len_on(Tier::Lower)), (4, 1));
+        assert_eq!((quarantine.len(), quarantine.coming_on(Tier::Lower)), (4, 1));
         assert_eq!(quarantine.pop_marked(|_| true), None);
         quarantine.give_up(3);
         quarantine.give_up(4);
@@ -162,7 +164,7 @@ mod tests {
         assert!(quarantine.waits(1) && !quarantine.waits(2));
         assert_eq!(quarantine.pop_marked(|entry| entry.epoch < 2), None);
         assert_eq!(quarantine.pop_marked(|_| true), Some(2));
-        assert_eq!((quarantine.len(), quarantine.len_on(Tier::Lower)), (3, 0));
+        assert_eq!((quarantine.len(), quarantine.coming_on(Tier::Lower)), (3, 0));
         assert_eq!(quarantine.coming(), 2);
         quarantine.hope(Some(4));
         assert_eq!(quarantine.coming(), 3);

@@ -12,7 +12,11 @@ use crate::lane::Lane;
 use larder_log::format::Meta;
 use larder_log::record::{HEADER, Kind, write_head_as};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
+
+/// Segments that are tried in one turn although their ends do not move.
+const MOST_FAILED: usize = 4;
 
 /// What is known about ends between two turns.
 #[derive(Debug, Default)]
@@ -25,12 +29,26 @@ pub(crate) struct Ends {
     maps_until: u64,
     /// Nothing else can be freed.
     is_stuck: bool,
+    /// Segments whose ends cannot move, and that wait for maps which cannot be made. Nobody counts on their
+    /// places, and they are looked at again in the next second.
+    given_up: HashSet<SegmentNumber>,
 }
 
 impl Ends {
     /// The cleaner found nothing to free, although room is wanted.
     pub(super) fn note_stuck(&mut self) {
         self.is_stuck = true;
+    }
+
+    /// Looks again at what was given up. The answer is whether there is anything.
+    pub(crate) fn hope(&mut self, lane: &Lane) -> bool {
+        let any = !self.given_up.is_empty();
+        if any {
+            self.given_up.clear();
+            lane.log.expect_places();
+            self.looked_at = 0;
+        }
+        any
     }
 }
 
@@ -70,21 +88,30 @@ impl Cleaner {
             lane.log.seal(Stream::Survivors);
             self.ends.is_stuck = true;
         }
+        let mut failed = 0;
         for number in blocked {
+            if self.ends.given_up.contains(&number) {
+                continue;
+            }
             // Without many maps nobody would notice one that is written too early.
             let affordable = !Rule::MapWhenDurable.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
             if !moves || !self.move_ends_of(lane, number) {
                 let needed = mappable(lane, durable, most);
-                // Of what cannot be read there is no map. Tombstones move however much that costs.
-                if !needed.is_empty() {
+                let blocker = lane.log.blocker_of(number);
+                let waits = blocker.is_some_and(|blocker| lane.older.is_passed_over(blocker));
+                if !needed.is_empty() || !waits {
                     self.ends.moved = 0;
                     self.ends.maps_until = durable;
                     return needed;
                 }
-                if moves || !self.move_ends_of(lane, number) {
+                // Of what cannot be read there is no map. Tombstones move however much that costs.
+                let tries = !moves && failed < MOST_FAILED;
+                if !tries || !self.move_ends_of(lane, number) {
+                    failed += 1;
                     lane.log.expect_no_place(number);
+                    self.ends.given_up.insert(number);
                 }
             }
         }

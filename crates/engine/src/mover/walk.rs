@@ -179,6 +179,8 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
     if strays.is_empty() {
         return Ok(());
     }
+    // Memory is filled when clients are served.
+    let cold = std::mem::take(&mut *lock(&lane.cold));
     let mut session = lane.session(Waker::noop().clone());
     let (mut walk, mut cleaner) = (Walk::default(), None);
     let stripes = 0..lane.index.stripe_count();
@@ -204,6 +206,7 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
     if let Some(mut cleaner) = cleaner {
         cleaner.abandon_maps(lane);
     }
+    *lock(&lane.cold) = cold;
     Ok(())
 }
 

@@ -31,13 +31,17 @@ impl Jumbos {
         self.unread.extend(numbers.into_iter().map(|number| (number, true)));
     }
 
-    /// Adds a version; false if there is a newer one of its key.
-    fn add(&mut self, key: KeyHash, version: Version) -> bool {
-        let newest = self.versions.entry(key).or_insert(version);
-        if version.supersedes(newest) {
-            *newest = version;
+    /// Adds a version; false if there is a newer one of its key. Later passes know the newest only, so what that
+    /// supersedes is noted here.
+    fn add(&mut self, key: KeyHash, version: Version, newest: &Newest) -> bool {
+        let known = self.versions.entry(key).or_insert(version);
+        if version.supersedes(known) {
+            newest.note_superseded(known);
+            *known = version;
+        } else if *known != version {
+            newest.note_superseded(&version);
         }
-        *newest == version
+        *known == version
     }
 
     /// Enters all of them in another pass.
@@ -92,7 +96,7 @@ impl Lane {
         if counts {
             shared.newest.enter(key, version);
         }
-        let newest = counts && jumbos.add(key, version);
+        let newest = counts && jumbos.add(key, version, &shared.newest);
         if !newest && resident {
             self.log.enter_dead(found, false);
         } else if !resident {
@@ -120,5 +124,28 @@ impl Lane {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_log::Budget;
+    use std::sync::Arc;
+
+    /// Later passes enter the newest version only, and a segment whose value is superseded must be known.
+    #[test]
+    fn a_superseded_value_is_noted_whatever_comes_first() {
+        let key = KeyHash { lo: 1, hi: 2 };
+        for segments in [[1, 2], [2, 1]] {
+            let (mut jumbos, budget) = (Jumbos::default(), Arc::new(Budget::new(1 << 30)));
+            let newest = Newest::new(1 << 20, 8, 1 << 20, &budget);
+            for number in segments {
+                let address = Address::new(number, 0);
+                let version = Version { seq: number.into(), address, size: 0, shown: true };
+                assert_eq!(jumbos.add(key, version, &newest), number == 2 || segments[0] == 1);
+            }
+            assert!(newest.is_superseded(1) && !newest.is_superseded(2));
+        }
     }
 }

@@ -25,6 +25,8 @@ const SHARD_BITS: (u32, u32) = (8, 11);
 const SHARD_ENTRIES: u64 = 1 << 14;
 /// if records have so many bytes.
 const RECORD_BYTES: u64 = 64;
+/// There are no more shards than the table's limit has so many bytes.
+const SHARD_BYTES: usize = 64 << 10;
 /// Versions that a thread collects for a shard before it enters them together.
 const GATHERED: usize = 32;
 /// Entries of a shard that begins.
@@ -190,8 +192,9 @@ impl Newest {
         log_bytes: u64,
         budget: &Arc<Budget>,
     ) -> Self {
+        let most = (limit / SHARD_BYTES).max(1).ilog2();
         let shards = (log_bytes / RECORD_BYTES / SHARD_ENTRIES).max(1).next_power_of_two();
-        let shard_bits = shards.trailing_zeros().clamp(SHARD_BITS.0, SHARD_BITS.1);
+        let shard_bits = shards.trailing_zeros().min(most).clamp(SHARD_BITS.0, SHARD_BITS.1);
         let shards = 1 << shard_bits;
         Newest {
             shard_bits,
@@ -320,15 +323,16 @@ impl Newest {
 
     fn decide_shard(&self, shard: &mut Shard, places: &mut Vec<u32>) {
         let before = shard.entries.len();
-        shard.decide(places, |version| {
-            if version.shown {
-                self.note_superseded(version.address.segment());
-            }
-        });
+        shard.decide(places, |version| self.note_superseded(&version));
         self.entries.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
     }
 
-    fn note_superseded(&self, number: SegmentNumber) {
+    /// A newer version of its key was found.
+    pub(super) fn note_superseded(&self, version: &Version) {
+        if !version.shown {
+            return;
+        }
+        let number = version.address.segment();
         let (word, bit) = (number / u64::BITS, 1 << (number % u64::BITS));
         self.superseded[word as usize].fetch_or(bit, Ordering::Relaxed);
     }

@@ -180,6 +180,7 @@ impl Lane {
                         gather(shared, found, &entry, &mut gathering);
                     }
                 }
+                loaded.into_iter().for_each(|loaded| self.log.reuse(loaded));
             }
             Ok(())
         })?;
