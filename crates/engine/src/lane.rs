@@ -491,6 +491,7 @@ impl Lane {
     /// background.
     pub(crate) fn set_memory(&self, bytes: u64) {
         self.budget.set_limit(bytes);
+        self.log.forget_spare();
         self.limit_index();
         self.set_full(None);
         self.kick_cleaner();

@@ -162,9 +162,10 @@ impl List {
         })
     }
 
-    /// Segments are sorted by this.
+    /// Segments are sorted by this: the length, in steps of at most an eighth of it.
     fn length_class(&self) -> u32 {
-        self.len().checked_ilog2().map_or(0, |bits| bits + 1)
+        let shift = self.len().max(1).ilog2().saturating_sub(3);
+        (shift << 3) + (self.len() >> shift) as u32
     }
 }
 

@@ -328,10 +328,12 @@ impl Log {
     /// Gives unused frames back to the operating system while the budget is exceeded.
     pub fn shrink(&self) {
         self.frames.shrink(&self.budget);
-        if self.budget.excess() > 0 {
-            let spare = std::mem::take(&mut *lock(&self.spare_images));
-            self.budget.release((spare.len() * self.segment_size()) as u64);
-        }
+    }
+
+    /// Gives the memory back that is kept for segments which are loaded: there may be less from now on.
+    pub fn forget_spare(&self) {
+        let spare = std::mem::take(&mut *lock(&self.spare_images));
+        self.budget.release((spare.len() * self.segment_size()) as u64);
     }
 
     /// The record at `address`, or `None` if it has no RAM copy.

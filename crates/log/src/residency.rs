@@ -234,8 +234,9 @@ impl Log {
 
     pub(crate) fn keep_image(&self, image: Image) {
         let mut spare = lock(&self.spare_images);
-        let is_whole = image.0.len() == self.segment_size();
-        if is_whole && spare.len() < SPARE_IMAGES && self.budget.try_charge(image.0.len() as u64) {
+        if image.0.len() == self.segment_size() && spare.len() < SPARE_IMAGES {
+            // Whether or not there is room: once memory is full there never is, and cleaning needs them most then.
+            self.budget.charge(self.segment_size() as u64);
             spare.push(image);
         }
     }
