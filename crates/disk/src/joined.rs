@@ -124,9 +124,7 @@ impl Joined {
         ];
         Ok(pieces.into_iter().filter(|piece| !piece.bytes.is_empty()))
     }
-}
 
-impl Joined {
     fn write(&self, offset: u64, bytes: &[u8], directly: bool) -> io::Result<()> {
         let mut pieces = self.pieces(offset, bytes.len())?;
         pieces.try_for_each(|piece| {

@@ -104,7 +104,7 @@ struct Task {
 /// The cleaner's own state.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
-    pub(crate) counters: Arc<Counters>,
+    counters: Arc<Counters>,
     pub(crate) participant: Participant,
     /// What it moved and is not durable; only in sync mode.
     changes: Option<Arc<Changes>>,

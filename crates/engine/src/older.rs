@@ -20,12 +20,12 @@
 
 use crate::UnixSeconds;
 use crate::cleaner::Cleaner;
+use crate::cleaner::walk::at;
 use crate::fetch::PlaceMap;
 use crate::index::slot::Slot;
 use crate::index::{Guard, Place};
 use crate::key::Key;
 use crate::lane::{Lane, lock};
-use crate::stats::bump;
 use larder_log::address::GRANULE;
 use larder_log::index_image::unusable;
 use larder_log::{Address, Budget, Log, Record, Rule, SegmentNumber, Tier};
@@ -34,32 +34,32 @@ use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Lists are spread over so many locks.
+/// Locks that the lists are spread over.
 const SHARDS: usize = 64;
 /// Bits of the hash that are remembered.
 const HASH_BITS: u32 = 44;
 const HASH_MASK: u64 = (1 << HASH_BITS) - 1;
 /// About what an older slot takes: its slot in the index, and what is remembered, in bytes.
 const BYTES: u64 = 20;
-/// Older slots take one byte in so many of the lane's memory at most,
+/// The share of the lane's memory that older slots take at most, as a divisor,
 const MEMORY_SHARE: u64 = 16;
-/// and of what the items take on the device.
+/// and the share of what the items take on the device.
 const DATA_SHARE: u64 = 64;
 /// While tables take more than this percentage of what the index may take, sets read.
 const INDEX_PERCENT: u64 = 94;
-/// The log is told of what is most probably dead in a segment in steps of one in so many of its bytes.
+/// The log learns what is most probably dead in a segment in steps of this share of its bytes, a divisor.
 const TOLD_SHARE: usize = 64;
 /// Entries of a list that a look searches one by one.
 const MOST_UNSORTED: usize = 32;
-/// So many records of a segment are read one by one. For more, and without a summary, all of it is read.
+/// Without a summary the cleaner reads at most this number of records one by one, and for more the whole segment.
 const FEW: usize = 8;
-/// What is remembered of a record that was found dead, bytes.
+/// Bytes that a record costs while the commit may fail in which it was found dead.
 const FOUND_BYTES: u64 = 48;
 /// Segments that one turn looks at when nothing else can be freed.
 const SEGMENTS_PER_TURN: usize = 4;
 /// Records between which the cleaner lets others reclaim memory.
 const BATCH: usize = 64;
-/// After so many seconds, what could not be read is tried again.
+/// Seconds after which the cleaner tries again to read what it could not.
 const RETRY: UnixSeconds = 60;
 /// Turns of the cleaner after which the limit of older slots is found anew, if not in the next second.
 const TURNS: u32 = 256;
@@ -94,13 +94,13 @@ pub(crate) struct OlderSlots {
 #[derive(Debug, Default)]
 struct List {
     entries: Vec<Entry>,
-    /// The first so many are gone: walks settle them in order.
+    /// Entries at the front that are gone: walks settle them in order.
     gone: usize,
     /// Up to here they are sorted. The others wait for the next look.
     sorted: usize,
     /// About what the records take, in bytes: as much as those that were set over them.
     record_bytes: u32,
-    /// What the log was told of that.
+    /// The part of these bytes that the log knows of.
     told: u32,
 }
 
@@ -214,11 +214,6 @@ impl Shard {
             }
         }
     }
-
-    fn find(&mut self, address: Address) -> Option<Entry> {
-        let list = self.lists.get_mut(&address.segment())?;
-        list.find(address).map(|at| list.entries[at])
-    }
 }
 
 impl OlderSlots {
@@ -260,19 +255,18 @@ impl OlderSlots {
 
     /// Whether the key was set over the record at `address`; `None` if no key was.
     pub(crate) fn is_set_over(&self, address: Address, key: &Key<'_>) -> Option<bool> {
-        let found = lock(self.shard(address.segment())).find(address)?;
-        Some(found & HASH_MASK == key.beyond_position())
+        let mut shard = lock(self.shard(address.segment()));
+        let list = shard.lists.get_mut(&address.segment())?;
+        let at = list.find(address)?;
+        Some(list.entries[at] & HASH_MASK == key.beyond_position())
     }
 
     /// An older slot is settled, or gone.
     pub(crate) fn forget(&self, log: &Log, address: Address) {
         let mut shard = lock(self.shard(address.segment()));
-        if shard.find(address).is_some() {
-            shard.change(log, &self.budget, address.segment(), |list| {
-                if let Some(at) = list.find(address) {
-                    list.remove(at);
-                }
-            });
+        let list = shard.lists.get_mut(&address.segment());
+        if let Some(at) = list.and_then(|list| list.find(address)) {
+            shard.change(log, &self.budget, address.segment(), |list| list.remove(at));
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -306,19 +300,10 @@ impl OlderSlots {
         entries.map(|&entry| Address::new(number, offset(entry))).collect()
     }
 
-    /// A segment with a long list, about the longest.
+    /// A segment with a long list, about the longest, that was not [passed over](OlderSlots::pass_over).
     fn longest(&self) -> Option<SegmentNumber> {
         let longest = |shard: &Mutex<Shard>| lock(shard).by_length.last().copied();
         self.shards.iter().filter_map(longest).max().map(|(_, number)| number)
-    }
-
-    /// Some segment with older slots that was not [passed over](OlderSlots::pass_over).
-    fn any(&self) -> Option<SegmentNumber> {
-        self.shards.iter().find_map(|shard| {
-            let shard = lock(shard);
-            let mut numbers = shard.lists.keys().copied();
-            numbers.find(|number| !shard.passed_over.contains(number))
-        })
     }
 
     /// Not all of the older slots that lead into a segment can be settled.
@@ -340,7 +325,7 @@ impl OlderSlots {
         lock(self.shard(number)).passed_over.contains(&number)
     }
 
-    /// What was passed over is tried again.
+    /// Forgets which segments were passed over, and returns them.
     fn retry(&self) -> Vec<SegmentNumber> {
         let mut tried = Vec::new();
         for shard in &self.shards {
@@ -486,8 +471,7 @@ impl Lane {
         was_item: bool,
         before: Address,
     ) -> bool {
-        let at = |slot: Slot| (slot.address() == before).then_some(());
-        let Some((old, slot, ())) = guard.find(key, at) else { return false };
+        let Some((old, slot, ())) = guard.find(key, at(before)) else { return false };
         if slot.is_older() {
             guard.take_back(place, old, was_item);
             self.older.forget(&self.log, before);
@@ -522,8 +506,7 @@ impl Lane {
     /// before.
     pub(crate) fn settle_older_at(&self, address: Address, key: &Key<'_>, size: usize) -> bool {
         let guard = self.index.lock(key);
-        let at = |slot: Slot| (slot.address() == address).then_some(());
-        match guard.find(key, at) {
+        match guard.find(key, at(address)) {
             Some((place, slot, ())) => {
                 !slot.is_older() || self.settle_older(&guard, key, place, size)
             }
@@ -577,31 +560,29 @@ impl Cleaner {
 
     fn limit_older(&mut self, lane: &Lane) {
         let now = lane.now.load(Ordering::Relaxed);
-        let (found, turns) = &mut self.settling.limited;
-        if *found != now || *turns == TURNS {
-            lane.limit_older();
+        let (found, turns) = self.settling.limited;
+        let is_due = found != now || turns == TURNS;
+        self.settling.limited = (now, if is_due { 1 } else { turns + 1 });
+        if !is_due {
+            return;
         }
-        if *found / RETRY != now / RETRY {
+        // Before those that were passed over are tried again: they may be passed over once more.
+        lane.limit_older();
+        if found / RETRY != now / RETRY {
             self.settling.waiting.extend(lane.older.retry());
             lane.older.open_all();
         }
-        if *found != now
-            && self.ends.hope(lane)
-            && let Some(durable) = &lane.durable
-        {
-            durable.want_commit();
+        if found != now {
+            self.look_again_at_ends(lane);
         }
-        if *found != now || *turns == TURNS {
-            (*found, *turns) = (now, 0);
-        }
-        *turns += 1;
     }
 
     /// Nothing can be freed any more: settles some older slots, for what they lead to may be dead. False if none
     /// of those that were looked at could be settled.
     pub(super) fn settle_any(&mut self, lane: &Lane) -> bool {
-        (0..SEGMENTS_PER_TURN)
-            .any(|_| lane.older.any().is_some_and(|number| self.settle_segment(lane, number) > 0))
+        (0..SEGMENTS_PER_TURN).any(|_| {
+            lane.older.longest().is_some_and(|number| self.settle_segment(lane, number) > 0)
+        })
     }
 
     /// Settles the older slots that lead into a segment. The answer is how many. If some are left because what
@@ -689,16 +670,7 @@ impl Cleaner {
     fn give_up_older(&self, lane: &Lane, number: SegmentNumber, lost: &HashSet<Address>) {
         // It may be readable after a restart: until then it counts as what hides older versions.
         lane.keep_ends(number, lost.iter().map(|address| address.offset() as u32).collect());
-        for stripe in 0..lane.index.stripe_count() {
-            lane.index.take_slots(
-                stripe,
-                |slot| lost.contains(&slot.address()),
-                |_| {
-                    lane.log.note_death(number);
-                    bump(&self.counters.unreadable, 1);
-                },
-            );
-        }
+        self.take_unreadable(lane, number, |slot| lost.contains(&slot.address()));
         lost.iter().for_each(|&address| lane.older.forget(&lane.log, address));
     }
 }

@@ -39,7 +39,7 @@ use std::thread;
 const THREADS: usize = 16;
 /// So many threads for each of them read segments, at most [`THREADS`]: half of them wait for the device.
 const READERS: usize = 2;
-/// The segments that they hold take one in so many bytes of memory at most.
+/// The share of memory that the segments take which they hold, a divisor.
 const READER_SHARE: u64 = 16;
 
 /// Threads that look at a lane's places, where there are several at all: they wait for the device and do little else.

@@ -211,7 +211,7 @@ impl Log {
         let Some(entry) = quarantine.get_mut(number) else { return false };
         entry.carried = true;
         entry.emptied = open;
-        quarantine.hope(Some(number));
+        quarantine.expect(number);
         true
     }
 }

@@ -283,9 +283,13 @@ impl Log {
         self.blocker(&self.ending(number))
     }
 
-    /// Segments in quarantine that would be free if others had dead maps.
+    /// Segments in quarantine that would be free if others had dead maps, but for those that were
+    /// [given up](Log::expect_no_place).
     pub fn blocked_segments(&self) -> Vec<SegmentNumber> {
-        let waiting = self.waiting_endings();
+        let mut waiting = self.waiting_endings();
+        let quarantine = lock(&self.quarantine);
+        waiting.retain(|ending| !quarantine.is_given_up(ending.number));
+        drop(quarantine);
         waiting.iter().filter(|ending| self.is_blocked(ending)).map(|it| it.number).collect()
     }
 

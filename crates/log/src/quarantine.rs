@@ -113,12 +113,19 @@ impl Quarantine {
         }
     }
 
-    /// Of which segments that was said is no matter any more.
-    pub(crate) fn hope(&mut self, number: Option<SegmentNumber>) {
-        match number {
-            Some(number) => drop(self.stuck.remove(&number)),
-            None => self.stuck.clear(),
-        }
+    /// The ends of a segment have moved, so it will be free after all.
+    pub(crate) fn expect(&mut self, number: SegmentNumber) {
+        self.stuck.remove(&number);
+    }
+
+    /// Forgets what was given up; whether there was anything.
+    pub(crate) fn expect_all(&mut self) -> bool {
+        !std::mem::take(&mut self.stuck).is_empty()
+    }
+
+    /// Whether nobody knows when the segment will be free.
+    pub(crate) fn is_given_up(&self, number: SegmentNumber) -> bool {
+        self.stuck.contains_key(&number)
     }
 
     /// How many there are.
@@ -166,7 +173,7 @@ mod tests {
         assert_eq!(quarantine.pop_marked(|_| true), Some(2));
         assert_eq!((quarantine.len(), quarantine.coming_on(Tier::Lower)), (3, 0));
         assert_eq!(quarantine.coming(), 2);
-        quarantine.hope(Some(4));
+        quarantine.expect(4);
         assert_eq!(quarantine.coming(), 3);
         let undone = quarantine.take_undone(|entry| entry.emptied > 0);
         assert_eq!(undone.iter().map(|entry| entry.number).collect::<Vec<_>>(), [4, 1]);

@@ -161,14 +161,14 @@ impl Log {
     }
 
     /// A segment in quarantine waits for dead maps that cannot be made, and its ends cannot move: nobody counts on
-    /// its place any more.
+    /// its place, or tries to move them, until [`Log::expect_places`].
     pub fn expect_no_place(&self, number: SegmentNumber) {
         lock(&self.quarantine).give_up(number);
     }
 
-    /// What [`Log::expect_no_place`] said is no matter any more: dead maps can perhaps be made.
-    pub fn expect_places(&self) {
-        lock(&self.quarantine).hope(None);
+    /// Counts again on all places. The answer is whether some had been given up.
+    pub fn expect_places(&self) -> bool {
+        lock(&self.quarantine).expect_all()
     }
 
     fn free(&self, number: SegmentNumber) {

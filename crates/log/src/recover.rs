@@ -134,7 +134,7 @@ impl Survey {
 }
 
 impl Log {
-    /// Looks at every place of the store, in so many threads at once: each waits for three small reads a place.
+    /// Looks at every place of the store in `threads` threads: each waits for three small reads a place.
     ///
     /// # Errors
     /// Those of the device.

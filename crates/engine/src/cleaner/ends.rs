@@ -12,7 +12,6 @@ use crate::lane::Lane;
 use larder_log::format::Meta;
 use larder_log::record::{HEADER, Kind, write_head_as};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// Segments that are tried in one turn although their ends do not move.
@@ -29,9 +28,6 @@ pub(crate) struct Ends {
     maps_until: u64,
     /// Nothing else can be freed.
     is_stuck: bool,
-    /// Segments whose ends cannot move, and that wait for maps which cannot be made. Nobody counts on their
-    /// places, and they are looked at again in the next second.
-    given_up: HashSet<SegmentNumber>,
 }
 
 impl Ends {
@@ -39,20 +35,9 @@ impl Ends {
     pub(super) fn note_stuck(&mut self) {
         self.is_stuck = true;
     }
-
-    /// Looks again at what was given up. The answer is whether there is anything.
-    pub(crate) fn hope(&mut self, lane: &Lane) -> bool {
-        let any = !self.given_up.is_empty();
-        if any {
-            self.given_up.clear();
-            lane.log.expect_places();
-            self.looked_at = 0;
-        }
-        any
-    }
 }
 
-/// Segments that need dead maps, of those of which one can be made, at most so many.
+/// At most `most` segments that need dead maps and of which one can be made.
 fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
     let mut needed = lane.log.blocking_segments(until, most + lane.older.passed_over());
     needed.retain(|&number| !lane.older.is_passed_over(number));
@@ -90,9 +75,6 @@ impl Cleaner {
         }
         let mut failed = 0;
         for number in blocked {
-            if self.ends.given_up.contains(&number) {
-                continue;
-            }
             // Without many maps nobody would notice one that is written too early.
             let affordable = !Rule::MapWhenDurable.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
@@ -111,11 +93,20 @@ impl Cleaner {
                 if !tries || !self.move_ends_of(lane, number) {
                     failed += 1;
                     lane.log.expect_no_place(number);
-                    self.ends.given_up.insert(number);
                 }
             }
         }
         if stuck { mappable(lane, durable, most) } else { Vec::new() }
+    }
+
+    /// Looks again at segments that were given up, because their ends did not move and maps could not be made.
+    pub(crate) fn look_again_at_ends(&mut self, lane: &Lane) {
+        if lane.log.expect_places() {
+            self.ends.looked_at = 0;
+            if let Some(durable) = &lane.durable {
+                durable.want_commit();
+            }
+        }
     }
 
     /// Whether the dead maps that are needed take at least this many bytes.

@@ -101,15 +101,27 @@ impl Cleaner {
             }
             return Err(io::Error::other(MustStay));
         }
+        ends.extend(self.take_unreadable(lane, number, |slot| slot.address().segment() == number));
+        Ok(())
+    }
+
+    /// Takes slots out of the index that lead to what cannot be read in a segment. The answer is the offsets.
+    pub(crate) fn take_unreadable(
+        &self,
+        lane: &Lane,
+        number: SegmentNumber,
+        takes: impl Fn(Slot) -> bool,
+    ) -> Vec<u32> {
+        let mut offsets = Vec::new();
         for stripe in 0..lane.index.stripe_count() {
-            lane.index.take_segment(stripe, number, |slot| {
+            lane.index.take_slots(stripe, &takes, |slot| {
                 lane.forget_older(slot);
                 lane.log.note_death(number);
-                ends.push(slot.address().offset() as u32);
+                offsets.push(slot.address().offset() as u32);
                 bump(&self.counters.unreadable, 1);
             });
         }
-        Ok(())
+        offsets
     }
 
     /// Decides about one record. False: it should have moved, and there was no space.

@@ -92,11 +92,12 @@ pub(crate) fn find<T>(
     let (mut mask, mut older) = (tagged(buckets, at, tag), 0);
     while mask != 0 {
         let number = mask.trailing_zeros();
-        let place = place(buckets, at, number as usize);
-        if Slot(place.load(Ordering::Relaxed)).is_older() {
-            older |= 1 << number;
-        } else if let Some(found) = accept(place, tag, &mut matches) {
-            return Some(found);
+        let found = accept(place(buckets, at, number as usize), tag, |slot| {
+            older |= u32::from(slot.is_older()) << number;
+            if slot.is_older() { None } else { matches(slot) }
+        });
+        if found.is_some() {
+            return found;
         }
         mask &= mask - 1;
     }

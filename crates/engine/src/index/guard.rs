@@ -137,7 +137,7 @@ impl<'a> Guard<'a> {
         self.count(i32::from(!was_item));
     }
 
-    /// What an older slot leads to is the item of another key: it is a slot like others from here on.
+    /// Makes an older slot one like others: its record is the current item of another key.
     pub(crate) fn set_current(&self, old: Place<'_>) {
         self.view.version.change(|| sync::publish(old.place, old.slot().with_older(false).0));
         self.count(1);

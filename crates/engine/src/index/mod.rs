@@ -25,7 +25,7 @@ pub(crate) use guard::{Guard, Judgement, Place};
 use larder_log::index_image::unusable;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::sync::{Mutex, MutexGuard};
-use larder_log::{Address, Budget, Epochs, SegmentNumber, prefetch};
+use larder_log::{Address, Budget, Epochs, prefetch};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -296,7 +296,7 @@ impl Index {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether tables take so many percent of what they may.
+    /// Whether tables take at least this percentage of their limit.
     pub(crate) fn fills(&self, percent: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         self.pages.used_bytes() >= limit / 100 * percent
@@ -396,16 +396,6 @@ impl Index {
                 visit(slot);
             }
         }
-    }
-
-    /// Empties the slots of a stripe that lead into a segment: see [`Index::take_slots`].
-    pub(crate) fn take_segment(
-        &self,
-        number: usize,
-        segment: SegmentNumber,
-        taken: impl FnMut(Slot),
-    ) {
-        self.take_slots(number, |slot| slot.address().segment() == segment, taken);
     }
 
     /// Empties slots of a stripe. All of them lead to items. `taken` gets each while the stripe is locked.

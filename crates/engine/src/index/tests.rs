@@ -1,4 +1,5 @@
 use super::*;
+use larder_log::SegmentNumber;
 use larder_log::format::KeyHash;
 use larder_log::memory::{HUGE_PAGE, PAGE};
 use std::sync::atomic::{AtomicBool as Flag, Ordering as Order};

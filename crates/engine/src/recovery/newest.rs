@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex};
 
 /// Bits of the hash that choose the shard, at least and at most.
 const SHARD_BITS: (u32, u32) = (8, 11);
-/// There are so many shards that one has about so many entries,
+/// Entries that a shard has at the end, about,
 const SHARD_ENTRIES: u64 = 1 << 14;
-/// if records have so many bytes.
+/// if records have this number of bytes.
 const RECORD_BYTES: u64 = 64;
-/// There are no more shards than the table's limit has so many bytes.
+/// Bytes of the table's limit for each shard, at least.
 const SHARD_BYTES: usize = 64 << 10;
 /// Versions that a thread collects for a shard before it enters them together.
 const GATHERED: usize = 32;
@@ -103,7 +103,7 @@ impl Entry {
 struct Shard {
     /// In the order in which they came. The capacity is what is charged.
     entries: Vec<Entry>,
-    /// The first so many are of different keys.
+    /// Entries at the front that are of different keys.
     decided: usize,
 }
 

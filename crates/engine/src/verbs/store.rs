@@ -23,7 +23,7 @@ impl LaneSession {
             bump(&self.counters.store_too_large, 1);
             return self.answer(Stored::TooLarge);
         }
-        let stored = {
+        let stored = 'stored: {
             let guard = self.lane.index.lock(key);
             let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
             let existing = match extends {
@@ -33,24 +33,9 @@ impl LaneSession {
             let existing = match existing {
                 Ok(existing) => existing,
                 Err(NotWritten::NeedsRead) if overwrites(&store) => {
-                    let (size, fields) = (store.value.len(), fields_of(&store));
-                    let body = body_of(store.value);
-                    let Some(item) = self.write_unread(&guard, key, fields, body) else {
-                        drop(guard);
-                        return self.not_written(key, NotWritten::NeedsRead);
-                    };
-                    bump(&self.counters.cmd_set, 1);
-                    bump(&self.counters.total_items, 1);
-                    bump(&self.counters.unread_sets, 1);
-                    if store.cas.is_some() {
-                        self.lane.wins.forget(key, item.cas());
-                    }
-                    return self.answer(Stored::Stored { cas: item.cas(), size });
+                    break 'stored self.put_unread(&guard, key, store);
                 }
-                Err(why) => {
-                    drop(guard);
-                    return self.not_written(key, why);
-                }
+                Err(why) => break 'stored Err(why),
             };
             let live = existing.filter(|old| !old.gone);
             match store.mode {
@@ -135,6 +120,23 @@ impl LaneSession {
             && self.lane.wins.claimed(key, old.record.cas())
         {
             self.lane.wins.claim(key, item.cas());
+        }
+        Ok(Stored::Stored { cas: item.cas(), size })
+    }
+
+    /// A plain set of what nobody has read, if that need not be read.
+    fn put_unread<'a>(
+        &'a self,
+        guard: &crate::index::Guard<'a>,
+        key: &Key<'_>,
+        store: Store<'_>,
+    ) -> Result<Stored, NotWritten> {
+        let (size, forgets) = (store.value.len(), store.cas.is_some());
+        let written = self.write_unread(guard, key, fields_of(&store), body_of(store.value));
+        let item = written.ok_or(NotWritten::NeedsRead)?;
+        bump(&self.counters.unread_sets, 1);
+        if forgets {
+            self.lane.wins.forget(key, item.cas());
         }
         Ok(Stored::Stored { cas: item.cas(), size })
     }
