@@ -437,8 +437,7 @@ impl Lane {
     #[inline]
     pub(crate) fn append<'a>(&self, participant: &'a Participant) -> Option<Appending<'a>> {
         let Some(durable) = &self.durable else { return Some(participant.appending()) };
-        let appending =
-            if durable.is_sync() { participant.appending_seen() } else { participant.appending() };
+        let appending = participant.appending_seen();
         (!durable.is_failing()).then_some(appending)
     }
 

@@ -312,7 +312,7 @@ impl LaneSession {
         let value_hash = self.value_hash(&Body::Pieces(&[], &[]));
         let _appending = self.appending()?;
         let reserved = log
-            .reserve(Stream::Hot, layout.size(), self.now(), Claim::Delete)
+            .reserve_for(&self.appender, Stream::Hot, layout.size(), self.now(), Claim::Delete)
             .ok_or(NotWritten::NoSpace(Claim::Delete))?;
         let seq = guard.next_seq();
         // SAFETY: the reservation is this thread's own and as long as the layout says.

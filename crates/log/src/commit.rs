@@ -234,6 +234,7 @@ impl Log {
         let store = self.durable_log();
         let mut parts = std::mem::take(&mut committer.again);
         let early = std::mem::take(&mut committer.early);
+        self.begin_closing();
         // Who opens a segment reads the number and makes the segment known under one of these locks. So what
         // is found here was opened before the next commit, and what is not found belongs to it.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
@@ -267,6 +268,7 @@ impl Log {
             segment.set_closed(segment.filled());
         }
         drop(rolling);
+        self.end_closing();
         store.closed_commit.store(number, Ordering::Release);
         if !Rule::WaitForAppends.is_broken() {
             self.epochs.wait_for_appends();

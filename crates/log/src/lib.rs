@@ -21,7 +21,7 @@ mod grow;
 pub mod index_image;
 pub mod log;
 pub mod memory;
-#[cfg(all(test, loom))]
+#[cfg(test)]
 mod model;
 mod pins;
 mod places;

@@ -2,6 +2,7 @@
 //! a segment's frame gets back to the pool.
 
 use crate::address::{Address, SegmentNumber};
+use crate::appender::Closings;
 use crate::copies::Copies;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
@@ -135,8 +136,10 @@ pub struct Config {
     pub keeps_all: bool,
 }
 
-/// Where a stream is appended to.
+/// Where a stream is appended to. All threads that append read it, so nothing that changes often shares its
+/// cache lines.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Open {
     /// The open segment; 0 before the first.
     pub(crate) segment: AtomicU32,
@@ -157,6 +160,9 @@ pub struct Log {
     pub(crate) frames: Frames,
     pub(crate) numbers: Mutex<Places>,
     pub(crate) streams: [Open; 2],
+    pub(crate) closings: Closings,
+    /// Threads that [append](Log::appender).
+    pub(crate) appenders: AtomicUsize,
     pub(crate) usage: Mutex<UsageTable>,
     /// Segments that have changed since the usage table looked at them, each listed once.
     pub(crate) changed: Mutex<Vec<SegmentNumber>>,
@@ -167,7 +173,7 @@ pub struct Log {
     pub(crate) quarantine: Mutex<Quarantine>,
     wanted_numbers: AtomicU32,
     /// Nothing is evicted from the store.
-    keeps_all: bool,
+    pub(crate) keeps_all: bool,
     /// Places that cleaning dead records would free; 0 where items are evicted.
     reclaimable: AtomicUsize,
     /// Segments being emptied, or emptied and not durably free.
@@ -247,6 +253,8 @@ impl Log {
             frames,
             numbers: Mutex::new(numbers),
             streams: Default::default(),
+            closings: Closings::default(),
+            appenders: AtomicUsize::new(0),
             usage: Mutex::new(UsageTable::new(limit + 1)),
             changed: Mutex::default(),
             listed: Table::new(count + 1, limit + 1, |_| AtomicU8::new(0)),
@@ -400,13 +408,9 @@ impl Log {
         claim: Claim,
     ) -> Option<Reservation> {
         debug_assert!(bytes <= self.largest_record() && bytes.is_multiple_of(8));
-        let open = &self.streams[stream as usize];
         loop {
             let number = self.open_segment(stream);
-            // Read after the segment that it is about.
-            if open.claim.load(Ordering::Relaxed) > claim as u8 {
-                self.admit(stream, number, claim)?;
-            }
+            self.admit(stream, number, claim)?;
             let segment = self.segment(number);
             if let Some(offset) = segment.reserve(bytes as u32, 0) {
                 if self.keeps_all {
@@ -440,10 +444,21 @@ impl Log {
         Some((number, Claim::ALL.into_iter().find(admitted).unwrap_or(claim)))
     }
 
+    /// Whether the claim may append to the stream's segment `open`, which was read before: `None` if that was
+    /// opened for more urgent ones.
+    #[inline]
+    pub(crate) fn admit(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
+        // Read after the segment that it is about.
+        if self.streams[stream as usize].claim.load(Ordering::Relaxed) > claim as u8 {
+            self.admit_late(stream, open, claim)?;
+        }
+        Some(())
+    }
+
     /// The stream's segment `open` was opened for more urgent claims. If as much is free again as this one
     /// has to spare, it may append there; else the answer is `None`.
     #[cold]
-    fn admit(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
+    fn admit_late(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
         let stream = &self.streams[stream as usize];
         let _rolling = lock(&stream.roll);
         if stream.segment.load(Ordering::Acquire) != open {

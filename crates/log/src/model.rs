@@ -1,28 +1,40 @@
-//! What the models of a log with a store have in common.
+//! What the tests and models of a log with a store have in common.
 
-use crate::address::Address;
+#[cfg(loom)]
+use crate::Address;
 use crate::format::{Geometry, Superblock};
-use crate::log::{Claim, Config, Stream, lock};
+#[cfg(loom)]
+use crate::log::{Claim, Stream};
+use crate::log::{Config, lock};
+#[cfg(loom)]
 use crate::record::{Fields, Layout, write_head};
 use crate::{Budget, Epochs, Log, Store};
 use larder_disk::SimDevice;
 use std::sync::Arc;
 
+#[cfg(loom)]
 pub(crate) const SEGMENT: u32 = 8 << 10;
 const SEGMENTS: u32 = 16;
+#[cfg(loom)]
 pub(crate) const VALUE: usize = 200;
 
-/// An empty log over a simulated device.
+/// An empty log over a simulated device, with segments of [`SEGMENT`] bytes.
+#[cfg(loom)]
 pub(crate) fn durable_log() -> (Arc<Log>, Arc<Epochs>) {
-    let geometry = Geometry::new(SEGMENT, SEGMENTS).unwrap();
+    durable_log_of(SEGMENT)
+}
+
+/// An empty log over a simulated device, with segments of so many bytes.
+pub(crate) fn durable_log_of(segment: u32) -> (Arc<Log>, Arc<Epochs>) {
+    let geometry = Geometry::new(segment, SEGMENTS).unwrap();
     let device = Arc::new(SimDevice::new(geometry.total_bytes(), 1));
     let superblock = Superblock { seq_limit: 1 << 20, ..Superblock::new(1, 2, 3, geometry, 0) };
     let store = Store::new(device, superblock);
-    let budget = Arc::new(Budget::new(1 << 20));
+    let budget = Arc::new(Budget::new(u64::from(segment) * 128));
     let epochs = Arc::new(Epochs::default());
     let config = Config {
-        segment_size: SEGMENT as usize,
-        max_frame_bytes: u64::from(SEGMENT) * 8,
+        segment_size: segment as usize,
+        max_frame_bytes: u64::from(segment) * 8,
         keeps_all: false,
     };
     let log = Log::new(config, Some(store), budget, Arc::clone(&epochs)).unwrap();
@@ -30,11 +42,13 @@ pub(crate) fn durable_log() -> (Arc<Log>, Arc<Epochs>) {
     (Arc::new(log), epochs)
 }
 
+#[cfg(loom)]
 /// Appends a record whose key and value are made of `byte`.
 pub(crate) fn append(log: &Log, stream: Stream, byte: u8) -> Address {
     append_value(log, stream, byte, VALUE)
 }
 
+#[cfg(loom)]
 /// As [`append`], with a value of `len` bytes.
 pub(crate) fn append_value(log: &Log, stream: Stream, byte: u8, len: usize) -> Address {
     let fields = Fields { seq: u64::from(byte), ..Fields::default() };

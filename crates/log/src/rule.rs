@@ -51,6 +51,8 @@ pub enum Rule {
     OlderNeverAnswers = 20,
     /// No dead map is made of a segment that older slots lead into.
     MapsWaitForOlder = 21,
+    /// A thread's chunk ends with the commit that covers it.
+    ChunksEndWithCommits = 22,
 }
 
 #[cfg(not(feature = "breakable"))]
@@ -64,6 +66,9 @@ mod switch {
             false
         }
     }
+
+    /// With a store, threads take chunks from their first record on: in a model too.
+    pub(crate) const CHUNKS_AT_ONCE: bool = cfg!(loom);
 
     /// Space was reserved that is not filled yet.
     #[inline(always)]
@@ -81,6 +86,9 @@ mod switch {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+    /// With a store, threads take chunks from their first record on: in a simulation they never append enough.
+    pub(crate) const CHUNKS_AT_ONCE: bool = true;
+
     /// The rule that is broken in this process; 0 for none.
     static BROKEN: AtomicU8 = AtomicU8::new(0);
 
@@ -91,7 +99,7 @@ mod switch {
 
     impl Rule {
         /// All of them, in order.
-        pub const ALL: [Rule; 21] = [
+        pub const ALL: [Rule; 22] = [
             Rule::FreeWhenDurable,
             Rule::WaitForAppends,
             Rule::SeqDecides,
@@ -113,6 +121,7 @@ mod switch {
             Rule::OlderIsProved,
             Rule::OlderNeverAnswers,
             Rule::MapsWaitForOlder,
+            Rule::ChunksEndWithCommits,
         ];
 
         /// Whether the rule is broken on purpose.
@@ -171,6 +180,9 @@ mod switch {
                 Rule::MapsWaitForOlder => {
                     "dead maps are made of segments in which nobody knows what has died"
                 }
+                Rule::ChunksEndWithCommits => {
+                    "records are put into chunks that a commit has covered"
+                }
             }
         }
     }
@@ -201,6 +213,6 @@ mod switch {
     }
 }
 
+pub(crate) use switch::{CHUNKS_AT_ONCE, reserved, waits};
 #[cfg(feature = "breakable")]
 pub use switch::{at_next_reservation, tell_waiting};
-pub(crate) use switch::{reserved, waits};

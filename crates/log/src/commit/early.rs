@@ -93,6 +93,7 @@ impl Log {
     fn close_early(&self, committer: &mut Committer) -> (Closed, Before) {
         let store = self.durable_log();
         let mut parts = Vec::new();
+        self.begin_closing();
         // As when a commit is closed, so that no segment is overlooked that is opened meanwhile.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let number = store.open_commit();
@@ -115,6 +116,7 @@ impl Log {
             );
         }
         drop(rolling);
+        self.end_closing();
         if !jumbos.is_empty() || !parts.is_empty() {
             self.epochs.wait_for_appends();
         }
