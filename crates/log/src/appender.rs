@@ -1,20 +1,19 @@
-//! What a thread keeps to itself while it writes: a chunk of the open segment, and a [tally](crate::tally) of
-//! what it made dead. Two threads that write would otherwise take the cache line of the segment's end from each
-//! other with every record.
+//! What a thread keeps to itself while it writes: a [chunk](crate::chunks) of the open segment, and a
+//! [tally](crate::tally) of what it made dead. Two threads that write would otherwise take the cache lines of
+//! segments from each other with every record.
 //!
-//! With a store a commit covers all chunks that were taken before it, so they end with it: while a commit is
-//! [closed](Closings) no thread begins to use a chunk, and what it had is left. Chunks are a small share of what
-//! the thread has appended since then, so commits that follow each other closely waste little.
+//! With a store, chunks are a small share of what the thread has appended since a commit was closed, so commits
+//! that follow each other closely waste little.
 
 use crate::address::{Address, SegmentNumber};
-use crate::format;
-use crate::log::{Claim, Log, Reservation, Stream};
-use crate::record::{HEADER, Kind, Layout, write_filler};
+use crate::chunks::{Between, Chunk, OpenChunk};
+use crate::log::{Claim, Log, Reservation, Stream, lock};
+use crate::record::HEADER;
 use crate::rule::{self, Rule};
-use crate::segment::Segment;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::Ordering;
 use crate::tally::Tally;
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// A chunk of 8 KiB in a segment of 2 MiB: one in so many bytes of a segment.
 const CHUNKS: usize = 256;
@@ -28,66 +27,38 @@ const RECORDS: usize = 32;
 /// chunk is lost with the next one.
 const SHARE_OF_APPENDED: u32 = 16;
 
-/// How often commits were closed, counted when that begins and when it ends: while one is closed the count is odd.
-/// All threads that append read it.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Closings(AtomicU64);
-
-/// A [count of closings](Closings) at which a thread may use chunks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Between(u64);
-
-impl Closings {
-    /// The count, unless a commit is being closed.
-    #[inline]
-    fn between(&self) -> Option<Between> {
-        let count = self.0.load(Ordering::Acquire);
-        count.is_multiple_of(2).then_some(Between(count))
-    }
-}
-
-/// Bytes of an open segment that are one thread's to fill. From `at` to `end` there is a filler, so that whoever
-/// walks the segment need not know of chunks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Chunk {
-    segment: SegmentNumber,
-    generation: u32,
-    /// When it was taken.
-    taken: Between,
-    at: u32,
-    end: u32,
-    /// The filler is counted as dead. While the thread fills the chunk, it is not.
-    counted: bool,
-}
-
-impl Chunk {
-    fn left(&self) -> u32 {
-        self.end - self.at
-    }
-
-    /// Space for a record at its front, if what is left can be a filler.
-    fn take(&mut self, bytes: u32) -> Option<u32> {
-        let left = self.left().checked_sub(bytes)?;
-        let at = self.at;
-        let fits = left == 0 || left as usize > HEADER;
-        fits.then(|| {
-            self.at += bytes;
-            at
-        })
-    }
-}
-
 /// One thread's part in appending.
 #[derive(Debug)]
 pub struct Appender {
     chunk: Cell<Chunk>,
+    open: Arc<OpenChunk>,
+    /// The rest of the chunk is counted as dead. While the thread fills the chunk, it is not.
+    counted: Cell<bool>,
+    /// Without a store: the chunk was used since the thread's last quiescent point.
+    used: Cell<bool>,
     /// Bytes that it appended since a commit was closed, and when that was.
     appended: Cell<(Between, u32)>,
     tally: Tally,
 }
 
 impl Appender {
+    /// What is left of the chunk.
+    fn left(&self) -> u32 {
+        self.chunk.get().end - self.open.at()
+    }
+
+    /// Space for a record at the chunk's front, if what is left can be a filler.
+    #[inline]
+    fn take(&self, bytes: u32) -> Option<u32> {
+        let left = self.left().checked_sub(bytes)?;
+        let at = self.open.at();
+        let fits = left == 0 || left as usize > HEADER;
+        fits.then(|| {
+            self.open.set_at(at + bytes);
+            at
+        })
+    }
+
     /// Bytes that it appended since a commit was closed.
     fn appended(&self, now: Between) -> u32 {
         let (since, bytes) = self.appended.get();
@@ -104,14 +75,29 @@ impl Log {
     pub fn appender(&self) -> Appender {
         let tally = Tally::new(self.segments.len());
         self.budget.charge(tally.footprint());
-        self.appenders.fetch_add(1, Ordering::Relaxed);
-        Appender { chunk: Cell::default(), appended: Cell::default(), tally }
+        let open = Arc::<OpenChunk>::default();
+        let mut all = lock(&self.open_chunks);
+        all.push(Arc::clone(&open));
+        self.appenders.store(all.len(), Ordering::Relaxed);
+        drop(all);
+        Appender {
+            chunk: Cell::default(),
+            open,
+            counted: Cell::default(),
+            used: Cell::default(),
+            appended: Cell::default(),
+            tally,
+        }
     }
 
     /// The thread will not append any more.
     pub fn retire(&self, appender: &Appender) {
         self.tell_dead(appender);
-        self.appenders.fetch_sub(1, Ordering::Relaxed);
+        self.fill_up_chunk(&appender.open);
+        let mut all = lock(&self.open_chunks);
+        all.retain(|open| !Arc::ptr_eq(open, &appender.open));
+        self.appenders.store(all.len(), Ordering::Relaxed);
+        drop(all);
         self.budget.release(appender.tally.footprint());
     }
 
@@ -121,21 +107,29 @@ impl Log {
         self.count_dead(&appender.tally, number, bytes);
     }
 
-    /// Tells what the thread made dead, if the cleaner has asked for that. The answer is whether there was
-    /// anything.
+    /// Before a quiescent point of the thread. Tells what it made dead, if the cleaner has asked for that. The answer
+    /// is whether there was anything.
     #[inline]
-    pub fn tell_dead_if_wanted(&self, appender: &Appender) -> bool {
+    pub fn before_quiescent(&self, appender: &Appender) -> bool {
+        self.fill_used_chunk(appender);
         self.wants_counts_of(&appender.tally) && self.tell_dead(appender)
     }
 
-    /// Tells what the thread made dead; the answer is whether there was anything.
+    /// Without a store, others may walk the thread's chunk when it has passed its quiescent point.
+    #[inline]
+    fn fill_used_chunk(&self, appender: &Appender) {
+        if appender.used.replace(false) {
+            self.fill_up_chunk(&appender.open);
+        }
+    }
+
+    /// Tells what the thread made dead, before a quiescent point; the answer is whether there was anything.
     pub fn tell_dead(&self, appender: &Appender) -> bool {
-        let mut chunk = appender.chunk.get();
-        let has_rest = !chunk.counted && chunk.left() > 0;
+        self.fill_used_chunk(appender);
+        let has_rest = !appender.counted.get() && appender.left() > 0;
         if has_rest {
-            self.leave_chunk(chunk);
-            chunk.counted = true;
-            appender.chunk.set(chunk);
+            self.leave_chunk(appender);
+            appender.counted.set(true);
         }
         self.tell_counts(&appender.tally) || has_rest
     }
@@ -149,19 +143,6 @@ impl Log {
     /// Bytes of a segment's records that are alive, as far as threads have told.
     pub fn live(&self, number: SegmentNumber) -> u32 {
         self.segment(number).filled().saturating_sub(self.dead(number))
-    }
-
-    /// The trailers of a commit are about to be reserved: from here on nobody begins to use a chunk that was taken
-    /// before, and none is taken until [`Log::end_closing`]. Whoever appends after another has appended behind a
-    /// trailer sees this, and appends behind it too. Whoever does not see it is waited for when the trailers are
-    /// reserved. One thread closes commits.
-    pub(crate) fn begin_closing(&self) {
-        self.closings.0.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// The trailers are reserved: what is reserved from here on lies behind them.
-    pub(crate) fn end_closing(&self) {
-        self.closings.0.fetch_add(1, Ordering::AcqRel);
     }
 
     /// [`Log::reserve`] for a thread with an appender: small records come from the thread's chunk. With a store,
@@ -203,20 +184,22 @@ impl Log {
                 return self.reserve(stream, bytes, now, claim);
             };
             appender.count_appended(between, length);
-            let chunk = Chunk {
-                segment: number,
-                generation: segment.generation(),
-                taken: between,
-                at,
-                end: at + length,
-                counted: false,
-            };
-            self.fill_up(segment, chunk);
-            let last = appender.chunk.replace(chunk);
-            if !last.counted && last.left() > 0 {
-                self.leave_chunk(last);
-            }
+            let generation = segment.generation();
+            let chunk = Chunk { segment: number, generation, taken: between, end: at + length };
+            self.begin_chunk(appender, chunk, at);
         }
+    }
+
+    /// The thread has another chunk, which begins at `at`.
+    fn begin_chunk(&self, appender: &Appender, chunk: Chunk, at: u32) {
+        self.fill_up_chunk(&appender.open);
+        if !appender.counted.replace(false) && appender.left() > 0 {
+            self.leave_chunk(appender);
+        }
+        appender.chunk.set(chunk);
+        appender.open.set_at(at);
+        appender.open.set(chunk);
+        appender.used.set(self.store.is_none());
     }
 
     /// How long a chunk may be that is taken for a record of `bytes`; `None`: it is appended without.
@@ -242,54 +225,43 @@ impl Log {
         between: Between,
         bytes: u32,
     ) -> Option<u32> {
-        let (mut chunk, segment) = (appender.chunk.get(), self.segment(number));
+        let (chunk, segment) = (appender.chunk.get(), self.segment(number));
         let is_open = chunk.segment == number && chunk.generation == segment.generation();
         if !is_open || chunk.taken != between && !Rule::ChunksEndWithCommits.is_broken() {
             return None;
         }
-        if chunk.counted {
+        if appender.counted.replace(false) {
             // Nobody has freed the segment meanwhile, and nobody does before this thread's next quiescent point.
-            segment.revive(chunk.left() as usize);
-            chunk.counted = false;
-            appender.chunk.set(chunk);
+            segment.revive(appender.left() as usize);
         }
-        let mut taken = chunk.take(bytes);
-        if taken.is_none() {
+        let taken = appender.take(bytes).or_else(|| {
             let more = self.chunk_bytes(appender, between, bytes as usize)?;
-            // If nobody has appended behind it, it goes on.
-            if !segment.extend(chunk.end, more) {
-                return None;
-            }
-            appender.count_appended(between, more);
-            chunk.end += more;
-            taken = chunk.take(bytes);
+            self.extend_chunk(appender, between, more)?;
+            appender.take(bytes)
+        });
+        if self.store.is_none() && taken.is_some() && !appender.used.replace(true) {
+            appender.open.set(appender.chunk.get());
         }
-        self.fill_up(segment, chunk);
-        appender.chunk.set(chunk);
         taken
     }
 
-    /// The rest of the chunk is dead.
-    fn leave_chunk(&self, chunk: Chunk) {
-        self.kill_in(chunk.segment, chunk.generation, chunk.left());
+    /// If nobody has appended behind the chunk, it goes on.
+    fn extend_chunk(&self, appender: &Appender, between: Between, more: u32) -> Option<()> {
+        let chunk = appender.chunk.get();
+        if !self.segment(chunk.segment).extend(chunk.end, more) {
+            return None;
+        }
+        appender.count_appended(between, more);
+        let chunk = Chunk { end: chunk.end + more, ..chunk };
+        appender.chunk.set(chunk);
+        appender.open.set(chunk);
+        Some(())
     }
 
-    /// Makes what is left of a chunk a filler.
-    fn fill_up(&self, segment: &Segment, chunk: Chunk) {
-        let left = chunk.left() as usize;
-        if left == 0 {
-            return;
-        }
-        // SAFETY: the chunk lies inside of the frame.
-        let rest = unsafe { segment.frame().add(chunk.at as usize) };
-        // SAFETY: the rest of the chunk is this thread's own, a multiple of 8 bytes and at least 16.
-        unsafe { write_filler(rest, left) };
-        if let Some(store) = &self.store {
-            let seed = store.segment_seed(chunk.segment, chunk.generation);
-            let layout = Layout { header: HEADER, key: 0, value: left - HEADER };
-            // SAFETY: as above; of a filler only the head is read.
-            unsafe { format::seal_record(rest, Kind::Filler, &layout, None, seed) };
-        }
+    /// The rest of the chunk is dead.
+    fn leave_chunk(&self, appender: &Appender) {
+        let chunk = appender.chunk.get();
+        self.kill_in(chunk.segment, chunk.generation, appender.left());
     }
 }
 
@@ -299,7 +271,7 @@ mod tests {
     use crate::commit::Committer;
     use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
     use crate::model::durable_log_of;
-    use crate::record::Kind;
+    use crate::record::{Kind, write_filler};
     use crate::{Budget, Config, Epochs};
     use std::sync::Arc;
 
@@ -433,7 +405,8 @@ mod loom_tests {
     use super::*;
     use crate::commit::Committer;
     use crate::model::durable_log;
-    use crate::record::{Fields, write_head};
+    use crate::record::{Fields, Layout, write_head};
+    use crate::sync::atomic::AtomicU64;
     use crate::sync::model::{Outcomes, check, spawn};
     use std::sync::Arc;
 

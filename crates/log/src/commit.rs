@@ -273,6 +273,7 @@ impl Log {
         if !Rule::WaitForAppends.is_broken() {
             self.epochs.wait_for_appends();
         }
+        self.fill_covered_chunks();
         for part in parts.iter().filter(|part| part.is_new()) {
             self.write_trailer(store, number, part, committer.before());
         }

@@ -134,16 +134,28 @@ impl Participant {
     pub fn appending(&self) -> Appending<'_> {
         let count = self.seen.appending.load(Ordering::Relaxed);
         debug_assert!(count.is_multiple_of(2));
-        self.seen.appending.store(count + 1, Ordering::Relaxed);
+        // Whoever waits for an append may see the next one's count only.
+        self.seen.appending.store(count + 1, Ordering::Release);
         Appending { seen: &self.seen }
     }
 
     /// As [`Participant::appending`], shown to all before the calling thread reads anything more.
     #[inline]
     pub fn appending_seen(&self) -> Appending<'_> {
-        let appending = self.appending();
-        fence(Ordering::SeqCst);
-        appending
+        // On this processor a swap orders as the fence does, in half the time.
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        {
+            let count = self.seen.appending.load(Ordering::Relaxed);
+            debug_assert!(count.is_multiple_of(2));
+            self.seen.appending.swap(count + 1, Ordering::SeqCst);
+            Appending { seen: &self.seen }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+        {
+            let appending = self.appending();
+            fence(Ordering::SeqCst);
+            appending
+        }
     }
 }
 

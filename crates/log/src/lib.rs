@@ -8,6 +8,7 @@
 pub mod address;
 pub mod appender;
 pub mod budget;
+mod chunks;
 pub mod commit;
 mod copies;
 pub mod cover;

@@ -2,7 +2,7 @@
 //! a segment's frame gets back to the pool.
 
 use crate::address::{Address, SegmentNumber};
-use crate::appender::Closings;
+use crate::chunks::{Closings, OpenChunk};
 use crate::copies::Copies;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::frames::Frames;
@@ -161,7 +161,8 @@ pub struct Log {
     pub(crate) numbers: Mutex<Places>,
     pub(crate) streams: [Open; 2],
     pub(crate) closings: Closings,
-    /// Threads that [append](Log::appender).
+    /// The chunks of all threads that [append](Log::appender), and how many these are.
+    pub(crate) open_chunks: Mutex<Vec<Arc<OpenChunk>>>,
     pub(crate) appenders: AtomicUsize,
     pub(crate) usage: Mutex<UsageTable>,
     /// Segments that have changed since the usage table looked at them, each listed once.
@@ -254,6 +255,7 @@ impl Log {
             numbers: Mutex::new(numbers),
             streams: Default::default(),
             closings: Closings::default(),
+            open_chunks: Mutex::default(),
             appenders: AtomicUsize::new(0),
             usage: Mutex::new(UsageTable::new(limit + 1)),
             changed: Mutex::default(),

@@ -1,6 +1,7 @@
 //! The commands of the lab.
 
 mod compare;
+mod cores;
 mod counters;
 mod dip;
 mod growth;
@@ -37,6 +38,8 @@ pub enum Command {
     Dip(dip::Arguments),
     /// What background work costs by how many segments a store has, counted
     Growth(growth::Arguments),
+    /// What threads cost each other: the engine without sockets, by one thread and by several
+    Cores(cores::Arguments),
     /// Polite clients beside crowds that are slow, rude or greedy, with Larder and peers
     Hostile(hostile::Arguments),
 }
@@ -57,6 +60,7 @@ impl Command {
             Command::Hitratio(arguments) => arguments.run(),
             Command::Dip(arguments) => arguments.run(),
             Command::Growth(arguments) => arguments.run(),
+            Command::Cores(arguments) => arguments.run(),
             Command::Hostile(arguments) => arguments.run(),
         }
     }

@@ -89,7 +89,7 @@ impl LaneSession {
     #[inline]
     pub(crate) fn tick(&mut self, now: UnixSeconds) {
         let mut told = false;
-        self.participant.tick_after(|| told = self.lane.log.tell_dead_if_wanted(&self.appender));
+        self.participant.tick_after(|| told = self.lane.log.before_quiescent(&self.appender));
         if told {
             self.lane.told_dead();
         }

@@ -119,6 +119,7 @@ impl Log {
         self.end_closing();
         if !jumbos.is_empty() || !parts.is_empty() {
             self.epochs.wait_for_appends();
+            self.fill_covered_chunks();
         }
         for part in &parts {
             self.write_trailer(store, number, part, before);

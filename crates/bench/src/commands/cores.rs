@@ -1,0 +1,420 @@
+//! `larder bench cores`: what threads cost each other. The engine runs without sockets; threads get and set in
+//! batches, as the workers of a server do with pipelines, one thread and then several, in turns. What counts is the
+//! processor time of a request: what several threads spend more than one alone is what they wait for each other's
+//! cache lines and locks.
+//!
+//! The threads that work for all, cleaner and committer, are reported by themselves: each of them is one per
+//! device, so its share says how many requests per second it can keep up with.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use larder_disk::FileDevice;
+use larder_engine::{
+    Durability, Engine, Expiry, Key, MonotonicClock, Options, Outcome, Session, Store, StoreDevice,
+    StoreOptions,
+};
+use serde::Serialize;
+
+use super::output::{Spread, print_table, write_json};
+use crate::process::Probe;
+use crate::workload::random::Random;
+use crate::{Error, Result, say};
+
+/// Requests of a batch, and how far ahead of a set its lock is asked for: as the server does.
+const BATCH: usize = 16;
+const LOCK_AHEAD: usize = 4;
+/// Batches between two looks at the clock.
+const BATCHES_PER_TURN: u32 = 64;
+const KEY_BYTES: usize = 15;
+const NOW: u32 = 1000;
+/// A thread that waits for space is woken; this only bounds what is lost if it is not.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// How many threads, and what they do.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// How many threads; the first is what the others are compared with
+    #[arg(long, value_delimiter = ',', default_value = "1,2", value_name = "N,…")]
+    threads: Vec<usize>,
+    /// Different keys
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 50)]
+    value_size: usize,
+    /// Memory limit in MiB
+    #[arg(long, default_value_t = 512)]
+    memory: u64,
+    /// Where a store lies while it is measured; without it, memory only is measured
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Measured seconds per run
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    time: f64,
+    /// Rounds; each takes all numbers of threads in turn
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Write the report as JSON; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What the threads do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Work {
+    /// Gets of keys that are there.
+    Get,
+    /// Sets of keys that are there.
+    Set,
+    /// Sets of keys that never come again: memory is full of others, which are evicted.
+    SetNew,
+}
+
+impl Work {
+    const ALL: [Work; 3] = [Work::Get, Work::Set, Work::SetNew];
+
+    fn name(self) -> &'static str {
+        match self {
+            Work::Get => "gets",
+            Work::Set => "sets",
+            Work::SetNew => "sets of new keys",
+        }
+    }
+}
+
+/// One kind of work by so many threads, all rounds.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    store: bool,
+    work: Work,
+    threads: usize,
+    /// Nanoseconds of the threads' processor time per request.
+    ns_per_request: Spread,
+    /// How many times the work of the first number of threads, per thread of it, so many threads do in the same
+    /// processor time per thread: paired per round.
+    times_the_work: Spread,
+    /// Nanoseconds of processor time of the threads that work for all, per request.
+    cleaner_ns: Spread,
+    committer_ns: Spread,
+    requests_per_second: Spread,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    requests: u64,
+    worker_ns: u64,
+    cleaner_ns: u64,
+    committer_ns: u64,
+    seconds: f64,
+}
+
+impl Run {
+    fn per_request(&self, ns: u64) -> f64 {
+        ns as f64 / self.requests.max(1) as f64
+    }
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<()> {
+        if self.threads.is_empty() || self.threads.contains(&0) {
+            return Err(Error::usage("there is no work without a thread"));
+        }
+        let time = Duration::try_from_secs_f64(self.time)
+            .map_err(|_| Error::usage("the time is no duration"))?;
+        let mut rows = self.measure(None, time)?;
+        if let Some(dir) = &self.dir {
+            let path = dir.join(format!("larder-cores-{}", std::process::id()));
+            let measured = self.measure(Some(&path), time);
+            let _ = std::fs::remove_file(&path);
+            rows.extend(measured?);
+        }
+        print(&rows);
+        write_json(self.json.as_deref(), &rows)
+    }
+
+    fn measure(&self, store: Option<&PathBuf>, time: Duration) -> Result<Vec<Row>> {
+        let memory = self.memory << 20;
+        let options =
+            Options { memory, store: store.map(open_store).transpose()?, ..Options::default() };
+        let engine = Engine::open(options)
+            .map_err(|error| Error::io("cannot open the engine", std::io::Error::other(error)))?;
+        let value = vec![b'v'; self.value_size];
+        fill(&engine, self.keys, &value)?;
+        let (mut rows, mut first_new) = (Vec::new(), self.keys);
+        for work in Work::ALL {
+            let place = if store.is_some() { "with a store" } else { "in memory" };
+            say!("{}, {place} …", work.name());
+            let mut runs = vec![Vec::new(); self.threads.len()];
+            for round in 0..=self.rounds {
+                for (runs, &threads) in runs.iter_mut().zip(&self.threads) {
+                    let run = run(&engine, work, threads, time, self.keys, &mut first_new, &value)?;
+                    // The first round brings memory to where it stays.
+                    if round > 0 {
+                        runs.push(run);
+                    }
+                }
+            }
+            let alone = runs[0].clone();
+            rows.extend(self.threads.iter().zip(&runs).map(|(&threads, runs)| {
+                row(store.is_some(), work, threads, runs, (self.threads[0], &alone))
+            }));
+        }
+        engine.close().map_err(|error| Error::io("cannot close the store", error))?;
+        Ok(rows)
+    }
+}
+
+fn row(
+    store: bool,
+    work: Work,
+    threads: usize,
+    runs: &[Run],
+    (first, alone): (usize, &[Run]),
+) -> Row {
+    let all =
+        |figure: &dyn Fn(&Run) -> f64| Spread::of(&runs.iter().map(figure).collect::<Vec<f64>>());
+    let more = threads as f64 / first as f64;
+    let times: Vec<f64> = runs
+        .iter()
+        .zip(alone)
+        .map(|(run, alone)| {
+            more * alone.per_request(alone.worker_ns) / run.per_request(run.worker_ns)
+        })
+        .collect();
+    Row {
+        store,
+        work,
+        threads,
+        ns_per_request: all(&|run| run.per_request(run.worker_ns)),
+        times_the_work: Spread::of(&times),
+        cleaner_ns: all(&|run| run.per_request(run.cleaner_ns)),
+        committer_ns: all(&|run| run.per_request(run.committer_ns)),
+        requests_per_second: all(&|run| run.requests as f64 / run.seconds),
+    }
+}
+
+fn open_store(path: &PathBuf) -> Result<StoreOptions> {
+    /// Bytes of the store.
+    const SIZE: u64 = 4 << 30;
+    let device = FileDevice::open(path, Some(SIZE)).map_err(|e| Error::server(e.to_string()))?;
+    let start = Instant::now();
+    Ok(StoreOptions {
+        devices: vec![StoreDevice {
+            name: path.display().to_string(),
+            device: Arc::new(device),
+            lower: None,
+            seeds: [1, 2, 3],
+        }],
+        forget: Vec::new(),
+        durability: Durability::Async,
+        sync_interval: Duration::from_secs(1),
+        accept_damage: false,
+        clock: MonotonicClock(Arc::new(move || start.elapsed())),
+        created: 1,
+    })
+}
+
+/// Wakes a thread that waits for space.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// One thread's requests.
+struct Worker {
+    session: Session,
+    keys: [[u8; KEY_BYTES]; BATCH],
+}
+
+impl Worker {
+    /// For the calling thread.
+    fn new(engine: &Arc<Engine>) -> Worker {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut session = engine.session(waker);
+        session.tick(NOW);
+        Worker { session, keys: [[b'0'; KEY_BYTES]; BATCH] }
+    }
+
+    fn choose(&mut self, mut choice: impl FnMut() -> u64) {
+        for key in &mut self.keys {
+            let mut number = choice();
+            for digit in key.iter_mut().rev() {
+                *digit = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        }
+    }
+
+    /// One batch of requests, and the end of the turn.
+    fn batch(&mut self, work: Work, value: &[u8]) -> Result<()> {
+        self.session.tick(NOW);
+        let session = &self.session;
+        let mut keys = self.keys.each_ref().map(|key| session.key(key));
+        keys.iter().for_each(|key| session.prefetch_buckets(key));
+        keys.iter_mut().for_each(|key| match work {
+            Work::Get => session.fetch_record(key),
+            Work::Set | Work::SetNew => session.fetch_overwritten(key),
+        });
+        for at in 0..BATCH {
+            if work == Work::Get {
+                let Outcome::Ready(Some(item)) = session.get(&keys[at]) else {
+                    return Err(Error::Void("a key has gone".to_owned()));
+                };
+                std::hint::black_box(item.value());
+                continue;
+            }
+            if let Some(later) = keys.get(at + LOCK_AHEAD) {
+                session.prefetch_lock(later);
+            }
+            if !set(session, &keys[at], value)? {
+                // The keys were looked up before the wait.
+                self.set_the_rest(at, value)?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_the_rest(&mut self, from: usize, value: &[u8]) -> Result<()> {
+        for at in from..BATCH {
+            while !set(&self.session, &self.session.key(&self.keys[at]), value)? {
+                self.session.sleep();
+                thread::park_timeout(PATIENCE);
+                self.session.tick(NOW);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether there was space.
+fn set(session: &Session, key: &Key<'_>, value: &[u8]) -> Result<bool> {
+    match session.store(key, Store::set(value, 0, Expiry::NEVER)) {
+        Outcome::Ready(_) | Outcome::AfterCommit(..) => Ok(true),
+        Outcome::NeedsSpace | Outcome::NeedsRead => Ok(false),
+        Outcome::Refused(refusal) => Err(Error::Void(format!("the engine refuses: {refusal:?}"))),
+    }
+}
+
+fn fill(engine: &Arc<Engine>, keys: u64, value: &[u8]) -> Result<()> {
+    let (mut worker, mut next) = (Worker::new(engine), 0);
+    while next < keys {
+        worker.choose(|| {
+            next += 1;
+            (next - 1).min(keys - 1)
+        });
+        worker.batch(Work::Set, value)?;
+    }
+    Ok(())
+}
+
+fn run(
+    engine: &Arc<Engine>,
+    work: Work,
+    threads: usize,
+    time: Duration,
+    keys: u64,
+    first_new: &mut u64,
+    value: &[u8],
+) -> Result<Run> {
+    let cleaner = Probe::own_threads(&["cleaner"]);
+    let committer = Probe::own_threads(&["committer", "early writer"]);
+    let (cleaner_before, committer_before) = (cleaner.sample()?, committer.sample()?);
+    let (stop, began) = (AtomicBool::new(false), Instant::now());
+    let first = *first_new;
+    let done: Vec<Result<(u64, u64)>> = thread::scope(|scope| {
+        let stop = &stop;
+        let handles: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut worker = Worker::new(engine);
+                    let mut random = Random::new(first.wrapping_add(thread as u64));
+                    let mut new = first + thread as u64;
+                    let (began, mut requests) = (processor_time(), 0);
+                    while !stop.load(Ordering::Relaxed) {
+                        for _ in 0..BATCHES_PER_TURN {
+                            worker.choose(|| match work {
+                                Work::Get | Work::Set => random.below(keys),
+                                Work::SetNew => {
+                                    new += threads as u64;
+                                    new
+                                }
+                            });
+                            worker.batch(work, value)?;
+                            requests += BATCH as u64;
+                        }
+                    }
+                    Ok((requests, processor_time() - began))
+                })
+            })
+            .collect();
+        thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        let lost = || Err(Error::Void("a thread has panicked".to_owned()));
+        handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| lost())).collect()
+    });
+    let seconds = began.elapsed().as_secs_f64();
+    let mut run = Run {
+        cleaner_ns: cleaner.sample()?.cpu_ns - cleaner_before.cpu_ns,
+        committer_ns: committer.sample()?.cpu_ns - committer_before.cpu_ns,
+        seconds,
+        ..Run::default()
+    };
+    for done in done {
+        let (requests, worker_ns) = done?;
+        run.requests += requests;
+        run.worker_ns += worker_ns;
+    }
+    if work == Work::SetNew {
+        *first_new += run.requests + threads as u64;
+    }
+    Ok(run)
+}
+
+/// Nanoseconds for which the calling thread had a processor.
+fn processor_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes the time and nothing else.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(failed, 0, "every Linux has this clock");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn print(rows: &[Row]) {
+    let heads = [
+        "",
+        "threads",
+        "ns per request",
+        "times the work of one",
+        "cleaner, ns per request",
+        "committer, ns per request",
+        "requests/s",
+    ];
+    let table: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let place = if row.store { "with a store" } else { "in memory" };
+            vec![
+                format!("{}, {place}", row.work.name()),
+                row.threads.to_string(),
+                row.ns_per_request.show(0),
+                row.times_the_work.show(2),
+                row.cleaner_ns.show(0),
+                row.committer_ns.show(0),
+                row.requests_per_second.show(0),
+            ]
+        })
+        .collect();
+    print_table(&heads, &table);
+}

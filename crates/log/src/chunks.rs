@@ -1,0 +1,136 @@
+//! Chunks: parts of the open segment that are one thread's to fill. Two threads that append would otherwise take
+//! the cache line of the segment's end from each other with every record.
+//!
+//! Whoever walks a segment need not know of chunks, for the rest of each is a filler by then. Without a store the
+//! thread sees to that at its quiescent points: nobody walks what it may still fill. With one a commit covers all
+//! chunks that were taken before it, so they end with it: while a commit is [closed](Closings) no thread begins to
+//! use a chunk, and whoever closes it fills up what was left.
+//!
+//! Invariant: no record is put in front of a commit's trailer after another was put behind it.
+
+use crate::address::SegmentNumber;
+use crate::format;
+use crate::log::{Log, lock};
+use crate::record::{HEADER, Kind, Layout, write_filler};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// How often commits were closed, counted when that begins and when it ends: while one is closed the count is odd.
+/// All threads that append read it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Closings(AtomicU64);
+
+/// A [count of closings](Closings) at which a thread may use chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Between(u64);
+
+impl Closings {
+    /// The count, unless a commit is being closed.
+    #[inline]
+    pub(crate) fn between(&self) -> Option<Between> {
+        let count = self.0.load(Ordering::Acquire);
+        count.is_multiple_of(2).then_some(Between(count))
+    }
+}
+
+/// Bytes of a segment that are one thread's to fill.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chunk {
+    pub(crate) segment: SegmentNumber,
+    pub(crate) generation: u32,
+    /// When it was taken.
+    pub(crate) taken: Between,
+    pub(crate) end: u32,
+}
+
+/// A thread's chunk, as whoever closes a commit sees it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct OpenChunk {
+    /// Where the thread's next record begins. Written by the thread while it
+    /// [appends](crate::Participant::appending_seen).
+    at: AtomicU32,
+    /// The chunk, while its rest is not a filler yet.
+    unfilled: Mutex<Option<Chunk>>,
+}
+
+impl OpenChunk {
+    /// Where the thread's next record begins.
+    #[inline]
+    pub(crate) fn at(&self) -> u32 {
+        self.at.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set_at(&self, at: u32) {
+        self.at.store(at, Ordering::Relaxed);
+    }
+
+    /// The thread has this chunk now, and its rest is not a filler.
+    pub(crate) fn set(&self, chunk: Chunk) {
+        *lock(&self.unfilled) = Some(chunk);
+    }
+}
+
+impl Log {
+    /// The trailers of a commit are about to be reserved: from here on nobody begins to use a chunk that was taken
+    /// before, and none is taken until [`Log::end_closing`]. Whoever appends after another has appended behind a
+    /// trailer sees this, and appends behind it too. Whoever does not see it is waited for when the trailers are
+    /// reserved. One thread closes commits.
+    pub(crate) fn begin_closing(&self) {
+        self.closings.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The trailers are reserved: what is reserved from here on lies behind them.
+    pub(crate) fn end_closing(&self) {
+        self.closings.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Fills up all chunks that the commit covers. Appends that had begun before it was closed are complete.
+    pub(crate) fn fill_covered_chunks(&self) {
+        let count = self.closings.0.load(Ordering::Relaxed);
+        let chunks: Vec<Arc<OpenChunk>> = lock(&self.open_chunks).clone();
+        for open in chunks {
+            let mut unfilled = lock(&open.unfilled);
+            if unfilled.is_some_and(|chunk| chunk.taken.0 < count) {
+                self.fill_up_taken(&open, &mut unfilled);
+            }
+        }
+    }
+
+    /// Fills up the thread's chunk, unless that is done already.
+    pub(crate) fn fill_up_chunk(&self, open: &OpenChunk) {
+        self.fill_up_taken(open, &mut lock(&open.unfilled));
+    }
+
+    fn fill_up_taken(&self, open: &OpenChunk, unfilled: &mut Option<Chunk>) {
+        if let Some(chunk) = unfilled.take() {
+            // SAFETY: with a store the frame stays, because no settled commit covers the chunk, of which the rest is
+            // filled once, under the lock. Without one the thread has used the chunk since its last
+            // quiescent point, so nobody has seen the segment freed since.
+            unsafe { self.fill_up(chunk, open.at()) };
+        }
+    }
+
+    /// Makes what is left of a chunk a filler.
+    ///
+    /// # Safety
+    /// The segment has its frame, and from `at` to its end the chunk is the caller's to write.
+    unsafe fn fill_up(&self, chunk: Chunk, at: u32) {
+        let left = (chunk.end - at) as usize;
+        if left == 0 {
+            return;
+        }
+        let rest = self.segment(chunk.segment).frame().wrapping_add(at as usize);
+        // SAFETY: by the caller's promise; a rest is a multiple of 8 bytes and at least 16.
+        unsafe { write_filler(rest, left) };
+        if let Some(store) = &self.store {
+            let seed = store.segment_seed(chunk.segment, chunk.generation);
+            let layout = Layout { header: HEADER, key: 0, value: left - HEADER };
+            // SAFETY: as above; of a filler only the head is read.
+            unsafe { format::seal_record(rest, Kind::Filler, &layout, None, seed) };
+        }
+    }
+}
