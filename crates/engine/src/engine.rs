@@ -14,7 +14,7 @@ use crate::partitions::Partitions;
 use crate::recovery::{self, Progress, Recovered, StoreError};
 use crate::{Durability, Health, Options, Outcome, Session, Stats, UnixSeconds};
 use larder_log::Buffers;
-use larder_log::format::{Lanes, PARTITIONS};
+use larder_log::format::{Lanes, MAX_LANES, PARTITIONS};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -214,15 +214,13 @@ impl Engine {
             return Err(OpenError::MaxItemSize { minimum: MIN_ITEM_SIZE, maximum });
         }
         let Some(store) = &options.store else {
-            let lane = LaneOptions {
-                position: 0,
-                memory: options.memory,
-                hash_seed: options.hash_seed,
-                engine: options.clone(),
-                store: None,
-            };
-            let lane = Lane::open(lane, &Arc::default(), opening.refuse, progress)?;
-            return Ok(Self::of(options, Box::new([lane]), Lanes::alone(0)));
+            let count = options.lanes.clamp(1, MAX_LANES);
+            let mut table = Lanes::alone(0);
+            for (partition, owner) in table.owners.iter_mut().enumerate() {
+                *owner = (partition * count / PARTITIONS) as u8;
+            }
+            let lanes = open_lanes_in_memory(&options, &table, count, opening, progress)?;
+            return Ok(Self::of(options, lanes, table));
         };
         let share = options.memory / store.devices.len().max(1) as u64;
         let assembled = assemble(store, segment_size(share), options.hash_seed)?;
@@ -241,7 +239,8 @@ impl Engine {
     fn of(options: Options, lanes: Box<[Arc<Lane>]>, table: Lanes) -> Arc<Engine> {
         let position =
             |partition: usize| position_of(&lanes, table.owners[partition].into()).unwrap_or(0);
-        let partitions = Partitions::new(position, lanes.len() == 1 && table.motion.is_none());
+        let settled = options.store.is_none() || lanes.len() == 1 && table.motion.is_none();
+        let partitions = Partitions::new(position, settled);
         let mover = Mover::new(&table, &lanes);
         let recovered = lanes
             .iter()
@@ -706,6 +705,34 @@ fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: 
     let rest = u128::from(share.saturating_sub(own)) * PARTITIONS as u128;
     let memory = all + rest.div_ceil(owned as u128) as u64;
     memory.next_multiple_of(1 << 20)
+}
+
+/// Opens the lanes of an engine without a store, which never change.
+fn open_lanes_in_memory(
+    options: &Options,
+    table: &Lanes,
+    count: usize,
+    opening: Opening,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Box<[Arc<Lane>]>, OpenError> {
+    let needs: Vec<_> = (0..count).map(|lane| (min_memory(false, 0), table.owned(lane))).collect();
+    let shares = match count {
+        1 => vec![options.memory],
+        _ => memory_shares(options.memory, options.max_item_size, &needs)?,
+    };
+    let buffers = Arc::<Buffers>::default();
+    let open = |(position, memory): (usize, u64)| {
+        let lane = LaneOptions {
+            position: position as u8,
+            memory,
+            hash_seed: options.hash_seed,
+            // It never gets what belongs to another one.
+            engine: Options { memory, ..options.clone() },
+            store: None,
+        };
+        Lane::open(lane, &buffers, opening.refuse, progress)
+    };
+    shares.into_iter().enumerate().map(open).collect()
 }
 
 /// Opens the lanes of a store, side by side; those that do not exist yet after the others, which know of

@@ -398,7 +398,8 @@ impl Lane {
 
     /// Its number in the table of lanes.
     pub(crate) fn number(&self) -> usize {
-        self.options.store.as_ref().map_or(0, |store| store.lanes.here.into())
+        let position = self.options.position.into();
+        self.options.store.as_ref().map_or(position, |store| store.lanes.here.into())
     }
 
     /// What its device is called.

@@ -23,6 +23,9 @@ pub struct Options {
     pub when_full: WhenFull,
     /// Seed of the key hash; random in a server, fixed in a simulation.
     pub hash_seed: u64,
+    /// Without a store: lanes, each with a share of the keys and of memory and a cleaner of its own; at least 1, at
+    /// most [`MAX_LANES`]. A store has one for each of its devices.
+    pub lanes: usize,
     /// Where items are kept beyond memory and beyond the process; `None`: nowhere. The hash seed of a
     /// store that exists is its own.
     pub store: Option<StoreOptions>,
@@ -35,6 +38,7 @@ impl Default for Options {
             max_item_size: 1 << 20,
             when_full: WhenFull::Evict,
             hash_seed: 0,
+            lanes: 1,
             store: None,
         }
     }

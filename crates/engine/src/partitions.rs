@@ -18,7 +18,7 @@ pub(crate) struct Partitions {
     /// How often partitions were closed, and at which of these times each was closed last.
     closings: AtomicU32,
     closed_at: Box<[AtomicU32]>,
-    /// There is one lane, which owns everything.
+    /// No partition ever moves.
     settled: bool,
     /// What is on its way does not arrive for the time being.
     stuck: AtomicBool,
@@ -27,8 +27,7 @@ pub(crate) struct Partitions {
 }
 
 impl Partitions {
-    /// `position` gives the lane of each partition. `settled`: there is one lane, and nothing will ever
-    /// be closed.
+    /// `position` gives the lane of each partition. `settled`: nothing will ever be closed.
     pub(crate) fn new(position: impl Fn(usize) -> usize, settled: bool) -> Self {
         Partitions {
             lanes: (0..PARTITIONS).map(|at| AtomicU8::new(position(at) as u8)).collect(),
@@ -40,7 +39,7 @@ impl Partitions {
         }
     }
 
-    /// Whether the only lane owns everything for ever.
+    /// Whether no partition ever moves.
     #[inline]
     pub(crate) fn are_settled(&self) -> bool {
         self.settled

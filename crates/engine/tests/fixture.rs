@@ -50,6 +50,7 @@ fn machine(device: SimDevice) -> Machine {
         max_item_size: 1 << 20,
         when_full: WhenFull::Refuse,
         hash_seed: 7,
+        lanes: 1,
         store: Some(store(Arc::<SimDevice>::clone(&device), Durability::Sync)),
     };
     Machine::open(device, options)

@@ -170,3 +170,46 @@ fn a_flush_hides_everything_written_before_it_from_everybody() {
         }
     });
 }
+
+/// Lanes without a store share keys and memory, and each has a cleaner that evicts.
+#[test]
+fn lanes_in_memory_are_one_cache() {
+    const LANES: usize = 4;
+    const MEMORY: u64 = 32 << 20;
+    let engine =
+        Engine::open(Options { memory: MEMORY, lanes: LANES, ..Options::default() }).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let engine = &engine;
+            scope.spawn(move || {
+                let mut session = session(engine);
+                for number in 0..20_000 {
+                    let key = format!("{thread}:{number}");
+                    let value = value_of(number, 1000);
+                    finish(&mut session, |session| {
+                        let set = Store::set(&value, 0, Expiry::NEVER);
+                        session.store(&session.key(key.as_bytes()), set).map(drop)
+                    });
+                    let found = finish(&mut session, |session| {
+                        let item = session.get(&session.key(key.as_bytes()));
+                        item.map(|item| item.map(|item| item.value().to_vec()))
+                    });
+                    assert!(found.is_none_or(|found| found == value));
+                }
+            });
+        }
+    });
+    let stats = engine.lane_stats();
+    assert_eq!(stats.len(), LANES);
+    let least = MEMORY / 1000 / LANES as u64 / 2;
+    for lane in &stats {
+        assert!(lane.items > least && lane.totals.evictions > least, "{lane:?}");
+    }
+    assert!(engine.memory_used() <= MEMORY + (LANES << 18) as u64);
+
+    let (mut session, mut cursor, mut shown) = (session(&engine), ScanCursor::default(), 0);
+    while finish(&mut session, |session| session.scan(&mut cursor, &mut |_| shown += 1)) {}
+    assert_eq!(shown, engine.stats().items);
+    assert!(matches!(session.flush_all(None), Outcome::Ready(_)));
+    assert_eq!(engine.stats().items, 0);
+}

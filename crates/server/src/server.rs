@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_engine::{Engine, OpenError, StoreError};
+use larder_engine::{Engine, MAX_LANES, OpenError, StoreError};
 use tracing::{debug, error, info, warn};
 
 use crate::admin::Admin;
@@ -106,6 +106,18 @@ impl fmt::Display for StartError {
 }
 
 impl std::error::Error for StartError {}
+
+/// Lanes of a server without a store. Each has a cleaner of its own, which keeps up with the sets of so many threads.
+fn lanes_in_memory(settings: &Settings) -> usize {
+    /// Threads that one cleaner serves.
+    const THREADS: usize = 4;
+    /// Memory of a lane, in bytes, and how many of the largest items it has room for: each keeps what it is given.
+    const MEMORY: u64 = 1 << 30;
+    const LARGEST_ITEMS: u64 = 64;
+    let lane = MEMORY.max(settings.max_item_size.saturating_mul(LARGEST_ITEMS));
+    let at_most = usize::try_from(settings.memory / lane).unwrap_or(usize::MAX);
+    settings.threads.div_ceil(THREADS).min(at_most).clamp(1, MAX_LANES)
+}
 
 fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
     let doing = doing.into();
@@ -206,6 +218,7 @@ impl Server {
             max_item_size: settings.max_item_size,
             when_full: settings.when_full,
             hash_seed: random_seed(),
+            lanes: lanes_in_memory(&settings),
             store,
         };
         let subject = admin.as_ref().map(Admin::subject);

@@ -179,6 +179,7 @@ impl DurableWorld {
             max_item_size: 1 << 20,
             when_full,
             hash_seed: random.bits(),
+            lanes: 1,
             store: Some(store),
         };
         let victim = others.below(machine.devices().count() as u64) as usize;

@@ -112,6 +112,7 @@ impl ThreadedWorld {
             max_item_size: 1 << 20,
             when_full,
             hash_seed: random.bits(),
+            lanes: 1,
             store: Some(store),
         };
         let evicts = when_full == WhenFull::Evict;

@@ -78,11 +78,13 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let evicts = random.one_in(2);
+        let lanes = 1 + random.below(3) as usize;
         let options = Options {
-            memory: 8 << 20,
+            memory: (lanes as u64 * 8) << 20,
             max_item_size: 1 << 20,
             when_full: if evicts { WhenFull::Evict } else { WhenFull::Refuse },
             hash_seed: random.bits(),
+            lanes,
             store: None,
         };
         let engine = Engine::open_without_threads(options).expect("the options are valid");

@@ -6,7 +6,7 @@
 //! The threads that work for all, cleaner and committer, are reported by themselves: each of them is one per
 //! device, so its share says how many requests per second it can keep up with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
@@ -51,6 +51,9 @@ pub struct Arguments {
     /// Memory limit in MiB
     #[arg(long, default_value_t = 512)]
     memory: u64,
+    /// Lanes of the engine in memory
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32))]
+    lanes: u8,
     /// Where a store lies while it is measured; without it, memory only is measured
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -140,10 +143,14 @@ impl Arguments {
         write_json(self.json.as_deref(), &rows)
     }
 
-    fn measure(&self, store: Option<&PathBuf>, time: Duration) -> Result<Vec<Row>> {
+    fn measure(&self, store: Option<&Path>, time: Duration) -> Result<Vec<Row>> {
         let memory = self.memory << 20;
-        let options =
-            Options { memory, store: store.map(open_store).transpose()?, ..Options::default() };
+        let options = Options {
+            memory,
+            lanes: self.lanes.into(),
+            store: store.map(open_store).transpose()?,
+            ..Options::default()
+        };
         let engine = Engine::open(options)
             .map_err(|error| Error::io("cannot open the engine", std::io::Error::other(error)))?;
         let value = vec![b'v'; self.value_size];
@@ -201,7 +208,7 @@ fn row(
     }
 }
 
-fn open_store(path: &PathBuf) -> Result<StoreOptions> {
+fn open_store(path: &Path) -> Result<StoreOptions> {
     /// Bytes of the store.
     const SIZE: u64 = 4 << 30;
     let device = FileDevice::open(path, Some(SIZE)).map_err(|e| Error::server(e.to_string()))?;
