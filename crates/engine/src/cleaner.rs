@@ -2,9 +2,9 @@
 //!
 //! In this order: segments with nothing alive, segments that have expired whole, segments that are
 //! mostly dead (what is alive in them moves on: hot overwrites do not push other items out), and
-//! only then eviction by S3-FIFO over segments. Probation segments are the oldest writes: what was
-//! read at least twice moves to the survivors, the rest goes and leaves a ghost. A survivor that was
-//! read since goes round once more.
+//! only then eviction by S3-FIFO over segments. Probation segments are the oldest writes, and before them
+//! those that [nobody reads](probation): what was read moves to the survivors, the rest goes and leaves a
+//! ghost. A survivor that was read since goes round once more.
 //!
 //! The cleaner takes one stripe's lock at a time and never waits while it holds one.
 //! Source of the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP
@@ -13,6 +13,7 @@
 
 mod ends;
 mod frames;
+mod probation;
 mod tiers;
 pub(crate) mod walk;
 
@@ -130,6 +131,8 @@ pub(crate) struct Cleaner {
     redropped: (UnixSeconds, u32),
     /// Hits that had been counted when a frame was dropped last.
     hits: u64,
+    /// Up to where in the queue of probation every segment was found to be read.
+    read_to: i64,
 }
 
 /// Starts the cleaner's thread. It holds no handle of the engine while it waits, so that the engine
@@ -181,6 +184,7 @@ impl Cleaner {
             wanted_for: Duration::ZERO,
             redropped: (0, 0),
             hits: 0,
+            read_to: i64::MIN,
         }
     }
 
@@ -393,7 +397,7 @@ impl Cleaner {
         let probation = new * PROBATION_SHARE > new + old;
         let (stream, number) = match probation {
             _ if lane.log.has_lower() => tiers::older(lane, hot, survivors),
-            true => hot.or(survivors),
+            true => self.unread(lane).map(|number| (Stream::Hot, number)).or(hot).or(survivors),
             false => survivors.or(hot),
         }?;
         Some(self.clean(lane, stream, number, Fate::Evict))
@@ -491,7 +495,7 @@ impl Cleaner {
             let guard = lane.index.lock(&key);
             let Some((place, slot, ())) = guard.find(&key, at(address)) else { return false };
             let now = lane.now.load(Ordering::Relaxed);
-            let keep = keeps(slot, stream) && !expired(record, now);
+            let keep = keeps(lane, slot, stream) && !expired(record, now);
             if keep {
                 guard.replace(place, slot.with_frequency(frequency_after(slot, stream)), 0);
             }

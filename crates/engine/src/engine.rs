@@ -6,7 +6,7 @@ use crate::grow::Growths;
 use crate::key::Key;
 use crate::lane::{
     GROWTH, Lane, LaneOptions, LaneStore, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, lock,
-    min_memory, segment_size,
+    min_memory, segment_size_with_store,
 };
 use crate::lanes::{Assembled, assemble};
 use crate::mover::Mover;
@@ -223,7 +223,7 @@ impl Engine {
             return Ok(Self::of(options, lanes, table));
         };
         let share = options.memory / store.devices.len().max(1) as u64;
-        let assembled = assemble(store, segment_size(share), options.hash_seed)?;
+        let assembled = assemble(store, segment_size_with_store(share), options.hash_seed)?;
         let lanes = open_lanes(&options, store, &assembled, opening, progress)?;
         join_flushes(&lanes).map_err(StoreError::Device)?;
         let all = assembled.forgets;

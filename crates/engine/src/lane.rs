@@ -49,8 +49,10 @@ pub(crate) const GROWTH: u64 = 4;
 const MIN_FRAMES: usize = 8;
 /// Frames that an index leaves room for.
 const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
-/// Frames that memory is divided into, about: the more, the finer the eviction.
-const FRAMES: u64 = 128;
+/// Frames that memory is divided into, about: the more, the finer the eviction, and the less of it is kept free
+/// or half full. With a store segments are written as they are, and larger ones take fewer writes.
+const FRAMES: u64 = 256;
+const FRAMES_WITH_STORE: u64 = 128;
 
 /// What a lane is opened with.
 #[derive(Clone, Debug)]
@@ -223,7 +225,7 @@ impl Lane {
     ) -> Result<(Lane, Option<Recovery>), OpenError> {
         let memory = options.memory;
         let epochs = Arc::new(Epochs::default());
-        let mut segment_size = segment_size(memory);
+        let mut segment_size = segment_size(memory, FRAMES);
         let opened = match &options.store {
             None => None,
             Some(store) => {
@@ -678,8 +680,12 @@ pub(crate) fn min_memory(with_store: bool, segment_size: usize) -> u64 {
     frames.max(MIN_MEMORY)
 }
 
-/// Bytes of a segment, for a lane with this memory that may choose.
-pub(crate) fn segment_size(memory: u64) -> usize {
-    let target = (memory / FRAMES).max(1);
+/// Bytes of a segment of a new store, for a lane with this memory.
+pub(crate) fn segment_size_with_store(memory: u64) -> usize {
+    segment_size(memory, FRAMES_WITH_STORE)
+}
+
+fn segment_size(memory: u64, frames: u64) -> usize {
+    let target = (memory / frames).max(1);
     (1usize << target.ilog2()).clamp(64 << 10, MAX_SEGMENT_SIZE / 4)
 }

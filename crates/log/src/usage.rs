@@ -353,6 +353,21 @@ impl UsageTable {
         self.queues[stream as usize][RESIDENT].values().copied()
     }
 
+    /// Segments of a stream that have a frame, from a place in its queue on: their places, and what is alive
+    /// in them, bytes.
+    pub fn resident_behind(
+        &self,
+        stream: Stream,
+        place: i64,
+    ) -> impl Iterator<Item = (i64, SegmentNumber, u64)> {
+        let behind = (Bound::Excluded(place), Bound::Unbounded);
+        let queue = self.queues[stream as usize][RESIDENT].range(behind);
+        queue.map(|(&place, &number)| {
+            let live = self.row(number).map_or(0, |row| row.contents.live);
+            (place, number, live.into())
+        })
+    }
+
     /// Bytes that are alive in segments of a stream that could be reclaimed.
     pub fn live(&self, stream: Stream, among: Among) -> u64 {
         among.residencies().iter().map(|&residency| self.live[stream as usize][residency]).sum()

@@ -6,6 +6,9 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+/// Addresses are mapped in units of so many bytes, or of multiples.
+const PAGE: usize = 4096;
+
 /// Processor time of the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
@@ -135,6 +138,38 @@ pub(crate) fn give_back_heap() {
     }
 }
 
+/// Lets go of the pages of the program and its libraries that nothing has been written to: most of them only the
+/// start needed. Those that are needed again come back from the page cache. Memory that is locked stays.
+pub(crate) fn give_back_code() {
+    // SAFETY: the callback keeps to its signature and is over before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(give_back_object), std::ptr::null_mut()) };
+}
+
+unsafe extern "C" fn give_back_object(
+    object: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    _data: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the loader says that the headers of an object are so many, and keeps them while it calls.
+    let headers = unsafe {
+        let object = &*object;
+        let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+        headers.iter().map(|header| (object.dlpi_addr, header))
+    };
+    for (base, header) in headers {
+        if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_W != 0 {
+            continue;
+        }
+        let start = (base + header.p_vaddr) as usize;
+        let first = start / PAGE * PAGE;
+        let bytes = start + header.p_memsz as usize - first;
+        // SAFETY: a mapping of a file, private and never writable, so its pages are the file's and come back as they
+        // were. An error leaves them where they are.
+        unsafe { libc::madvise(first as *mut libc::c_void, bytes, libc::MADV_DONTNEED) };
+    }
+    0
+}
+
 /// Whether the process has the rights of root.
 pub(crate) fn is_root() -> bool {
     // SAFETY: takes nothing and cannot fail.
@@ -240,6 +275,20 @@ mod tests {
     fn the_kernel_tells_what_was_used() {
         assert!(usage().user + usage().system < Duration::from_secs(86_400));
         assert!(resident_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn code_that_is_given_back_is_not_resident_and_works_again() {
+        let resident_files = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        };
+        let before = resident_files();
+        give_back_code();
+        let after = resident_files();
+        assert!(after < before, "{before} KiB, then {after}");
+        the_kernel_tells_what_was_used();
     }
 
     #[test]

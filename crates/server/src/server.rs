@@ -235,6 +235,7 @@ impl Server {
             Ok(mut server) => {
                 server.pidfile = pidfile;
                 server.announce();
+                crate::process::give_back_code();
                 Ok(server)
             }
             Err(error) => {

@@ -109,7 +109,7 @@ impl Cleaner {
                 // SAFETY: as above.
                 let found = unsafe { lane.index.find(key, walk::at(*address)) };
                 let popular = found.is_some_and(|(_, slot, ())| {
-                    !slot.is_older() && walk::keeps(slot, Stream::Hot)
+                    !slot.is_older() && walk::keeps(lane, slot, Stream::Hot)
                 });
                 if popular {
                     lane.log.keep_copy(*address, generation, record, Queue::Main, 0);

@@ -16,8 +16,10 @@ use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// Reads that lift an item from probation to the survivors.
-const PROMOTE_AT: u8 = 2;
+/// Reads that lift an item from probation to the survivors. With a store each move is another write of the
+/// device, so more is asked there.
+const PROMOTE_AT: u8 = 1;
+const PROMOTE_AT_WITH_STORE: u8 = 2;
 /// Records whose buckets are fetched together.
 pub(crate) const BATCH: usize = 32;
 
@@ -164,7 +166,7 @@ impl Cleaner {
                 (Stream::Survivors, slot.frequency())
             }
             Fate::Keep => (stream, slot.frequency()),
-            Fate::Cool if stream == Stream::Hot && keeps(slot, stream) => {
+            Fate::Cool if stream == Stream::Hot && keeps(lane, slot, stream) => {
                 match self.may_stay.checked_sub(record.size()) {
                     Some(left) => {
                         self.may_stay = left;
@@ -175,7 +177,7 @@ impl Cleaner {
             }
             Fate::Cool => (Stream::Survivors, slot.frequency()),
             // Of a large value that is not in memory there is nothing to copy.
-            Fate::Evict if keeps(slot, stream) && whole => {
+            Fate::Evict if keeps(lane, slot, stream) && whole => {
                 (Stream::Survivors, frequency_after(slot, stream))
             }
             Fate::Evict => {
@@ -253,8 +255,9 @@ pub(super) fn expired(record: Record<'_>, now: UnixSeconds) -> bool {
 }
 
 /// Whether S3-FIFO keeps an item that has come to the end of its queue.
-pub(super) fn keeps(slot: Slot, stream: Stream) -> bool {
+pub(super) fn keeps(lane: &Lane, slot: Slot, stream: Stream) -> bool {
     match stream {
+        Stream::Hot if lane.durable.is_some() => slot.frequency() >= PROMOTE_AT_WITH_STORE,
         Stream::Hot => slot.frequency() >= PROMOTE_AT,
         Stream::Survivors => slot.frequency() > 0,
     }

@@ -1,0 +1,75 @@
+//! Without a store: which segment of probation goes before its time.
+//!
+//! As long as the survivors need less than their share, probation has the rest of memory, and S3-FIFO would evict
+//! its oldest writes. But a scan fills whole segments with what nobody asks for twice. So a segment that has passed
+//! through probation's share without a read of what is in it goes first: a scan pushes out itself, and what was
+//! written before it has more time to be read again.
+//!
+//! With a store a look at a segment may be a read of the device, and memory is not what is short.
+
+use super::{Cleaner, PROBATION_SHARE, walk};
+use crate::lane::Lane;
+use larder_log::record::Kind;
+use larder_log::{Among, SegmentNumber, Stream};
+
+/// Items that are looked at to find out whether a segment is read: where one in 32 was, an eighth of the segments
+/// show none among so many.
+const SAMPLE: usize = 64;
+/// Segments that are looked at for one that is evicted, so that no turn takes much longer than others.
+const LOOKS: usize = 32;
+
+impl Cleaner {
+    /// The oldest segment of probation that has all of its share behind it and of which nothing was read. Those that
+    /// were found to be read are not looked at again.
+    pub(super) fn unread(&mut self, lane: &Lane) -> Option<SegmentNumber> {
+        if lane.durable.is_some() {
+            return None;
+        }
+        for _ in 0..LOOKS {
+            let (place, number) = self.next_beyond_share(lane)?;
+            if !self.is_read(lane, number) {
+                return Some(number);
+            }
+            self.read_to = place;
+        }
+        None
+    }
+
+    /// The next segment that was not looked at, and its place, if all of probation's share lies behind it.
+    fn next_beyond_share(&self, lane: &Lane) -> Option<(i64, SegmentNumber)> {
+        let usage = lane.log.usage();
+        let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));
+        let share = (new + old) / PROBATION_SHARE;
+        let mut queue = usage.resident_behind(Stream::Hot, self.read_to);
+        let (place, number, _) = queue.next()?;
+        let mut behind = 0;
+        let is_beyond = queue.any(|(_, _, live)| {
+            behind += live;
+            behind >= share
+        });
+        is_beyond.then_some((place, number))
+    }
+
+    /// Whether one of the first items that are alive in a segment was read.
+    fn is_read(&mut self, lane: &Lane, number: SegmentNumber) -> bool {
+        self.participant.tick();
+        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.
+        let records = unsafe { lane.log.records(number, None) };
+        let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
+        let mut batch = Vec::with_capacity(walk::BATCH);
+        let (mut looked, mut read) = (0, false);
+        // SAFETY: the cleaner is awake.
+        while !read && looked < SAMPLE && unsafe { walk::next_batch(lane, &mut items, &mut batch) }
+        {
+            for (address, _, key) in &batch {
+                // SAFETY: as above.
+                let found = unsafe { lane.index.find(key, walk::at(*address)) };
+                looked += usize::from(found.is_some());
+                read |= found.is_some_and(|(_, slot, ())| slot.frequency() > 0);
+            }
+        }
+        drop((batch, items));
+        self.participant.sleep();
+        read
+    }
+}

@@ -1,0 +1,82 @@
+//! What a cache without a store evicts, and what it keeps.
+
+use larder_engine::*;
+use std::sync::Arc;
+use std::task::Waker;
+
+const NOW: u32 = 1000;
+/// Some 27 000 items with their keys fit into memory.
+const MEMORY: u64 = 16 << 20;
+const VALUE: [u8; 560] = [b'v'; 560];
+
+struct Cache {
+    engine: Arc<Engine>,
+    session: Session,
+    cleaner: ManualCleaner,
+}
+
+impl Cache {
+    fn open() -> Cache {
+        let options = Options { memory: MEMORY, ..Options::default() };
+        let engine = Engine::open_without_threads(options).unwrap();
+        let mut session = engine.session(Waker::noop().clone());
+        session.tick(NOW);
+        Cache { engine, session, cleaner: ManualCleaner::default() }
+    }
+
+    fn set(&mut self, key: &str) {
+        loop {
+            let store = Store::set(&VALUE, 0, Expiry::NEVER);
+            let stored = self.session.store(&self.session.key(key.as_bytes()), store);
+            if let Outcome::Ready(stored) = stored {
+                assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
+                break;
+            }
+            self.session.sleep();
+            self.engine.clean(&mut self.cleaner);
+            self.session.tick(NOW);
+        }
+        self.session.tick(NOW);
+        self.engine.clean(&mut self.cleaner);
+    }
+
+    fn get(&self, key: &str) -> bool {
+        match self.session.get(&self.session.key(key.as_bytes())) {
+            Outcome::Ready(item) => item.is_some(),
+            _ => panic!("all of it is in memory"),
+        }
+    }
+
+    /// Writes items, and reads every fourth of them once.
+    fn set_and_read_a_quarter(&mut self, name: &str, items: usize) {
+        for n in 0..items {
+            self.set(&format!("{name}:{n}"));
+            if n % 4 == 0 {
+                assert!(self.get(&format!("{name}:{n}")));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_read_is_enough_to_be_kept() {
+    let mut cache = Cache::open();
+    cache.set_and_read_a_quarter("item", 60_000);
+    let kept = |cache: &Cache, rest| {
+        let numbers = (0..20_000).filter(|n| n % 4 == rest);
+        numbers.filter(|n| cache.get(&format!("item:{n}"))).count()
+    };
+    assert_eq!(kept(&cache, 1), 0, "what nobody read is long gone");
+    assert!(kept(&cache, 0) >= 4950, "{} of 5000", kept(&cache, 0));
+}
+
+#[test]
+fn a_scan_pushes_out_itself_and_not_what_is_read() {
+    let mut cache = Cache::open();
+    cache.set_and_read_a_quarter("item", 10_000);
+    (0..100_000).for_each(|n| cache.set(&format!("scan:{n}")));
+    // Even what was not read yet: others that were written with it were. A few segments go before all were looked at.
+    let kept = (0..10_000).filter(|n| cache.get(&format!("item:{n}"))).count();
+    assert!(kept >= 9800, "{kept} of 10000");
+    assert!(cache.get("scan:99999"));
+}
