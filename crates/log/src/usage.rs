@@ -353,19 +353,17 @@ impl UsageTable {
         self.queues[stream as usize][RESIDENT].values().copied()
     }
 
-    /// Segments of a stream that have a frame, from a place in its queue on: their places, and what is alive
-    /// in them, bytes.
-    pub fn resident_behind(
-        &self,
-        stream: Stream,
-        place: i64,
-    ) -> impl Iterator<Item = (i64, SegmentNumber, u64)> {
+    /// The first segment with a frame behind a place in a stream's queue, and its place.
+    pub fn resident_behind(&self, stream: Stream, place: i64) -> Option<(i64, SegmentNumber)> {
         let behind = (Bound::Excluded(place), Bound::Unbounded);
-        let queue = self.queues[stream as usize][RESIDENT].range(behind);
-        queue.map(|(&place, &number)| {
-            let live = self.row(number).map_or(0, |row| row.contents.live);
-            (place, number, live.into())
-        })
+        let mut queue = self.queues[stream as usize][RESIDENT].range(behind);
+        queue.next().map(|(&place, &number)| (place, number))
+    }
+
+    /// The first and the last place in a stream's queue of segments that have a frame.
+    pub fn resident_places(&self, stream: Stream) -> Option<(i64, i64)> {
+        let queue = &self.queues[stream as usize][RESIDENT];
+        Some((*queue.first_key_value()?.0, *queue.last_key_value()?.0))
     }
 
     /// Bytes that are alive in segments of a stream that could be reclaimed.

@@ -39,15 +39,13 @@ impl Cleaner {
     fn next_beyond_share(&self, lane: &Lane) -> Option<(i64, SegmentNumber)> {
         let usage = lane.log.usage();
         let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));
-        let share = (new + old) / PROBATION_SHARE;
-        let mut queue = usage.resident_behind(Stream::Hot, self.read_to);
-        let (place, number, _) = queue.next()?;
-        let mut behind = 0;
-        let is_beyond = queue.any(|(_, _, live)| {
-            behind += live;
-            behind >= share
-        });
-        is_beyond.then_some((place, number))
+        let share = u128::from((new + old) / PROBATION_SHARE);
+        let (place, number) = usage.resident_behind(Stream::Hot, self.read_to)?;
+        let (first, last) = usage.resident_places(Stream::Hot)?;
+        // Places are given out one after the other, so they tell about how much lies behind one.
+        let part = |from: i64| u128::from(last.abs_diff(from));
+        let behind = u128::from(new) * part(place) / part(first).max(1);
+        (behind >= share).then_some((place, number))
     }
 
     /// Whether one of the first items that are alive in a segment was read.
