@@ -298,3 +298,22 @@ fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
         }
     }
 }
+
+/// The metas of neighbours are read together, so that a start after a crash waits for the device about once per place.
+#[test]
+fn a_start_reads_once_per_place_to_find_what_is_there() {
+    // Superblock, tail places, and what else is not a place's.
+    const OTHERS: u64 = 24;
+    let mut device = Arc::new(SimDevice::new(64 << 20, 1));
+    let start = |device: &Arc<SimDevice>| {
+        let device = Arc::<SimDevice>::clone(device);
+        drop(Engine::open_without_threads(options(device, Durability::Async)).unwrap());
+    };
+    start(&device);
+    let places = u64::from(read(&device).geometry.segment_count());
+    assert!(places > 10 * OTHERS);
+    device = Arc::new(device.image());
+    start(&device);
+    let reads = device.counts().reads;
+    assert!(reads <= places + OTHERS, "{reads} reads of {places} places");
+}

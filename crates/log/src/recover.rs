@@ -2,6 +2,7 @@
 //! is memory. What the records mean (which of a key's versions counts) is the engine's part.
 
 mod jumbos;
+mod metas;
 
 pub use jumbos::{JumboFacts, LoadedJumbo, jumbo_footprint};
 
@@ -24,6 +25,7 @@ use crate::segment::Restored;
 use crate::store::Store;
 use crate::usage::End;
 use larder_disk::Device;
+use metas::{Copies, Metas};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -134,7 +136,7 @@ impl Survey {
 }
 
 impl Log {
-    /// Looks at every place of the store in `threads` threads: each waits for three small reads a place.
+    /// Looks at every place of the store in `threads` threads: each waits for a read a place, about.
     ///
     /// # Errors
     /// Those of the device.
@@ -154,19 +156,25 @@ impl Log {
             }
         }
         let mut free = Vec::new();
-        let numbers: Vec<_> = self.numbers().rev().collect();
-        let survey_some = |numbers: &[SegmentNumber]| {
+        // Of each group of places, whose metas lie together, the first.
+        let groups: Vec<_> =
+            self.numbers().filter(|&it| *store.geometry.meta_run(it).start() == it).rev().collect();
+        let survey_some = |groups: &[SegmentNumber]| {
             let mut part = Survey { tails: survey.tails.clone(), ..Survey::default() };
             let mut free = Vec::new();
-            for &number in numbers {
-                if !self.survey_one(store, number, &mut part)? {
-                    free.push(number);
+            for &first in groups {
+                let metas = Metas::read(store, first);
+                // The store may have room for more places than it has.
+                for number in metas.numbers().rev().filter(|it| self.numbers().contains(it)) {
+                    if !self.survey_one(store, &metas, number, &mut part)? {
+                        free.push(number);
+                    }
                 }
             }
             io::Result::Ok((part, free))
         };
         let parts: Vec<_> = thread::scope(|scope| {
-            let mut parts = numbers.chunks(numbers.len().div_ceil(threads).max(1));
+            let mut parts = groups.chunks(groups.len().div_ceil(threads).max(1));
             let first = parts.next().unwrap_or_default();
             let others: Vec<_> = parts.map(|part| scope.spawn(|| survey_some(part))).collect();
             let join = |other: thread::ScopedJoinHandle<'_, _>| {
@@ -196,24 +204,11 @@ impl Log {
     fn survey_one(
         &self,
         store: &Store,
+        metas: &Metas<'_>,
         number: SegmentNumber,
         survey: &mut Survey,
     ) -> io::Result<bool> {
-        let mut copies = [vec![0; BLOCK], vec![0; BLOCK]];
-        // Of those that cannot be read, the greatest version that they may have.
-        let mut unread = None;
-        for (which, copy) in copies.iter_mut().enumerate() {
-            let at = store.geometry.meta(number, which);
-            if !store.read(at, copy)? {
-                unread = Some(u64::MAX);
-            } else if Meta::has_map(copy) {
-                let version = Meta::version(copy);
-                copy.resize(store.geometry.meta_bytes(), 0);
-                if !store.read(at, copy)? {
-                    unread = unread.max(Some(version));
-                }
-            }
-        }
+        let Copies { bytes: copies, unread } = metas.copies(number)?;
         let map_bytes = store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
         let chosen = meta::choose(copies, number, map_bytes, &store.identity).meta;
@@ -225,8 +220,8 @@ impl Log {
         if unmarked {
             store.retire(number);
         }
-        let mut block = vec![0; BLOCK];
-        let readable = store.read(store.geometry.segment(number), &mut block)?;
+        let mut block = [0; BLOCK];
+        let readable = metas.first_block(number, &mut block)?;
         for (tail, data) in &survey.tails {
             if tail.segment == number && tail.offset == 0 {
                 tail.lay_over(data, &store.identity, &mut block);
