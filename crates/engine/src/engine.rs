@@ -655,6 +655,12 @@ impl Engine {
         self.lanes.iter().map(|lane| lane.log.segments_looked_at()).sum()
     }
 
+    /// How often cleaners have had the system make a huge page of a part of the index. Each time takes about a
+    /// millisecond, or some where a host has to find the memory, in which they hold no lock.
+    pub fn joined_pages(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.index.joins()).sum()
+    }
+
     /// The commit that changes in a lane are counted to now; 0 without a store.
     pub fn open_commit(&self, lane: usize) -> u64 {
         self.lanes[lane].open_commit()

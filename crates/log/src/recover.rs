@@ -2,6 +2,7 @@
 //! is memory. What the records mean (which of a key's versions counts) is the engine's part.
 
 mod jumbos;
+mod places;
 
 pub use jumbos::{JumboFacts, LoadedJumbo, jumbo_footprint};
 
@@ -11,7 +12,7 @@ use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{self, Meta};
 use crate::format::segment::HEADER_BYTES;
-use crate::format::summary::Place;
+use crate::format::summary::{Entry, Place};
 use crate::format::superblock::{self, SuperblockError};
 use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Summary, Superblock, Tail, Trailer,
@@ -24,9 +25,10 @@ use crate::segment::Restored;
 use crate::store::Store;
 use crate::usage::End;
 use larder_disk::Device;
+use places::{Copies, Places, Seen};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{io, iter, thread};
 
 /// Reads the superblock of the store on `device`.
@@ -65,13 +67,27 @@ pub struct Found {
     /// A copy of its meta cannot be read, and may say that these records are dead or the place free. All of them are
     /// marked: they only hide older ones.
     pub unmarked: bool,
+    /// Whether its end was seen on the way. Then its summary is known, or it has none.
+    pub end_seen: bool,
+    /// Its summary, if it was read on the way, without the entries.
+    pub summary: Option<Summary>,
 }
 
 impl Found {
     /// A segment with this header, of whose meta nothing is known.
     pub(crate) fn without_meta(header: Header) -> Self {
         let (number, opened) = (header.segment, header.opened);
-        Found { number, header, opened, end: 0, meta: None, dead: Box::default(), unmarked: false }
+        Found {
+            number,
+            header,
+            opened,
+            end: 0,
+            meta: None,
+            dead: Box::default(),
+            unmarked: false,
+            end_seen: false,
+            summary: None,
+        }
     }
 
     /// The greatest commit that its header or its dead map tells of. Later ones must have greater numbers, or what
@@ -134,11 +150,17 @@ impl Survey {
 }
 
 impl Log {
-    /// Looks at every place of the store in `threads` threads: each waits for three small reads a place.
+    /// Looks at every place of the store in `threads` threads: each waits for a read a place, about. Each makes itself a
+    /// visitor. It gets segments whose summary was read on the way, with all entries, and how many places were looked
+    /// at before.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn survey(&self, threads: usize) -> io::Result<Survey> {
+    pub fn survey<V: FnMut(&Found, &[Entry], usize)>(
+        &self,
+        threads: usize,
+        visitor: impl Fn() -> V + Sync,
+    ) -> io::Result<Survey> {
         let store = self.durable_log();
         let mut survey = Survey::default();
         for stream in 0..STREAMS {
@@ -154,19 +176,35 @@ impl Log {
             }
         }
         let mut free = Vec::new();
-        let numbers: Vec<_> = self.numbers().rev().collect();
-        let survey_some = |numbers: &[SegmentNumber]| {
+        // Of each group of places, whose metas lie together, the first.
+        let groups: Vec<_> =
+            self.numbers().filter(|&it| *store.geometry.meta_run(it).start() == it).rev().collect();
+        let looked = AtomicUsize::new(0);
+        let survey_some = |groups: &[SegmentNumber]| {
             let mut part = Survey { tails: survey.tails.clone(), ..Survey::default() };
-            let mut free = Vec::new();
-            for &number in numbers {
-                if !self.survey_one(store, number, &mut part)? {
-                    free.push(number);
+            let (mut free, mut places, mut visit) = (Vec::new(), Places::new(store), visitor());
+            for &first in groups {
+                // The store may have room for more places than it has.
+                let group = store.geometry.meta_run(first).rev();
+                for number in group.filter(|it| self.numbers().contains(it)) {
+                    let seen = places.look(number)?;
+                    let before = looked.fetch_add(1, Ordering::Relaxed);
+                    if !self.survey_one(store, &seen, &mut part)? {
+                        free.push(number);
+                    } else if let Some(found) = part.segments.last_mut()
+                        && found.number == number
+                        && let Some(mut summary) = self.summary_seen(store, found, &seen)?
+                    {
+                        let entries = std::mem::take(&mut summary.entries);
+                        visit(found, &entries, before);
+                        found.summary = Some(summary);
+                    }
                 }
             }
             io::Result::Ok((part, free))
         };
         let parts: Vec<_> = thread::scope(|scope| {
-            let mut parts = numbers.chunks(numbers.len().div_ceil(threads).max(1));
+            let mut parts = groups.chunks(groups.len().div_ceil(threads).max(1));
             let first = parts.next().unwrap_or_default();
             let others: Vec<_> = parts.map(|part| scope.spawn(|| survey_some(part))).collect();
             let join = |other: thread::ScopedJoinHandle<'_, _>| {
@@ -193,27 +231,8 @@ impl Log {
     }
 
     /// Looks at one place; false if it is free.
-    fn survey_one(
-        &self,
-        store: &Store,
-        number: SegmentNumber,
-        survey: &mut Survey,
-    ) -> io::Result<bool> {
-        let mut copies = [vec![0; BLOCK], vec![0; BLOCK]];
-        // Of those that cannot be read, the greatest version that they may have.
-        let mut unread = None;
-        for (which, copy) in copies.iter_mut().enumerate() {
-            let at = store.geometry.meta(number, which);
-            if !store.read(at, copy)? {
-                unread = Some(u64::MAX);
-            } else if Meta::has_map(copy) {
-                let version = Meta::version(copy);
-                copy.resize(store.geometry.meta_bytes(), 0);
-                if !store.read(at, copy)? {
-                    unread = unread.max(Some(version));
-                }
-            }
-        }
+    fn survey_one(&self, store: &Store, seen: &Seen, survey: &mut Survey) -> io::Result<bool> {
+        let &Seen { number, metas: Copies { bytes: ref copies, unread }, is_readable, .. } = seen;
         let map_bytes = store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
         let chosen = meta::choose(copies, number, map_bytes, &store.identity).meta;
@@ -225,15 +244,14 @@ impl Log {
         if unmarked {
             store.retire(number);
         }
-        let mut block = vec![0; BLOCK];
-        let readable = store.read(store.geometry.segment(number), &mut block)?;
+        let mut block = seen.first;
         for (tail, data) in &survey.tails {
             if tail.segment == number && tail.offset == 0 {
                 tail.lay_over(data, &store.identity, &mut block);
             }
         }
         let header = match Header::decode(&block, &store.identity, number) {
-            Err(_) if !readable => Err(NoSegment::Damaged),
+            Err(_) if !is_readable => Err(NoSegment::Damaged),
             header => header,
         };
         let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
@@ -275,7 +293,7 @@ impl Log {
                 let over = meta.map_or(0, |meta| meta.over());
                 let found = self.find_trailers(survey, store, number, over + 1..=next)?;
                 match found {
-                    Some((generation, _)) if !readable => {
+                    Some((generation, _)) if !is_readable => {
                         Header { segment: number, generation, ..HEADLESS }
                     }
                     found => {
@@ -309,8 +327,10 @@ impl Log {
             Some(_) => map.into(),
             None => Box::default(),
         };
-        let opened = header.opened;
-        survey.segments.push(Found { number, header, opened, end, meta: own, dead, unmarked });
+        let end_seen = seen.last.is_some();
+        let found =
+            Found { end, meta: own, dead, unmarked, end_seen, ..Found::without_meta(header) };
+        survey.segments.push(found);
         Ok(true)
     }
 
@@ -441,11 +461,24 @@ impl Log {
     /// Those of the device.
     pub fn read_summary(&self, found: &Found) -> io::Result<Option<Summary>> {
         let store = self.durable_log();
-        if found.end != 0 {
-            // It was cut, and not sealed.
+        if found.end != 0 || found.end_seen && found.summary.is_none() {
+            // It was cut, and not sealed; or there is none.
             return Ok(None);
         }
-        self.summary(store, found.number, found.header.generation)
+        self.summary(store, found.number, found.header.generation, None)
+    }
+
+    /// The summary of a segment whose last block was seen. It may take a further read.
+    fn summary_seen(
+        &self,
+        store: &Store,
+        found: &Found,
+        seen: &Seen,
+    ) -> io::Result<Option<Summary>> {
+        if seen.last.is_none() || found.end != 0 || found.header.jumbo.is_some() {
+            return Ok(None);
+        }
+        self.summary(store, found.number, found.header.generation, seen.last.as_ref())
     }
 
     /// The summary of a sealed normal segment, if it has one that is whole.
@@ -454,7 +487,7 @@ impl Log {
     /// Those of the device.
     pub fn summary_of(&self, number: SegmentNumber) -> io::Result<Option<Summary>> {
         let (store, segment) = (self.durable_log(), self.segment(number));
-        let summary = self.summary(store, number, segment.generation())?;
+        let summary = self.summary(store, number, segment.generation(), None)?;
         Ok(summary.filter(|summary| summary.end == segment.filled()))
     }
 
@@ -463,12 +496,15 @@ impl Log {
         store: &Store,
         number: SegmentNumber,
         generation: u32,
+        last: Option<&[u8; BLOCK]>,
     ) -> io::Result<Option<Summary>> {
         let place = Place { identity: store.identity, segment: number, generation };
         let end = store.geometry.segment(number) + self.segment_size() as u64;
         let mut bytes = vec![0; BLOCK];
-        if !store.read(end - BLOCK as u64, &mut bytes)? {
-            return Ok(None);
+        match last {
+            Some(last) => bytes.copy_from_slice(last),
+            None if !store.read(end - BLOCK as u64, &mut bytes)? => return Ok(None),
+            None => {}
         }
         let taken = Summary::look(&bytes, &place).filter(|&taken| taken < self.segment_size());
         let Some(taken) = taken else { return Ok(None) };

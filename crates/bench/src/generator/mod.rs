@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use larder_client::{Address, Stream};
 
 pub use pacing::Pacing;
+pub(crate) use poll::thread_cpu;
 pub use record::VerbCount;
 pub(crate) use reply::{Parser, Reply, Sink};
 pub use summary::{Latencies, Second, SecondUse, ServerUse, Summary};

@@ -382,6 +382,11 @@ impl Index {
         }
     }
 
+    /// As [`Pages::joins`].
+    pub(crate) fn joins(&self) -> u64 {
+        self.pages.joins()
+    }
+
     /// Stripes.
     pub(crate) fn stripe_count(&self) -> usize {
         self.stripes.len()

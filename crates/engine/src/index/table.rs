@@ -113,6 +113,8 @@ struct State {
     chunks: Chunks,
     /// Set aside for tables that are moved together.
     area: Range<usize>,
+    /// How often the system was asked to join pages.
+    joins: u64,
 }
 
 /// Free runs of pages. No two are adjacent: a generation of tables that was replaced becomes one
@@ -262,6 +264,11 @@ impl Pages {
         (self.lock().used * PAGE) as u64
     }
 
+    /// How often the system was asked to have a huge page take the place of small ones.
+    pub(crate) fn joins(&self) -> u64 {
+        self.lock().joins
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -395,6 +402,7 @@ impl Pages {
         let filling = state.area.start / chunks::CHUNK;
         match state.chunks.next(now, filling)? {
             Todo::Join(chunk) => {
+                state.joins += 1;
                 // Whoever needs a table need not wait for that.
                 drop(state);
                 let result = self.region.join_pages(chunk * HUGE_PAGE);

@@ -1,19 +1,65 @@
 //! A device for stores that are larger than memory and disk. It counts reads and writes, and forgets most of the
-//! pages.
+//! pages. Of what a start has to see it remembers enough for one: metas, and of each segment the beginning and the end.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use larder_disk::Device;
 
 const PAGE: u64 = 4096;
+/// What a start sees of a segment: its header, and the summary of a segment of two items.
+const HEADER: usize = 64;
+const SUMMARY: usize = 128 + 2 * 24;
+
+/// What lies in a page of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// What the store is.
+    Store,
+    Meta,
+    /// The first page of a segment.
+    Beginning,
+    Middle,
+    /// The last page of a segment.
+    End,
+}
+
+impl Part {
+    /// What lies at an offset of a store with segments of so many bytes, whose metas take a page per copy.
+    fn at(offset: u64, segment: u64) -> Part {
+        const GROUPS: u64 = 128 << 10;
+        const GROUP: u64 = 16;
+        let metas = 2 * GROUP * PAGE;
+        let Some(behind) = offset.checked_sub(GROUPS) else { return Part::Store };
+        let within = behind % (metas + GROUP * segment);
+        let Some(of_segments) = within.checked_sub(metas) else { return Part::Meta };
+        match of_segments % segment {
+            begun if begun < PAGE => Part::Beginning,
+            begun if begun >= segment - PAGE => Part::End,
+            _ => Part::Middle,
+        }
+    }
+
+    /// What a start needs of a page.
+    fn needed(self, page: Box<[u8]>) -> Option<Box<[u8]>> {
+        let needed = match self {
+            Part::Store | Part::Meta => return Some(page),
+            Part::Beginning => &page[..HEADER],
+            Part::End => &page[page.len() - SUMMARY..],
+            Part::Middle => return None,
+        };
+        Some(needed.into())
+    }
+}
 
 /// Pages that it remembers: the first ones, and those that were written last.
 #[derive(Debug, Default)]
 struct Pages {
     pages: HashMap<u64, Box<[u8]>>,
+    /// What a start needs of those that it has forgotten.
+    needed: HashMap<u64, Box<[u8]>>,
     /// Those that may be forgotten, the oldest first.
     written: VecDeque<u64>,
     /// A bit for each page that was ever written.
@@ -49,6 +95,10 @@ pub(super) struct Calls {
 #[derive(Debug)]
 pub(super) struct ForgetfulDevice {
     size: AtomicU64,
+    /// Bytes of a segment.
+    segment: u64,
+    /// Whether what a start needs can be read, also of pages that were forgotten.
+    starts: AtomicBool,
     /// Pages below this one are kept.
     kept: u64,
     /// How many of the others are.
@@ -61,11 +111,13 @@ pub(super) struct ForgetfulDevice {
 }
 
 impl ForgetfulDevice {
-    /// A device of zeros that keeps its first `kept` bytes, and of the others the `remembered` bytes that were
-    /// written last.
-    pub(super) fn new(size: u64, kept: u64, remembered: u64) -> Self {
+    /// A device of zeros, for a store with segments of `segment` bytes, that keeps its first `kept` bytes, and of the
+    /// others the `remembered` bytes that were written last.
+    pub(super) fn new(size: u64, segment: u64, kept: u64, remembered: u64) -> Self {
         ForgetfulDevice {
             size: AtomicU64::new(size),
+            segment,
+            starts: AtomicBool::new(false),
             kept: kept / PAGE,
             remembered: (remembered / PAGE) as usize,
             pages: Mutex::default(),
@@ -83,6 +135,11 @@ impl ForgetfulDevice {
             bytes_written: self.bytes_written.load(Ordering::Relaxed),
             forgotten: self.forgotten.load(Ordering::Relaxed),
         }
+    }
+
+    /// From now on a start can be made: it may read what it needs, of all that was ever written.
+    pub(super) fn let_start(&self) {
+        self.starts.store(true, Ordering::Relaxed);
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
@@ -111,11 +168,20 @@ impl Device for ForgetfulDevice {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes_read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        let starts = self.starts.load(Ordering::Relaxed);
         let pages = self.pages();
         for (page, within, range) in parts(offset, buffer.len()) {
             let part = &mut buffer[range];
             match pages.pages.get(&page) {
                 Some(bytes) => part.copy_from_slice(&bytes[within..within + part.len()]),
+                None if starts && pages.needed.contains_key(&page) => {
+                    let (needed, mut whole) = (&pages.needed[&page], [0; PAGE as usize]);
+                    match Part::at(page * PAGE, self.segment) {
+                        Part::End => whole[PAGE as usize - needed.len()..].copy_from_slice(needed),
+                        _ => whole[..needed.len()].copy_from_slice(needed),
+                    }
+                    part.copy_from_slice(&whole[within..within + part.len()]);
+                }
                 None if pages.is_known(page) => {
                     self.forgotten.fetch_add(1, Ordering::Relaxed);
                     return Err(io::Error::other("the device has forgotten that"));
@@ -145,8 +211,13 @@ impl Device for ForgetfulDevice {
             }
         }
         while pages.written.len() > self.remembered {
-            let forgotten = pages.written.pop_front();
-            forgotten.and_then(|page| pages.pages.remove(&page));
+            let Some(page) = pages.written.pop_front() else { break };
+            let bytes = pages.pages.remove(&page);
+            let part = Part::at(page * PAGE, self.segment);
+            match bytes.and_then(|bytes| part.needed(bytes)) {
+                Some(needed) => drop(pages.needed.insert(page, needed)),
+                None => drop(pages.needed.remove(&page)),
+            }
         }
         Ok(())
     }
@@ -166,8 +237,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_forgotten_segments_a_start_sees_the_beginning_and_the_end() {
+        const SEGMENT: u64 = 64 << 10;
+        let device = ForgetfulDevice::new(1 << 30, SEGMENT, 0, PAGE);
+        let metas = (128 << 10) + 16 * (SEGMENT + 2 * PAGE);
+        let segment = metas + 32 * PAGE + SEGMENT;
+        for at in [metas, segment, segment + PAGE, segment + SEGMENT - PAGE, 0] {
+            device.write_at(at, &[7; PAGE as usize]).unwrap();
+        }
+        let read = |at: u64, len: usize| {
+            let mut bytes = vec![0; len];
+            device.read_at(at, &mut bytes).map(|()| bytes)
+        };
+        assert!(read(segment, HEADER).is_err());
+        device.let_start();
+        assert_eq!(read(metas, PAGE as usize).unwrap(), [7; PAGE as usize]);
+        assert_eq!(read(segment, HEADER).unwrap(), [7; HEADER]);
+        assert_eq!(read(segment + SEGMENT - SUMMARY as u64, SUMMARY).unwrap(), [7; SUMMARY]);
+        assert!(read(segment + PAGE, 1).is_err());
+    }
+
+    #[test]
     fn it_forgets_what_was_written_long_ago() {
-        let device = ForgetfulDevice::new(1 << 30, PAGE, 2 * PAGE);
+        let device = ForgetfulDevice::new(1 << 30, 64 << 10, PAGE, 2 * PAGE);
         for page in 0..4 {
             device.write_at(page * PAGE + 10, &[page as u8 + 1; 20]).unwrap();
         }

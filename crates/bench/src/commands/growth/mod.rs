@@ -1,6 +1,7 @@
 //! `larder bench growth`: what work in the background, look-ups and statistics cost, by how many segments a store
 //! has. The work is counted, not only timed: how many segments the engine looks at, and how many bytes it
-//! reads. The engine runs without threads, on a device that forgets cold segments: reading one fails.
+//! reads. The engine runs without threads, on a device that forgets cold segments: reading one fails. In the end the
+//! engine stops as if its process had been killed, and a start on the same device is counted.
 
 mod device;
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 use self::device::{Calls, ForgetfulDevice};
 use super::output::{print_table, write_json};
+use crate::generator::thread_cpu;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
@@ -76,14 +78,19 @@ struct Row {
     segments: u32,
     items: u64,
     fill_seconds: f64,
-    /// Bytes of memory that the engine has charged, by segments.
+    /// Bytes of memory that the engine has charged, by segments: before anything is stored, and in the end.
+    tables_per_segment: f64,
     memory_per_segment: f64,
     turns: u64,
     freed_segments: u64,
     looked_at_per_turn: f64,
     looked_at_per_freed: f64,
+    most_looked_at_in_turn: u64,
+    /// Processor time, here and below: other programs on the machine do not count.
     us_per_request: f64,
+    /// Of the longest turn in which the system made no huge page, and of the longest in which it did.
     longest_turn_us: f64,
+    longest_joining_turn_us: f64,
     read_per_freed_segment: f64,
     written_per_freed_segment: f64,
     map_bytes_per_freed_byte: f64,
@@ -93,6 +100,16 @@ struct Row {
     bytes_per_look_up: f64,
     /// Reads of what the device has forgotten since the store was filled: keys that look like a cold item's.
     forgotten_reads: u64,
+    start: StartRow,
+}
+
+/// What a start after a crash costs: it looks at every place, and takes the cold items from summaries.
+#[derive(Clone, Debug, Serialize)]
+struct StartRow {
+    seconds: f64,
+    items: u64,
+    reads_per_segment: f64,
+    bytes_per_segment: f64,
 }
 
 impl Arguments {
@@ -109,17 +126,18 @@ impl Arguments {
     fn measure(&self, segments: u32) -> Result<Row> {
         let begun = Instant::now();
         let mut world = World::new(segments)?;
+        let tables = world.engine.memory_used();
         let cold = world.fill(segments)?;
         let fill_seconds = begun.elapsed().as_secs_f64();
         let memory = world.engine.memory_used();
         let forgotten = world.device.calls().forgotten;
         // The first requests warm the store up.
         world.serve(self.requests / 2, self.cold_deletes, cold)?;
-        let (before, began) = (world.counts(), Instant::now());
-        world.longest_turn = Duration::ZERO;
+        let (before, began) = (world.counts(), thread_cpu());
+        world.turn = Turns::default();
         world.serve(self.requests, self.cold_deletes, cold)?;
-        let (served, after) = (began.elapsed(), world.counts());
-        let longest_turn = world.longest_turn;
+        let (served, after) = (cpu_since(began), world.counts());
+        let longest = world.turn;
         let turns = after.turns - before.turns;
         let looked_at = after.looked_at - before.looked_at;
         let freed_bytes = after.stats.freed_bytes - before.stats.freed_bytes;
@@ -127,19 +145,23 @@ impl Arguments {
         let [scraped_at, scrape_us] = world.scrape();
         let [reads, bytes] = world.look_up(cold)?;
         let forgotten = world.device.calls().forgotten - forgotten;
+        let start = world.start_again(segments)?;
 
         let by = |work: u64, by: u64| work as f64 / by.max(1) as f64;
         Ok(Row {
             segments,
             items: before.stats.items,
             fill_seconds,
+            tables_per_segment: by(tables, segments.into()),
             memory_per_segment: by(memory, segments.into()),
             turns,
             freed_segments: freed,
             looked_at_per_turn: by(looked_at, turns),
             looked_at_per_freed: by(looked_at, freed),
             us_per_request: served.as_secs_f64() * 1e6 / self.requests as f64,
-            longest_turn_us: longest_turn.as_secs_f64() * 1e6,
+            most_looked_at_in_turn: longest.most_looked_at,
+            longest_turn_us: longest.longest.as_secs_f64() * 1e6,
+            longest_joining_turn_us: longest.longest_joining.as_secs_f64() * 1e6,
             read_per_freed_segment: by(after.calls.bytes_read - before.calls.bytes_read, freed),
             written_per_freed_segment: by(
                 after.calls.bytes_written - before.calls.bytes_written,
@@ -154,8 +176,14 @@ impl Arguments {
             reads_per_look_up: reads,
             bytes_per_look_up: bytes,
             forgotten_reads: forgotten,
+            start,
         })
     }
+}
+
+/// Processor time that this thread has used since.
+fn cpu_since(began: u64) -> Duration {
+    Duration::from_nanos(thread_cpu().saturating_sub(began))
 }
 
 /// What has been counted so far.
@@ -167,6 +195,14 @@ struct Counts {
     stats: Stats,
 }
 
+/// The longest turns.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turns {
+    most_looked_at: u64,
+    longest: Duration,
+    longest_joining: Duration,
+}
+
 /// An engine without threads on a forgetful device.
 struct World {
     device: Arc<ForgetfulDevice>,
@@ -176,13 +212,18 @@ struct World {
     now: UnixSeconds,
     random: Random,
     turns: u64,
-    longest_turn: Duration,
+    turn: Turns,
     deleted: u64,
 }
 
 /// How many of the cold items the device never forgets.
 fn kept_items(cold: u64) -> u64 {
     (2 * (KEPT / PLACE - 16)).min(cold)
+}
+
+/// For the tables of segments, and the index of two items in each.
+fn memory(segments: u32) -> u64 {
+    (16 << 20) + u64::from(segments) * 1024
 }
 
 fn open(device: &Arc<ForgetfulDevice>, memory: u64) -> Result<Arc<Engine>> {
@@ -209,21 +250,19 @@ impl World {
     fn new(segments: u32) -> Result<World> {
         // With the least memory a store gets small segments; then it grows.
         let small = 64 * PLACE;
-        let device = Arc::new(ForgetfulDevice::new(small, KEPT, REMEMBERED));
+        let device = Arc::new(ForgetfulDevice::new(small, SEGMENT, KEPT, REMEMBERED));
         let engine = open(&device, 8 << 20)?;
         engine.close().map_err(|error| Error::io("cannot close the store", error))?;
         drop(engine);
         let bytes = u64::from(segments) * PLACE + (1 << 20);
         device.grow(bytes).map_err(|error| Error::io("cannot grow the store", error))?;
-        // For the tables of segments, and the index of two items in each.
-        let memory = (16 << 20) + u64::from(segments) * 1024;
-        let engine = open(&device, memory)?;
+        let engine = open(&device, memory(segments))?;
         let now = 1000;
         let mut session = engine.session(Waker::noop().clone());
         session.tick(now);
-        let (cleaner, longest_turn) = (ManualCleaner::default(), Duration::ZERO);
+        let (cleaner, turn) = (ManualCleaner::default(), Turns::default());
         let (random, turns, deleted) = (Random::new(1), 0, 0);
-        Ok(World { device, engine, session, cleaner, now, random, turns, longest_turn, deleted })
+        Ok(World { device, engine, session, cleaner, now, random, turns, turn, deleted })
     }
 
     fn counts(&self) -> Counts {
@@ -241,14 +280,22 @@ impl World {
 
     /// What the threads of a server do: a commit, a turn of the cleaner, reads.
     fn turn(&mut self) {
-        let began = Instant::now();
+        let (began, looked_at) = (thread_cpu(), self.engine.segments_looked_at());
+        let joined = self.engine.joined_pages();
         self.session.tick(self.now);
         self.engine.commit();
         self.engine.clean(&mut self.cleaner);
         self.engine.serve_reads();
         self.session.tick(self.now);
         self.turns += 1;
-        self.longest_turn = self.longest_turn.max(began.elapsed());
+        let took = cpu_since(began);
+        let turn = &mut self.turn;
+        let longest = match self.engine.joined_pages() > joined {
+            true => &mut turn.longest_joining,
+            false => &mut turn.longest,
+        };
+        *longest = took.max(*longest);
+        turn.most_looked_at = turn.most_looked_at.max(self.engine.segments_looked_at() - looked_at);
     }
 
     fn call<T>(&mut self, call: impl Fn(&Session) -> Outcome<T>) -> Result<T> {
@@ -327,11 +374,11 @@ impl World {
     /// What statistics cost: segments looked at, and µs.
     fn scrape(&mut self) -> [f64; 2] {
         self.turn();
-        let (before, began) = (self.engine.segments_looked_at(), Instant::now());
+        let (before, began) = (self.engine.segments_looked_at(), thread_cpu());
         for _ in 0..SCRAPES {
             std::hint::black_box(self.engine.stats());
         }
-        let took = began.elapsed().as_secs_f64() * 1e6;
+        let took = cpu_since(began).as_secs_f64() * 1e6;
         let looked_at = self.engine.segments_looked_at() - before;
         [looked_at as f64 / SCRAPES as f64, took / SCRAPES as f64]
     }
@@ -357,9 +404,28 @@ impl World {
     }
 }
 
+impl World {
+    /// Ends the engine without a last word, and starts another one from what is on the device.
+    fn start_again(self, segments: u32) -> Result<StartRow> {
+        let World { device, engine, session, cleaner, .. } = self;
+        drop((session, cleaner, engine));
+        device.let_start();
+        let (before, began) = (device.calls(), thread_cpu());
+        let engine = open(&device, memory(segments))?;
+        let (after, took) = (device.calls(), cpu_since(began));
+        let per_segment = |work: u64| work as f64 / f64::from(segments);
+        Ok(StartRow {
+            seconds: took.as_secs_f64(),
+            items: engine.stats().items,
+            reads_per_segment: per_segment(after.reads - before.reads),
+            bytes_per_segment: per_segment(after.bytes_read - before.bytes_read),
+        })
+    }
+}
+
 fn print(rows: &[Row]) {
     type Column = (&'static str, fn(&Row) -> f64);
-    const FIGURES: [Column; 11] = [
+    const FIGURES: [Column; 14] = [
         ("segments looked at per turn", |row| row.looked_at_per_turn),
         ("segments looked at per freed one", |row| row.looked_at_per_freed),
         ("bytes read per freed segment", |row| row.read_per_freed_segment),
@@ -369,8 +435,11 @@ fn print(rows: &[Row]) {
         ("reads per look-up of a cold item", |row| row.reads_per_look_up),
         ("bytes read per such look-up", |row| row.bytes_per_look_up),
         ("µs per request, background work included", |row| row.us_per_request),
-        ("µs of the longest turn", |row| row.longest_turn_us),
+        ("most segments looked at in a turn", |row| row.most_looked_at_in_turn as f64),
+        ("µs of the longest turn without a huge page", |row| row.longest_turn_us),
         ("µs per scrape", |row| row.us_per_scrape),
+        ("reads per segment at a start after a crash", |row| row.start.reads_per_segment),
+        ("bytes read per segment at such a start", |row| row.start.bytes_per_segment),
     ];
     let mut heads = vec!["".to_owned()];
     heads.extend(rows.iter().map(|row| format!("{} segments", row.segments)));
@@ -389,14 +458,21 @@ fn print(rows: &[Row]) {
             line
         })
         .collect();
-    let mut memory = vec!["bytes of memory per segment, index included".to_owned()];
-    memory.extend(rows.iter().map(|row| format!("{:.0}", row.memory_per_segment)));
-    memory.push(String::new());
-    table.push(memory);
-    let mut forgotten = vec!["reads of cold segments for keys that look alike".to_owned()];
-    forgotten.extend(rows.iter().map(|row| row.forgotten_reads.to_string()));
-    forgotten.push(String::new());
-    table.push(forgotten);
+    let others: [Column; 5] = [
+        ("µs of the longest turn with a huge page", |row| row.longest_joining_turn_us),
+        ("bytes of memory per segment, charged before anything is stored", |row| {
+            row.tables_per_segment
+        }),
+        ("bytes of memory per segment, frames and index included", |row| row.memory_per_segment),
+        ("reads of cold segments for keys that look alike", |row| row.forgotten_reads as f64),
+        ("seconds of such a start on a device that takes no time", |row| row.start.seconds),
+    ];
+    for (name, figure) in others {
+        let mut line = vec![name.to_owned()];
+        line.extend(rows.iter().map(|row| format!("{:.1}", figure(row))));
+        line.push(String::new());
+        table.push(line);
+    }
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     print_table(&heads, &table);
 }
