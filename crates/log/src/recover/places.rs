@@ -193,12 +193,12 @@ mod tests {
         for place in &seen {
             let number = place.number;
             assert!(place.is_readable && place.metas.unread.is_none());
-            assert!(place.first == first_of(number), "place {number}");
+            assert_eq!(place.first, first_of(number), "place {number}");
             // There is nothing behind the last one that it could be read with.
             let last = (number < COUNT).then(|| last_of(number));
-            assert!(place.last == last, "place {number}");
+            assert_eq!(place.last, last, "place {number}");
             let metas = place.metas.bytes.each_ref().map(|copy| &copy[..]);
-            assert!(metas == [&meta_of(number, 0)[..], &meta_of(number, 1)], "place {number}");
+            assert_eq!(metas, [&meta_of(number, 0)[..], &meta_of(number, 1)], "place {number}");
         }
         assert_eq!((seen.len() as u64, reads), (COUNT.into(), COUNT.into()));
     }
@@ -215,13 +215,13 @@ mod tests {
             for (first, (last, meta)) in first.iter().zip(last.iter().zip(&meta)) {
                 let (this, is_bad) = (first.number, first.number == number);
                 assert_eq!(first.is_readable, !is_bad);
-                assert!(first.first == if is_bad { [0; BLOCK] } else { first_of(this) });
+                assert_eq!(first.first, if is_bad { [0; BLOCK] } else { first_of(this) });
                 // What is not seen now is read later, if it can be.
                 assert!(last.last.is_none_or(|block| block == last_of(this) && !is_bad));
-                assert!(last.is_readable && last.first == first_of(this));
+                assert_eq!((last.first, last.is_readable), (first_of(this), true));
                 assert_eq!(meta.metas.unread, is_bad.then_some(u64::MAX));
-                assert!(meta.metas.bytes[0] == meta_of(this, 0));
-                assert!(meta.is_readable && meta.first == first_of(this));
+                assert_eq!(meta.metas.bytes[0], meta_of(this, 0));
+                assert_eq!((meta.first, meta.is_readable), (first_of(this), true));
             }
         }
     }
