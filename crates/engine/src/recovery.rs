@@ -1,8 +1,8 @@
 //! Recovery: from what lies on the device back to an index in which every key leads to its newest
 //! version.
 //!
-//! The greatest seq of a key wins, wherever it lies. First all places are looked at, by several threads; summaries are
-//! taken in on the way. Other segments are read newest first. Clients are served when it is known where
+//! The greatest seq of a key wins, wherever it lies. Segments are read newest first, by several
+//! threads: of those that have one the summary, of the others everything. Clients are served when it is known where
 //! each item lies; only then the cleaner fills memory, for a system may take longer to supply memory than the device
 //! to read it. All versions go
 //! into a [table](newest::Newest) that decides, and only what has won goes into the index. What is no
@@ -29,7 +29,7 @@ use larder_log::record::MAX_SEQ;
 use larder_log::recover::{Found, Survey};
 use larder_log::store::{SEQ_LIFE, seq_lease};
 use larder_log::{SegmentNumber, Store};
-use newest::{Gathering, Newest, Version};
+use newest::{Newest, Version};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -39,12 +39,11 @@ use std::thread;
 const THREADS: usize = 16;
 /// So many threads for each of them read segments, at most [`THREADS`]: half of them wait for the device.
 const READERS: usize = 2;
-/// The share of memory that the segments take which they hold, or what threads that look at places have gathered; a
-/// divisor.
+/// The share of memory that the segments take which they hold, a divisor.
 const READER_SHARE: u64 = 16;
 
 /// Threads that look at a lane's places, where there are several at all: they wait for the device and do little else.
-const SURVEYORS: u64 = 16;
+const SURVEYORS: usize = 16;
 
 /// As many as there are processors for.
 pub(crate) fn threads() -> usize {
@@ -73,28 +72,22 @@ impl Lane {
             return Ok(report);
         };
         let threads = self.options.store.as_ref().map_or(1, |store| store.threads);
-        let newest = Newest::new(
-            self.options.memory as usize,
-            self.log.numbers().end,
-            (self.log.numbers().len() * self.log.segment_size()) as u64,
-            &self.budget,
-        );
-        let fence = store.superblock().fence;
-        let surveyors = match threads {
-            1 => 1,
-            _ => (self.options.memory / READER_SHARE / Gathering::footprint(&newest))
-                .clamp(2, SURVEYORS),
-        };
+        let surveyors = if threads > 1 { SURVEYORS } else { 1 };
         // What was discarded is of no use, and no place holds anything else.
         let survey = if report.discarded {
             self.log.survey_nothing()
         } else {
-            self.log.survey(surveyors as usize, || self.gather_summaries(&newest, fence))?
+            self.log.survey(surveyors)?
         };
         let shared = Shared {
             survey: &survey,
-            fence,
-            newest,
+            fence: store.superblock().fence,
+            newest: Newest::new(
+                self.options.memory as usize,
+                self.log.numbers().end,
+                (survey.segments.len() * self.log.segment_size()) as u64,
+                &self.budget,
+            ),
             threads,
             readers: match threads {
                 1 => 1,

@@ -2,7 +2,7 @@
 //! is memory. What the records mean (which of a key's versions counts) is the engine's part.
 
 mod jumbos;
-mod places;
+mod metas;
 
 pub use jumbos::{JumboFacts, LoadedJumbo, jumbo_footprint};
 
@@ -12,7 +12,7 @@ use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{self, Meta};
 use crate::format::segment::HEADER_BYTES;
-use crate::format::summary::{Entry, Place};
+use crate::format::summary::Place;
 use crate::format::superblock::{self, SuperblockError};
 use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Summary, Superblock, Tail, Trailer,
@@ -25,10 +25,10 @@ use crate::segment::Restored;
 use crate::store::Store;
 use crate::usage::End;
 use larder_disk::Device;
-use places::{Copies, Places, Seen};
+use metas::{Copies, Metas};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::{io, iter, thread};
 
 /// Reads the superblock of the store on `device`.
@@ -67,27 +67,13 @@ pub struct Found {
     /// A copy of its meta cannot be read, and may say that these records are dead or the place free. All of them are
     /// marked: they only hide older ones.
     pub unmarked: bool,
-    /// Whether its end was seen on the way. Then its summary is known, or it has none.
-    pub end_seen: bool,
-    /// Its summary, if it was read on the way, without the entries.
-    pub summary: Option<Summary>,
 }
 
 impl Found {
     /// A segment with this header, of whose meta nothing is known.
     pub(crate) fn without_meta(header: Header) -> Self {
         let (number, opened) = (header.segment, header.opened);
-        Found {
-            number,
-            header,
-            opened,
-            end: 0,
-            meta: None,
-            dead: Box::default(),
-            unmarked: false,
-            end_seen: false,
-            summary: None,
-        }
+        Found { number, header, opened, end: 0, meta: None, dead: Box::default(), unmarked: false }
     }
 
     /// The greatest commit that its header or its dead map tells of. Later ones must have greater numbers, or what
@@ -150,17 +136,11 @@ impl Survey {
 }
 
 impl Log {
-    /// Looks at every place of the store in `threads` threads: each waits for a read a place, about. Each makes itself a
-    /// visitor. It gets segments whose summary was read on the way, with all entries, and how many places were looked
-    /// at before.
+    /// Looks at every place of the store in `threads` threads: each waits for a read a place, about.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn survey<V: FnMut(&Found, &[Entry], usize)>(
-        &self,
-        threads: usize,
-        visitor: impl Fn() -> V + Sync,
-    ) -> io::Result<Survey> {
+    pub fn survey(&self, threads: usize) -> io::Result<Survey> {
         let store = self.durable_log();
         let mut survey = Survey::default();
         for stream in 0..STREAMS {
@@ -179,25 +159,15 @@ impl Log {
         // Of each group of places, whose metas lie together, the first.
         let groups: Vec<_> =
             self.numbers().filter(|&it| *store.geometry.meta_run(it).start() == it).rev().collect();
-        let looked = AtomicUsize::new(0);
         let survey_some = |groups: &[SegmentNumber]| {
             let mut part = Survey { tails: survey.tails.clone(), ..Survey::default() };
-            let (mut free, mut places, mut visit) = (Vec::new(), Places::new(store), visitor());
+            let mut free = Vec::new();
             for &first in groups {
+                let metas = Metas::read(store, first);
                 // The store may have room for more places than it has.
-                let group = store.geometry.meta_run(first).rev();
-                for number in group.filter(|it| self.numbers().contains(it)) {
-                    let seen = places.look(number)?;
-                    let before = looked.fetch_add(1, Ordering::Relaxed);
-                    if !self.survey_one(store, &seen, &mut part)? {
+                for number in metas.numbers().rev().filter(|it| self.numbers().contains(it)) {
+                    if !self.survey_one(store, &metas, number, &mut part)? {
                         free.push(number);
-                    } else if let Some(found) = part.segments.last_mut()
-                        && found.number == number
-                        && let Some(mut summary) = self.summary_seen(store, found, &seen)?
-                    {
-                        let entries = std::mem::take(&mut summary.entries);
-                        visit(found, &entries, before);
-                        found.summary = Some(summary);
                     }
                 }
             }
@@ -231,8 +201,14 @@ impl Log {
     }
 
     /// Looks at one place; false if it is free.
-    fn survey_one(&self, store: &Store, seen: &Seen, survey: &mut Survey) -> io::Result<bool> {
-        let &Seen { number, metas: Copies { bytes: ref copies, unread }, is_readable, .. } = seen;
+    fn survey_one(
+        &self,
+        store: &Store,
+        metas: &Metas<'_>,
+        number: SegmentNumber,
+        survey: &mut Survey,
+    ) -> io::Result<bool> {
+        let Copies { bytes: copies, unread } = metas.copies(number)?;
         let map_bytes = store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
         let chosen = meta::choose(copies, number, map_bytes, &store.identity).meta;
@@ -244,14 +220,15 @@ impl Log {
         if unmarked {
             store.retire(number);
         }
-        let mut block = seen.first;
+        let mut block = [0; BLOCK];
+        let readable = metas.first_block(number, &mut block)?;
         for (tail, data) in &survey.tails {
             if tail.segment == number && tail.offset == 0 {
                 tail.lay_over(data, &store.identity, &mut block);
             }
         }
         let header = match Header::decode(&block, &store.identity, number) {
-            Err(_) if !is_readable => Err(NoSegment::Damaged),
+            Err(_) if !readable => Err(NoSegment::Damaged),
             header => header,
         };
         let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
@@ -293,7 +270,7 @@ impl Log {
                 let over = meta.map_or(0, |meta| meta.over());
                 let found = self.find_trailers(survey, store, number, over + 1..=next)?;
                 match found {
-                    Some((generation, _)) if !is_readable => {
+                    Some((generation, _)) if !readable => {
                         Header { segment: number, generation, ..HEADLESS }
                     }
                     found => {
@@ -327,10 +304,8 @@ impl Log {
             Some(_) => map.into(),
             None => Box::default(),
         };
-        let end_seen = seen.last.is_some();
-        let found =
-            Found { end, meta: own, dead, unmarked, end_seen, ..Found::without_meta(header) };
-        survey.segments.push(found);
+        let opened = header.opened;
+        survey.segments.push(Found { number, header, opened, end, meta: own, dead, unmarked });
         Ok(true)
     }
 
@@ -461,24 +436,11 @@ impl Log {
     /// Those of the device.
     pub fn read_summary(&self, found: &Found) -> io::Result<Option<Summary>> {
         let store = self.durable_log();
-        if found.end != 0 || found.end_seen && found.summary.is_none() {
-            // It was cut, and not sealed; or there is none.
+        if found.end != 0 {
+            // It was cut, and not sealed.
             return Ok(None);
         }
-        self.summary(store, found.number, found.header.generation, None)
-    }
-
-    /// The summary of a segment whose last block was seen. It may take a further read.
-    fn summary_seen(
-        &self,
-        store: &Store,
-        found: &Found,
-        seen: &Seen,
-    ) -> io::Result<Option<Summary>> {
-        if seen.last.is_none() || found.end != 0 || found.header.jumbo.is_some() {
-            return Ok(None);
-        }
-        self.summary(store, found.number, found.header.generation, seen.last.as_ref())
+        self.summary(store, found.number, found.header.generation)
     }
 
     /// The summary of a sealed normal segment, if it has one that is whole.
@@ -487,7 +449,7 @@ impl Log {
     /// Those of the device.
     pub fn summary_of(&self, number: SegmentNumber) -> io::Result<Option<Summary>> {
         let (store, segment) = (self.durable_log(), self.segment(number));
-        let summary = self.summary(store, number, segment.generation(), None)?;
+        let summary = self.summary(store, number, segment.generation())?;
         Ok(summary.filter(|summary| summary.end == segment.filled()))
     }
 
@@ -496,15 +458,12 @@ impl Log {
         store: &Store,
         number: SegmentNumber,
         generation: u32,
-        last: Option<&[u8; BLOCK]>,
     ) -> io::Result<Option<Summary>> {
         let place = Place { identity: store.identity, segment: number, generation };
         let end = store.geometry.segment(number) + self.segment_size() as u64;
         let mut bytes = vec![0; BLOCK];
-        match last {
-            Some(last) => bytes.copy_from_slice(last),
-            None if !store.read(end - BLOCK as u64, &mut bytes)? => return Ok(None),
-            None => {}
+        if !store.read(end - BLOCK as u64, &mut bytes)? {
+            return Ok(None);
         }
         let taken = Summary::look(&bytes, &place).filter(|&taken| taken < self.segment_size());
         let Some(taken) = taken else { return Ok(None) };

@@ -383,7 +383,7 @@ impl<'a> Gathering<'a> {
     }
 
     /// What it takes when it has something for each shard, bytes.
-    pub(super) fn footprint(newest: &Newest) -> u64 {
+    fn footprint(newest: &Newest) -> u64 {
         (newest.shards.len() * GATHERED * size_of::<Entry>()) as u64
     }
 

@@ -2,7 +2,7 @@
 //! all again for the keys that memory had no room to decide about.
 
 use super::jumbos::Jumbos;
-use super::newest::{Gathering, Newest, Version};
+use super::newest::{Gathering, Version};
 use super::{Progress, Shared, StoreError, in_parallel, is_marked};
 use crate::lane::{Lane, lock};
 use larder_log::Address;
@@ -11,7 +11,6 @@ use larder_log::format::{self, DurableEnd, Ending, Extent, Scanned, Trailer};
 use larder_log::record::Kind;
 use larder_log::recover::Found;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The table that decides may take one in so many bytes of memory.
 const TABLE_SHARE: usize = 2;
@@ -19,21 +18,7 @@ const TABLE_SHARE: usize = 2;
 const INDEX_BYTES: usize = 11;
 
 impl Lane {
-    /// Gathers what summaries say that the survey reads on its way; `Shared` knows of no segments yet.
-    pub(super) fn gather_summaries<'a>(
-        &'a self,
-        newest: &'a Newest,
-        fence: u64,
-    ) -> impl FnMut(&Found, &[Entry], usize) + 'a {
-        let mut gathering = Gathering::new(newest);
-        let places = self.log.numbers().len();
-        move |found, entries, looked_at| {
-            self.limit_table(newest, looked_at, places);
-            entries.iter().for_each(|entry| gather(fence, found, entry, &mut gathering));
-        }
-    }
-
-    /// Reads every normal segment of which that was not done.
+    /// Reads every normal segment.
     pub(super) fn read_all(
         &self,
         shared: &Shared<'_>,
@@ -42,8 +27,6 @@ impl Lane {
     ) -> Result<(), StoreError> {
         let segments = &shared.survey.segments;
         let results = Mutex::new((scans, progress));
-        let known = segments.iter().filter(|found| found.summary.is_some()).count();
-        let read = AtomicUsize::new(known);
         in_parallel(shared.readers, segments.len(), |numbers| {
             let mut gathering = Gathering::new(&shared.newest);
             while let Some(at) = numbers.next() {
@@ -51,16 +34,16 @@ impl Lane {
                     continue;
                 }
                 let found = &segments[at];
-                let scan = match &found.summary {
+                self.limit_table(shared, at);
+                let scan = match self.log.read_summary(found)? {
                     Some(summary) => {
-                        self.log.enter_summarized(found, summary);
-                        Scan::of_summary(summary)
+                        self.log.enter_summarized(found, &summary);
+                        for entry in &summary.entries {
+                            gather(shared, found, entry, &mut gathering);
+                        }
+                        Scan::of_summary(&summary)
                     }
-                    None => {
-                        let before = read.fetch_add(1, Ordering::Relaxed);
-                        self.limit_table(&shared.newest, before, segments.len());
-                        self.read_unseen(shared, found, &mut gathering)?
-                    }
+                    None => self.read_one(shared, found, Extent::Unknown, &mut gathering)?,
                 };
                 let mut results = lock(&results);
                 let (scans, progress) = &mut *results;
@@ -72,34 +55,18 @@ impl Lane {
         })
     }
 
-    /// Reads a segment by its summary, if it has one, or else all of it.
-    fn read_unseen(
-        &self,
-        shared: &Shared<'_>,
-        found: &Found,
-        gathering: &mut Gathering<'_>,
-    ) -> Result<Scan, StoreError> {
-        let Some(summary) = self.log.read_summary(found)? else {
-            return self.read_one(shared, found, Extent::Unknown, gathering);
-        };
-        self.log.enter_summarized(found, &summary);
-        for entry in &summary.entries {
-            gather(shared.fence, found, entry, gathering);
-        }
-        Ok(Scan::of_summary(&summary))
-    }
-
-    /// Leaves memory to the index, as far as it can be told when `done` of `all` were read how much that will take.
-    fn limit_table(&self, newest: &Newest, done: usize, all: usize) {
-        newest.has_read(done, all);
+    /// Leaves memory to the index, as far as it can be told when `done` segments were read how much that will take.
+    fn limit_table(&self, shared: &Shared<'_>, done: usize) {
+        let all = shared.survey.segments.len();
+        shared.newest.has_read(done, all);
         let memory = self.options.memory as usize;
-        let (table, keys) = newest.size();
+        let (table, keys) = shared.newest.size();
         // The first few say too little.
         let expected = (done * 16 >= all).then(|| (keys * all).checked_div(done)).flatten();
-        let index = expected.map_or(0, |keys| keys * newest.passes() * INDEX_BYTES);
+        let index = expected.map_or(0, |keys| keys * shared.newest.passes() * INDEX_BYTES);
         let others = (self.budget.used() as usize).saturating_sub(table);
         let limit = memory.saturating_sub(index + others);
-        newest.set_limit(limit.clamp(memory / 16, memory / TABLE_SHARE));
+        shared.newest.set_limit(limit.clamp(memory / 16, memory / TABLE_SHARE));
     }
 
     /// Reads those segments again of which others show that more was durable than was found.
@@ -168,7 +135,7 @@ impl Lane {
                 self.log.segment(found.number).note_expiry(record.expiry());
             }
             if let Some(entry) = Entry::of(offset, &record, self.options.hash_seed) {
-                gather(shared.fence, found, &entry, gathering);
+                gather(shared, found, &entry, gathering);
             }
         })?;
         Ok(Scan::of(&loaded))
@@ -200,7 +167,7 @@ impl Lane {
                 lock(&progress)(Progress::Reading { segments, of });
                 if let Some(summary) = self.log.read_summary(found)? {
                     for entry in &summary.entries {
-                        gather(shared.fence, found, entry, &mut gathering);
+                        gather(shared, found, entry, &mut gathering);
                     }
                     continue;
                 }
@@ -210,7 +177,7 @@ impl Lane {
                 for (address, record) in unsafe { self.log.records(found.number, image) } {
                     let offset = address.offset() as u32;
                     if let Some(entry) = Entry::of(offset, &record, self.options.hash_seed) {
-                        gather(shared.fence, found, &entry, &mut gathering);
+                        gather(shared, found, &entry, &mut gathering);
                     }
                 }
                 loaded.into_iter().for_each(|loaded| self.log.reuse(loaded));
@@ -222,8 +189,8 @@ impl Lane {
 }
 
 /// Gathers what is known of one record of a segment.
-fn gather(fence: u64, found: &Found, entry: &Entry, gathering: &mut Gathering<'_>) {
-    if entry.seq < fence {
+fn gather(shared: &Shared<'_>, found: &Found, entry: &Entry, gathering: &mut Gathering<'_>) {
+    if entry.seq < shared.fence {
         return;
     }
     let offset = entry.offset as usize;

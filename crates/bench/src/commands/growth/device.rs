@@ -15,7 +15,7 @@ const SUMMARY: usize = 128 + 2 * 24;
 
 /// What lies in a page of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+pub(super) enum Part {
     /// What the store is.
     Store,
     Meta,
@@ -27,6 +27,8 @@ enum Part {
 }
 
 impl Part {
+    const ALL: usize = 5;
+
     /// What lies at an offset of a store with segments of so many bytes, whose metas take a page per copy.
     fn at(offset: u64, segment: u64) -> Part {
         const GROUPS: u64 = 128 << 10;
@@ -86,9 +88,19 @@ impl Pages {
 pub(super) struct Calls {
     pub(super) reads: u64,
     pub(super) bytes_read: u64,
+    /// Reads, and bytes of them, by the [`Part`] in which they began.
+    by_part: [(u64, u64); Part::ALL],
     pub(super) bytes_written: u64,
     /// Reads of what it has forgotten: they fail.
     pub(super) forgotten: u64,
+}
+
+impl Calls {
+    /// Reads that began in such a part, and their bytes, since others were counted.
+    pub(super) fn of(&self, part: Part, before: &Calls) -> (u64, u64) {
+        let (now, before) = (self.by_part[part as usize], before.by_part[part as usize]);
+        (now.0 - before.0, now.1 - before.1)
+    }
 }
 
 /// The device.
@@ -104,8 +116,7 @@ pub(super) struct ForgetfulDevice {
     /// How many of the others are.
     remembered: usize,
     pages: Mutex<Pages>,
-    reads: AtomicU64,
-    bytes_read: AtomicU64,
+    by_part: [(AtomicU64, AtomicU64); Part::ALL],
     bytes_written: AtomicU64,
     forgotten: AtomicU64,
 }
@@ -121,17 +132,20 @@ impl ForgetfulDevice {
             kept: kept / PAGE,
             remembered: (remembered / PAGE) as usize,
             pages: Mutex::default(),
-            reads: AtomicU64::new(0),
-            bytes_read: AtomicU64::new(0),
+            by_part: Default::default(),
             bytes_written: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
         }
     }
 
     pub(super) fn calls(&self) -> Calls {
+        let by_part = self.by_part.each_ref();
+        let by_part = by_part
+            .map(|(reads, bytes)| (reads.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed)));
         Calls {
-            reads: self.reads.load(Ordering::Relaxed),
-            bytes_read: self.bytes_read.load(Ordering::Relaxed),
+            reads: by_part.iter().map(|part| part.0).sum(),
+            bytes_read: by_part.iter().map(|part| part.1).sum(),
+            by_part,
             bytes_written: self.bytes_written.load(Ordering::Relaxed),
             forgotten: self.forgotten.load(Ordering::Relaxed),
         }
@@ -166,8 +180,9 @@ impl Device for ForgetfulDevice {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.bytes_read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        let (reads, bytes_read) = &self.by_part[Part::at(offset, self.segment) as usize];
+        reads.fetch_add(1, Ordering::Relaxed);
+        bytes_read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         let starts = self.starts.load(Ordering::Relaxed);
         let pages = self.pages();
         for (page, within, range) in parts(offset, buffer.len()) {
@@ -255,6 +270,11 @@ mod tests {
         assert_eq!(read(segment, HEADER).unwrap(), [7; HEADER]);
         assert_eq!(read(segment + SEGMENT - SUMMARY as u64, SUMMARY).unwrap(), [7; SUMMARY]);
         assert!(read(segment + PAGE, 1).is_err());
+        let (calls, none) = (device.calls(), Calls::default());
+        assert_eq!(calls.of(Part::Beginning, &none), (2, 2 * HEADER as u64));
+        assert_eq!(calls.of(Part::End, &none), (1, SUMMARY as u64));
+        assert_eq!(calls.of(Part::Meta, &none), (1, PAGE));
+        assert_eq!((calls.reads, calls.of(Part::Middle, &none)), (5, (1, 1)));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use larder_engine::{
 };
 use serde::Serialize;
 
-use self::device::{Calls, ForgetfulDevice};
+use self::device::{Calls, ForgetfulDevice, Part};
 use super::output::{print_table, write_json};
 use crate::generator::thread_cpu;
 use crate::workload::random::Random;
@@ -103,13 +103,17 @@ struct Row {
     start: StartRow,
 }
 
-/// What a start after a crash costs: it looks at every place, and takes the cold items from summaries.
+/// What a start costs after a crash.
 #[derive(Clone, Debug, Serialize)]
 struct StartRow {
     seconds: f64,
     items: u64,
-    reads_per_segment: f64,
-    bytes_per_segment: f64,
+    /// The first look at all places: per segment, of metas and of what the segments begin with.
+    survey_reads_per_segment: f64,
+    survey_bytes_per_segment: f64,
+    /// Then summaries, and segments without one.
+    other_reads_per_segment: f64,
+    other_bytes_per_segment: f64,
 }
 
 impl Arguments {
@@ -410,22 +414,30 @@ impl World {
         let World { device, engine, session, cleaner, .. } = self;
         drop((session, cleaner, engine));
         device.let_start();
-        let (before, began) = (device.calls(), thread_cpu());
+        let (before, began) = (device.calls(), Instant::now());
         let engine = open(&device, memory(segments))?;
-        let (after, took) = (device.calls(), cpu_since(began));
+        let (after, took) = (device.calls(), began.elapsed());
+        let sum = |parts: &[Part]| {
+            let parts = parts.iter().map(|&part| after.of(part, &before));
+            parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
+        };
+        let (survey, survey_bytes) = sum(&[Part::Meta, Part::Beginning]);
+        let (others, other_bytes) = sum(&[Part::Middle, Part::End]);
         let per_segment = |work: u64| work as f64 / f64::from(segments);
         Ok(StartRow {
             seconds: took.as_secs_f64(),
             items: engine.stats().items,
-            reads_per_segment: per_segment(after.reads - before.reads),
-            bytes_per_segment: per_segment(after.bytes_read - before.bytes_read),
+            survey_reads_per_segment: per_segment(survey),
+            survey_bytes_per_segment: per_segment(survey_bytes),
+            other_reads_per_segment: per_segment(others),
+            other_bytes_per_segment: per_segment(other_bytes),
         })
     }
 }
 
 fn print(rows: &[Row]) {
     type Column = (&'static str, fn(&Row) -> f64);
-    const FIGURES: [Column; 14] = [
+    const FIGURES: [Column; 16] = [
         ("segments looked at per turn", |row| row.looked_at_per_turn),
         ("segments looked at per freed one", |row| row.looked_at_per_freed),
         ("bytes read per freed segment", |row| row.read_per_freed_segment),
@@ -438,8 +450,12 @@ fn print(rows: &[Row]) {
         ("most segments looked at in a turn", |row| row.most_looked_at_in_turn as f64),
         ("µs of the longest turn without a huge page", |row| row.longest_turn_us),
         ("µs per scrape", |row| row.us_per_scrape),
-        ("reads per segment at a start after a crash", |row| row.start.reads_per_segment),
-        ("bytes read per segment at such a start", |row| row.start.bytes_per_segment),
+        ("a start: reads per segment to find what is there", |row| {
+            row.start.survey_reads_per_segment
+        }),
+        ("bytes of these", |row| row.start.survey_bytes_per_segment),
+        ("then reads per segment to fill the index", |row| row.start.other_reads_per_segment),
+        ("bytes of these", |row| row.start.other_bytes_per_segment),
     ];
     let mut heads = vec!["".to_owned()];
     heads.extend(rows.iter().map(|row| format!("{} segments", row.segments)));
@@ -465,7 +481,7 @@ fn print(rows: &[Row]) {
         }),
         ("bytes of memory per segment, frames and index included", |row| row.memory_per_segment),
         ("reads of cold segments for keys that look alike", |row| row.forgotten_reads as f64),
-        ("seconds of such a start on a device that takes no time", |row| row.start.seconds),
+        ("seconds of a start on a device that takes no time", |row| row.start.seconds),
     ];
     for (name, figure) in others {
         let mut line = vec![name.to_owned()];
