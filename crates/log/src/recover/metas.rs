@@ -9,9 +9,9 @@ use larder_disk::ReadBuffer;
 use std::io;
 use std::ops::RangeInclusive;
 
-/// The most bytes that are read for the metas of a group. Of longer ones too much would be read that nobody looks at:
+/// The most bytes that are read for the metas of a group, 16 of segments of 256 KiB. Of longer ones too much would be read that nobody looks at:
 /// beginnings of metas are needed, and the dead maps of a few.
-const MOST: usize = 1 << 20;
+const MOST: usize = 256 << 10;
 
 /// The metas of a group, and the first block of its first segment, which lies behind them.
 pub(super) struct Metas<'a> {
