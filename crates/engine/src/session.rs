@@ -11,6 +11,7 @@ use crate::{
     Outcome, Refusal, Store, Stored, UnixSeconds,
 };
 use smallvec::SmallVec;
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -83,8 +84,13 @@ impl Session {
 
     /// What a call answers whose key is on its way from one lane to another: it is repeated when the
     /// key has arrived, unless that takes a device that fails.
-    #[cold]
+    #[inline(always)]
     pub(crate) fn on_its_way<T>(&self) -> Outcome<T> {
+        self.wait_for_arrival().for_any()
+    }
+
+    #[cold]
+    fn wait_for_arrival(&self) -> Outcome<Infallible> {
         if self.engine.partitions.wait(&self.waker) {
             return Outcome::NeedsSpace;
         }
@@ -147,9 +153,12 @@ impl Session {
     }
 
     /// Stores a value.
-    #[inline]
+    #[inline(always)]
     pub fn store(&self, key: &Key<'_>, store: Store<'_>) -> Outcome<Stored> {
-        self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.store(key, store))
+        match self.lane(key) {
+            Some(lane) => lane.store(key, store),
+            None => self.on_its_way(),
+        }
     }
 
     /// Deletes an item, or does one of the things that meta delete does instead.

@@ -108,25 +108,39 @@ impl LaneSession {
         guard: &Guard<'a>,
         key: &Key<'_>,
     ) -> Result<Option<Existing<'a>>, NotWritten> {
+        if let Some(existing) = self.existing_at_hand(guard, key) {
+            return Ok(Some(existing));
+        }
         // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
         let found = guard.find(key, |slot| unsafe { self.matching(key, slot) });
         self.existing_of(guard, key, found)
     }
 
+    /// What the key's hint leads to, if that is the key's record and in memory.
+    #[inline(always)]
+    fn existing_at_hand<'a>(&'a self, guard: &Guard<'a>, key: &Key<'_>) -> Option<Existing<'a>> {
+        let (place, slot) = guard.hinted(key)?;
+        // SAFETY: as in `existing`.
+        let record = unsafe { self.matching_at_hand(key, slot) }?;
+        Some(self.existing_in(place, slot, record))
+    }
+
     /// As [`Session::existing`], for a caller that looks at everything but the value: then a large one
     /// need not be read.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn existing_head<'a>(
         &'a self,
         guard: &Guard<'a>,
         key: &Key<'_>,
     ) -> Result<Option<Existing<'a>>, NotWritten> {
+        if let Some(existing) = self.existing_at_hand(guard, key) {
+            return Ok(Some(existing));
+        }
         // SAFETY: as above.
         let found = guard.find(key, |slot| unsafe { self.matching_head(key, slot) });
         self.existing_of(guard, key, found)
     }
 
-    #[inline]
     fn existing_of<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -139,10 +153,15 @@ impl LaneSession {
         if slot.is_older() {
             self.lane.settle_older(guard, key, place, record.size());
         }
+        Ok(Some(self.existing_in(place, slot, record)))
+    }
+
+    #[inline(always)]
+    fn existing_in<'a>(&self, place: Place<'a>, slot: Slot, record: Record<'a>) -> Existing<'a> {
         self.depends_on(slot.address(), &record);
         let expiry = record.expiry();
         let gone = expiry != 0 && expiry <= self.now() || record.kind() != Kind::Item;
-        Ok(Some(Existing { place, record, gone }))
+        Existing { place, record, gone }
     }
 
     /// Writes a new version of the key and publishes it. The seq in `fields` is ignored.

@@ -25,14 +25,29 @@ const TRAILER: usize = 2;
 /// The shortest command with its line end, in bytes.
 const LINE_LEN_MIN: usize = 4;
 
+/// The most common requests, each in one pass: a `get` of one key, and a `set` whose value is there, with nothing
+/// unusual in them. `take` gets the request, which has one key, and how many bytes of the input it took: a
+/// function, so that nothing has to be carried through memory. False leaves it to [`parse`]; nothing has happened.
+#[inline(always)]
+pub fn parse_common<'a>(
+    input: &'a [u8],
+    keys: &mut impl KeySink<'a>,
+    mut take: impl FnMut(Request<'a>, usize),
+) -> bool {
+    if let Some(consumed) = retrieval::get_one(input, keys) {
+        take(Request::Get(Get { cas: false, exptime: None, keys_follow: false }), consumed);
+        return true;
+    }
+    if let Some((store, consumed)) = storage::set_one(input, keys) {
+        take(Request::Store(store), consumed);
+        return true;
+    }
+    false
+}
+
 /// Parses the request at the beginning of `input`. Its keys go to `keys`; of a request that is not
 /// whole or is refused, no keys stay there ([`Parse::NeedValue`] keeps its key).
-#[inline]
 pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
-    if let Some(consumed) = retrieval::get_one(input, keys) {
-        let get = Get { cas: false, exptime: None, keys_follow: false };
-        return Parse::Request { request: Request::Get(get), consumed };
-    }
     let Some(newline) = memchr::memchr(b'\n', input) else {
         return unfinished_line(input);
     };

@@ -62,25 +62,26 @@ impl<'a> Guard<'a> {
         unsafe { self.view.table().buckets() }
     }
 
+    /// As [`Index::hinted`].
+    #[inline]
+    pub(crate) fn hinted(&self, key: &Key<'_>) -> Option<(Place<'a>, Slot)> {
+        let (place, slot) = bucket::hinted(self.buckets(), key, key.hint()?)?;
+        Some((Place { place, displaced: slot.is_displaced() }, slot))
+    }
+
     /// The key's slot, if `matches` accepts one.
     #[inline]
     pub(crate) fn find<T>(
         &self,
         key: &Key<'_>,
-        mut matches: impl FnMut(Slot) -> Option<T>,
+        matches: impl FnMut(Slot) -> Option<T>,
     ) -> Option<(Place<'a>, Slot, T)> {
         let buckets = self.buckets();
         if buckets.is_empty() {
             return None;
         }
         let at = Candidates::of(key.position(), buckets.len());
-        let hinted = key.hint().and_then(|number| {
-            bucket::accept(bucket::place(buckets, at, number), key.tag(), &mut matches)
-        });
-        let (place, slot, found) = match hinted {
-            Some(found) => found,
-            None => bucket::find(buckets, at, key.tag(), matches)?,
-        };
+        let (place, slot, found) = bucket::find(buckets, at, key.tag(), matches)?;
         Some((Place { place, displaced: slot.is_displaced() }, slot, found))
     }
 

@@ -127,6 +127,18 @@ impl Index {
         &self.views[self.stripe_of(key)]
     }
 
+    /// The slot that the key's [hint](Index::guess) leads to, if it has the key's tag still: worth a look before
+    /// the others.
+    ///
+    /// # Safety
+    /// As [`Index::find`].
+    #[inline]
+    pub(crate) unsafe fn hinted(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot)> {
+        let number = key.hint()?;
+        // SAFETY: as in `find`.
+        bucket::hinted(unsafe { self.view(key).table().buckets() }, key, number)
+    }
+
     /// Looks a key up without a lock: the first slot with its tag that `matches` accepts.
     ///
     /// # Safety
@@ -146,12 +158,6 @@ impl Index {
                 return None;
             }
             let at = Candidates::of(key.position(), buckets.len());
-            if let Some(number) = key.hint() {
-                let place = bucket::place(buckets, at, number);
-                if let Some(found) = bucket::accept(place, key.tag(), &mut matches) {
-                    return Some(found);
-                }
-            }
             let found = bucket::find(buckets, at, key.tag(), &mut matches);
             if found.is_some() || view.version.unchanged(begun) {
                 return found;

@@ -19,6 +19,7 @@ use larder_log::record::Kind;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 use larder_log::{Address, Appender, Appending, Claim, Participant, Record, Rule, State};
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
@@ -202,9 +203,10 @@ impl LaneSession {
     /// The key's record as readers see it: expired or not.
     #[inline]
     pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
-        // SAFETY: a session is awake while its calls are made; the record's lifetime is that of the
-        // borrow of `self`, which `tick` ends.
-        let found = unsafe { self.lane.index.find(key, |slot| self.matching(key, slot)) }?;
+        let found = match self.find_at_hand(key) {
+            Some(found) => found,
+            None => self.search(key)?,
+        };
         if self.lane.durable.is_some() {
             self.depends_on(found.1.address(), &found.2);
             if found.2.kind() != Kind::Item {
@@ -212,6 +214,23 @@ impl LaneSession {
             }
         }
         Some(found)
+    }
+
+    /// What the key's hint leads to, if that is the key's record and in memory.
+    #[inline(always)]
+    fn find_at_hand(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
+        // SAFETY: as in `search`.
+        let (place, slot) = unsafe { self.lane.index.hinted(key) }?;
+        // SAFETY: the slot was just read.
+        let record = unsafe { self.matching_at_hand(key, slot) }?;
+        Some((place, slot, record))
+    }
+
+    /// As [`LaneSession::find`], without a hint.
+    fn search(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
+        // SAFETY: a session is awake while its calls are made; the record's lifetime is that of the
+        // borrow of `self`, which `tick` ends.
+        unsafe { self.lane.index.find(key, |slot| self.matching(key, slot)) }
     }
 
     /// The slot's record if it is this key's.
@@ -228,6 +247,20 @@ impl LaneSession {
             Some(record) => record,
             None => self.absent_record(key, slot)?,
         };
+        same_bytes(record.key(), key.bytes()).then_some(record)
+    }
+
+    /// As [`LaneSession::matching`], if the record is in memory and nothing else has to be looked at.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(crate) unsafe fn matching_at_hand(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
+        if slot.is_older() {
+            return None;
+        }
+        // SAFETY: by the caller's promise.
+        let record = unsafe { self.lane.log.record(slot.address()) }?;
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
 
@@ -441,7 +474,13 @@ impl LaneSession {
     }
 
     /// What a call answers that wrote nothing.
+    #[inline(always)]
     pub(crate) fn not_written<T>(&self, key: &Key<'_>, why: NotWritten) -> Outcome<T> {
+        self.refuse_write(key, why).for_any()
+    }
+
+    #[cold]
+    fn refuse_write(&self, key: &Key<'_>, why: NotWritten) -> Outcome<Infallible> {
         match why {
             NotWritten::NeedsRead => return self.needs_read(key),
             NotWritten::NoSpace(claim) => return self.no_space(claim),

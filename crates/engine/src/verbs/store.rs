@@ -18,6 +18,7 @@ enum Comparison {
 
 impl LaneSession {
     /// Writes a value.
+    #[inline(always)]
     pub(crate) fn store(&self, key: &Key<'_>, store: Store<'_>) -> Outcome<Stored> {
         if store.value.len() > self.lane.max_value_len(key.bytes().len()) {
             bump(&self.counters.store_too_large, 1);
@@ -37,9 +38,9 @@ impl LaneSession {
                 }
                 Err(why) => break 'stored Err(why),
             };
-            let live = existing.filter(|old| !old.gone);
+            let live = existing.as_ref().filter(|old| !old.gone);
             match store.mode {
-                StoreMode::Append | StoreMode::Prepend => match &live {
+                StoreMode::Append | StoreMode::Prepend => match live {
                     Some(old) => self.extend(&guard, key, old, store),
                     None => match store.vivify {
                         Some(expiry) => {
@@ -49,7 +50,7 @@ impl LaneSession {
                         None => Ok(Stored::NotStored),
                     },
                 },
-                _ => self.put(&guard, key, existing.as_ref(), live.as_ref(), store),
+                _ => self.put(&guard, key, existing.as_ref(), live, store),
             }
         };
         let stored = match stored {
@@ -66,7 +67,7 @@ impl LaneSession {
     }
 
     /// Set, add, replace, each with or without a comparison.
-    #[inline]
+    #[inline(always)]
     fn put<'a>(
         &'a self,
         guard: &crate::index::Guard<'a>,
@@ -109,19 +110,23 @@ impl LaneSession {
         }
         let size = store.value.len();
         let body = body_of(store.value);
-        let item = self.write(guard, key, existing, Claim::Write, fields, body)?;
+        // Looked at where it is: a copy of what was just written piece by piece would wait for all of it.
+        let cas = match &self.write(guard, key, existing, Claim::Write, fields, body) {
+            Ok(item) => item.cas(),
+            Err(why) => return Err(*why),
+        };
         if comparison != Comparison::NotAsked {
             bump(&self.counters.cas_hits, 1);
         }
         if store.cas.is_some() {
-            self.lane.wins.forget(key, item.cas());
+            self.lane.wins.forget(key, cas);
         }
         if let (Comparison::Stale, Some(old)) = (comparison, live)
             && self.lane.wins.claimed(key, old.record.cas())
         {
-            self.lane.wins.claim(key, item.cas());
+            self.lane.wins.claim(key, cas);
         }
-        Ok(Stored::Stored { cas: item.cas(), size })
+        Ok(Stored::Stored { cas, size })
     }
 
     /// A plain set of what nobody has read, if that need not be read.

@@ -4,7 +4,7 @@
 
 use super::{Frame, Parsed, Request, Store, TRAILER, is_noreply, refuse};
 use crate::meta::{Flags, Meta, Verb as MetaVerb};
-use crate::scan::{Tokens, parse_c_number, parse_i32, parse_u64};
+use crate::scan::{Tokens, find_separator, parse_c_number, parse_i32, parse_u64};
 use crate::{KEY_LEN_MAX, KeySink, Parse, StoreMode, Then, VALUE_LEN_MAX, reply};
 
 /// A storage command.
@@ -16,6 +16,48 @@ pub(super) enum Verb {
     Append,
     Prepend,
     Cas,
+}
+
+/// The most common write, `set` with nothing unusual in it and its value behind it, in one pass. `None` leaves
+/// it to [`parse`].
+#[inline(always)]
+pub(super) fn set_one<'a>(
+    input: &'a [u8],
+    keys: &mut impl KeySink<'a>,
+) -> Option<(Store<'a>, usize)> {
+    let line = input.strip_prefix(b"set ")?;
+    let (key, rest) = line.split_at(find_separator(line));
+    if !(1..=KEY_LEN_MAX).contains(&key.len()) {
+        return None;
+    }
+    let (flags, rest) = short_number(rest.strip_prefix(b" ")?)?;
+    let (exptime, rest) = short_number(rest.strip_prefix(b" ")?)?;
+    let (length, rest) = short_number(rest.strip_prefix(b" ")?)?;
+    let (value, rest) = rest.strip_prefix(b"\r\n")?.split_at_checked(length as usize)?;
+    let rest = rest.strip_prefix(b"\r\n")?;
+    keys.push(key);
+    let exptime = exptime as i32;
+    let store =
+        Store { mode: StoreMode::Set, compare: None, flags, exptime, noreply: false, value };
+    Some((store, input.len() - rest.len()))
+}
+
+/// A number of few digits, and what stands behind it.
+#[inline(always)]
+fn short_number(text: &[u8]) -> Option<(u32, &[u8])> {
+    const DIGITS_MAX: usize = 9;
+    let mut number = 0;
+    for (at, byte) in text.iter().enumerate() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return (at > 0).then(|| (number, &text[at..]));
+        }
+        if at == DIGITS_MAX {
+            return None;
+        }
+        number = number * 10 + u32::from(digit);
+    }
+    None
 }
 
 /// `verb key flags exptime length [cas] [noreply]`.

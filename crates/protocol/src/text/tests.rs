@@ -6,11 +6,55 @@ use crate::meta::Verb;
 use crate::text::admin::{Admin, Device, Grow};
 use proptest::prelude::*;
 
-/// The parse of `input` and its keys.
+/// The parse of `input` and its keys. If it is a common request, both parsers agree.
 fn parsed(input: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
     let mut keys = Vec::new();
     let parsed = parse(input, &mut keys);
+    let (mut common, mut common_keys) = (None, Vec::new());
+    let taken = parse_common(input, &mut common_keys, |request, consumed| {
+        common = Some(Parse::Request { request, consumed });
+    });
+    match common {
+        Some(common) => assert_eq!((taken, common, &common_keys), (true, parsed, &keys)),
+        None => assert!(!taken && common_keys.is_empty()),
+    }
     (parsed, keys)
+}
+
+/// Whether [`parse_common`] takes it.
+fn is_common(input: &[u8]) -> bool {
+    parse_common(input, &mut Vec::new(), |_, _| ())
+}
+
+#[test]
+fn common_requests() {
+    for common in
+        ["get key\r\n", "get k\n", "set k 0 0 0\r\n\r\n", "set k 007 999999999 3\r\nabc\r\nget"]
+    {
+        assert!(is_common(common.as_bytes()), "{common:?}");
+        parsed(common.as_bytes());
+    }
+    for other in [
+        "get a b\r\n",
+        "get a",
+        "set k 0 0 3\r\nabc",
+        "set k 0 0 3\r\nabcd\r\n",
+        "set k 0 0 3 noreply\r\nabc\r\n",
+        "set k 0 0 3\nabc\r\n",
+        "set k 0 0 \r\n\r\n",
+        "set k 0 -1 0\r\n\r\n",
+        "set k 1000000000 0 0\r\n\r\n",
+        "set  k 0 0 0\r\n\r\n",
+        "set  0 0 0\r\n\r\n",
+    ] {
+        assert!(!is_common(other.as_bytes()), "{other:?}");
+        parsed(other.as_bytes());
+    }
+    for (len, common) in [(KEY_LEN_MAX, true), (KEY_LEN_MAX + 1, false)] {
+        let request = format!("set {} 0 0 1\r\nx\r\n", "k".repeat(len));
+        assert_eq!(is_common(request.as_bytes()), common);
+        parsed(request.as_bytes());
+    }
 }
 
 #[test]

@@ -30,6 +30,7 @@ impl<'e> Execution<'e, '_> {
     }
 
     /// Stores a value.
+    #[inline(always)]
     pub(super) fn put(
         &mut self,
         key: &Key<'_>,

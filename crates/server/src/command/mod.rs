@@ -44,7 +44,7 @@ pub(crate) struct Execution<'e, 'o> {
 impl Execution<'_, '_> {
     /// The answer of an engine call. If it must not be said before a commit is durable, the whole
     /// reply waits for that.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle<T>(&mut self, outcome: Outcome<T>) -> Result<T, Unready> {
         match outcome {
             Outcome::Ready(answer) => Ok(answer),

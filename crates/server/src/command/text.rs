@@ -259,6 +259,7 @@ fn put_item(x: &mut Execution<'_, '_>, item: &Item<'_>, with_cas: bool) -> Optio
     put_value(x.output, item, b"\r\n")
 }
 
+#[inline]
 fn store(
     x: &mut Execution<'_, '_>,
     request: &Store<'_>,

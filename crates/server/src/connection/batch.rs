@@ -172,6 +172,14 @@ fn parse<'a, D: Dialect>(
         if at == bytes.len() {
             return Stop::NeedMore;
         }
+        let (begin, keys_end) = (at, keys.len() + 1);
+        let common = D::parse_common(&bytes[begin..], keys, |request, consumed| {
+            at = begin + consumed;
+            entries.push(Entry { action: Action::Execute(request), keys_end, end: at });
+        });
+        if common {
+            continue;
+        }
         match D::parse(&bytes[at..], keys) {
             Parse::Request { request, consumed } => {
                 at += consumed;

@@ -20,6 +20,14 @@ pub(super) trait Dialect: Sized {
     /// The worker's memory for batches of this protocol.
     fn scratch(worker: &mut Worker) -> &mut Scratch<Self>;
 
+    /// Parses the request at the beginning of `input` if it is one of the most common ones, which never end the
+    /// turn and have one key. `take` gets it and its length; false leaves it to [`Dialect::parse`].
+    fn parse_common<'a>(
+        input: &'a [u8],
+        keys: &mut impl KeySink<'a>,
+        take: impl FnMut(Self::Request<'a>, usize),
+    ) -> bool;
+
     /// Parses the request at the beginning of `input`.
     fn parse<'a>(
         input: &'a [u8],
@@ -85,7 +93,15 @@ impl Dialect for Text {
         &mut worker.text
     }
 
-    #[inline]
+    #[inline(always)]
+    fn parse_common<'a>(
+        input: &'a [u8],
+        keys: &mut impl KeySink<'a>,
+        take: impl FnMut(Request<'a>, usize),
+    ) -> bool {
+        text::parse_common(input, keys, take)
+    }
+
     fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> text::Parsed<'a> {
         text::parse(input, keys)
     }
@@ -159,6 +175,16 @@ impl Dialect for Binary {
 
     fn scratch(worker: &mut Worker) -> &mut Scratch<Self> {
         &mut worker.binary
+    }
+
+    /// There is none: all of them have heads of the same form.
+    #[inline(always)]
+    fn parse_common<'a>(
+        _: &'a [u8],
+        _: &mut impl KeySink<'a>,
+        _: impl FnMut(binary::Request<'a>, usize),
+    ) -> bool {
+        false
     }
 
     #[inline]

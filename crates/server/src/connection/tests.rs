@@ -3,6 +3,7 @@
 //! pieces, output is not taken, or values are long.
 
 mod commits;
+mod cost;
 mod counters;
 mod flow;
 mod gates;

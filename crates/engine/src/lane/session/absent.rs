@@ -13,6 +13,7 @@ use larder_log::memory::pages;
 use larder_log::recover::jumbo_footprint;
 use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Kept, Log, Queue, Record};
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -179,8 +180,13 @@ impl LaneSession {
 
     /// Has the missing record read; the call is to be repeated when the waker was woken. What cannot
     /// be read is an error where nothing may be lost, and else as good as evicted.
-    #[cold]
+    #[inline(always)]
     pub(crate) fn needs_read<T>(&self, key: &Key<'_>) -> Outcome<T> {
+        self.read_missing(key).for_any()
+    }
+
+    #[cold]
+    fn read_missing(&self, key: &Key<'_>) -> Outcome<Infallible> {
         let address = Address::from_bits(self.missing.take());
         self.depends.set(0);
         let generation = self.lane.log.segment(address.segment()).generation();
