@@ -474,7 +474,8 @@ impl Engine {
     /// The number of the lane whose table has to be changed for that; `None` if it says so already.
     fn change_of_draining(&self, name: &str, draining: bool) -> Result<Option<usize>, DrainError> {
         let table = *lock(&self.table);
-        let mut used = self.lanes.iter().filter(|lane| is_used(&table, lane));
+        let used = self.lanes.iter().filter(|lane| is_used(&table, lane));
+        let mut used = used.filter(|lane| lane.options.store.is_some());
         let Some(lane) = used.clone().find(|lane| lane.name() == name) else {
             let names = used.map(|lane| lane.name().to_owned()).collect();
             return Err(DrainError::Unknown { names });

@@ -226,7 +226,10 @@ impl Log {
         bytes: u32,
     ) -> Option<u32> {
         let (chunk, segment) = (appender.chunk.get(), self.segment(number));
-        let is_open = chunk.segment == number && chunk.generation == segment.generation();
+        // It may be the stream's open segment still and be closed already: what others append then counts as newer.
+        let is_open = chunk.segment == number
+            && chunk.generation == segment.generation()
+            && segment.takes_records();
         if !is_open || chunk.taken != between && !Rule::ChunksEndWithCommits.is_broken() {
             return None;
         }
@@ -404,7 +407,7 @@ mod tests {
 mod loom_tests {
     use super::*;
     use crate::commit::Committer;
-    use crate::model::durable_log;
+    use crate::model::{SEGMENT, durable_log};
     use crate::record::{Fields, Layout, write_head};
     use crate::sync::atomic::AtomicU64;
     use crate::sync::model::{Outcomes, check, spawn};
@@ -449,6 +452,37 @@ mod loom_tests {
         let all = outcomes.all();
         assert!(all.contains(&(true, true)), "in its chunk: {all:?}");
         assert!(all.contains(&(false, false)), "behind the commit: {all:?}");
+    }
+
+    /// The open segment is full and another takes its place, while a segment of the other stream is opened and then
+    /// a thread with a chunk appends. If that goes into the old segment, the other one was not opened after it.
+    #[test]
+    fn loom_chunks_end_with_their_segment() {
+        let outcomes = Arc::new(Outcomes::default());
+        let noted = Arc::clone(&outcomes);
+        check(3, move || {
+            let (log, epochs) = durable_log();
+            let (writer, appender) = (epochs.join(), log.appender());
+            let [first, _] = [append(&log, &appender), append(&log, &appender)];
+            let most = SEGMENT as usize / 2 - 64;
+            log.reserve(Stream::Hot, most, 1, Claim::Clean).expect("there is room");
+            loom::explore();
+            let thread = {
+                let log = Arc::clone(&log);
+                spawn(move || log.reserve(Stream::Hot, most, 1, Claim::Clean).is_some())
+            };
+            let other = log.reserve(Stream::Survivors, 64, 1, Claim::Clean).expect("there is room");
+            let appending = writer.appending_seen();
+            let address = append(&log, &appender);
+            drop(appending);
+            assert!(thread.join().unwrap());
+            let in_old = address.segment() == first.segment();
+            let is_newer = log.is_opened_after(other.address.segment(), first.segment());
+            assert!(!in_old || !is_newer, "what it hides counts as newer");
+            noted.note((in_old, is_newer));
+        });
+        let all = outcomes.all();
+        assert!(all.contains(&(true, false)) && all.contains(&(false, true)), "{all:?}");
     }
 
     fn append(log: &Log, appender: &Appender) -> Address {

@@ -16,7 +16,7 @@ use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
 use crate::sync::MutexGuard;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use std::collections::BTreeSet;
 
 /// No record has died.
@@ -239,10 +239,21 @@ impl Log {
     /// No appends follow in the segment.
     pub(crate) fn note_closed(&self, number: SegmentNumber) {
         if let Some(store) = &self.store {
+            // Whoever appends after a segment was opened that is not counted here sees that this one is closed: it
+            // has shown its append, behind a fence too.
+            fence(Ordering::SeqCst);
             let opened = store.opened_segments.load(Ordering::SeqCst);
             store.entry(number).deaths.closed.store(opened, Ordering::Release);
             lock(&store.holders).close(store, number);
         }
+    }
+
+    /// Whether a segment counts as opened after the other one was closed.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_opened_after(&self, number: SegmentNumber, other: SegmentNumber) -> bool {
+        let deaths = |number| &self.durable_log().entry(number).deaths;
+        let closed = deaths(other).closed.load(Ordering::Relaxed);
+        deaths(number).opened.load(Ordering::Relaxed) > closed
     }
 
     /// A segment in quarantine, if freeing it could bring something back.

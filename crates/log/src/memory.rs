@@ -5,6 +5,7 @@ use crate::sync;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
 /// The unit in which the kernel gives and takes memory.
 pub const PAGE: usize = 4096;
@@ -60,6 +61,9 @@ pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
 /// most probably that one. Memory that a virtual machine never used takes its host milliseconds at the first touch, and
 /// the system joins pages by a copy for which it holds up everybody who uses them.
 fn find_huge_page() {
+    /// Memory for one is enough, however many threads join pages.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let Ok(_finding) = ONE_AT_A_TIME.try_lock() else { return };
     // Without it, the others may wait for the host.
     if let Ok(region) = Region::reserve(HUGE_PAGE, HUGE_PAGE) {
         region.advise_huge();

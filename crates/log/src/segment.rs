@@ -230,6 +230,12 @@ impl Segment {
                 .is_ok()
     }
 
+    /// Whether records may still be put into it.
+    #[inline]
+    pub(crate) fn takes_records(&self) -> bool {
+        self.tail.load(Ordering::Acquire) & CLOSED == 0
+    }
+
     /// Closes the segment, if it is not closed yet, and reserves `bytes` more at its end, for which
     /// there must be room; the answer is their offset. One thread does this.
     pub(crate) fn seal_with(&self, bytes: u32) -> u32 {

@@ -6,9 +6,6 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Addresses are mapped in units of so many bytes, or of multiples.
-const PAGE: usize = 4096;
-
 /// Processor time of the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
@@ -138,36 +135,44 @@ pub(crate) fn give_back_heap() {
     }
 }
 
-/// Lets go of the pages of the program and its libraries that nothing has been written to: most of them only the
+/// Lets go of the pages of the program and its libraries that are as their files have them: most of them only the
 /// start needed. Those that are needed again come back from the page cache. Memory that is locked stays.
 pub(crate) fn give_back_code() {
-    // SAFETY: the callback keeps to its signature and is over before this returns.
-    unsafe { libc::dl_iterate_phdr(Some(give_back_object), std::ptr::null_mut()) };
-}
-
-unsafe extern "C" fn give_back_object(
-    object: *mut libc::dl_phdr_info,
-    _size: libc::size_t,
-    _data: *mut libc::c_void,
-) -> libc::c_int {
-    // SAFETY: the loader says that the headers of an object are so many, and keeps them while it calls.
-    let headers = unsafe {
-        let object = &*object;
-        let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
-        headers.iter().map(|header| (object.dlpi_addr, header))
-    };
-    for (base, header) in headers {
-        if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_W != 0 {
-            continue;
-        }
-        let start = (base + header.p_vaddr) as usize;
-        let first = start / PAGE * PAGE;
-        let bytes = start + header.p_memsz as usize - first;
-        // SAFETY: a mapping of a file, private and never writable, so its pages are the file's and come back as they
-        // were. An error leaves them where they are.
+    let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else { return };
+    for (first, end) in unchanged_files(&maps) {
+        let bytes = end.saturating_sub(first);
+        // SAFETY: the pages are a file's, privately mapped, not writable and without a change, so they come back as
+        // they were; what holds code and constants is never unmapped. An error leaves them where they are.
         unsafe { libc::madvise(first as *mut libc::c_void, bytes, libc::MADV_DONTNEED) };
     }
-    0
+}
+
+/// The addresses of mappings in `/proc/self/smaps` of which no page was changed and none can be: not those that
+/// the loader has written to before it took the right to, and not code that somebody has patched.
+fn unchanged_files(maps: &str) -> Vec<(usize, usize)> {
+    let (mut mapping, mut unchanged) = (None, Vec::new());
+    for line in maps.lines() {
+        match line.split_once(':') {
+            Some(("Anonymous" | "Swap", bytes)) if bytes.trim() != "0 kB" => mapping = None,
+            Some((name, _)) if !name.contains('-') => {}
+            _ => {
+                unchanged.extend(mapping);
+                mapping = file_mapping(line);
+            }
+        }
+    }
+    unchanged.extend(mapping);
+    unchanged
+}
+
+/// The addresses of a mapping's line, if it is a file's that is not writable.
+fn file_mapping(line: &str) -> Option<(usize, usize)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (first, end) = fields.next()?.split_once('-')?;
+    let is_private = matches!(fields.next()?, "r--p" | "r-xp");
+    let is_file = fields.nth(2)? != "0" && fields.next()?.starts_with('/');
+    let parse = |address| usize::from_str_radix(address, 16).ok();
+    (is_private && is_file).then_some((parse(first)?, parse(end)?))
 }
 
 /// Whether the process has the rights of root.
@@ -275,6 +280,29 @@ mod tests {
     fn the_kernel_tells_what_was_used() {
         assert!(usage().user + usage().system < Duration::from_secs(86_400));
         assert!(resident_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn only_what_is_as_a_file_has_it_is_given_back() {
+        let unchanged = |mapping: &str, anonymous: u32| {
+            unchanged_files(&format!(
+                "{mapping}\nSize: 1024 kB\nAnonymous:     {anonymous} kB\nSwap: 0 kB\nVmFlags: rd ex mr mw me\n"
+            ))
+        };
+        let code = "55d0c0a00000-55d0c0b00000 r-xp 00001000 fe:00 1234   /usr/bin/larder";
+        assert_eq!(unchanged(code, 0), [(0x55d0_c0a0_0000, 0x55d0_c0b0_0000)]);
+        assert_eq!(unchanged(code, 4), []);
+        assert_eq!(unchanged_files(&format!("{code}\nAnonymous: 0 kB\nSwap: 4 kB\n")), []);
+        for other in [
+            "55d0c0a00000-55d0c0b00000 rw-p 00001000 fe:00 1234   /usr/bin/larder",
+            "55d0c0a00000-55d0c0b00000 r-xp 00000000 00:00 0",
+            "7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0      [vdso]",
+            "7f0000000000-7f0000100000 r--s 00000000 fe:00 77     /var/cache/fonts",
+        ] {
+            assert_eq!(unchanged(other, 0), [], "{other}");
+            let both = format!("{code}\nAnonymous: 8 kB\n{other}\nAnonymous: 0 kB\n");
+            assert_eq!(unchanged_files(&both), [], "{other}");
+        }
     }
 
     #[test]
