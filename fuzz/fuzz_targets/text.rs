@@ -4,7 +4,7 @@
 #![no_main]
 
 use larder_protocol::meta::Flags;
-use larder_protocol::text::{KeysEnd, Request, parse, parse_keys};
+use larder_protocol::text::{KeysEnd, Request, parse, parse_common, parse_keys};
 use larder_protocol::{KEY_LEN_MAX, LINE_LEN_MAX, Parse, Then};
 use libfuzzer_sys::fuzz_target;
 
@@ -71,6 +71,11 @@ impl Reader {
     fn command(&mut self) -> Option<usize> {
         let mut keys: Vec<&[u8]> = Vec::new();
         let parsed = parse(&self.input, &mut keys);
+        let mut common_keys: Vec<&[u8]> = Vec::new();
+        parse_common(&self.input, &mut common_keys, |request, consumed| {
+            assert!(parsed == Parse::Request { request, consumed }, "the parsers differ");
+        });
+        assert!(common_keys.is_empty() || common_keys == keys, "the parsers find other keys");
         for key in &keys {
             assert!((1..=KEY_LEN_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         }

@@ -701,7 +701,16 @@ fn memory_shares(
         return Err(OpenError::MemoryTooSmall { minimum });
     };
     let part = |owned| (u128::from(rest) * owned as u128 / PARTITIONS as u128) as u64;
-    Ok(lanes.iter().map(|lane| least(lane) + part(lane.1)).collect())
+    let mut shares: Vec<u64> = lanes.iter().map(|lane| least(lane) + part(lane.1)).collect();
+    let owned: usize = lanes.iter().map(|lane| lane.1).sum();
+    let shared: u64 = shares.iter().sum();
+    if owned == PARTITIONS
+        && let Some(last) = shares.last_mut()
+    {
+        // What rounding has left.
+        *last += memory - shared;
+    }
+    Ok(shares)
 }
 
 /// The memory that gives the lane at `position` so much, of lanes as in [`memory_shares`].
@@ -732,6 +741,7 @@ fn open_lanes_in_memory(
         let lane = LaneOptions {
             position: position as u8,
             memory,
+            memory_of_all: options.memory,
             hash_seed: options.hash_seed,
             // It never gets what belongs to another one.
             engine: Options { memory, ..options.clone() },
@@ -767,6 +777,7 @@ fn open_lanes(
         let lane = LaneOptions {
             position: position as u8,
             memory: shares[position],
+            memory_of_all: options.memory,
             engine: options.clone(),
             hash_seed: assembled.hash_seed,
             store: Some(LaneStore {

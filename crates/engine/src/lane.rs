@@ -61,7 +61,9 @@ pub(crate) struct LaneOptions {
     pub(crate) position: u8,
     /// Its share of the engine's memory, in bytes.
     pub(crate) memory: u64,
-    /// What the engine was opened with.
+    /// The memory of all lanes, in bytes: all have as many stripes, and each uses those of its keys.
+    pub(crate) memory_of_all: u64,
+    /// What the engine was opened with, with the most memory that the lane may have.
     pub(crate) engine: Options,
     /// The seed of the key hash, the same in all lanes.
     pub(crate) hash_seed: u64,
@@ -240,7 +242,7 @@ impl Lane {
         let config = Config { segment_size, max_frame_bytes: most, keeps_all };
         let (store, recovery) = opened.map(|opened| (opened.store, opened.recovery)).unzip();
         let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
-        let index = Index::new(options.engine.memory, most, keeps_all, &budget, &epochs);
+        let index = Index::new(options.memory_of_all, most, keeps_all, &budget, &epochs);
         let index = index.map_err(OpenError::Map)?;
         let ghost = Ghost::new(memory);
         budget.charge(ghost.bytes());

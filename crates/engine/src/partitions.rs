@@ -124,3 +124,35 @@ impl Partitions {
         true
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::{Engine, Expiry, Options, Outcome, Store};
+    use std::collections::HashSet;
+    use std::task::Waker;
+
+    /// A lane owns keys whose hashes begin alike, and so do those of a stripe.
+    #[test]
+    fn keys_of_many_lanes_lie_in_as_many_stripes_as_those_of_one() {
+        let stripes = |lanes: usize| {
+            let options = Options { memory: 128 << 20, lanes, ..Options::default() };
+            let engine = Engine::open_without_threads(options).expect("memory");
+            let mut session = engine.session(Waker::noop().clone());
+            session.tick(1);
+            for number in 0..10_000 {
+                let key = format!("key{number}");
+                let set = Store::set(b"value", 0, Expiry::NEVER);
+                let stored = session.store(&session.key(key.as_bytes()), set);
+                assert!(matches!(stored, Outcome::Ready(_)));
+            }
+            let mut used = HashSet::new();
+            for (position, lane) in engine.lanes.iter().enumerate() {
+                for stripe in 0..lane.index.stripe_count() {
+                    lane.index.visit_stripe(stripe, |_| drop(used.insert((position, stripe))));
+                }
+            }
+            used.len()
+        };
+        assert_eq!((stripes(1), stripes(8)), (128, 128));
+    }
+}

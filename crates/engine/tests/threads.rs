@@ -206,6 +206,7 @@ fn lanes_in_memory_are_one_cache() {
         assert!(lane.items > least && lane.totals.evictions > least, "{lane:?}");
     }
     assert!(engine.memory_used() <= MEMORY + (LANES << 18) as u64);
+    assert_eq!(stats.iter().map(|lane| lane.memory_limit).sum::<u64>(), MEMORY);
 
     let (mut session, mut cursor, mut shown) = (session(&engine), ScanCursor::default(), 0);
     while finish(&mut session, |session| session.scan(&mut cursor, &mut |_| shown += 1)) {}

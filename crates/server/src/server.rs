@@ -229,13 +229,13 @@ impl Server {
             .map_err(|error| store::explain(error, &settings))?;
         store::report(&engine, &settings);
         let clock = store::set_clock(clock, &engine);
+        crate::process::give_back_code();
         let run =
             Self::run(settings, clock, Arc::clone(&engine), listeners, admin, host.set_log_level);
         match run {
             Ok(mut server) => {
                 server.pidfile = pidfile;
                 server.announce();
-                crate::process::give_back_code();
                 Ok(server)
             }
             Err(error) => {

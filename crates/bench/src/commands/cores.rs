@@ -3,8 +3,8 @@
 //! processor time of a request: what several threads spend more than one alone is what they wait for each other's
 //! cache lines and locks.
 //!
-//! The threads that work for all, cleaner and committer, are reported by themselves: each of them is one per
-//! device, so its share says how many requests per second it can keep up with.
+//! Cleaners and committers are reported by themselves. There is one of each per lane: their time per request says
+//! how many requests per second they can keep up with.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use clap::Args;
 use larder_disk::FileDevice;
 use larder_engine::{
     Durability, Engine, Expiry, Key, MonotonicClock, Options, Outcome, Session, Store, StoreDevice,
-    StoreOptions,
+    StoreOptions, Stored,
 };
 use serde::Serialize;
 
@@ -61,8 +61,8 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     time: f64,
     /// Rounds; each takes all numbers of threads in turn
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
     /// Write the report as JSON; - is the standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -92,7 +92,7 @@ impl Work {
     }
 }
 
-/// One kind of work by so many threads, all rounds.
+/// One kind of work by a number of threads, over all rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     store: bool,
@@ -100,12 +100,12 @@ struct Row {
     threads: usize,
     /// Nanoseconds of the threads' processor time per request.
     ns_per_request: Spread,
-    /// How many times the work of the first number of threads, per thread of it, so many threads do in the same
-    /// processor time per thread: paired per round.
+    /// How many times the work of the first row these threads do in the same time, if each has a processor of its own.
+    /// Each round is compared with its own first run.
     times_the_work: Spread,
     /// Nanoseconds of processor time of the threads that work for all, per request.
     cleaner_ns: Spread,
-    committer_ns: Spread,
+    writer_ns: Spread,
     requests_per_second: Spread,
 }
 
@@ -115,7 +115,7 @@ struct Run {
     requests: u64,
     worker_ns: u64,
     cleaner_ns: u64,
-    committer_ns: u64,
+    writer_ns: u64,
     seconds: f64,
 }
 
@@ -203,7 +203,7 @@ fn row(
         ns_per_request: all(&|run| run.per_request(run.worker_ns)),
         times_the_work: Spread::of(&times),
         cleaner_ns: all(&|run| run.per_request(run.cleaner_ns)),
-        committer_ns: all(&|run| run.per_request(run.committer_ns)),
+        writer_ns: all(&|run| run.per_request(run.writer_ns)),
         requests_per_second: all(&|run| run.requests as f64 / run.seconds),
     }
 }
@@ -308,7 +308,12 @@ impl Worker {
 /// Whether there was space.
 fn set(session: &Session, key: &Key<'_>, value: &[u8]) -> Result<bool> {
     match session.store(key, Store::set(value, 0, Expiry::NEVER)) {
-        Outcome::Ready(_) | Outcome::AfterCommit(..) => Ok(true),
+        Outcome::Ready(Stored::Stored { .. }) | Outcome::AfterCommit(Stored::Stored { .. }, _) => {
+            Ok(true)
+        }
+        Outcome::Ready(other) | Outcome::AfterCommit(other, _) => {
+            Err(Error::Void(format!("a set was answered with {other:?}")))
+        }
         Outcome::NeedsSpace | Outcome::NeedsRead => Ok(false),
         Outcome::Refused(refusal) => Err(Error::Void(format!("the engine refuses: {refusal:?}"))),
     }
@@ -374,7 +379,7 @@ fn run(
     let seconds = began.elapsed().as_secs_f64();
     let mut run = Run {
         cleaner_ns: cleaner.sample()?.cpu_ns - cleaner_before.cpu_ns,
-        committer_ns: committer.sample()?.cpu_ns - committer_before.cpu_ns,
+        writer_ns: committer.sample()?.cpu_ns - committer_before.cpu_ns,
         seconds,
         ..Run::default()
     };
@@ -403,9 +408,9 @@ fn print(rows: &[Row]) {
         "",
         "threads",
         "ns per request",
-        "times the work of one",
+        "times the work of the first row",
         "cleaner, ns per request",
-        "committer, ns per request",
+        "committer and early writer, ns per request",
         "requests/s",
     ];
     let table: Vec<Vec<String>> = rows
@@ -418,7 +423,7 @@ fn print(rows: &[Row]) {
                 row.ns_per_request.show(0),
                 row.times_the_work.show(2),
                 row.cleaner_ns.show(0),
-                row.committer_ns.show(0),
+                row.writer_ns.show(0),
                 row.requests_per_second.show(0),
             ]
         })

@@ -15,6 +15,8 @@ use larder_log::{Among, SegmentNumber, Stream};
 /// Items that are looked at to find out whether a segment is read: where one in 32 was, an eighth of the segments
 /// show none among so many.
 const SAMPLE: usize = 64;
+/// Items that are walked at most to find these: others may be dead.
+const MOST_WALKED: usize = 8 * SAMPLE;
 /// Segments that are looked at for one that is evicted, so that no turn takes much longer than others.
 const LOOKS: usize = 32;
 
@@ -55,10 +57,13 @@ impl Cleaner {
         let records = unsafe { lane.log.records(number, None) };
         let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
         let mut batch = Vec::with_capacity(walk::BATCH);
-        let (mut looked, mut read) = (0, false);
-        // SAFETY: the cleaner is awake.
-        while !read && looked < SAMPLE && unsafe { walk::next_batch(lane, &mut items, &mut batch) }
-        {
+        let (mut walked, mut looked, mut read) = (0, 0, false);
+        while !read && looked < SAMPLE && walked < MOST_WALKED {
+            // SAFETY: the cleaner is awake.
+            if !unsafe { walk::next_batch(lane, &mut items, &mut batch) } {
+                break;
+            }
+            walked += batch.len();
             for (address, _, key) in &batch {
                 // SAFETY: as above.
                 let found = unsafe { lane.index.find(key, walk::at(*address)) };

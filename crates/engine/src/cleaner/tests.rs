@@ -10,7 +10,14 @@ use std::task::Waker;
 #[test]
 fn a_segment_that_holds_something_again_is_not_freed_as_dead() {
     let engine = Options { memory: 64 << 10, ..Options::default() };
-    let options = LaneOptions { position: 0, memory: 1 << 20, engine, hash_seed: 0, store: None };
+    let options = LaneOptions {
+        position: 0,
+        memory: 1 << 20,
+        memory_of_all: engine.memory,
+        engine,
+        hash_seed: 0,
+        store: None,
+    };
     let buffers: Arc<Buffers> = Arc::default();
     let lane = Lane::open(options, &buffers, 0, &mut |_| ()).expect("memory");
     let mut session = lane.session(Waker::noop().clone());
