@@ -131,8 +131,8 @@ pub(crate) struct Cleaner {
     redropped: (UnixSeconds, u32),
     /// Hits that had been counted when a frame was dropped last.
     hits: u64,
-    /// Up to where in the queue of probation every segment was found to be read.
-    read_to: i64,
+    /// The place in the queue of probation up to which every segment was found to be read.
+    looked_to: i64,
 }
 
 /// Starts the cleaner's thread. It holds no handle of the engine while it waits, so that the engine
@@ -184,7 +184,7 @@ impl Cleaner {
             wanted_for: Duration::ZERO,
             redropped: (0, 0),
             hits: 0,
-            read_to: i64::MIN,
+            looked_to: i64::MIN,
         }
     }
 
@@ -397,7 +397,9 @@ impl Cleaner {
         let probation = new * PROBATION_SHARE > new + old;
         let (stream, number) = match probation {
             _ if lane.log.has_lower() => tiers::older(lane, hot, survivors),
-            true => self.unread(lane).map(|number| (Stream::Hot, number)).or(hot).or(survivors),
+            true => {
+                self.oldest_unread(lane).map(|number| (Stream::Hot, number)).or(hot).or(survivors)
+            }
             false => survivors.or(hot),
         }?;
         Some(self.clean(lane, stream, number, Fate::Evict))

@@ -15,16 +15,15 @@ use crate::tally::Tally;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// A chunk of 8 KiB in a segment of 2 MiB: one in so many bytes of a segment.
-const CHUNKS: usize = 256;
-/// The chunks of all threads together are one in so many bytes of a segment at most: when it is full, their rests
-/// are lost.
-const ALL_CHUNKS: usize = 16;
-/// Records of which fewer than so many fit into a chunk are appended without: what does not fit behind
-/// the last one is lost if another thread has appended behind the chunk.
-const RECORDS: usize = 32;
-/// With a store, one in so many bytes that the thread has appended since a commit was closed: on average half a
-/// chunk is lost with the next one.
+/// A chunk is a 256th of a segment at most: 8 KiB of 2 MiB.
+const CHUNKS_PER_SEGMENT: usize = 256;
+/// All threads' chunks together take at most a 16th of a segment: their rests are lost when it is full.
+const ALL_CHUNKS_SHARE: usize = 16;
+/// A record goes into a chunk only if at least 32 of its size fit. If another thread has appended behind the chunk,
+/// the rest that is too short for the next record is lost.
+const RECORDS_PER_CHUNK: usize = 32;
+/// With a store, a chunk is a 16th of what the thread has appended since the last commit was closed: the next commit
+/// wastes half of it on average.
 const SHARE_OF_APPENDED: u32 = 16;
 
 /// One thread's part in appending.
@@ -32,11 +31,11 @@ const SHARE_OF_APPENDED: u32 = 16;
 pub struct Appender {
     chunk: Cell<Chunk>,
     open: Arc<OpenChunk>,
-    /// The rest of the chunk is counted as dead. While the thread fills the chunk, it is not.
-    counted: Cell<bool>,
+    /// The rest of the chunk is counted as dead; never while the thread fills the chunk.
+    rest_is_dead: Cell<bool>,
     /// Without a store: the chunk was used since the thread's last quiescent point.
     used: Cell<bool>,
-    /// Bytes that it appended since a commit was closed, and when that was.
+    /// Bytes that the thread appended since the last commit was closed, and which closing that was.
     appended: Cell<(Between, u32)>,
     tally: Tally,
 }
@@ -59,7 +58,7 @@ impl Appender {
         })
     }
 
-    /// Bytes that it appended since a commit was closed.
+    /// Bytes that the thread appended since the last commit was closed.
     fn appended(&self, now: Between) -> u32 {
         let (since, bytes) = self.appended.get();
         if since == now { bytes } else { 0 }
@@ -83,7 +82,7 @@ impl Log {
         Appender {
             chunk: Cell::default(),
             open,
-            counted: Cell::default(),
+            rest_is_dead: Cell::default(),
             used: Cell::default(),
             appended: Cell::default(),
             tally,
@@ -126,10 +125,10 @@ impl Log {
     /// Tells what the thread made dead, before a quiescent point; the answer is whether there was anything.
     pub fn tell_dead(&self, appender: &Appender) -> bool {
         self.fill_used_chunk(appender);
-        let has_rest = !appender.counted.get() && appender.left() > 0;
+        let has_rest = !appender.rest_is_dead.get() && appender.left() > 0;
         if has_rest {
             self.leave_chunk(appender);
-            appender.counted.set(true);
+            appender.rest_is_dead.set(true);
         }
         self.tell_counts(&appender.tally) || has_rest
     }
@@ -179,7 +178,8 @@ impl Log {
                 .chunk_bytes(appender, between, bytes)
                 .and_then(|length| Some((segment.reserve(length, 0)?, length)));
             let Some((at, length)) = taken else {
-                // Too large a record; or the rest of the segment, and then the next one.
+                // The record is too large for a chunk, or the segment has no room for one: it goes to its end, or into
+                // the next segment.
                 appender.count_appended(between, bytes as u32);
                 return self.reserve(stream, bytes, now, claim);
             };
@@ -193,7 +193,7 @@ impl Log {
     /// The thread has another chunk, which begins at `at`.
     fn begin_chunk(&self, appender: &Appender, chunk: Chunk, at: u32) {
         self.fill_up_chunk(&appender.open);
-        if !appender.counted.replace(false) && appender.left() > 0 {
+        if !appender.rest_is_dead.replace(false) && appender.left() > 0 {
             self.leave_chunk(appender);
         }
         appender.chunk.set(chunk);
@@ -202,19 +202,19 @@ impl Log {
         appender.used.set(self.store.is_none());
     }
 
-    /// How long a chunk may be that is taken for a record of `bytes`; `None`: it is appended without.
+    /// The length of a chunk for a record of `bytes`. `None`: the record gets no chunk.
     fn chunk_bytes(&self, appender: &Appender, between: Between, bytes: usize) -> Option<u32> {
         let (segment, appenders) = (self.segment_size(), self.appenders.load(Ordering::Relaxed));
-        let mut most = (segment / CHUNKS.max(ALL_CHUNKS * appenders)) as u32;
+        let mut most = (segment / CHUNKS_PER_SEGMENT.max(ALL_CHUNKS_SHARE * appenders)) as u32;
         if self.store.is_some() {
             if rule::CHUNKS_AT_ONCE {
-                let length = (segment / CHUNKS * RECORDS) as u32;
+                let length = (segment / CHUNKS_PER_SEGMENT * RECORDS_PER_CHUNK) as u32;
                 return (bytes as u32 <= length).then_some(length);
             }
             most = most.min(appender.appended(between) / SHARE_OF_APPENDED);
         }
         let length = most / 8 * 8;
-        ((bytes * RECORDS) as u32 <= length).then_some(length)
+        ((bytes * RECORDS_PER_CHUNK) as u32 <= length).then_some(length)
     }
 
     #[inline]
@@ -226,14 +226,15 @@ impl Log {
         bytes: u32,
     ) -> Option<u32> {
         let (chunk, segment) = (appender.chunk.get(), self.segment(number));
-        // It may be the stream's open segment still and be closed already: what others append then counts as newer.
+        // The segment may be closed although it still is the stream's open one. What others append after that counts
+        // as newer, so nothing more goes into the chunk.
         let is_open = chunk.segment == number
             && chunk.generation == segment.generation()
             && segment.takes_records();
         if !is_open || chunk.taken != between && !Rule::ChunksEndWithCommits.is_broken() {
             return None;
         }
-        if appender.counted.replace(false) {
+        if appender.rest_is_dead.replace(false) {
             // Nobody has freed the segment meanwhile, and nobody does before this thread's next quiescent point.
             segment.revive(appender.left() as usize);
         }
@@ -279,7 +280,7 @@ mod tests {
     use std::sync::Arc;
 
     const SEGMENT: usize = 1 << 20;
-    const CHUNK: usize = SEGMENT / CHUNKS;
+    const CHUNK: usize = SEGMENT / CHUNKS_PER_SEGMENT;
 
     fn log() -> Log {
         let config = Config { segment_size: SEGMENT, max_frame_bytes: 32 << 20, keeps_all: false };

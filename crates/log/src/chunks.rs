@@ -1,10 +1,10 @@
 //! Chunks: parts of the open segment that are one thread's to fill. Two threads that append would otherwise take
 //! the cache line of the segment's end from each other with every record.
 //!
-//! Whoever walks a segment need not know of chunks, for the rest of each is a filler by then. Without a store the
-//! thread sees to that at its quiescent points: nobody walks what it may still fill. With one a commit covers all
-//! chunks that were taken before it, so they end with it: while a commit is [closed](Closings) no thread begins to
-//! use a chunk, and whoever closes it fills up what was left.
+//! Code that walks a segment need not know of chunks: the rest of each is a filler by then. Without a store the
+//! thread fills it at its quiescent point, and nobody walks the chunk earlier. With a store a commit covers every
+//! chunk that was taken before it. So chunks end there: while a commit is [closed](Closings) no thread begins to
+//! use one, and the committer fills the rests.
 //!
 //! Invariant: no record is put in front of a commit's trailer after another was put behind it.
 
@@ -49,10 +49,10 @@ pub(crate) struct Chunk {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct OpenChunk {
-    /// Where the thread's next record begins. Written by the thread while it
+    /// Where the thread appends next. The thread writes it, and with a store only while it
     /// [appends](crate::Participant::appending_seen).
     at: AtomicU32,
-    /// The chunk, while its rest is not a filler yet.
+    /// The chunk, until its rest has been made a filler.
     unfilled: Mutex<Option<Chunk>>,
 }
 
@@ -75,10 +75,10 @@ impl OpenChunk {
 }
 
 impl Log {
-    /// The trailers of a commit are about to be reserved: from here on nobody begins to use a chunk that was taken
-    /// before, and none is taken until [`Log::end_closing`]. Whoever appends after another has appended behind a
-    /// trailer sees this, and appends behind it too. Whoever does not see it is waited for when the trailers are
-    /// reserved. One thread closes commits.
+    /// A commit is about to reserve its trailers. From here to [`Log::end_closing`] no thread begins to use its old
+    /// chunk, and none takes a new one. So a thread that appends after a record behind a trailer also appends
+    /// behind the trailer. A thread that has not seen the count was appending before: the committer waits for it.
+    /// One thread closes commits.
     pub(crate) fn begin_closing(&self) {
         self.closings.0.fetch_add(1, Ordering::AcqRel);
     }
@@ -107,9 +107,9 @@ impl Log {
 
     fn fill_up_taken(&self, open: &OpenChunk, unfilled: &mut Option<Chunk>) {
         if let Some(chunk) = unfilled.take() {
-            // SAFETY: with a store the frame stays, because no settled commit covers the chunk, of which the rest is
-            // filled once, under the lock. Without one the thread has used the chunk since its last
-            // quiescent point, so nobody has seen the segment freed since.
+            // SAFETY: with a store, no settled commit covers the chunk, so the frame stays; the rest is filled once,
+            // under the lock. Without one the thread has used the chunk since its last quiescent point, so the
+            // segment cannot have been used again.
             unsafe { self.fill_up(chunk, open.at()) };
         }
     }

@@ -136,7 +136,8 @@ impl Survey {
 }
 
 impl Log {
-    /// Looks at every place of the store in `threads` threads: each waits for a read a place, about.
+    /// Looks at every place of the store in `threads` threads. A place takes about one read if segments have at most
+    /// 256 KiB, and three if they are larger.
     ///
     /// # Errors
     /// Those of the device.

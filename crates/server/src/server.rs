@@ -107,7 +107,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Lanes of a server without a store. Each has a cleaner of its own, which keeps up with the sets of so many threads.
+/// Lanes of a server without a store: one for every four threads, because one cleaner keeps up with that many.
 fn lanes_in_memory(settings: &Settings) -> usize {
     /// Threads that one cleaner serves.
     const THREADS: usize = 4;

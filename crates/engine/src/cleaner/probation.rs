@@ -1,29 +1,27 @@
 //! Without a store: which segment of probation goes before its time.
 //!
-//! As long as the survivors need less than their share, probation has the rest of memory, and S3-FIFO would evict
-//! its oldest writes. But a scan fills whole segments with what nobody asks for twice. So a segment that has passed
-//! through probation's share without a read of what is in it goes first: a scan pushes out itself, and what was
-//! written before it has more time to be read again.
+//! While survivors have less than their share, S3-FIFO evicts the oldest segment of probation. But a scan fills whole
+//! segments with items that nobody asks for twice. So an unread segment goes first, once all of probation's share was
+//! written after it. A scan then pushes out itself, and older items have more time to be read.
 //!
-//! With a store a look at a segment may be a read of the device, and memory is not what is short.
+//! With a store a look at a segment may read the device, and memory is not short.
 
 use super::{Cleaner, PROBATION_SHARE, walk};
 use crate::lane::Lane;
 use larder_log::record::Kind;
 use larder_log::{Among, SegmentNumber, Stream};
 
-/// Items that are looked at to find out whether a segment is read: where one in 32 was, an eighth of the segments
-/// show none among so many.
+/// Live items that are looked at in a segment. If one item in 32 was read, 64 items show no read in one case of eight.
 const SAMPLE: usize = 64;
 /// Items that are walked at most to find these: others may be dead.
 const MOST_WALKED: usize = 8 * SAMPLE;
-/// Segments that are looked at for one that is evicted, so that no turn takes much longer than others.
+/// Segments that are looked at before one is evicted; it bounds a turn.
 const LOOKS: usize = 32;
 
 impl Cleaner {
     /// The oldest segment of probation that has all of its share behind it and of which nothing was read. Those that
     /// were found to be read are not looked at again.
-    pub(super) fn unread(&mut self, lane: &Lane) -> Option<SegmentNumber> {
+    pub(super) fn oldest_unread(&mut self, lane: &Lane) -> Option<SegmentNumber> {
         if lane.durable.is_some() {
             return None;
         }
@@ -32,7 +30,7 @@ impl Cleaner {
             if !self.is_read(lane, number) {
                 return Some(number);
             }
-            self.read_to = place;
+            self.looked_to = place;
         }
         None
     }
@@ -42,7 +40,7 @@ impl Cleaner {
         let usage = lane.log.usage();
         let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));
         let share = u128::from((new + old) / PROBATION_SHARE);
-        let (place, number) = usage.resident_behind(Stream::Hot, self.read_to)?;
+        let (place, number) = usage.resident_behind(Stream::Hot, self.looked_to)?;
         let (first, last) = usage.resident_places(Stream::Hot)?;
         // Places are given out one after the other, so they tell about how much lies behind one.
         let part = |from: i64| u128::from(last.abs_diff(from));

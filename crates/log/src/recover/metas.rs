@@ -1,6 +1,5 @@
-//! The metas that a start looks at: those of a group of segments lie one behind the other, and are read at once.
-//!
-//! What cannot be read so is read copy by copy, so a block that cannot be read takes nothing else with it.
+//! A start reads the metas of a group of segments at once, because they lie one behind the other. If that read fails,
+//! each copy is read by itself: one bad block hides nothing else.
 
 use crate::address::SegmentNumber;
 use crate::format::{BLOCK, Meta};
@@ -9,9 +8,9 @@ use larder_disk::ReadBuffer;
 use std::io;
 use std::ops::RangeInclusive;
 
-/// The most bytes that are read for the metas of a group, 16 of segments of 256 KiB. Of longer ones too much would be read that nobody looks at:
-/// beginnings of metas are needed, and the dead maps of a few.
-const MOST: usize = 256 << 10;
+/// A group whose metas take more than this is read meta by meta: 16 segments of 256 KiB take 132 KiB. Most of a longer
+/// group would be read in vain, for a start needs the first block of each meta, and few dead maps.
+const MAX_GROUP_BYTES: usize = 256 << 10;
 
 /// The metas of a group, and the first block of its first segment, which lies behind them.
 pub(super) struct Metas<'a> {
@@ -25,7 +24,7 @@ pub(super) struct Metas<'a> {
 pub(super) struct Copies {
     /// Their bytes: as many as they say that they have.
     pub(super) bytes: [Vec<u8>; 2],
-    /// Of those that cannot be read, the greatest version that they may have.
+    /// The greatest version that an unreadable copy may have.
     pub(super) unread: Option<u64>,
 }
 
@@ -36,9 +35,9 @@ impl<'a> Metas<'a> {
         let from = store.geometry.meta(*numbers.start(), 0);
         let first = store.geometry.segment(*numbers.start());
         let len = (first - from) as usize + BLOCK;
-        let bytes = (len <= MOST).then(|| {
+        let bytes = (len <= MAX_GROUP_BYTES).then(|| {
             let mut buffer = ReadBuffer::new(from, len, BLOCK);
-            // What is wrong is found out when they are read one by one.
+            // Errors show when the metas are read one by one.
             store.device.read_at(from, buffer.bytes_mut()).is_ok().then_some(buffer)
         });
         Metas { store, numbers, bytes: bytes.flatten() }
