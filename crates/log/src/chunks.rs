@@ -106,25 +106,15 @@ impl Log {
     }
 
     fn fill_up_taken(&self, open: &OpenChunk, unfilled: &mut Option<Chunk>) {
-        if let Some(chunk) = unfilled.take() {
-            // SAFETY: with a store, no settled commit covers the chunk, so the frame stays; the rest is filled once,
-            // under the lock. Without one the thread has used the chunk since its last quiescent point, so the
-            // segment cannot have been used again.
-            unsafe { self.fill_up(chunk, open.at()) };
-        }
-    }
-
-    /// Makes what is left of a chunk a filler.
-    ///
-    /// # Safety
-    /// The segment has its frame, and from `at` to its end the chunk is the caller's to write.
-    unsafe fn fill_up(&self, chunk: Chunk, at: u32) {
-        let left = (chunk.end - at) as usize;
+        let Some(chunk) = unfilled.take() else { return };
+        let left = (chunk.end - open.at()) as usize;
         if left == 0 {
             return;
         }
-        let rest = self.segment(chunk.segment).frame().wrapping_add(at as usize);
-        // SAFETY: by the caller's promise; a rest is a multiple of 8 bytes and at least 16.
+        let rest = self.segment(chunk.segment).frame().wrapping_add(open.at() as usize);
+        // SAFETY: a rest is a multiple of 8 bytes and at least 16. With a store, no settled commit covers the chunk, so
+        // the frame stays; the rest is filled once, under the lock. Without one the thread has used the chunk
+        // since its last quiescent point, so the segment cannot have been used again.
         unsafe { write_filler(rest, left) };
         if let Some(store) = &self.store {
             let seed = store.segment_seed(chunk.segment, chunk.generation);

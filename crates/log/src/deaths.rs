@@ -239,8 +239,8 @@ impl Log {
     /// No appends follow in the segment.
     pub(crate) fn note_closed(&self, number: SegmentNumber) {
         if let Some(store) = &self.store {
-            // Whoever appends after a segment was opened that is not counted here sees that this one is closed: it
-            // has shown its append, behind a fence too.
+            // An append may follow the opening of a segment that is not counted here. With the fence behind which
+            // that append was shown, its thread sees that this segment is closed.
             fence(Ordering::SeqCst);
             let opened = store.opened_segments.load(Ordering::SeqCst);
             store.entry(number).deaths.closed.store(opened, Ordering::Release);

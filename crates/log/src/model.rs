@@ -24,7 +24,7 @@ pub(crate) fn durable_log() -> (Arc<Log>, Arc<Epochs>) {
     durable_log_of(SEGMENT)
 }
 
-/// An empty log over a simulated device, with segments of so many bytes.
+/// An empty log over a simulated device, with segments of `segment` bytes.
 pub(crate) fn durable_log_of(segment: u32) -> (Arc<Log>, Arc<Epochs>) {
     let geometry = Geometry::new(segment, SEGMENTS).unwrap();
     let device = Arc::new(SimDevice::new(geometry.total_bytes(), 1));

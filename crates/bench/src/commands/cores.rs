@@ -22,6 +22,7 @@ use larder_engine::{
 use serde::Serialize;
 
 use super::output::{Spread, print_table, write_json};
+use crate::generator::thread_cpu;
 use crate::process::Probe;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
@@ -100,7 +101,7 @@ struct Row {
     threads: usize,
     /// Nanoseconds of the threads' processor time per request.
     ns_per_request: Spread,
-    /// How many times the work of the first row these threads do in the same time, if each has a processor of its own.
+    /// The work of these threads by that of the first row's in the same time, if each has a processor of its own.
     /// Each round is compared with its own first run.
     times_the_work: Spread,
     /// Nanoseconds of processor time of the threads that work for all, per request.
@@ -341,8 +342,8 @@ fn run(
     value: &[u8],
 ) -> Result<Run> {
     let cleaner = Probe::own_threads(&["cleaner"]);
-    let committer = Probe::own_threads(&["committer", "early writer"]);
-    let (cleaner_before, committer_before) = (cleaner.sample()?, committer.sample()?);
+    let writer = Probe::own_threads(&["committer", "early writer"]);
+    let (cleaner_before, writer_before) = (cleaner.sample()?, writer.sample()?);
     let (stop, began) = (AtomicBool::new(false), Instant::now());
     let first = *first_new;
     let done: Vec<Result<(u64, u64)>> = thread::scope(|scope| {
@@ -353,7 +354,7 @@ fn run(
                     let mut worker = Worker::new(engine);
                     let mut random = Random::new(first.wrapping_add(thread as u64));
                     let mut new = first + thread as u64;
-                    let (began, mut requests) = (processor_time(), 0);
+                    let (began, mut requests) = (thread_cpu(), 0);
                     while !stop.load(Ordering::Relaxed) {
                         for _ in 0..BATCHES_PER_TURN {
                             worker.choose(|| match work {
@@ -367,7 +368,7 @@ fn run(
                             requests += BATCH as u64;
                         }
                     }
-                    Ok((requests, processor_time() - began))
+                    Ok((requests, thread_cpu() - began))
                 })
             })
             .collect();
@@ -379,7 +380,7 @@ fn run(
     let seconds = began.elapsed().as_secs_f64();
     let mut run = Run {
         cleaner_ns: cleaner.sample()?.cpu_ns - cleaner_before.cpu_ns,
-        writer_ns: committer.sample()?.cpu_ns - committer_before.cpu_ns,
+        writer_ns: writer.sample()?.cpu_ns - writer_before.cpu_ns,
         seconds,
         ..Run::default()
     };
@@ -392,15 +393,6 @@ fn run(
         *first_new += run.requests + threads as u64;
     }
     Ok(run)
-}
-
-/// Nanoseconds for which the calling thread had a processor.
-fn processor_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes the time and nothing else.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(failed, 0, "every Linux has this clock");
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn print(rows: &[Row]) {
