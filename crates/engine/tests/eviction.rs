@@ -80,3 +80,18 @@ fn a_scan_pushes_out_itself_and_not_what_is_read() {
     assert!(kept >= 9800, "{kept} of 10000");
     assert!(cache.get("scan:99999"));
 }
+
+#[test]
+fn what_is_overwritten_takes_a_fraction_of_memory() {
+    let mut cache = Cache::open();
+    // 1.3 MB, written 20 times over, and a few items that are written once.
+    for round in 0..20 {
+        (0..2000).for_each(|n| cache.set(&format!("item:{}", (n * 7 + round) % 2000)));
+        (0..20).for_each(|n| cache.set(&format!("once:{round}:{n}")));
+    }
+    let stats = cache.engine.stats();
+    assert!(stats.frame_bytes < MEMORY / 3, "{} bytes", stats.frame_bytes);
+    assert_eq!(stats.totals.evictions, 0);
+    assert!((0..2000).all(|n| cache.get(&format!("item:{n}"))));
+    assert!((0..20).all(|round| (0..20).all(|n| cache.get(&format!("once:{round}:{n}")))));
+}

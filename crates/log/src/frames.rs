@@ -100,6 +100,11 @@ impl Frames {
         pool.ready.push(frame);
     }
 
+    /// Whether a frame is ready.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.lock().ready.is_empty()
+    }
+
     /// Frames that could be taken without reclaiming: ready ones, and what the budget has room for.
     fn in_reach(&self, pool: &Pool, budget: &Budget) -> usize {
         let untaken = (self.count() - pool.fresh) as usize + pool.absent.len();

@@ -324,6 +324,11 @@ impl Log {
         self.frames.available(&self.budget)
     }
 
+    /// Whether a frame of memory that was used before is ready for a writer.
+    pub fn has_ready_frame(&self) -> bool {
+        self.frames.has_ready()
+    }
+
     /// Has the next frame's memory supplied before a writer needs it.
     pub fn prepare_frame(&self) {
         self.frames.prepare(&self.budget);

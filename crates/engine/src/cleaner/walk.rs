@@ -67,7 +67,12 @@ impl Cleaner {
         // SAFETY: the cleaner is awake.
         while complete && unsafe { next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
-                complete &= self.decide(lane, task, *address, *record, key, ends);
+                // Most records of a segment are dead, and a look without the lock tells. A slot that is undone later
+                // may lead here again, as it may behind a walk that has passed: `quarantine` notices both.
+                // SAFETY: the cleaner is awake.
+                if unsafe { lane.index.find(key, at(*address)) }.is_some() {
+                    complete &= self.decide(lane, task, *address, *record, key, ends);
+                }
                 let expiry = record.expiry();
                 if expiry > self.swept && (earliest == 0 || expiry < earliest) {
                     earliest = expiry;
