@@ -6,7 +6,8 @@
 //! those that [nobody reads](probation): what was read moves to the survivors, the rest goes and leaves a
 //! ghost. A survivor that was read since goes round once more.
 //!
-//! Long before memory is full, what is nearly empty is [recycled](recycle) before untouched memory is taken.
+//! Long before memory is full, segments that are nearly empty are [recycled](recycle): writers use their memory
+//! before untouched memory.
 //!
 //! The cleaner takes one stripe's lock at a time and never waits while it holds one.
 //! Source of the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP
@@ -196,11 +197,11 @@ impl Cleaner {
     fn turn(&mut self, lane: &Lane) -> Option<Duration> {
         let _turn = lane.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
         let number = lane.turns.fetch_add(1, Ordering::AcqRel) + 1;
+        self.reap(lane);
         if !self.recycle(lane) {
             lane.log.prepare_frame();
         }
         let warming = lane.warm_one();
-        self.reap(lane);
         self.sweep(lane);
         let mapping = self.make_dead_maps(lane);
         let expiring = self.clean_expired(lane);

@@ -25,8 +25,12 @@ impl Cache {
     }
 
     fn set(&mut self, key: &str) {
+        self.set_value(key, &VALUE);
+    }
+
+    fn set_value(&mut self, key: &str, value: &[u8]) {
         loop {
-            let store = Store::set(&VALUE, 0, Expiry::NEVER);
+            let store = Store::set(value, 0, Expiry::NEVER);
             let stored = self.session.store(&self.session.key(key.as_bytes()), store);
             if let Outcome::Ready(stored) = stored {
                 assert!(matches!(stored, Stored::Stored { .. }), "{stored:?}");
@@ -79,6 +83,31 @@ fn a_scan_pushes_out_itself_and_not_what_is_read() {
     let kept = (0..10_000).filter(|n| cache.get(&format!("item:{n}"))).count();
     assert!(kept >= 9800, "{kept} of 10000");
     assert!(cache.get("scan:99999"));
+}
+
+#[test]
+fn what_somebody_reads_stays_where_it_is_while_memory_is_plentiful() {
+    let mut cache = Cache::open();
+    let value = |n: u8| vec![n; 20 << 10];
+    let readers: Vec<_> = (0..150)
+        .map(|n| {
+            let key = format!("read:{n}");
+            cache.set_value(&key, &value(n));
+            let item = cache.session.get(&cache.session.key(key.as_bytes()));
+            let Outcome::Ready(Some(item)) = item else { panic!("it is in memory") };
+            item.keep_value(0)
+        })
+        .collect();
+    (0..150).for_each(|n| cache.set(&format!("read:{n}")));
+    for _ in 0..8 {
+        (0..1000).for_each(|n| cache.set(&format!("item:{n}")));
+    }
+    assert!(cache.engine.stats().frame_bytes < MEMORY / 2);
+    // Copied out, they would take more than the share of memory that they may have.
+    for (n, mut reader) in readers.into_iter().enumerate() {
+        let whole = |bytes: &[u8]| assert!(bytes == value(n as u8));
+        assert_eq!(reader.read(usize::MAX, whole), Some(0));
+    }
 }
 
 #[test]

@@ -100,9 +100,9 @@ impl Frames {
         pool.ready.push(frame);
     }
 
-    /// Whether a frame is ready.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.lock().ready.is_empty()
+    /// Frames that are resident and unused.
+    pub(crate) fn ready(&self) -> usize {
+        self.lock().ready.len()
     }
 
     /// Frames that could be taken without reclaiming: ready ones, and what the budget has room for.

@@ -324,9 +324,9 @@ impl Log {
         self.frames.available(&self.budget)
     }
 
-    /// Whether a frame of memory that was used before is ready for a writer.
-    pub fn has_ready_frame(&self) -> bool {
-        self.frames.has_ready()
+    /// Frames whose memory was used before and that are ready for writers.
+    pub fn ready_frames(&self) -> usize {
+        self.frames.ready()
     }
 
     /// Has the next frame's memory supplied before a writer needs it.
@@ -366,6 +366,11 @@ impl Log {
         // SAFETY: a published address points to a whole record; by the caller's promise its frame
         // is not reused while the answer is in use.
         Some(unsafe { Record::at(frame.add(address.offset()), || segment.jumbo_value()) })
+    }
+
+    /// Whether a value in this segment's frame is [pinned](Log::pin).
+    pub fn is_pinned(&self, number: SegmentNumber) -> bool {
+        self.pins.are_in(self.segment(number).frame())
     }
 
     /// Keeps the value of the record at `address` readable from its byte `from` on, whatever becomes of

@@ -174,6 +174,11 @@ impl Pins {
         true
     }
 
+    /// Whether somebody reads a value that lies in `frame`.
+    pub(crate) fn are_in(&self, frame: *mut u8) -> bool {
+        lock(&self.in_place).contains_key(&(frame as usize))
+    }
+
     fn taken(&self, frame: *mut u8) -> Vec<Arc<Pinned>> {
         lock(&self.in_place).remove(&(frame as usize)).unwrap_or_default()
     }

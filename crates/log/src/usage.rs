@@ -19,6 +19,8 @@ use std::ops::Bound;
 
 /// Segments are told apart by the percentage of their bytes that is alive, rounded up.
 const CLASSES: usize = 101;
+/// Where dead jumbos are, behind the classes: they leave no frame.
+const DEAD_JUMBOS: usize = CLASSES;
 /// Segments that are looked at while the table is locked: who seals one waits for that.
 const BATCH: usize = 256;
 /// The most a segment adds to the trees, bytes: half-full nodes, in four of them at most.
@@ -181,7 +183,7 @@ pub struct UsageTable {
     /// Bytes alive in them.
     live: [[u64; 2]; 2],
     /// By the share that is alive, the oldest first: of each tier and residency. A jumbo is here only when it is
-    /// dead.
+    /// dead, among [`DEAD_JUMBOS`].
     classes: [[Box<[BTreeSet<Age>]>; 2]; 2],
     /// What emptying the segments of each class gains, bytes.
     gains: Box<[u64]>,
@@ -202,7 +204,7 @@ impl UsageTable {
 
     /// An empty table, for segments with numbers below `limit`.
     pub(crate) fn new(limit: usize) -> Self {
-        let classes = || vec![BTreeSet::new(); CLASSES].into_boxed_slice();
+        let classes = || vec![BTreeSet::new(); CLASSES + 1].into_boxed_slice();
         UsageTable {
             // Memory that nothing was written to costs nothing.
             rows: Vec::with_capacity(limit),
@@ -258,7 +260,8 @@ impl UsageTable {
         let class = contents.class();
         self.gains[class] += u64::from(contents.gain);
         if contents.jumbo == 0 || class == 0 {
-            self.classes[row.tier as usize][residency][class].insert(row.age(number));
+            let set = if contents.jumbo == 0 { class } else { DEAD_JUMBOS };
+            self.classes[row.tier as usize][residency][set].insert(row.age(number));
         }
         if contents.max_expiry != 0 {
             self.expiring[residency].insert((contents.max_expiry, number));
@@ -275,7 +278,8 @@ impl UsageTable {
         self.live[stream][residency] -= u64::from(contents.live);
         let class = contents.class();
         self.gains[class] -= u64::from(contents.gain);
-        self.classes[row.tier as usize][residency][class].remove(&row.age(number));
+        let set = if contents.jumbo == 0 { class } else { DEAD_JUMBOS };
+        self.classes[row.tier as usize][residency][set].remove(&row.age(number));
         self.expiring[residency].remove(&(contents.max_expiry, number));
         self.first_expiry.remove(&(contents.min_expiry, number));
     }
@@ -315,8 +319,15 @@ impl UsageTable {
     }
 
     fn dead_of(&self, tiers: &[Tier], among: Among) -> Option<(Stream, SegmentNumber)> {
-        let first = self.candidates(tiers, among, 0..=0).next()?;
+        let normal = self.candidates(tiers, among, 0..=0);
+        let first =
+            normal.chain(self.candidates(tiers, among, DEAD_JUMBOS..=DEAD_JUMBOS)).next()?;
         Some((first.stream, first.segment))
+    }
+
+    /// The segment with a frame of which the least is alive, at most `percent`. Never a jumbo.
+    pub fn emptiest(&self, percent: usize) -> Option<Candidate> {
+        self.candidates(&[Tier::Fast], Among::Resident, 0..=percent).next()
     }
 
     /// The segment in which everything has expired at `now` that did so first, of those that come behind

@@ -1,36 +1,40 @@
 //! Without a store: memory that holds next to nothing is used again before memory that was never touched. A server
 //! whose items fit into a fraction of its memory, and are overwritten, then takes that fraction and not all of it.
+//!
+//! Jumbos stay until memory is short, and so do segments with values that somebody still reads: these would have to be
+//! copied.
 
-use super::{BOTH_TIERS, Cleaner, Fate, Step, benefit};
+use super::{Cleaner, Fate, Step};
 use crate::lane::Lane;
-use larder_log::Among;
-use std::sync::atomic::Ordering;
 
 /// A segment is recycled if this percentage of it is alive at most. Uniform overwrites then take about three times
-/// the memory of what is alive, and cleaning copies one byte for sixteen that are written.
+/// the memory of the live items, and cleaning copies one byte for every sixteen that are written.
 const RECYCLE_BELOW: usize = 6;
+/// Frames that are ready or on their way: a frame comes back some milliseconds after its segment was cleaned.
+const RECYCLED_AHEAD: usize = 4;
 
 impl Cleaner {
-    /// Recycles a segment if writers have no frame ready. The answer is whether one is on its way to them.
+    /// Recycles segments until writers have enough frames. The answer is whether they need no untouched memory.
     pub(super) fn recycle(&mut self, lane: &Lane) -> bool {
-        if lane.durable.is_some() || lane.log.has_ready_frame() || self.must_free(lane) {
+        if lane.durable.is_some() || self.must_free(lane) {
             return false;
         }
-        if lane.log.quarantined() > 0 {
-            return true;
+        let frames = || lane.log.ready_frames() + lane.log.quarantined();
+        if frames() < RECYCLED_AHEAD {
+            // For the next turn: this one goes by what threads have told before.
+            lane.log.want_counts();
         }
-        // For the next turn: this one takes what threads have told before.
-        lane.log.want_counts();
-        let usage = lane.log.usage();
-        let dead = usage.dead(Among::All);
-        let now = lane.now.load(Ordering::Relaxed);
-        let best = usage.best(BOTH_TIERS, Among::All, RECYCLE_BELOW, |it| benefit(it, now));
-        drop(usage);
-        let step = match (dead, best) {
-            (Some((stream, number)), _) => self.free_dead(lane, stream, number, lane.undoings()),
-            (None, Some(best)) => self.clean(lane, best.stream, best.segment, Fate::Keep),
-            (None, None) => Step::Nothing,
-        };
-        step == Step::Freed && lane.log.quarantined() > 0
+        for _ in frames()..RECYCLED_AHEAD {
+            let emptiest = { lane.log.usage().emptiest(RECYCLE_BELOW) };
+            let Some(it) = emptiest.filter(|it| !lane.log.is_pinned(it.segment)) else { break };
+            let step = match it.live {
+                0 => self.free_dead(lane, it.stream, it.segment, lane.undoings()),
+                _ => self.clean(lane, it.stream, it.segment, Fate::Keep),
+            };
+            if step != Step::Freed {
+                break;
+            }
+        }
+        frames() > 0
     }
 }
