@@ -141,9 +141,12 @@ impl Session {
     }
 
     /// The key's item. Counts as a use of it.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
-        self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.get(key))
+        match self.lane(key) {
+            Some(lane) => lane.get(key),
+            None => self.on_its_way(),
+        }
     }
 
     /// A read with side effects.

@@ -201,7 +201,7 @@ impl LaneSession {
     }
 
     /// The key's record as readers see it: expired or not.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
         let found = match self.find_at_hand(key) {
             Some(found) => found,
@@ -227,6 +227,7 @@ impl LaneSession {
     }
 
     /// As [`LaneSession::find`], without a hint.
+    #[cold]
     fn search(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
         // SAFETY: a session is awake while its calls are made; the record's lifetime is that of the
         // borrow of `self`, which `tick` ends.

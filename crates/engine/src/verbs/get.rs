@@ -23,7 +23,7 @@ impl Found<'_> {
 
 impl LaneSession {
     /// Plain get, the hot path: counts, bumps.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
         let found = self.find(key);
         if found.is_none() && self.must_read() {

@@ -192,7 +192,7 @@ fn get(
     let shown_key = if get.with_key { key.bytes() } else { &[] };
     let Some(item) = found else { return Ok(miss(x, head, get, shown_key)) };
     put_head(x, head, &item, shown_key, item.value().len());
-    Ok(match put_value(x.output, &item, b"") {
+    Ok(match put_value(x.output, item, b"") {
         None => Executed::Done,
         Some(rest) => Executed::Value(rest),
     })

@@ -226,7 +226,7 @@ fn get(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Executed, U
     if !with_value {
         return Ok(Executed::Done);
     }
-    Ok(match put_value(x.output, &item, b"\r\n") {
+    Ok(match put_value(x.output, item, b"\r\n") {
         None => Executed::Done,
         Some(value) => Executed::Value(value),
     })

@@ -168,9 +168,10 @@ pub(crate) enum Sent {
 
 /// Appends an item's value and `trailer`. A value up to the output's limit is copied whole, of a
 /// longer one a part; the rest is returned.
+#[inline(always)]
 pub(crate) fn put_value(
     output: &mut OutputBuffer<'_>,
-    item: &Item<'_>,
+    item: Item<'_>,
     trailer: &'static [u8],
 ) -> Option<LongValue> {
     let value = item.value();
@@ -182,9 +183,14 @@ pub(crate) fn put_value(
         output.advance(len);
         return None;
     }
+    Some(put_part(output, item, trailer))
+}
+
+#[cold]
+fn put_part(output: &mut OutputBuffer<'_>, item: Item<'_>, trailer: &'static [u8]) -> LongValue {
     let sent = output.limit().saturating_sub(output.len());
-    output.extend(&value[..sent]);
-    Some(LongValue { rest: item.keep_value(sent), trailer })
+    output.extend(&item.value()[..sent]);
+    LongValue { rest: item.keep_value(sent), trailer }
 }
 
 /// Why an engine call has no answer.

@@ -232,7 +232,7 @@ pub(crate) fn answer_keys(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]
             x.context.prefixes.get(key.bytes(), found.is_some());
         }
         let Some(item) = found else { continue };
-        if let Some(value) = put_item(x, &item, get.cas) {
+        if let Some(value) = put_item(x, item, get.cas) {
             return Progress { answered: at + 1, value: Some(value), unready: None };
         }
     }
@@ -250,7 +250,7 @@ fn prefetch(x: &Execution<'_, '_>, keys: &[Key<'_>]) {
 }
 
 #[inline]
-fn put_item(x: &mut Execution<'_, '_>, item: &Item<'_>, with_cas: bool) -> Option<LongValue> {
+fn put_item(x: &mut Execution<'_, '_>, item: Item<'_>, with_cas: bool) -> Option<LongValue> {
     let value = item.value();
     let cas = with_cas.then(|| item.cas());
     let room = x.output.room(reply::VALUE_LINE_MAX);
