@@ -1,4 +1,4 @@
-//! Base64 keys: what decodes fits its room, and what is encoded decodes to itself.
+//! Base64 keys: decoded bytes fit their buffer, and encoded bytes decode to themselves.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! The binary protocol: whatever the bytes, a stream is understood the same however it was cut into
-//! packets, no byte is taken twice or before it came, and every key has a legal length.
+//! The binary protocol: for any bytes, the result does not depend on how the stream is cut into
+//! packets. No byte is consumed twice or before it came, and every key has a legal length.
 
 #![no_main]
 
@@ -7,10 +7,10 @@ use larder_protocol::binary::parse;
 use larder_protocol::{KEY_LEN_MAX, Parse, Then};
 use libfuzzer_sys::fuzz_target;
 
-/// Values up to this length are waited for; longer ones are thrown away as they come.
+/// The longest value in bytes that is buffered; longer ones are discarded as they arrive.
 const LONGEST_VALUE: usize = 64 << 10;
 
-/// A connection that writes down what it understood.
+/// A connection that records the requests that it parsed.
 #[derive(Default)]
 struct Reader {
     input: Vec<u8>,
@@ -28,7 +28,7 @@ impl Reader {
         }
     }
 
-    /// One step; the answer is how many bytes are done with, or `None` when more must come.
+    /// Takes one step. Returns the number of consumed bytes, or `None` if more bytes must come.
     fn step(&mut self) -> Option<usize> {
         if self.closed || self.input.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Meta commands: flags are read or refused, and a flag that is reported was sent.
+//! Meta commands: flags are parsed or refused, and every reported flag was sent.
 //! The first byte of an input chooses the verb, the rest is the line behind it.
 
 #![no_main]

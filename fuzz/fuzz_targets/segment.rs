@@ -1,5 +1,6 @@
-//! The scan of a segment. The input writes a segment and then damages it: nothing comes out that was
-//! not written, whatever is known from elsewhere, and the commits before the damage come out whole.
+//! The scan of a segment. The input writes a segment and then damages it. The scan returns only
+//! records that were written, whatever is known from elsewhere, and returns the commits before the
+//! damage completely.
 
 #![no_main]
 
@@ -14,15 +15,16 @@ use libfuzzer_sys::fuzz_target;
 const SIZE: usize = 8 << 10;
 const SEGMENT: u32 = 3;
 
-/// A store whose secret changes with every byte of the input, as no client knows that of a real one:
-/// else the fuzzer would learn the checksums of what it puts into values.
+/// Returns a store whose secret changes with every byte of the input. No client knows the secret of
+/// a real store, and with a fixed one the fuzzer would learn the checksums of data that it puts
+/// into values.
 fn identity(input: &[u8]) -> Identity {
     const PRIME: u64 = 0x0000_0100_0000_01B3;
     let fnv = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
     Identity { store: 1, checksum_seed: input.iter().fold(0xCBF2_9CE4_8422_2325, fnv) }
 }
 
-/// Takes numbers from the input; zeros when it is used up.
+/// Reads numbers from the input; zeros once it is used up.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -45,7 +47,7 @@ struct Image {
     seed: SegmentSeed,
     generation: u32,
     filled: usize,
-    /// Where each commit ends; the last one ends the part that counts.
+    /// The end of each commit. Data behind the last one does not count.
     commits: Vec<usize>,
     records: Vec<Written>,
 }
@@ -84,7 +86,7 @@ impl Image {
         }
         let value_at = layout.value_offset();
         room[value_at..value_at + length].copy_from_slice(&value);
-        // SAFETY: the room is as long as the record and nobody else has it.
+        // SAFETY: the room is as long as the record, and nothing else refers to it.
         unsafe {
             write_head_as(kind, room.as_mut_ptr(), &layout, &fields, &key);
             seal_record(room.as_mut_ptr(), kind, &layout, None, self.seed);
@@ -117,7 +119,7 @@ impl Image {
         true
     }
 
-    /// Writes what the input says until it says stop or the segment is full.
+    /// Writes records and commits from the input until it says stop or the segment is full.
     fn write(&mut self, input: &mut Input<'_>) {
         loop {
             let goes_on = match input.byte() {

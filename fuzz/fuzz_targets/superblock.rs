@@ -1,5 +1,6 @@
-//! The structures of a store that are a few blocks: superblock, tail places, metas, summaries, heads of
-//! jumbos. Whatever the bytes, looking at them ends; what is understood is encoded to what was read.
+//! The structures of a store that take a few blocks: superblock, tail places, metas, summaries,
+//! heads of jumbos. For any bytes, decoding ends, and decoded structures encode to the bytes that
+//! were read.
 
 #![no_main]
 
@@ -22,7 +23,7 @@ fn block<const N: usize>(data: &[u8]) -> [u8; N] {
     block
 }
 
-/// Makes the checksum over the first `at` bytes right.
+/// Writes the correct checksum over the first `at` bytes.
 fn sign(bytes: &mut [u8], at: usize, seed: u64) {
     let checksum = checksum64(&bytes[..at], seed);
     bytes[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
@@ -35,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     a[..8].copy_from_slice(b"LARDER\0\x01");
     sign(&mut a, BLOCK - 8, 0);
     if let Ok((superblock, _)) = superblock::choose([&a, &b]) {
-        // What a newer program has written is not written again.
+        // Structures of a newer program are never written.
         if superblock.may_write().is_ok() {
             let mut again = [0xFF; BLOCK];
             superblock.encode(&mut again);

@@ -1,5 +1,5 @@
-//! The text protocol: whatever the bytes, a stream is understood the same however it was cut into
-//! packets, no byte is taken twice or before it came, and every key has a legal length.
+//! The text protocol: for any bytes, the result does not depend on how the stream is cut into
+//! packets. No byte is consumed twice or before it came, and every key has a legal length.
 
 #![no_main]
 
@@ -8,10 +8,10 @@ use larder_protocol::text::{KeysEnd, Request, parse, parse_common, parse_keys};
 use larder_protocol::{KEY_LEN_MAX, LINE_LEN_MAX, Parse, Then};
 use libfuzzer_sys::fuzz_target;
 
-/// Values up to this length are waited for; longer ones are thrown away as they come.
+/// The longest value in bytes that is buffered; longer ones are discarded as they arrive.
 const LONGEST_VALUE: usize = 64 << 10;
 
-/// What a connection is in the middle of.
+/// What a connection expects next.
 enum State {
     Command,
     Keys,
@@ -20,13 +20,13 @@ enum State {
     Closed,
 }
 
-/// A connection that writes down what it understood.
+/// A connection that records the requests that it parsed.
 struct Reader {
     state: State,
     input: Vec<u8>,
     heard: Vec<String>,
-    /// The stream ended because a line was too long before it was complete. How early that is noticed
-    /// depends on the packets.
+    /// The stream ended because an incomplete line was too long. How early that is noticed depends
+    /// on the packets.
     cut_short: bool,
 }
 
@@ -43,7 +43,7 @@ impl Reader {
         }
     }
 
-    /// One step; the answer is how many bytes are done with, or `None` when more must come.
+    /// Takes one step. Returns the number of consumed bytes, or `None` if more bytes must come.
     fn step(&mut self) -> Option<usize> {
         if self.input.is_empty() {
             return None;

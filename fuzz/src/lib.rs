@@ -1,7 +1,7 @@
-//! What the targets share.
+//! Code shared by the fuzz targets.
 
-/// Cuts a stream into packets of two alternating lengths, which the first two bytes of an input choose.
-/// There is always at least one packet, an empty one for an empty stream.
+/// Cuts a stream into packets of two alternating lengths, chosen by the first two bytes of the
+/// input. Returns at least one packet, which is empty for an empty stream.
 pub fn packets(input: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let [first, second, stream @ ..] = input else { return None };
     let lengths = [usize::from(*first) + 1, usize::from(*second) * 8 + 1];

@@ -1,21 +1,21 @@
-//! Why a run gave no figures.
+//! The reasons why a run gave no figures.
 
 use std::fmt;
 use std::io;
 
-/// A failure of a lab command. A run with wrong answers is a failure too: it prints no figures that
+/// A failure of a lab command. A run with wrong answers fails too, and prints no figures that
 /// somebody could quote.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// An operation of the operating system failed.
     Io {
-        /// What was being done.
+        /// The operation that failed.
         doing: String,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The client crate's failure.
+    /// An error of the client crate.
     Client(larder_client::Error),
     /// The options contradict each other or the machine.
     Usage(String),
@@ -25,7 +25,7 @@ pub enum Error {
     Void(String),
 }
 
-/// What lab calls answer.
+/// The result of lab calls.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

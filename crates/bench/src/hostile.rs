@@ -1,5 +1,5 @@
-//! Crowds of clients that are slow, rude or greedy. Polite clients beside them must hardly notice: nobody
-//! cuts their connections or refuses their sets, and they wait not much longer than alone.
+//! Crowds of clients that are slow, rude or greedy. Polite clients beside them must hardly notice:
+//! the server keeps their connections, stores their sets, and they wait not much longer than alone.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,24 +13,24 @@ use larder_client::Address;
 use crate::workload::random::Random;
 use crate::{Error, Result};
 
-/// The largest value with a short key that servers take by default, about.
+/// About the largest value with a short key that servers take by default, in bytes.
 const LARGE: usize = 1_000_000;
-/// Values of [`LARGE`] bytes that are asked for.
+/// Number of values of [`LARGE`] bytes that are requested.
 const LARGE_KEYS: usize = 8;
-/// Crowds send and receive this much in one system call, in bytes. The kernel may not interrupt a system call,
-/// and a polite client that shares the processor would wait for the whole of a longer one.
+/// Bytes that crowds send or receive per system call. The kernel may not interrupt a system call,
+/// and a polite client on the same processor would wait for the whole of a longer one.
 const PART: usize = 16 << 10;
-/// How long a server may take over one thing that a client waits for.
+/// The longest time a server may take for one thing that a client waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a crowd does.
+/// The behaviour of a crowd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Announces values of 1 MB and sends none of them.
     Announce,
-    /// Sends half of a set of 1 MB.
+    /// Sends half of a 1 MB set.
     HalfSets,
-    /// Sends sets of 16 KB but for the last byte.
+    /// Sends sets of 16 KB without the last byte.
     HalfLines,
     /// Asks for values of 1 MB and does not read them.
     Deaf,
@@ -40,16 +40,16 @@ pub enum Kind {
     LargeValues,
     /// Fills the cache with pipelines of sets, and checks each reply.
     Fill,
-    /// Sends flush_all 1700 at a time.
+    /// Sends `flush_all` 1700 times at a time.
     Flush,
-    /// Asks for statistics all the time, and has them kept for long prefixes.
+    /// Requests statistics all the time, and has the server keep them for long prefixes.
     Stats,
-    /// Asks for dumps and does not read them.
+    /// Requests dumps and does not read them.
     Dumps,
 }
 
 impl Kind {
-    /// All of them.
+    /// All crowds.
     pub const ALL: [Kind; 10] = [
         Kind::Deaf,
         Kind::Trickle,
@@ -63,7 +63,7 @@ impl Kind {
         Kind::Dumps,
     ];
 
-    /// What people call it.
+    /// Returns the name in tables and options.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Announce => "announce",
@@ -79,7 +79,7 @@ impl Kind {
         }
     }
 
-    /// How many connections it has.
+    /// Returns the number of connections.
     pub fn connections(self) -> usize {
         match self {
             Kind::HalfSets => 200,
@@ -94,44 +94,45 @@ impl Kind {
     }
 }
 
-/// What a crowd has seen.
+/// Shared counts of a crowd's clients.
 #[derive(Debug, Default)]
 struct Seen {
     answers: AtomicU64,
     cut: AtomicU64,
     refused: AtomicU64,
-    /// Why the first connection has ended.
+    /// The error that ended the first connection.
     why: OnceLock<io::Error>,
 }
 
-/// What became of a crowd.
+/// The result of a crowd.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Answers that were read to their end.
+    /// Answers that were read to the end.
     pub answers: u64,
-    /// Connections that were closed although their client reads and sends what it announces.
+    /// Connections that the server closed although their client reads its answers and sends what it
+    /// announces.
     pub cut: u64,
-    /// Errors in answers to such clients.
+    /// Error answers to such clients.
     pub refused: u64,
-    /// What the first client that was cut saw.
+    /// The error that the first such client saw.
     pub why: Option<String>,
 }
 
-/// A crowd at work, until it is dropped.
+/// A crowd at work. Dropping it ends the crowd.
 #[derive(Debug)]
 pub struct Crowd {
     stop: Arc<AtomicBool>,
     seen: Arc<Seen>,
     threads: Vec<JoinHandle<()>>,
-    /// Those that only hold their connections.
+    /// Connections that are only held open.
     idle: Vec<TcpStream>,
 }
 
 impl Crowd {
-    /// Has a crowd connect to a server and begin.
+    /// Connects a crowd to a server and starts it.
     ///
     /// # Errors
-    /// Some connection was refused.
+    /// Returns an error if a connection was refused.
     pub fn start(kind: Kind, server: &Address) -> Result<Crowd> {
         crate::machine::allow_many_files();
         let Address::Tcp(address) = server else {
@@ -158,7 +159,7 @@ impl Crowd {
                 Some(act) => {
                     let thread = thread::Builder::new().stack_size(256 << 10).spawn(move || {
                         let ended = act(&stream, number, &stop, &seen);
-                        // Whoever behaves is answered until the end.
+                        // The server must answer a client that behaves until the end.
                         if let Err(why) = ended
                             && !stop.load(Relaxed)
                             && behaves(kind)
@@ -174,7 +175,7 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Ends it.
+    /// Ends the crowd.
     pub fn end(mut self) -> Outcome {
         self.leave();
         let Seen { answers, cut, refused, why } = &*self.seen;
@@ -204,7 +205,7 @@ impl Drop for Crowd {
 fn connect(address: &str) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // Nobody waits for a server that takes no more.
+    // Do not wait for a server that takes no more bytes.
     stream.set_write_timeout(Some(Duration::from_millis(200)))?;
     Ok(stream)
 }
@@ -223,7 +224,8 @@ fn store_large(address: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What a client does that then only holds its connection. The server may close it at any point.
+/// Sends the first bytes of a client that then only holds its connection. The server may close it
+/// at any point.
 fn begin(kind: Kind, mut stream: &TcpStream, number: usize) {
     let part = |bytes: usize| vec![b'p'; bytes];
     let header = |bytes: usize| format!("set {}:{number} 0 0 {bytes}\r\n", kind.name());
@@ -258,12 +260,12 @@ fn active(kind: Kind) -> Option<Act> {
     }
 }
 
-/// Whether the server has no reason to close its connections.
+/// Returns true if the server has no reason to close the crowd's connections.
 fn behaves(kind: Kind) -> bool {
     !matches!(kind, Kind::Trickle | Kind::HalfSets)
 }
 
-/// Sends half of a set, as far as the server takes it, and then nothing more.
+/// Sends half of a set, as far as the server takes it, and then nothing.
 fn half_set(mut stream: &TcpStream, number: usize, stop: &AtomicBool, _: &Seen) -> io::Result<()> {
     write!(stream, "set half-set:{number} 0 0 {LARGE}\r\n")?;
     let half = vec![b'p'; LARGE / 2];
@@ -340,7 +342,7 @@ fn send(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     bytes.chunks(PART).try_for_each(|part| stream.write_all(part))
 }
 
-/// Sends `pipeline` and reads lines until `count` of them are ends of replies.
+/// Sends `pipeline` and reads lines until `count` of them have ended replies.
 fn ask(
     stream: &TcpStream,
     replies: &mut impl BufRead,

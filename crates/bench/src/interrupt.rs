@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM end a measurement, not its report: what was measured so far is printed. A second
-//! signal ends the program.
+//! SIGINT and SIGTERM end a measurement but not its report: the figures so far are printed. A
+//! second signal ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -10,15 +10,15 @@ use crate::{Error, Result, complain};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the measurement is to end.
+/// Returns true if the measurement should end.
 pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Relaxed)
 }
 
-/// Takes signals from here on. To be called before any thread exists.
+/// Handles signals from now on. Must be called before any other thread exists.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Returns an error if the kernel refuses.
 pub(crate) fn listen() -> Result<()> {
     let signals = Signals::take().map_err(|e| Error::io("cannot take signals", e))?;
     let hear = move || {
@@ -35,7 +35,7 @@ pub(crate) fn listen() -> Result<()> {
     spawned.map(drop).map_err(|e| Error::io("cannot start a thread", e))
 }
 
-/// What shells report for a program that SIGINT has ended.
+/// Ends the program with the code that shells report after SIGINT.
 #[expect(clippy::disallowed_methods, reason = "main waits for a server that may not answer")]
 fn end() -> ! {
     std::process::exit(130)

@@ -1,4 +1,4 @@
-//! Starts the servers that are compared, each on one processor, and stops them again.
+//! Starts the servers to compare, each on one processor, and stops them.
 
 use std::io;
 use std::net::TcpListener;
@@ -13,12 +13,12 @@ use crate::machine::pin_thread;
 use crate::process::Probe;
 use crate::{Error, Result};
 
-/// How long a server may take until it answers.
+/// The longest time until a started server answers.
 const START: Duration = Duration::from_secs(20);
-/// How long it may take to leave when asked.
+/// The longest time for a server to end when asked.
 const STOP: Duration = Duration::from_secs(5);
 
-/// Whose options a program understands.
+/// The command-line options that a program understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `larder serve`.
@@ -29,28 +29,28 @@ pub(crate) enum Dialect {
     Pogocache,
 }
 
-/// A server program with its own extra options.
+/// A server program with its extra options.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// The name in the tables.
+    /// The name in tables.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) dialect: Dialect,
     pub(crate) extra: Vec<String>,
 }
 
-/// What a started server is given.
+/// The resources that a started server gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     /// Memory limit in MiB.
     pub(crate) memory: u64,
     pub(crate) threads: usize,
-    /// The processor to keep it on.
+    /// The processor to pin it to.
     pub(crate) cpu: Option<usize>,
 }
 
 impl Program {
-    /// Larder with a network back-end: this executable unless another is named.
+    /// Returns Larder with a network back-end: this executable unless another is named.
     pub(crate) fn larder(path: Option<&Path>, io: &str) -> Result<Program> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -65,7 +65,7 @@ impl Program {
         })
     }
 
-    /// A peer from `[NAME=]PATH[ EXTRA…]`; the dialect follows from the program's name.
+    /// Parses a peer, `[NAME=]PATH[ EXTRA…]`. The program's name determines its dialect.
     pub(crate) fn peer(text: &str) -> Result<Program> {
         let mut words = text.split_ascii_whitespace().map(str::to_owned);
         let first = words.next().ok_or_else(|| Error::usage("a peer needs a path"))?;
@@ -102,7 +102,8 @@ impl Program {
     /// Starts the program on a free port of the loopback and waits until it answers.
     ///
     /// # Errors
-    /// [`Error::Server`] if it ends or stays silent; what it printed stands above the message.
+    /// Returns [`Error::Server`] if it ends or stays silent; its output is printed above the
+    /// message.
     pub(crate) fn start(&self, allowance: Allowance) -> Result<Running> {
         let port = free_port()?;
         let mut command = Command::new(&self.path);
@@ -117,7 +118,7 @@ impl Program {
     }
 }
 
-/// A child process inherits the processors of the thread that starts it.
+/// Starts a process on a processor. A child inherits the processors of the thread that starts it.
 fn spawn_on(cpu: Option<usize>, mut command: Command) -> io::Result<Child> {
     let Some(cpu) = cpu else { return command.spawn() };
     thread::scope(|scope| {
@@ -134,12 +135,12 @@ fn free_port() -> Result<u16> {
     bound.map(|address| address.port()).map_err(|e| Error::io("cannot find a free port", e))
 }
 
-/// A started server; stopped when dropped.
+/// A started server. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
     pub(crate) address: Address,
-    /// What it answered to `version`.
+    /// Its reply to `version`.
     pub(crate) version: String,
 }
 
@@ -152,7 +153,7 @@ impl Running {
         Ok(Client::connect_to(&self.address, larder_client::Options::default())?)
     }
 
-    /// A row of `stats` as a number.
+    /// Returns a row of `stats` as a number.
     pub(crate) fn stat(&self, name: &str) -> Result<u64> {
         let rows = self.client()?.stats(None)?;
         let value = rows.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
@@ -177,10 +178,10 @@ impl Running {
         }
     }
 
-    /// Asks politely, as an operator would; true if that was enough.
+    /// Sends SIGTERM, as an operator would. Returns true if the server then ended.
     fn terminate(&mut self) -> bool {
         let Ok(pid) = libc::pid_t::try_from(self.child.id()) else { return false };
-        // SAFETY: the call takes numbers; the child was not waited for, so its id is still its own.
+        // SAFETY: the call takes numbers. The child was not waited for, so its id is still its own.
         unsafe { libc::kill(pid, libc::SIGTERM) };
         let asked = Instant::now();
         while asked.elapsed() < STOP {
@@ -197,7 +198,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.terminate() {
-            // A server that does not leave must not disturb the next measurement.
+            // A server that does not end must not disturb the next measurement.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -1,8 +1,8 @@
 //! The lab: measures Larder and its peers by the same rules.
 //!
-//! Latency counts from the moment a request was due (open loop) unless a run says "closed loop"; the
-//! warm-up is left out; wrong answers void a run; the generator's own cost is printed beside every
-//! figure.
+//! Latency counts from the moment a request was due (open loop), unless a run says "closed loop".
+//! The warm-up does not count. A wrong answer voids the run. The cost of the generator is printed
+//! beside every figure.
 
 mod commands;
 mod error;

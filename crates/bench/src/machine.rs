@@ -1,4 +1,4 @@
-//! Facts about the machine that belong next to every figure, and pinning to its processors.
+//! Facts about the machine that belong next to every figure, and control over its processors.
 
 use std::fs;
 
@@ -6,25 +6,25 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// What the figures were measured on.
+/// The machine of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub cpus: usize,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory: u64,
     /// Kernel name and release.
     pub kernel: String,
-    /// The lab's own version.
+    /// The lab's version.
     pub lab: &'static str,
-    /// Unix time of the run.
+    /// Time of the run in Unix seconds.
     pub unix_time: u64,
 }
 
 impl Machine {
-    /// Asks the machine; what it does not tell is empty or 0.
+    /// Reads the facts. Those that the machine does not reveal are empty or 0.
     pub fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
@@ -49,24 +49,24 @@ impl Machine {
         }
     }
 
-    /// One line for a page of figures.
+    /// Returns one line for a page of figures.
     pub fn line(&self) -> String {
         let gigabytes = self.memory as f64 / f64::from(1 << 30);
         format!("{}, {} processors, {gigabytes:.0} GiB, {}", self.cpu, self.cpus, self.kernel)
     }
 }
 
-/// Keeps the calling thread, and what it starts from now on, on one processor.
+/// Pins the calling thread, and threads that it starts later, to one processor.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such processor or the process may not use it.
+/// Returns [`Error::Usage`] if there is no such processor or the process may not use it.
 pub fn pin_thread(cpu: usize) -> Result<()> {
     let limit = 8 * size_of::<libc::cpu_set_t>();
     if cpu >= limit {
         return Err(Error::usage(format!("there is no processor {cpu}")));
     }
-    // SAFETY: an all-zero set is a valid empty set; the index is below its size; the kernel reads the
-    // local variable during the call.
+    // SAFETY: an all-zero set is a valid empty set, the index is below its size, and the kernel
+    // reads the local variable only during the call.
     let answer = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -79,23 +79,24 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Gives the calling thread, and the threads that it starts from now on, the lowest priority.
+/// Gives the lowest priority to the calling thread and to threads that it starts later.
 ///
 /// # Errors
-/// [`Error::Io`] if the kernel refuses.
+/// Returns [`Error::Io`] if the kernel refuses.
 pub(crate) fn take_lowest_priority() -> Result<()> {
-    // SAFETY: the call takes no pointers. On Linux each thread has a priority, and 0 names the calling thread.
+    // SAFETY: the call takes no pointers. On Linux priorities are per thread, and 0 names the
+    // caller.
     match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) } {
         0 => Ok(()),
         _ => Err(Error::io("cannot lower the priority", std::io::Error::last_os_error())),
     }
 }
 
-/// Raises the limit of open files as far as this process may; thousands of connections need it. A
-/// failure shows later, as a connection that cannot be opened.
+/// Raises the limit of open files as far as this process may, for thousands of connections. A
+/// failure shows later, when a connection cannot be opened.
 pub(crate) fn allow_many_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes to and reads from the local variable during the calls.
+    // SAFETY: the kernel accesses the local variable only during the calls.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;

@@ -1,18 +1,18 @@
-//! Plots over time as inline SVG: panels below each other with one time axis. No script and no library,
-//! so a report is one file that opens anywhere, for as long as there are browsers.
+//! Plots over time as inline SVG: panels above each other with one time axis. There is no script
+//! and no library, so a report is one file that any browser opens, now and later.
 
 use std::fmt::Write;
 
-/// Room for the labels left of a panel, and the width of the panels.
+/// Space for the labels left of a panel, and the width of the panels.
 const LEFT: f64 = 72.0;
 const WIDTH: f64 = 880.0;
-/// The height of a panel, and of its title line above it.
+/// Height of a panel, and of the title line above it.
 const HEIGHT: f64 = 130.0;
 const TITLE: f64 = 40.0;
-/// Room for the time axis below the last panel.
+/// Space for the time axis below the last panel.
 const AXIS: f64 = 40.0;
 
-/// One plot: lines over the same seconds.
+/// One plot of lines over the same seconds.
 #[derive(Debug)]
 pub(crate) struct Panel {
     pub(crate) title: &'static str,
@@ -21,34 +21,34 @@ pub(crate) struct Panel {
     pub(crate) lines: Vec<Line>,
 }
 
-/// What the vertical axis is.
+/// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// From 0.
+    /// Starts at 0.
     Linear,
-    /// Powers of ten; what is not above 0 is not drawn.
+    /// Powers of ten. Values that are not above 0 are not drawn.
     Log,
 }
 
-/// How values are written.
+/// The format of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// A number with thousands and millions shortened.
+    /// A number, with thousands and millions abbreviated.
     Count,
     /// Microseconds.
     Micros,
 }
 
-/// A named series with one value per second, or a level that holds for all of them.
+/// A named series with one value per second, or one constant level.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
-    /// The class that gives it colour and dashes in the page's style sheet.
+    /// The style-sheet class that sets its colour and dashes.
     pub(crate) class: &'static str,
     pub(crate) values: Vec<f64>,
 }
 
-/// The panels as one `<svg>` element.
+/// Draws the panels as one `<svg>` element.
 pub(crate) fn svg(panels: &[Panel]) -> String {
     let seconds = panels
         .iter()
@@ -60,7 +60,7 @@ pub(crate) fn svg(panels: &[Panel]) -> String {
     let bottom = panels.len() as f64 * (HEIGHT + TITLE);
     let (width, height) = (LEFT + WIDTH + 24.0, bottom + AXIS);
     let mut out = format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\">\n");
-    // A second's value stands where the second ends.
+    // The value of a second is drawn where the second ends.
     let x = |time: f64| LEFT + WIDTH * time / seconds as f64;
     for tick in linear_ticks(seconds as f64, 10) {
         let at = x(tick);
@@ -81,12 +81,12 @@ pub(crate) fn svg(panels: &[Panel]) -> String {
     out + "</svg>\n"
 }
 
-/// Writing into a string cannot fail.
+/// Appends a line. Writing into a string cannot fail.
 fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{text}");
 }
 
-/// A strip per second over all panels that shows its values under the pointer.
+/// Adds a strip per second over all panels that shows its values under the pointer.
 fn hover(out: &mut String, panels: &[Panel], seconds: usize, bottom: f64, x: &impl Fn(f64) -> f64) {
     let width = WIDTH / seconds as f64;
     for second in 0..seconds {
@@ -148,7 +148,7 @@ impl Panel {
         }
     }
 
-    /// From the right, in the order of the lines.
+    /// Draws the legend from the right, in the order of the lines.
     fn legend(&self, out: &mut String, y: f64) {
         let mut right = LEFT + WIDTH;
         for line in self.lines.iter().rev() {
@@ -170,7 +170,7 @@ impl Panel {
         }
     }
 
-    /// Whole steps of the axis around all values.
+    /// Returns the axis range around all values, in whole steps.
     fn range(&self) -> (f64, f64) {
         let values = || self.lines.iter().flat_map(|line| &line.values).copied();
         let high = values().fold(0.0, f64::max);
@@ -189,7 +189,7 @@ impl Panel {
     }
 }
 
-/// Line segments; a value that a logarithm has no place for is a gap.
+/// Returns the path of a line. A value without a logarithm leaves a gap.
 fn path(values: &[f64], scale: Scale, x: &impl Fn(f64) -> f64, y: &impl Fn(f64) -> f64) -> String {
     let mut path = String::new();
     let mut pen = 'M';
@@ -204,7 +204,7 @@ fn path(values: &[f64], scale: Scale, x: &impl Fn(f64) -> f64, y: &impl Fn(f64) 
     path
 }
 
-/// A round step of which about `count` reach `high`.
+/// Returns a round step of which about `count` reach `high`.
 fn step(high: f64, count: u32) -> f64 {
     let rough = high / f64::from(count);
     let power = 10f64.powf(rough.log10().floor());
@@ -233,7 +233,7 @@ impl Unit {
         };
         let last = steps[steps.len() - 1];
         let (size, name) = *steps.iter().find(|step| value >= step.0).unwrap_or(&last);
-        // Three digits say enough.
+        // Three significant digits are enough.
         let scaled = value / size;
         let decimals = match scaled {
             scaled if scaled >= 100.0 => 0,
@@ -249,7 +249,7 @@ impl Unit {
     }
 }
 
-/// Text for between tags.
+/// Escapes text between tags.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,5 +1,5 @@
-//! What the kernel says about the server: processor time to the nanosecond, resident memory, and which
-//! process listens on an address.
+//! The kernel's figures about the server: processor time to the nanosecond, resident memory, and
+//! which process listens on an address.
 
 use std::fs;
 use std::path::Path;
@@ -9,40 +9,40 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// A process, or some threads of one, whose resources are measured.
+/// A process to measure, or some of its threads.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pid: u32,
-    /// Only threads whose names begin with one of these; all if empty.
+    /// Measure only threads whose names begin with one of these; all if empty.
     threads: &'static [&'static str],
 }
 
-/// Resources at one moment; differences of two are what matters.
+/// Resources at one moment. The difference of two samples is the use in between.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Sample {
-    /// Nanoseconds on a processor, all living threads together.
+    /// Nanoseconds on a processor, for all living threads together.
     pub cpu_ns: u64,
-    /// Nanoseconds for which threads were ready to run and had no processor; 0 if unknown. Much of
-    /// it says that the machine was busy with other things.
+    /// Nanoseconds for which threads were ready but had no processor; 0 if unknown. A large value
+    /// means that the machine was busy with other work.
     pub wait_ns: u64,
     /// Resident bytes.
     pub rss: u64,
-    /// Bytes that the process had written to devices, or to their cache; 0 if unknown.
+    /// Bytes written for the process to devices or to their cache; 0 if unknown.
     pub written: u64,
 }
 
 impl Probe {
-    /// All threads of a process.
+    /// Measures all threads of a process.
     pub fn process(pid: u32) -> Probe {
         Probe { pid, threads: &[] }
     }
 
-    /// The threads of this process whose names begin with one of `names`.
+    /// Measures the threads of this process whose names begin with one of `names`.
     pub(crate) fn own_threads(names: &'static [&'static str]) -> Probe {
         Probe { pid: std::process::id(), threads: names }
     }
 
-    /// The process that listens on a loopback or wildcard address, if this user may see it.
+    /// Finds the process that listens on a loopback or wildcard address, if this user may see it.
     pub fn of_listener(address: &Address) -> Option<Probe> {
         let inode = match address {
             Address::Tcp(endpoint) => {
@@ -56,7 +56,7 @@ impl Probe {
         process_with_socket(inode).map(Probe::process)
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -64,20 +64,20 @@ impl Probe {
     /// Reads the counters.
     ///
     /// # Errors
-    /// [`Error::Server`] if the process has ended.
+    /// Returns [`Error::Server`] if the process has ended.
     pub fn sample(&self) -> Result<Sample> {
         let times = process_times(self.pid, self.threads);
         let gone =
             || Error::server(format!("process {} cannot be measured: has it ended?", self.pid));
         let (cpu_ns, wait_ns) = times.ok_or_else(gone)?;
         let rss = resident(self.pid).ok_or_else(gone)?;
-        // The kernel has this account per process only.
+        // The kernel counts written bytes only per process.
         let written = if self.threads.is_empty() { written(self.pid) } else { None };
         Ok(Sample { cpu_ns, wait_ns, rss, written: written.unwrap_or(0) })
     }
 }
 
-/// Time on a processor and time waiting for one.
+/// Returns the time on a processor and the time waiting for one, in nanoseconds.
 fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
     let mut sum = (0, 0);
     for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -88,7 +88,7 @@ fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
         }
         match schedstat(task.join("schedstat").to_str()?) {
             Some((cpu, wait)) => sum = (sum.0 + cpu, sum.1 + wait),
-            // The thread ended meanwhile, or the kernel was built without these statistics.
+            // The thread has ended, or the kernel was built without these statistics.
             None if task.exists() && threads.is_empty() => return Some((process_ticks(pid)?, 0)),
             None => {}
         }
@@ -96,21 +96,21 @@ fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
     Some(sum)
 }
 
-/// Nanoseconds on a processor and nanoseconds waiting for one.
+/// Reads nanoseconds on a processor and nanoseconds waiting for one.
 fn schedstat(path: &str) -> Option<(u64, u64)> {
     let text = fs::read_to_string(path).ok()?;
     let mut fields = text.split_ascii_whitespace().map(str::parse);
     Some((fields.next()?.ok()?, fields.next()?.ok()?))
 }
 
-/// The coarse account in clock ticks: user and system time.
+/// Returns user plus system time in nanoseconds, which the kernel counts in coarse clock ticks.
 fn process_ticks(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold spaces; the fields are counted from behind it.
+    // The name in parentheses may contain spaces, so the fields are counted from behind it.
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
-    // SAFETY: the call takes and returns numbers.
+    // SAFETY: the call takes and returns numbers only.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     Some((user + system) * 1_000_000_000 / u64::try_from(per_second).ok()?.max(1))
 }
@@ -121,13 +121,13 @@ fn resident(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// Other users' processes do not tell.
+/// Returns the bytes written. The kernel hides them for processes of other users.
 fn written(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.parse().ok()
 }
 
-/// The inode of the socket that listens on a TCP port.
+/// Returns the inode of the socket that listens on a TCP port.
 fn listening_inode(port: u16) -> Option<u64> {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|table| {
         let text = fs::read_to_string(table).ok()?;
@@ -135,7 +135,7 @@ fn listening_inode(port: u16) -> Option<u64> {
     })
 }
 
-/// `sl local remote state … uid timeout inode`: state 0A is listening.
+/// Parses `sl local remote state … uid timeout inode`. State 0A means listening.
 fn listening_row(line: &str, port: u16) -> Option<u64> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let local = fields.get(1)?.rsplit_once(':')?.1;
@@ -149,7 +149,7 @@ fn unix_inode(path: &Path) -> Option<u64> {
     let mut fields = text
         .lines()
         .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
-        // Flag 10000 marks the listening socket among those of its connections.
+        // Flag 10000 tells the listening socket from its connections.
         .filter(|fields| fields.get(7) == Some(&path) && fields[3] == "00010000");
     fields.next()?.get(6)?.parse().ok()
 }

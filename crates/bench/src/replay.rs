@@ -1,5 +1,5 @@
-//! Replays a trace against a server: get, and set what was missed. One connection and batches of
-//! different keys, so that what the server sees is the order of the trace and a run can be repeated.
+//! Replays a trace against a server: get, and set what was missed. It uses one connection and
+//! batches of different keys. So the server sees the order of the trace, and a run can be repeated.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
@@ -15,34 +15,34 @@ use crate::workload::keys::push_number;
 use crate::workload::values::Values;
 use crate::{Error, Result};
 
-/// How a trace is replayed.
+/// The options of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replay {
-    /// Different keys that are asked for at once.
+    /// Number of different keys per batch.
     pub(crate) batch: usize,
-    /// Requests per second; `None` as fast as the server answers. Times to live pass in real time, so
-    /// servers are comparable on such traces only at equal rates.
+    /// Requests per second; `None` is as fast as the server answers. Times to live run in real
+    /// time, so traces with them allow comparisons only at equal rates.
     pub(crate) rate: Option<f64>,
-    /// Sizes of the trace are divided by this.
+    /// Divisor for the sizes of the trace.
     pub(crate) shrink: usize,
-    /// Values are cut to this.
+    /// The largest value in bytes; longer ones are cut.
     pub(crate) size_max: usize,
-    /// Requests before the miss ratio is counted.
+    /// Number of requests before misses are counted.
     pub(crate) skip: u64,
 }
 
-/// What came out.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     /// Requests in the whole trace.
     pub(crate) requests: u64,
-    /// Requests that count, after what was skipped.
+    /// Requests that count, after the skipped ones.
     pub(crate) counted: u64,
-    /// Misses among them.
+    /// Misses among the counted requests.
     pub(crate) misses: u64,
     /// Sets that the server refused, in the whole trace.
     pub(crate) refused: u64,
-    /// Seconds of the whole trace.
+    /// Duration of the whole trace in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -56,8 +56,8 @@ impl Replay {
     /// Replays the whole trace.
     ///
     /// # Errors
-    /// [`Error::Void`] for answers that make no sense, and whatever the trace or the connection fails
-    /// with.
+    /// Returns [`Error::Void`] for answers that make no sense, and the errors of the trace and of
+    /// the connection.
     pub(crate) fn run(&self, trace: &mut dyn Trace, server: &Address) -> Result<Outcome> {
         let stream = Stream::connect(server, Some(Duration::from_secs(10)))?;
         stream
@@ -78,7 +78,7 @@ impl Replay {
         let mut access = Access::default();
         loop {
             let more = trace.next(&mut access)?;
-            // A key that comes again must see what the first request did.
+            // A repeated key must see the effect of its first request.
             if !more || batch.len() >= self.batch || keys.contains(&access.key) {
                 session.exchange(&batch, self, &mut outcome)?;
                 batch.clear();
@@ -164,8 +164,8 @@ impl Session {
         self.output.extend_from_slice(b"\r\n");
     }
 
-    /// Sends the output and reads so many replies. A batch is bounded, and a server that stops
-    /// reading while its answers wait would time out here instead of hanging.
+    /// Sends the output and reads `replies` replies. A batch is bounded. A server that stops
+    /// reading while its answers wait causes a time-out here, not a hang.
     fn round_trip(&mut self, replies: usize, answers: &mut Answers<'_>) -> Result<()> {
         let broken = |e| Error::io("the connection broke during the replay", e);
         (&mut &self.stream).write_all(&self.output).map_err(broken)?;
@@ -182,10 +182,10 @@ impl Session {
     }
 }
 
-/// Keys of one get; longer request lines are refused by some servers.
+/// The largest number of keys per get; some servers refuse longer request lines.
 const KEYS_PER_GET: usize = 50;
 
-/// Marks which keys of a batch were found; servers answer in the order of the request.
+/// Marks the keys of a batch that were found. Servers answer in the order of the request.
 struct Answers<'a> {
     batch: &'a [Access],
     found: Vec<bool>,
@@ -223,7 +223,8 @@ impl Sink for Answers<'_> {
                 self.found[self.next + offset] = true;
                 self.next += offset + 1;
                 let wanted = rest[offset].size;
-                // A trace may give a key another size later: then the stored one is the old one.
+                // A trace may later give a key another size; then the stored value still has the
+                // old one.
                 if length > wanted && wanted == 0 {
                     self.wrong.get_or_insert_with(|| format!("{length} bytes instead of none"));
                 }
@@ -271,7 +272,7 @@ mod tests {
         }
     }
 
-    /// A memcached that keeps everything but values above 100 bytes.
+    /// A memcached that stores all values except those above 100 bytes.
     fn tiny_server() -> (Address, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap().to_string());

@@ -1,4 +1,5 @@
-//! The server that only answers, inside the lab's own process: what sockets cost on this machine.
+//! A server inside the lab's process that does nothing but answer. It shows the cost of sockets on
+//! this machine.
 
 use crate::complain;
 use std::fs::File;
@@ -15,14 +16,14 @@ use crate::machine::pin_thread;
 use crate::process::Probe;
 use crate::{Error, Result};
 
-/// The responder's threads, and the kernel's helpers of its rings.
+/// Name prefixes of the responder's threads and of the kernel's helper threads for its rings.
 const THREADS: &[&str] = &["responder-", "iou-wrk-"];
 
-/// Blocks of a device that are tried before it is used, and their size, bytes.
+/// Number of device blocks that are sampled before use, and their size in bytes.
 const SAMPLES: u64 = 256;
 const BLOCK: u64 = 4096;
 
-/// A running responder; stopped when dropped.
+/// A running responder. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Responder {
     _running: responder::Running,
@@ -30,7 +31,7 @@ pub(crate) struct Responder {
     pub(crate) probe: Probe,
 }
 
-/// Reads the name of a network back-end.
+/// Parses the name of a network back-end.
 pub(crate) fn backend(name: &str) -> Result<BackendChoice> {
     match name {
         "auto" => Ok(BackendChoice::Auto),
@@ -40,7 +41,7 @@ pub(crate) fn backend(name: &str) -> Result<BackendChoice> {
     }
 }
 
-/// Opens what is there already: it is only read.
+/// Opens an existing file or device for reading only.
 fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
     let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
     if std::fs::metadata(path).map_err(failed)?.is_dir() {
@@ -60,8 +61,8 @@ fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(device))
 }
 
-/// How many of the sampled blocks come from elsewhere than the device, if the kernel tells: a file system answers
-/// reads of space that was allocated and never written by itself, at once.
+/// Returns how many sampled blocks did not come from the device, if the kernel tells. A file system
+/// answers reads of allocated but unwritten space itself, at once.
 fn hidden_blocks(path: &Path, size: u64) -> Option<u64> {
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
     let before = bytes_from_devices()?;
@@ -75,7 +76,7 @@ fn hidden_blocks(path: &Path, size: u64) -> Option<u64> {
     Some(SAMPLES.saturating_sub(came))
 }
 
-/// What this process has had read from devices, bytes.
+/// Returns the bytes that this process has read from devices.
 fn bytes_from_devices() -> Option<u64> {
     let counts = std::fs::read_to_string("/proc/self/io").ok()?;
     counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok())
@@ -87,7 +88,7 @@ impl Responder {
         Responder::start_on(io, cpu, value_size, 1, None)
     }
 
-    /// As [`Responder::start`], with several threads and a device that is read for each key.
+    /// Like [`Responder::start`], but with several threads, and a device that is read for each key.
     pub(crate) fn start_on(
         io: &str,
         cpu: Option<usize>,
@@ -106,7 +107,7 @@ impl Responder {
             ..Options::default()
         };
         let running = thread::scope(|scope| {
-            // Its threads inherit the processor of the one that starts them.
+            // Its threads inherit the processor of the thread that starts them.
             let start = scope.spawn(move || {
                 cpu.map_or(Ok(()), pin_thread)?;
                 responder::start(options, threads, value_size, device)

@@ -1,6 +1,6 @@
-//! Text for whoever started the program. The macros of the standard library panic when nobody can take
-//! it (a full disk, a pipe whose reader is gone), and a panic would replace the exit code that says
-//! what happened.
+//! Output for the person who started the program. The macros of the standard library panic when the
+//! output cannot be written (a full disk, a pipe without a reader). A panic would replace the exit
+//! code that tells what happened.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,34 +8,34 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Writes to the standard output; what cannot be written is [`lost`].
+/// Writes to the standard output. A failure is remembered for [`lost`].
 pub fn say(text: fmt::Arguments<'_>) {
     let written = io::stdout().lock().write_fmt(text).and_then(|()| io::stdout().flush());
-    // A reader that is gone wants no more.
+    // A reader that closed the pipe wants no more.
     if written.is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
         LOST.store(true, Relaxed);
     }
 }
 
-/// Writes to the standard error output, if that takes it.
+/// Writes to the standard error output, if possible.
 pub fn complain(text: fmt::Arguments<'_>) {
-    // Nobody is left to be told.
+    // If this fails, there is nobody to tell.
     let _ = io::stderr().lock().write_fmt(text);
 }
 
-/// Whether some result could not be written to the standard output.
+/// Returns true if some result could not be written to the standard output.
 pub fn lost() -> bool {
     LOST.load(Relaxed)
 }
 
-/// A line on the standard output.
+/// Writes a line to the standard output.
 #[macro_export]
 macro_rules! say {
     () => { $crate::terminal::say(format_args!("\n")) };
     ($($text:tt)*) => { $crate::terminal::say(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// A line on the standard error output.
+/// Writes a line to the standard error output.
 #[macro_export]
 macro_rules! complain {
     ($($text:tt)*) => { $crate::terminal::complain(format_args!("{}\n", format_args!($($text)*))) };

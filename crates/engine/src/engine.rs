@@ -672,14 +672,14 @@ impl Engine {
         self.lanes.iter().map(|lane| lane.memory_requests()).max().unwrap_or(0)
     }
 
-    /// One turn of every lane's cleaner. The answer is whether one wants another turn soon.
+    /// Runs one turn of every lane's cleaner. Returns true if one wants another turn soon.
     pub fn clean(&self, state: &mut ManualCleaner) -> bool {
         state.0.resize_with(self.lanes.len(), || None);
         let turn = |any, (lane, cleaner): (&Arc<Lane>, _)| lane.clean(cleaner) || any;
         self.lanes.iter().zip(&mut state.0).fold(false, turn)
     }
 
-    /// Reads what sessions wait for; the answer is whether anybody waited.
+    /// Serves the reads that sessions wait for. Returns true if any session waited.
     pub fn serve_reads(&self) -> bool {
         self.lanes.iter().fold(false, |any, lane| lane.serve_reads() | any)
     }
@@ -689,7 +689,7 @@ impl Engine {
 #[derive(Debug, Default)]
 pub struct ManualCleaner(Vec<Option<Cleaner>>);
 
-/// Divides `memory` among lanes that need so much at least and own so many partitions.
+/// Divides `memory` among `lanes`, each given as (minimum in bytes, partitions owned).
 fn memory_shares(
     memory: u64,
     max_item_size: u64,
@@ -707,7 +707,7 @@ fn memory_shares(
     if owned == PARTITIONS
         && let Some(last) = shares.last_mut()
     {
-        // What rounding has left.
+        // The remainder that rounding left.
         *last += memory - shared;
     }
     Ok(shares)

@@ -1,4 +1,4 @@
-//! A range of the device that cannot be read any more, ever: it costs what lies in it and nothing else.
+//! A range of the device becomes unreadable for ever. Only its contents are lost.
 
 #[path = "common/store.rs"]
 mod common;
@@ -18,10 +18,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const SIZE: u64 = 32 << 20;
-/// Eight segments of 64 KiB, and two of them by halves.
+/// Bytes of the bad range. It has the size of eight segments of 64 KiB but begins within one, so
+/// two are only partly covered.
 const BAD: Range<u64> = (6 << 20) + 12_288..(6 << 20) + 12_288 + (512 << 10);
 const VALUE: usize = 900;
-/// Turns after which a call that still waits waits for ever.
+/// Number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 500;
 
 fn options(device: &Arc<SimDevice>, durability: Durability, when_full: WhenFull) -> Options {
@@ -83,7 +84,7 @@ impl Machine {
         }
     }
 
-    /// Whether the key is there, with its value of that round.
+    /// Returns true if the key exists with its value of that round.
     fn has(&mut self, key: u32, round: u32) -> Result<bool, Refusal> {
         let (name, value) = (format!("key{key}"), value(key, round, VALUE));
         self.done(|session| {
@@ -93,7 +94,7 @@ impl Machine {
         })
     }
 
-    /// How many of the keys are there, are not, and are answered with an error.
+    /// Returns how many of the keys are found, missing, and answered with an error.
     fn count(&mut self, keys: Range<u32>, round: u32) -> (u32, u32, u32) {
         let (mut there, mut gone, mut errors) = (0, 0, 0);
         for key in keys {
@@ -107,7 +108,8 @@ impl Machine {
         (there, gone, errors)
     }
 
-    /// As [`Machine::count`], of keys that were written by that round or, where that was refused, by one before.
+    /// As [`Machine::count`], for keys written in that round or, if that was refused, in an earlier
+    /// one.
     fn count_last(&mut self, keys: Range<u32>, round: u32) -> (u32, u32, u32) {
         let mut counts = (0, 0, 0);
         for key in keys {
@@ -153,7 +155,7 @@ impl Machine {
         self.superblock().geometry
     }
 
-    /// What lies in the places of the store, in their order; some may be free.
+    /// Returns the headers of the store's places in order; some places may be free.
     fn headers(&self) -> impl Iterator<Item = Header> {
         let (geometry, identity) = (self.geometry(), self.superblock().identity());
         (1..=geometry.segment_count()).filter_map(move |number| {
@@ -163,7 +165,7 @@ impl Machine {
         })
     }
 
-    /// Places that are free, with what was in them before.
+    /// Returns the free places that still hold their old contents.
     fn freed(&self) -> Vec<u32> {
         let (geometry, identity) = (self.geometry(), self.superblock().identity());
         let is_freed = |header: &Header| {
@@ -182,16 +184,16 @@ impl Machine {
         self.engine.recovered().is_some_and(|recovered| recovered.from_image)
     }
 
-    /// Reads nothing from memory any more.
+    /// Restarts, so that memory is empty.
     fn restarted(self, durability: Durability, when_full: WhenFull) -> Machine {
         Machine::start(self.device.image(), durability, when_full)
     }
 }
 
-/// Records that the bad range touches, at most.
+/// The largest number of records that the bad range touches.
 const LOST: u32 = (512 << 10) / (VALUE as u32) + 9 * 2;
 
-/// Sets go on through many turnovers, each of which comes by the bad range; a crash in between, too.
+/// Sets go on through many turnovers, each of which reaches the bad range, also after a crash.
 #[test]
 fn a_store_that_evicts_loses_what_is_in_the_range_and_goes_on() {
     for durability in [Durability::Async, Durability::Sync] {
@@ -216,7 +218,7 @@ fn a_store_that_evicts_loses_what_is_in_the_range_and_goes_on() {
     }
 }
 
-/// Large values and their pieces lie there as well.
+/// Large values and their pieces are in the range as well.
 #[test]
 fn large_values_in_the_range_are_lost_and_the_others_not() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Evict);
@@ -236,19 +238,19 @@ fn large_values_in_the_range_are_lost_and_the_others_not() {
     }
 }
 
-/// Nothing is lost without a word: whoever asks for what is in the range gets an error, all else goes on, and a
-/// start is refused unless the damage is accepted.
+/// Nothing is lost silently. Readers of items in the range get an error, everything else goes on,
+/// and a start is refused unless the damage is accepted.
 #[test]
 fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Async, WhenFull::Refuse);
-    // The first rounds' segments have been freed, and their places used again. After these rounds the range is
-    // in use.
+    // The first rounds' segments have been freed and their places reused. After these rounds the
+    // range is in use.
     (0..5).for_each(|round| machine.set_all(0..22_000, round));
     machine.device.spoil(BAD);
     let (there, gone, errors) = machine.count(0..22_000, 4);
     assert!((100..LOST).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
-    // Everything is overwritten again and again.
+    // Everything is overwritten repeatedly.
     for round in 5..8 {
         let mut refused = 0;
         for key in (0..22_000).map(|n| n * 7919 % 22_000) {
@@ -263,8 +265,8 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
         }
         assert!(refused < LOST, "{refused}");
     }
-    // A place that was free is found to be bad only when what was written there is read. Nearly all that could not
-    // be read was set over without a look.
+    // A bad free place is noticed only when its new contents are read. Nearly all unreadable
+    // records were overwritten without a read.
     let (there, gone, errors) = machine.count_last(0..22_000, 7);
     assert!(errors < 100 && gone == 0, "{there}, {gone}, {errors}");
     assert!(machine.engine.commit());
@@ -279,7 +281,7 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
     let mut accepting = options;
     accepting.store.as_mut().unwrap().accept_damage = true;
     let mut machine = Machine::open(device, accepting);
-    // Of what cannot be read nobody knows that it was newer than what still lies elsewhere.
+    // An unreadable record cannot show that it was newer than a version elsewhere.
     let (found, lost, errors_now) = machine.count_last(0..22_000, 7);
     assert!(found >= there && found + lost == there + errors && errors_now == 0, "{found}, {lost}");
     machine.set_all(0..22_000, 8);
@@ -289,7 +291,7 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
         .unwrap();
 }
 
-/// The index grows from its first tables on while some of what it leads to cannot be read.
+/// The index grows from its first tables on while some records cannot be read.
 #[test]
 fn what_cannot_be_read_is_no_miss_after_the_index_has_grown() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Refuse);
@@ -312,7 +314,7 @@ fn what_cannot_be_read_is_no_miss_after_the_index_has_grown() {
     assert_eq!((gone, errors_now), (0, errors));
 }
 
-/// With a second device.
+/// Returns options with a second device.
 fn two_devices(devices: [&Arc<SimDevice>; 2], accept_damage: bool) -> Options {
     let mut options = options(devices[0], Durability::Async, WhenFull::Refuse);
     options.memory = 16 << 20;
@@ -327,8 +329,8 @@ fn two_devices(devices: [&Arc<SimDevice>; 2], accept_damage: bool) -> Options {
     options
 }
 
-/// A device is drained because a part of it is bad: whatever can be read leaves it, nothing is lost without a
-/// word, and the device is let go when the damage is accepted.
+/// A device is drained because part of it is bad. All readable items leave it, nothing is lost
+/// silently, and the device is released once the damage is accepted.
 #[test]
 fn a_drain_takes_all_that_can_be_read() {
     const KEYS: Range<u32> = 0..20_000;
@@ -354,7 +356,7 @@ fn a_drain_takes_all_that_can_be_read() {
             .is_some()
     };
     assert!(!turns(&mut machine), "what cannot be read was left behind");
-    // Each record keeps the partitions behind that share a stripe with its own.
+    // Each unreadable record keeps the partitions that share its stripe on the device.
     let left = machine.engine.lanes()[0].partitions;
     assert!((1..1024).contains(&left), "{left} partitions are left");
     let (there, gone, errors) = machine.count(KEYS, 0);
@@ -367,7 +369,8 @@ fn a_drain_takes_all_that_can_be_read() {
     assert_eq!(machine.count(KEYS, 0), (there, errors, 0));
 }
 
-/// A start that reports damage goes on only if it is accepted, and then the next one has nothing to report.
+/// A start that reports damage succeeds only if it is accepted; the next start has nothing to
+/// report.
 fn accepted_once(device: &SimDevice) -> Machine {
     let options = |device: &Arc<SimDevice>| options(device, Durability::Async, WhenFull::Refuse);
     let image = Arc::new(device.image());
@@ -380,7 +383,8 @@ fn accepted_once(device: &SimDevice) -> Machine {
     Machine::open(Arc::clone(&image), options(&image))
 }
 
-/// The superblock is written to both copies in turn, and neither is older than what a later commit covers.
+/// The superblock is written to both copies in turn, and neither copy is older than the data that a
+/// later commit covers.
 #[test]
 fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
     for copy in SUPERBLOCKS {
@@ -401,7 +405,8 @@ fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
     }
 }
 
-/// Nor that the store was stopped cleanly, after the first commit of the next life.
+/// Nor does a copy say that the store was stopped cleanly, after the first commit of the next
+/// start.
 #[test]
 fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
     for copy in SUPERBLOCKS {
@@ -420,7 +425,7 @@ fn a_copy_of_the_superblock_that_cannot_be_read_makes_no_stop_clean() {
     }
 }
 
-/// A commit that fails cuts its segments, whatever becomes of the marks that they had.
+/// A failed commit cuts its segments, whatever happens to their dead marks.
 #[test]
 fn a_failed_commit_is_mended_although_no_mark_can_be_read() {
     let device = SimDevice::new(SIZE, 1);
@@ -461,7 +466,7 @@ fn what_cannot_be_read_is_remembered_through_a_clean_stop() {
     }
 }
 
-/// A place that was given up is not tried again by later starts.
+/// Later starts do not retry a place that was given up.
 #[test]
 fn what_cannot_be_read_is_remembered() {
     let device = SimDevice::new(SIZE, 1);
@@ -483,8 +488,8 @@ fn what_cannot_be_read_is_remembered() {
     }
 }
 
-/// Nobody knows whether what lies in a place was superseded, so it counts as lost: what was evicted
-/// does not come back.
+/// It is unknown whether the records of a bad place were superseded, so they count as lost: evicted
+/// items do not come back.
 #[test]
 fn a_segment_whose_marks_cannot_be_read_shows_nothing() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Evict);
@@ -499,10 +504,10 @@ fn a_segment_whose_marks_cannot_be_read_shows_nothing() {
         machine.device.spoil(metas..metas + 2 * geometry.meta_bytes() as u64);
     }
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
-    // One of them was just used again.
+    // One of the places was just reused.
     let back = machine.engine.stats().items;
     assert!((items - 70..=items).contains(&back), "{items} items, then {back}");
-    // Those places are of no use any more, and all others are.
+    // Those places are not used any more; all others are.
     machine.set_all(80_000..120_000, 1);
     machine.turn();
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
@@ -510,7 +515,7 @@ fn a_segment_whose_marks_cannot_be_read_shows_nothing() {
     assert_eq!(machine.count(119_000..120_000, 1), (1000, 0, 0));
 }
 
-/// What lies there hides older versions all the same, and goes on doing so.
+/// Bad places still hide older versions, and continue to do so.
 #[test]
 fn a_segment_whose_marks_cannot_be_read_brings_nothing_older_back() {
     for copy in 0..2 {
@@ -522,7 +527,7 @@ fn a_segment_whose_marks_cannot_be_read_brings_nothing_older_back() {
         machine.turn();
         let geometry = machine.geometry();
         let last: Vec<u32> = machine.headers().map(|header| header.segment).collect();
-        // Some of the overwritten versions lie in front of these, and tombstones in them.
+        // Some of the overwritten versions are in front of these, and tombstones are in them.
         for &number in &last[last.len() - 12..] {
             let meta = geometry.meta(number, copy);
             machine.device.spoil(meta..meta + BLOCK as u64);
@@ -560,7 +565,7 @@ fn marks_that_cannot_be_read_cost_their_own_segment_and_are_told_once() {
     }
 }
 
-/// The last commit may have ended in one, and an older end must not pass for it without a word.
+/// The last commit may have ended in a bad place. An older end must not pass for it silently.
 #[test]
 fn a_tail_place_that_cannot_be_read_is_told_once() {
     let device = SimDevice::new(SIZE, 1);
@@ -592,7 +597,7 @@ fn an_open_segment_whose_header_cannot_be_read_is_missed() {
         machine.set_all(0..5000, 0);
         machine.turn();
         let full = machine.headers().count();
-        // The next segment has begun, too.
+        // The next segment is open, too.
         for commit in 0..200 {
             if machine.headers().count() > full {
                 (0..commits).for_each(|_| {
@@ -613,7 +618,7 @@ fn an_open_segment_whose_header_cannot_be_read_is_missed() {
     }
 }
 
-/// A large value is lost with any of its pieces, with its head too, and never without a word.
+/// A large value is lost if any of its pieces or its head is lost, and never silently.
 #[test]
 fn a_large_value_of_which_a_piece_cannot_be_read_is_missed() {
     const LARGE: usize = 200_000;

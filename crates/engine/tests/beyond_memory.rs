@@ -1,4 +1,4 @@
-//! Stores that are larger than memory: reading from them, and writing all over them.
+//! Reads and writes of stores that are larger than memory.
 
 #[path = "common/store.rs"]
 mod common;
@@ -16,7 +16,7 @@ use larder_engine::{
     Outcome, Progress, ReadCount, Refusal, Session, Store, StoreMode, Stored, WhenFull,
 };
 
-/// How long a test waits for what must happen.
+/// The largest time that a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ fn options(durability: Durability) -> Options {
     Options { memory: 8 << 20, store: Some(store), ..Options::default() }
 }
 
-/// Stores more than memory holds; the first key, whose record is not in memory any more.
+/// Stores more than memory holds. Returns the first key, whose record is no longer in memory.
 fn fill(engine: &Arc<Engine>, session: &mut Session) -> String {
     let mut cleaner = ManualCleaner::default();
     let value = vec![b'v'; 4000];
@@ -59,8 +59,8 @@ fn fill(engine: &Arc<Engine>, session: &mut Session) -> String {
     "key0".to_owned()
 }
 
-/// A wake-up may come for several reasons at once. A record that arrives after the session took its
-/// turn, but before it asks again, must not be left lying.
+/// One wake-up may have several reasons. A record that arrives after the session began its turn,
+/// but before it asks again, must not be left unprocessed.
 #[test]
 fn whoever_asks_again_for_what_has_arrived_is_woken_again() {
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
@@ -85,7 +85,8 @@ fn whoever_asks_again_for_what_has_arrived_is_woken_again() {
     assert_eq!(asked(&session), Some(4000));
 }
 
-/// Calls are repeated until the record that they need has been read, or until there is space: each counts once.
+/// Calls are repeated until the record that they need has been read, or until there is space. Each
+/// counts once.
 #[test]
 fn a_call_that_has_to_be_repeated_is_counted_once() {
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
@@ -143,8 +144,8 @@ impl Wake for Unpark {
     }
 }
 
-/// What is freed comes back by a commit. Where nobody else writes, whoever waits for space is the only
-/// one who would ask for it.
+/// Freed space becomes available by a commit. If there are no other writers, only the thread that
+/// waits for space can request it.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "measures that a thread does not wait for ever")]
 fn one_writer_alone_gets_through_several_times_the_store() {
@@ -171,8 +172,8 @@ fn one_writer_alone_gets_through_several_times_the_store() {
     }
 }
 
-/// Stores a value of every key, waiting for whatever must be waited for; the answer is how many sets
-/// were refused because of what cannot be read.
+/// Stores a value of every key, waiting as needed. Returns the number of sets refused because of
+/// unreadable records.
 fn set_all(engine: &Arc<Engine>, keys: impl IntoIterator<Item = u32>, value: &str) -> u32 {
     let mut refused = 0;
     let mut cleaner = ManualCleaner::default();
@@ -247,7 +248,8 @@ fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
     let engine = Engine::open_without_threads(options).unwrap();
     let old = "old".repeat(300);
     set_all(&engine, 0..20_000, &old);
-    // One bit in each 50 KB, so in most of the segments, and most of what lies there is not in memory.
+    // One bit in each 50 KB: most segments are damaged, and most of the damaged records are not in
+    // memory.
     for at in (1 << 20..40 << 20).step_by(50_000) {
         device.flip_bit(at, 3);
     }
@@ -272,13 +274,13 @@ fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
             }
         }
     }
-    // A set over another key's item, which nobody looked at, is not counted as a further item.
+    // A set over another key's item that was not read does not count as a further item.
     let stats = engine.stats();
     assert!((stats.items..=stats.items + stats.older_slots).contains(&found), "{found} {stats:?}");
 }
 
-/// Records that turn out to be unreadable are gone only when their segment is: until then a delete of a key
-/// that is not there leaves a tombstone. Afterwards it writes nothing.
+/// Unreadable records are gone only when their segment is. Until then a delete of a missing key
+/// leaves a tombstone; afterwards it writes nothing.
 #[test]
 fn deletes_of_what_is_not_there_write_nothing_when_the_unreadable_is_gone() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
@@ -316,7 +318,7 @@ fn deletes_of_what_is_not_there_write_nothing_when_the_unreadable_is_gone() {
     }
     assert!(missed > 1000, "{missed}");
     assert!(delete(&mut session) > 0);
-    // All that was written before is pushed out.
+    // Everything written before is pushed out of memory.
     assert_eq!(set_all(&engine, 20_000..120_000, &"new".repeat(300)), 0);
     let mut cleaner = ManualCleaner::default();
     while engine.clean(&mut cleaner) {
@@ -342,7 +344,7 @@ fn what_may_not_be_lost_and_cannot_be_read_does_not_stop_the_cleaner() {
     }
     assert!(refused < 100, "{refused}");
     drop(engine);
-    // Whoever accepts the damage can write there again, even if a start has not seen it.
+    // With accepted damage, the store can be written again, even if no start has seen the damage.
     options.store.as_mut().unwrap().accept_damage = true;
     let engine = Engine::open_without_threads(options).unwrap();
     assert_eq!(set_all(&engine, keys(), &"new".repeat(300)), 0);
@@ -368,8 +370,8 @@ fn a_value_with_a_segment_of_its_own_expires_after_a_restart_too() {
     assert_eq!(engine.stats().items, 0);
 }
 
-/// Copies of what is read again and again lead to no version but the one that the index names, while
-/// keys are overwritten and segments cleaned and used again.
+/// Copies of frequently read records never lead to another version than the index names, while keys
+/// are overwritten and segments are cleaned and reused.
 #[test]
 fn what_is_read_often_is_read_from_memory_and_never_from_the_past() {
     const KEYS: u64 = 2500;
@@ -445,8 +447,8 @@ fn what_is_read_often_is_read_from_memory_and_never_from_the_past() {
     );
 }
 
-/// In the time that it takes to fill a device everything in it may have been read a few times: what is evicted from it is
-/// told by reads that follow each other.
+/// While a device fills, everything in it may be read a few times. Eviction is therefore decided by
+/// reads that follow each other.
 #[test]
 fn what_is_read_evenly_is_not_written_again_and_again() {
     const KEYS: u64 = 16_000;
@@ -488,7 +490,7 @@ fn what_is_read_evenly_is_not_written_again_and_again() {
             }
         }
         set(&mut session, draw());
-        // The gets have asked the cleaner for frames, and it asks for commits.
+        // The gets have requested frames from the cleaner, which requests commits.
         engine.clean(&mut for_gets);
         engine.commit();
         session.tick(1);
@@ -500,8 +502,8 @@ fn what_is_read_evenly_is_not_written_again_and_again() {
     assert!(moved < SETS, "{moved} items moved for {SETS} sets, {evictions} evictions");
 }
 
-/// Where nothing is evicted, an index that has taken all the memory it may have takes no new keys: the memory
-/// that is kept for connections stays theirs.
+/// Without eviction, an index at its memory limit takes no new keys. The memory kept for
+/// connections stays theirs.
 #[test]
 fn more_items_than_the_index_may_lead_to_are_refused_where_nothing_is_evicted() {
     const MEMORY: u64 = 8 << 20;
@@ -535,7 +537,7 @@ fn more_items_than_the_index_may_lead_to_are_refused_where_nothing_is_evicted() 
     assert!((0..1000).all(|n| set(&mut session, n)), "{:?}", engine.stats());
 }
 
-/// An index that has taken all the memory it may have leads to newer items instead of older ones.
+/// An index at its memory limit replaces older items by newer ones.
 #[test]
 fn more_items_than_the_index_may_lead_to_push_the_oldest_out() {
     const KEYS: u64 = 1_100_000;

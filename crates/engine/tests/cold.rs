@@ -1,5 +1,5 @@
-//! Cold data does not slow down what is hot: to free hot segments nothing is read of the others, and
-//! little is written.
+//! Cold data does not slow down hot data: freeing hot segments reads nothing of the others and
+//! writes little.
 
 #[path = "common/store.rs"]
 mod common;
@@ -31,7 +31,7 @@ fn machine(device: SimDevice) -> Machine {
 }
 
 impl Load {
-    /// A store with many cold items.
+    /// Creates a store with many cold items.
     fn new() -> Load {
         let mut load = Load { machine: machine(SimDevice::new(160 << 20, 1)), now: NOW, random: 1 };
         for cold in 0..COLD {
@@ -50,7 +50,7 @@ impl Load {
         self.machine.engine.stats()
     }
 
-    /// A commit and a turn of the cleaner.
+    /// Runs a commit and a turn of the cleaner.
     fn turn(&mut self) {
         let Machine { engine, session, cleaner, .. } = &mut self.machine;
         session.tick(self.now);
@@ -94,7 +94,7 @@ impl Load {
         }
     }
 
-    /// Writes hot items for a while, each of which lives for a few seconds.
+    /// Writes hot items, each of which expires after a few seconds.
     fn short_lives(&mut self, writes: u32) {
         for n in 0..writes {
             let key = format!("hot{}", self.below(HOT));
@@ -103,7 +103,7 @@ impl Load {
         }
     }
 
-    /// A second has 2000 requests, and four commits.
+    /// Advances time: a second has 2000 requests and four commits.
     fn pass(&mut self, n: u32) {
         if n.is_multiple_of(2000) {
             self.now += 1;
@@ -114,7 +114,7 @@ impl Load {
     }
 }
 
-/// What `during` cost: bytes of maps, bytes freed, and bytes of whole segments read.
+/// Returns the cost of `during`: bytes of maps, bytes freed, and bytes of whole segments read.
 fn cost(load: &mut Load, during: impl FnOnce(&mut Load)) -> [u64; 3] {
     let before = load.stats();
     during(load);
@@ -175,7 +175,7 @@ fn deletes_all_over_cold_items_write_few_maps() {
     assert!(freed > 20 << 20, "{freed} bytes freed");
     assert!(maps * 20 <= freed, "{maps} bytes of maps for {freed}");
     assert!(load.machine.engine.commit());
-    // Another process finds what is left.
+    // Another process opens the rest.
     load.machine = machine(load.machine.device.image());
     for cold in (0..COLD).step_by(7) {
         assert_eq!(load.is_there(&format!("cold{cold}")), !deleted[cold as usize], "cold{cold}");

@@ -1,5 +1,5 @@
-//! What was deleted does not come back when the tombstone's segment is freed, however numbers of commits and
-//! restarts lie between what is marked as dead and what is not.
+//! Deleted items do not come back when the tombstone's segment is freed, however many commits and
+//! restarts lie between the marked and the unmarked dead records.
 
 #[path = "common/store.rs"]
 mod common;
@@ -26,12 +26,12 @@ impl Machine {
         Machine::open(device, options)
     }
 
-    /// Another process goes on with what the first has written.
+    /// Opens the store in another process.
     fn restarted(self) -> Machine {
         Machine::start(self.device.image())
     }
 
-    /// Whether there was room, without anything done to make some.
+    /// Stores a value. Returns true if there was room without making any.
     fn set(&mut self, key: u32, len: usize) -> bool {
         let (name, value) = (format!("key{key}"), vec![b'v'; len]);
         let store = Store::set(&value, 0, Expiry::NEVER);
@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// Whether there was one.
+    /// Deletes the key. Returns true if it existed.
     fn delete(&mut self, key: u32) -> bool {
         let name = format!("key{key}");
         loop {
@@ -76,7 +76,8 @@ impl Machine {
         self.session.tick(NOW);
     }
 
-    /// Frees what is dead, until somebody who wants much room finds it; with so many commits after each turn.
+    /// Frees dead segments until a large request finds room, with `commits` commits after each
+    /// turn.
     fn clean(&mut self, commits: u32) {
         assert!(!self.set(u32::MAX, LARGE - 1000), "there is too much room");
         for _ in 0..20 {
@@ -87,8 +88,8 @@ impl Machine {
     }
 }
 
-/// Commits that write no record leave nothing behind but, perhaps, the number in a dead map. A new process that
-/// gave their numbers to its own commits would take what these supersede for marked.
+/// Commits that write no record leave at most their number in a dead map. If a new process reused
+/// these numbers for its own commits, records that its commits supersede would count as marked.
 #[test]
 fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
     let mut machine = Machine::start(SimDevice::new(24 << 20, 1));
@@ -98,19 +99,21 @@ fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
         machine.commit();
     }
     assert!(keys > 1000, "{keys} have room");
-    // After a restart the tombstones come to lie in a segment with nothing else. Too little is dead in
-    // the other segments to clean them.
+    // After a restart, the tombstones get a segment with nothing else. Too little is dead in the
+    // other segments to clean them.
     machine = machine.restarted();
     assert!((10..keys).step_by(60).all(|key| machine.delete(key)));
     machine.commit();
     machine = machine.restarted();
     let last = machine.engine.open_commit(0);
     (0..200).for_each(|_| machine.commit());
-    // That segment is freed when the others have dead maps, which are as new as the commits that wrote nothing.
+    // That segment is freed when the others have dead maps, which are as new as the commits that
+    // wrote nothing.
     machine.clean(5);
     machine = machine.restarted();
     assert!(machine.engine.open_commit(0) > last + 200);
-    // Nothing else is written, so this tombstone has a segment of its own, which is freed like the first.
+    // Nothing else is written, so this tombstone has its own segment, which is freed like the
+    // first.
     assert!(machine.delete(0));
     machine.commit();
     machine = machine.restarted();

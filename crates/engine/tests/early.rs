@@ -1,5 +1,5 @@
-//! Async mode: what was acknowledged is written early, so that the end of the process does not take it back, and
-//! becomes durable with the next commit, as before.
+//! Async mode: acknowledged records are written early, so that the end of the process does not lose
+//! them. They become durable with the next commit, as before.
 
 #[path = "common/store.rs"]
 mod common;
@@ -12,9 +12,9 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of a value that gets a segment to itself.
+/// Bytes of a value that is stored as a jumbo.
 const LARGE: usize = 300_000;
-/// How often it is looked for what another thread does, a millisecond apart.
+/// The largest number of checks for another thread's progress, one millisecond apart.
 const PATIENCE: u32 = 30_000;
 
 fn options(device: &Arc<SimDevice>) -> Options {
@@ -58,7 +58,7 @@ fn get(engine: &Engine, session: &mut Session, key: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// What another process finds under these keys.
+/// Returns the values that another process finds under these keys.
 fn found(device: SimDevice, keys: &[&str]) -> Vec<Option<Vec<u8>>> {
     let engine = open(&Arc::new(device));
     let recovered = engine.recovered().unwrap();
@@ -84,7 +84,7 @@ fn what_was_written_early_outlives_the_process_and_becomes_durable_with_the_comm
     assert_eq!(device.counts().syncs, syncs);
     let written = [value(b'1', 1), value(2, LARGE)];
     assert_eq!(found(device.image(), &["small", "large"]), written);
-    // More, over many segments; a write is not repeated.
+    // More items, over many segments. No write is repeated.
     (0..100).for_each(|n| set(&mut writer, &format!("more{n}"), &[n; 30_000]));
     assert!(engine.write_early(0));
     let writes = device.counts().writes;
@@ -98,8 +98,8 @@ fn what_was_written_early_outlives_the_process_and_becomes_durable_with_the_comm
     }
 }
 
-/// The sync of a commit takes long: what comes meanwhile is written all the same, and what a power loss leaves
-/// of it says nothing about the commit.
+/// The sync of a commit takes long. Records appended meanwhile are written all the same, and their
+/// remains after a power loss prove nothing about the commit.
 #[test]
 fn a_slow_sync_keeps_nobody_from_writing_early() {
     let device = new_device();
@@ -133,7 +133,7 @@ fn a_slow_sync_keeps_nobody_from_writing_early() {
     }
 }
 
-/// A delete that only was written early, and a value that is durable; and what is deleted stays so.
+/// A delete was only written early, and a value is durable. The deleted item stays deleted.
 #[test]
 fn what_was_deleted_does_not_come_back() {
     let device = new_device();
@@ -147,7 +147,7 @@ fn what_was_deleted_does_not_come_back() {
     assert_eq!(found(device.image(), &["k"]), [None]);
     let second = Arc::new(device.image());
     let after = open(&second);
-    // The second process builds on it, so it is durable from its start on.
+    // The second process builds on it, so it must be durable from its start on.
     drop(after);
     assert!((0..50).all(|seed| found(second.crash(seed), &["k"]) == [None]));
 }
@@ -166,7 +166,7 @@ fn an_early_write_that_fails_is_left_to_the_commit() {
             let at = device.counts().writes + nth;
             device.plan(Fault::once(Operation::Write, at, failure));
             assert!(!engine.write_early(0));
-            // Until then nothing more is tried.
+            // No further write is tried until then.
             let writes = device.counts().writes;
             assert!(!engine.write_early(0));
             assert_eq!(device.counts().writes, writes);
@@ -183,7 +183,8 @@ fn an_early_write_that_fails_is_left_to_the_commit() {
     }
 }
 
-/// The commit fails after a part of it, and of the next one, was written early: all of it is written again.
+/// The commit fails after part of it and of the next one was written early. Everything is written
+/// again.
 #[test]
 fn a_commit_that_fails_writes_again_what_was_early() {
     let device = new_device();
@@ -215,8 +216,9 @@ fn a_commit_that_fails_writes_again_what_was_early() {
     }
 }
 
-/// A sync of somebody else fails after a part of a commit was written early, so the device may have lost that part.
-/// While the commit's own sync is under way, nobody may claim that the process can end without a loss.
+/// A foreign sync fails after part of a commit was written early, so the device may have lost that
+/// part. While the commit's own sync is under way, nothing may claim that the process can end
+/// without a loss.
 #[test]
 fn early_writes_promise_nothing_behind_a_commit_that_another_sync_has_spoiled() {
     let device = new_device();
@@ -245,7 +247,7 @@ fn early_writes_promise_nothing_behind_a_commit_that_another_sync_has_spoiled() 
     }
 }
 
-/// The lane's thread writes by itself, soon, and beside a sync that hangs.
+/// The lane's thread writes by itself, soon, and while a sync hangs.
 #[test]
 fn a_thread_writes_early() {
     let device = new_device();

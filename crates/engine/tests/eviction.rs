@@ -1,11 +1,11 @@
-//! What a cache without a store evicts, and what it keeps.
+//! What a cache without a store evicts and keeps.
 
 use larder_engine::*;
 use std::sync::Arc;
 use std::task::Waker;
 
 const NOW: u32 = 1000;
-/// Some 27 000 items with their keys fit into memory.
+/// Bytes of memory; about 27 000 items with their keys fit.
 const MEMORY: u64 = 16 << 20;
 const VALUE: [u8; 560] = [b'v'; 560];
 
@@ -79,7 +79,8 @@ fn a_scan_pushes_out_itself_and_not_what_is_read() {
     let mut cache = Cache::open();
     cache.set_and_read_a_quarter("item", 10_000);
     (0..100_000).for_each(|n| cache.set(&format!("scan:{n}")));
-    // Even what was not read yet: others that were written with it were. A few segments go before all were looked at.
+    // Even unread items are kept if others written with them were read. A few segments are evicted
+    // before all were examined.
     let kept = (0..10_000).filter(|n| cache.get(&format!("item:{n}"))).count();
     assert!(kept >= 9800, "{kept} of 10000");
     assert!(cache.get("scan:99999"));
@@ -103,7 +104,7 @@ fn what_somebody_reads_stays_where_it_is_while_memory_is_plentiful() {
         (0..1000).for_each(|n| cache.set(&format!("item:{n}")));
     }
     assert!(cache.engine.stats().frame_bytes < MEMORY / 2);
-    // Copied out, they would take more than the share of memory that they may have.
+    // Copied out, they would exceed their share of memory.
     for (n, mut reader) in readers.into_iter().enumerate() {
         let whole = |bytes: &[u8]| assert!(bytes == value(n as u8));
         assert_eq!(reader.read(usize::MAX, whole), Some(0));

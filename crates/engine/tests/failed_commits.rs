@@ -1,5 +1,5 @@
-//! Commits that fail beside writers: what was answered with an error has not happened, what was
-//! acknowledged has, and no write gets between a failed commit and its undoing.
+//! Commits that fail while writers run. Changes answered with an error have not happened,
+//! acknowledged ones have, and no write gets between a failed commit and its undoing.
 
 #[path = "common/store.rs"]
 mod common;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread;
 
-/// A device whose operating system remembers what the device has lost.
+/// A device whose page cache still has data that the device has lost.
 #[derive(Debug)]
 struct Remembered {
     device: Arc<SimDevice>,
@@ -47,7 +47,8 @@ impl Device for Remembered {
     }
 }
 
-/// A sync that succeeds, and a page cache that remembers, prove nothing after a failure.
+/// After a failure, neither a later successful sync nor the contents of the page cache prove
+/// anything.
 #[test]
 fn a_device_that_loses_what_it_is_given_is_not_taken_for_healed() {
     for durability in [Durability::Sync, Durability::Async] {
@@ -85,14 +86,14 @@ fn a_device_that_loses_what_it_is_given_is_not_taken_for_healed() {
     }
 }
 
-/// Each writer's task, and after how many acknowledged changes it is enough.
+/// Each writer's task, and the number of acknowledged changes after which it ends.
 const WRITERS: [(Task, u64); 4] =
     [(Task::Count, 3000), (Task::Count, 3000), (Task::StoreLarge, 150), (Task::StoreLarge, 150)];
-/// Bytes of a value that gets a segment of its own.
+/// Bytes of a value that is stored as a jumbo.
 const LARGE: usize = 300_000;
-/// Changes that a writer has on their way at the same time, at most.
+/// The largest number of changes that a writer has in flight.
 const WINDOW: u64 = 4;
-/// One sync in so many fails.
+/// One in `FAILS` syncs fails.
 const FAILS: u64 = 4;
 
 fn options(device: &Arc<SimDevice>) -> Options {
@@ -105,7 +106,7 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// Whether what was answered with `point` has become durable.
+/// Returns true if the change answered with `point` has become durable.
 fn settled(session: &mut Session, point: CommitPoint) -> bool {
     loop {
         match session.commit_state(point) {
@@ -117,16 +118,16 @@ fn settled(session: &mut Session, point: CommitPoint) -> bool {
     }
 }
 
-/// What a writer does again and again.
+/// A writer's repeated operation.
 #[derive(Clone, Copy, Debug)]
 enum Task {
-    /// Counts a number up.
+    /// Increments a number.
     Count,
-    /// Stores a number as a value that gets a segment of its own.
+    /// Stores a number as a jumbo.
     StoreLarge,
 }
 
-/// The number that is to be stored after `last` was.
+/// Makes the change after `last` and returns the number stored.
 fn change(session: &Session, task: Task, key: &[u8], last: u64) -> Outcome<u64> {
     let key = session.key(key);
     match task {
@@ -171,8 +172,8 @@ fn read(session: &mut Session, key: &[u8]) -> u64 {
     }
 }
 
-/// Changes one key, several times at once, and knows afterwards what it must hold. The answer
-/// is how many changes were acknowledged and how many were not.
+/// Changes one key, with several changes in flight, and knows afterwards what it must hold. Returns
+/// the numbers of acknowledged and of failed changes.
 fn work(engine: &Arc<Engine>, writer: usize, task: Task, enough: u64) -> (u64, u64) {
     let key = format!("key{writer}").into_bytes();
     let mut session = engine.session(Waker::noop().clone());

@@ -1,7 +1,8 @@
-//! Stores that an earlier version wrote: every later one must open them and find what is in them.
+//! Stores written by an earlier version. Every later version must open them and find their
+//! contents.
 //!
-//! A fixture holds the blocks of a device that are not zero, each behind its offset. To write new ones, after
-//! a change of the format that was not released:
+//! A fixture holds the non-zero blocks of a device, each after its offset. To write new fixtures
+//! after an unreleased change of the format:
 //!
 //!     cargo test -p larder-engine --test fixture -- --ignored
 
@@ -23,14 +24,14 @@ use std::{fs, io};
 
 const SIZE: u64 = 8 << 20;
 const BLOCK: usize = 4096;
-/// Far in the future of [`NOW`].
+/// A time long after [`NOW`].
 const LATE: u32 = 4_000_000_000;
 const LARGE: usize = 40_000;
 
 /// How the store was left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Left {
-    /// By a clean stop, with the image of its index.
+    /// By a clean stop, with an index image.
     Clean,
     /// By a kill: a start reads the log.
     Killed,
@@ -92,7 +93,7 @@ impl Machine {
     }
 }
 
-/// Writes what [`look`] finds.
+/// Writes the items that [`look`] expects.
 fn fill(machine: &mut Machine) {
     for number in 0..200 {
         machine.set(&format!("item{number}"), &[b'v'; 300], 0, Expiry::NEVER);
@@ -158,7 +159,7 @@ fn open_and_look(left: Left) {
     let recovered = machine.engine.recovered().expect("there is a store").clone();
     assert_eq!(recovered.clean, left == Left::Clean, "{recovered:?}");
     look(&mut machine);
-    // It can be written, and is found again.
+    // The store accepts writes, and a restart finds them.
     machine.set("new", b"of this version", 0, Expiry::NEVER);
     machine.commit();
     let device = machine.device.image();

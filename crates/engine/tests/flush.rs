@@ -1,5 +1,5 @@
-//! flush_all with a store: no thread waits for the device, no answer runs ahead of the fence, and what a
-//! crash or a failing device makes of it.
+//! flush_all with a store: no thread waits for the device, no answer precedes the durable fence,
+//! and crashes and device failures are handled.
 
 #[path = "common/store.rs"]
 mod common;
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Whether a key is there, and what the answer waits for.
+    /// Returns whether a key exists, and the commit that the answer waits for.
     fn get(&self, key: u32) -> (bool, Option<CommitPoint>) {
         let key = key.to_string();
         match self.session.get(&self.session.key(key.as_bytes())) {
@@ -108,7 +108,7 @@ fn a_device_that_hangs_stops_only_those_who_wait_for_it() {
         thread::spawn(move || engine.commit())
     };
     assert!(world.device.wait_until_held(Duration::from_secs(30)));
-    // While the commit hangs in the device, a flush and everything after it is answered to be held back.
+    // While the commit hangs in the device, a flush and every later answer are held back.
     let point = world.flush();
     let after = world.set(7).expect("it waits");
     let (there, waits) = world.get(8);
@@ -153,12 +153,12 @@ fn a_flush_that_fails_is_not_taken_back_and_nobody_is_told_too_early() {
     world.device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
     assert!(!world.engine.commit());
     assert_eq!(world.state(point), CommitState::Failed);
-    // The items are gone, but a crash would bring them back: who is told must wait.
+    // The items are gone, but a crash would bring them back, so answers must wait.
     let (there, waits) = world.get(1);
     assert!(!there);
     let waits = waits.expect("the fence is not durable");
     assert_eq!(world.state(waits), CommitState::Pending);
-    // Nothing more is flushed while the device fails.
+    // Further flushes are refused while the device fails.
     assert!(matches!(world.session.flush_all(None), Outcome::Refused(Refusal::StoreFailed)));
     world.device.mend();
     assert!(world.engine.commit() || world.engine.commit());
@@ -211,7 +211,7 @@ fn a_drain_is_written_down_by_another_thread() {
     assert!(matches!(asked("second"), Outcome::Ready(Ok(()))));
     assert!(matches!(asked("store"), Outcome::Ready(Err(DrainError::Last))));
     assert!(engine.lanes()[1].draining);
-    // What the devices do not take is told to who asked.
+    // The caller gets the devices' error.
     devices.iter().for_each(|d| d.plan(Fault::lasting(Operation::Write, 1, Failure::Io)));
     let keep = || session.drain("second", false);
     assert!(matches!(keep(), Outcome::NeedsSpace));

@@ -1,5 +1,5 @@
-//! A store that refuses when it is full, and is: deletes, counts and touches work all the same, for ever,
-//! and what they free is found again.
+//! A full store that refuses new items. Deletes, counts and touches keep working for ever, and the
+//! room they free is found again.
 
 #[path = "common/store.rs"]
 mod common;
@@ -20,9 +20,9 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Turns after which a call that still waits waits for ever.
+/// Number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 3000;
-/// Sets after a delete that are not refused, at most.
+/// The largest number of accepted sets after a delete.
 const MOST_SETS: usize = 400;
 const COUNTERS: u32 = 16;
 
@@ -37,9 +37,9 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// What somebody does who has an engine: calls, repeated until they are done.
+/// Access to an engine: calls are repeated until they are done.
 trait Caller {
-    /// `None`: there is no room.
+    /// Returns `None` if there is no room.
     fn done<T>(&mut self, call: impl Fn(&Session) -> Outcome<T>) -> Option<T>;
 
     fn set(&mut self, key: u64, len: usize) -> bool {
@@ -72,7 +72,7 @@ trait Caller {
         assert!(self.try_touch(key, expiry), "{key}");
     }
 
-    /// Whether there was room.
+    /// Returns true if there was room.
     fn try_touch(&mut self, key: u64, expiry: u32) -> bool {
         let (name, touch) = (key.to_string(), Some(Expiry::at(NOW + 1_000_000 + expiry)));
         let get = Get { touch, ..Get::default() };
@@ -83,7 +83,7 @@ trait Caller {
         touched.is_some()
     }
 
-    /// The length of the value, which is the key's.
+    /// Returns the length of the value, after checking that it is the key's.
     fn get(&mut self, key: u64) -> Option<usize> {
         let name = key.to_string();
         self.done(|session| {
@@ -139,7 +139,7 @@ impl<C: Caller> Client<C> {
         format!("counter {at} of {}", self.keys.start)
     }
 
-    /// Stores until there is no room; the answer is for how many items there was.
+    /// Stores until there is no room. Returns the number of items stored.
     fn fill(&mut self, most: usize) -> usize {
         for stored in 0..most {
             let key = (0..)
@@ -170,7 +170,7 @@ impl<C: Caller> Client<C> {
         self.items.remove(&key);
     }
 
-    /// Deletes one and fills up, counts and touches.
+    /// Repeatedly deletes an item and fills up, counts and touches.
     fn rounds(&mut self, rounds: u32, touches: bool) -> usize {
         let mut stored = 0;
         for round in 0..rounds {
@@ -215,14 +215,14 @@ fn delete_one_and_fill_up(durability: Durability, sizes: Range<u64>, rounds: u32
     assert!(room > 8 << 20, "{fill} items have room in 12 MiB");
     client.rounds(rounds, true);
     client.check();
-    // Half of it goes, and there is room for nearly as much again.
+    // Half of the items are deleted, and there is room for nearly as many again.
     for _ in 0..fill / 2 {
         client.delete_any();
     }
     let again = client.fill(usize::MAX);
     assert!(again > fill / 3, "{again} of {fill} have room again");
     client.rounds(rounds / 10, true);
-    // Another process finds it so.
+    // Another process finds the same.
     let Client { caller, items, counters, .. } = &mut client;
     assert!(caller.engine.commit());
     let device = Arc::new(caller.device.image());
@@ -250,7 +250,8 @@ fn a_full_store_of_items_that_fill_half_a_segment_deletes_counts_and_touches() {
     delete_one_and_fill_up(Durability::Async, 8_000..32_000, 3000);
 }
 
-/// Large values have places of their own. One can be touched while the store has room for two of it.
+/// Large values have their own places. One can be touched only while the store has room for a
+/// second copy of it.
 #[test]
 fn a_full_store_of_large_values_deletes_and_counts() {
     let device = Arc::new(SimDevice::new(24 << 20, 1));
@@ -263,7 +264,7 @@ fn a_full_store_of_large_values_deletes_and_counts() {
     client.check();
 }
 
-/// Counters alone: their versions are all that is written to a store that is full of other things.
+/// Only counters are written to a store that is full of other items.
 #[test]
 fn a_full_store_counts_for_ever() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));
@@ -283,8 +284,8 @@ fn a_full_store_counts_for_ever() {
     client.check();
 }
 
-/// What is dead stands in for the reserve while a store is overwritten. As live items take its place, the reserve
-/// is there again, however often that changes.
+/// Dead bytes replace the reserve while a store is overwritten. As live items take their place, the
+/// reserve is there again, however often that changes.
 #[test]
 fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));
@@ -307,8 +308,8 @@ fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
     client.check();
 }
 
-/// Records do not go on in the next segment, so what is dead beside large ones cannot be packed into places. It
-/// stands in for no reserve.
+/// Records do not span segments, so dead bytes beside large ones cannot be packed into places. They
+/// replace no reserve.
 #[test]
 fn a_store_of_items_that_pack_badly_has_its_reserve() {
     const LARGE: usize = 26 << 10;
@@ -348,7 +349,7 @@ fn a_store_of_items_that_pack_badly_has_its_reserve() {
     client.check();
 }
 
-/// A thread of its own.
+/// A caller with its own thread.
 struct Threaded {
     session: Session,
 }
@@ -428,8 +429,8 @@ fn threads_delete_count_and_touch_in_a_full_store() {
     engine.close().unwrap();
 }
 
-/// A touch may make an item larger: with an expiry, and with the cas id that stays. There is room for that, but
-/// not without end: it takes none from those who need no more than they have.
+/// A touch may enlarge an item by an expiry and the cas id that it keeps. There is limited room for
+/// that: it takes none from callers that need no more than they have.
 #[test]
 fn what_grows_takes_no_room_from_counts_and_deletes() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));

@@ -1,5 +1,5 @@
-//! A store that grows while it is used: what is new takes items at once, what was there stays, and a device
-//! that fails or loses its power in the middle leaves the old size or the new one.
+//! A store that grows while it is used. New places take items at once, and old contents stay. A
+//! device that fails or loses power in between leaves the old size or the new one.
 
 #[path = "common/store.rs"]
 mod common;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const NOW: u32 = 1000;
-/// Turns after which a call that still waits waits for ever.
+/// Number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 3000;
 /// Bytes of a value.
 const VALUE: usize = 5000;
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Stores from `from` on until the store is full; the answer is the key that found no room.
+    /// Stores keys starting at `from` until the store is full. Returns the key that found no room.
     fn fill(&mut self, from: u32) -> u32 {
         (from..).find(|&key| !self.set(key)).expect("a store has an end")
     }
@@ -119,14 +119,14 @@ impl World {
         }
     }
 
-    /// As a new process finds it after a power loss.
+    /// Opens the store as a new process does after a power loss.
     fn crashed(&self, tiers: bool, durability: Durability, seed: u64) -> World {
         let devices: Vec<_> =
             self.devices.iter().map(|device| Arc::new(device.crash(seed))).collect();
         World::open(&devices, tiers, durability)
     }
 
-    /// What the tables of the device say that there is, in bytes.
+    /// Returns the bytes of the places in the device's tables.
     fn places(&self) -> u64 {
         let stats = self.engine.stats();
         stats.fast_bytes + stats.lower_bytes
@@ -141,7 +141,7 @@ fn a_full_store_that_grows_takes_sets_at_once() {
         assert!(!world.set(full), "it stays full");
         let before = world.places();
         world.engine.grow(None, 24 * MIB).unwrap();
-        // Nothing else happens in between.
+        // Nothing else runs in between.
         let key = full.to_string();
         let set = world.session.store(
             &world.session.key(key.as_bytes()),
@@ -232,7 +232,7 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
         );
         assert_eq!(world.places(), places);
         assert!(!world.set(full));
-        // Writes beside it go on.
+        // Concurrent writes go on.
         assert!(world.set(1));
         assert!(world.engine.commit());
         assert_eq!(world.engine.health(), Health::Good);
@@ -246,7 +246,7 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
     }
 }
 
-/// The operating system remembers the new length although the disk may not have it.
+/// The operating system knows the new length although the disk may not have it.
 #[test]
 fn a_growth_that_a_failed_sync_lost_is_made_again() {
     for seed in 0..12 {
@@ -278,7 +278,7 @@ fn both_copies_of_the_superblock_know_the_new_size() {
     assert!(sizes[0] > 20 * MIB && sizes[0] == sizes[1], "{sizes:?}");
 }
 
-/// A device that takes as long to grow as the test wants.
+/// A device whose growth takes as long as the test wants.
 #[derive(Debug)]
 struct SlowToGrow {
     device: Arc<SimDevice>,
@@ -400,7 +400,7 @@ fn the_lower_device_of_a_lane_grows() {
     let mut world = world.crashed(true, Durability::Sync, 3);
     assert_eq!(world.engine.stats().lower_bytes, after.lower_bytes);
     world.check(0..end);
-    // The number of a lane is that of the device which can grow.
+    // The lane's number is that of the device that can grow.
     world.engine.grow(Some("0"), 24 * MIB).unwrap();
     assert_eq!(world.devices[1].size(), 24 * MIB);
 }
@@ -426,7 +426,8 @@ fn a_lane_that_grows_gets_more_of_the_keys() {
     world.check(1..1000);
 }
 
-/// A dump that has begun knows nothing of the new places, and shows what comes to lie there all the same.
+/// A dump in progress does not know the new places, but shows the items that come to be stored
+/// there.
 #[test]
 fn a_dump_goes_on_while_the_store_grows() {
     let mut world = World::one(24 * MIB, Durability::Async);
@@ -440,7 +441,7 @@ fn a_dump_goes_on_while_the_store_grows() {
             world.engine.grow(None, 48 * MIB).unwrap();
             end = world.fill(full);
             assert!(end > full * 3 / 2);
-            // Frames go, so that the dump reads what is new.
+            // Frames are dropped, so that the dump reads the new places.
             for _ in 0..50 {
                 world.turn();
             }
@@ -469,7 +470,7 @@ impl Wake for Told {
     }
 }
 
-/// What a server does: the thread that asks waits for nobody.
+/// As in a server: the requesting thread does not block.
 #[test]
 fn a_session_that_asks_is_woken_with_the_answer() {
     let devices = [Arc::new(SimDevice::new(12 * MIB, 1))];
@@ -498,7 +499,7 @@ fn a_session_that_asks_is_woken_with_the_answer() {
     assert_eq!(engine.lanes()[0].capacity, 32 * MIB);
 }
 
-/// An engine with threads on one device, and two sessions with what wakes them.
+/// An engine with threads on one device, and two sessions with their wakers.
 struct TwoSessions {
     device: Arc<SimDevice>,
     sessions: [Session; 2],
@@ -521,7 +522,7 @@ impl TwoSessions {
         TwoSessions { device, sessions, wakers, told: [first_told, second_told] }
     }
 
-    /// Asks, and has the device hold what it does.
+    /// Requests growth, and makes the device hold the call.
     fn begin(&self, session: usize, bytes: u64) {
         self.device.hold(Operation::Write);
         assert!(matches!(self.sessions[session].grow(None, bytes), Outcome::NeedsSpace));
@@ -558,14 +559,14 @@ fn a_session_that_asks_often_is_remembered_once() {
 
 #[test]
 fn a_growth_succeeds_for_whoever_asked_although_another_has_grown_the_device_further() {
-    // The smaller first, whose session is slow to fetch its answer.
+    // The smaller request first; its session is slow to fetch the answer.
     let two = TwoSessions::open();
     two.begin(0, 24 * MIB);
     assert!(matches!(two.sessions[1].grow(None, 32 * MIB), Outcome::NeedsSpace));
     two.device.release();
     two.answer(1, 32 * MIB).unwrap();
     two.answer(0, 24 * MIB).unwrap();
-    // The larger first.
+    // The larger request first.
     two.begin(1, 48 * MIB);
     assert!(matches!(two.sessions[0].grow(None, 40 * MIB), Outcome::NeedsSpace));
     two.device.release();
@@ -584,7 +585,7 @@ fn a_failure_that_nobody_has_fetched_is_not_the_answer_to_another() {
     two.device.release();
     two.wait(0);
     two.answer(1, 24 * MIB).unwrap();
-    // What the first is owed it gets.
+    // The first session gets its answer.
     two.answer(0, 24 * MIB).unwrap_err();
     two.answer(0, 24 * MIB).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Clean stops: the next start takes the index from its image, reads what was in memory back while it
-//! serves, and reads the log where the image cannot be used.
+//! Clean stops: the next start loads the index from its image and reads what was in memory back
+//! while it serves. If the image cannot be used, it reads the log.
 
 #[path = "common/store.rs"]
 mod common;
@@ -27,7 +27,7 @@ fn open(device: &Arc<SimDevice>, memory: u64) -> (Arc<Engine>, Session) {
     (engine, session)
 }
 
-/// Repeats what needs a record that is not in memory when that has been read.
+/// Repeats a call once the record it needs has been read.
 fn ready<T>(
     engine: &Engine,
     session: &mut Session,
@@ -67,7 +67,7 @@ fn value(n: usize) -> Vec<u8> {
     format!("value {n} ").repeat(1 + n % 20).into_bytes()
 }
 
-/// Items of which some were overwritten and some deleted, one of them large; then a clean stop.
+/// Stores items, overwrites some and deletes others, one of them large; then stops cleanly.
 fn fill_and_close(device: &Arc<SimDevice>) {
     let (engine, mut session) = open(device, 16 << 20);
     assert!(!engine.recovered().unwrap().from_image);
@@ -164,7 +164,7 @@ fn an_image_that_cannot_be_used_costs_time_alone() {
         assert!(!engine.recovered().unwrap().from_image, "{flipped}");
         check(&engine, &mut session);
     }
-    // Memory of another size has another number of stripes.
+    // A different memory size leads to a different number of stripes.
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     fill_and_close(&device);
     let (engine, mut session) = open(&device, 160 << 20);

@@ -1,5 +1,5 @@
-//! Stores of several devices: each has a share of the keys, shares move when devices come and go, and
-//! what is lost with a device never comes back in an older version.
+//! Stores of several devices. Each has a share of the keys, and shares move when devices are added
+//! or removed. Items lost with a device never come back in an older version.
 
 #[path = "common/store.rs"]
 mod common;
@@ -17,7 +17,7 @@ use larder_engine::{
 
 const DEVICE: u64 = 16 << 20;
 
-/// An engine whose threads are the test, on devices that a test may crash, take away and add.
+/// An engine without threads, on devices that a test may crash, remove and add.
 struct Machine {
     devices: Vec<(String, Arc<SimDevice>)>,
     options: Options,
@@ -76,7 +76,7 @@ impl Machine {
         self.session.tick(1000);
     }
 
-    /// Repeats a call until it does not wait any more.
+    /// Repeats a call until it no longer waits.
     fn call<T>(&mut self, mut call: impl FnMut(&Session) -> Outcome<T>) -> Option<T> {
         for _ in 0..100_000 {
             match call(&self.session) {
@@ -108,7 +108,7 @@ impl Machine {
         deleted == Some(Deleted::Deleted)
     }
 
-    /// Value, flags, expiry and cas id.
+    /// Returns value, flags, expiry and cas id.
     #[allow(clippy::type_complexity)]
     fn get(&mut self, key: u32) -> Option<Option<(Vec<u8>, u32, Expiry, u64)>> {
         let name = format!("key{key}");
@@ -124,7 +124,7 @@ impl Machine {
         (0..20).find(|&version| value(key, version) == found).or_else(|| panic!("{found:?}"))
     }
 
-    /// Until nothing is left to be moved.
+    /// Runs until nothing is left to be moved.
     fn settle(&mut self) {
         for _ in 0..1_000_000 {
             self.engine.serve_reads();
@@ -138,8 +138,8 @@ impl Machine {
         panic!("the mover never ends: {:?}", self.engine.lanes());
     }
 
-    /// Power loss of all devices, or the end of the process if there is no seed; then a start with
-    /// `change`d devices.
+    /// Restarts with the `change`d devices after a power loss of all devices or, without a seed,
+    /// the end of the process.
     fn restart(
         self,
         seed: Option<u64>,
@@ -188,7 +188,7 @@ fn every_device_has_its_share_and_a_power_loss_takes_nothing() {
         machine = machine.restart(Some(seed), |_, _| {}).expect("a start");
         all_there(&mut machine, 3000);
     }
-    // In another order, too, and after a clean stop.
+    // Also in another order, and after a clean stop.
     machine.engine.close().expect("a clean stop");
     let mut machine = machine.restart(Some(9), |devices, _| devices.reverse()).expect("a start");
     assert!(machine.engine.recovered().is_some_and(|recovered| recovered.clean));
@@ -251,15 +251,15 @@ fn a_device_that_is_drained_is_not_needed_any_more() {
     for key in 0..3000 {
         assert_eq!(machine.version(key), Some(u32::from(key < 500)), "key {key}");
     }
-    // With the last one there is nothing left to move to.
+    // The last device has no other to move to.
     machine.engine.drain("a").expect("a drain");
     machine.settle();
     assert!(machine.engine.drain("c").is_err());
     all_there_from(&mut machine, 500, 3000);
 }
 
-/// An item that cannot be read is as good as evicted, but a crash may bring it back until its segment is cleaned; so
-/// long the device takes no keys in.
+/// An unreadable item counts as evicted, but a crash may bring it back until its segment is
+/// cleaned. Until then the device accepts no partitions.
 #[test]
 fn a_device_is_drained_to_one_that_holds_what_cannot_be_read() {
     let devices = [1, 2].map(|seed| SimDevice::new(3 * DEVICE, seed));
@@ -310,7 +310,7 @@ fn a_drained_device_that_is_still_given_is_not_used_and_one_that_was_left_behind
     machine.settle();
     let mut machine = machine.restart(Some(4), |_, _| {}).expect("a start");
     assert_eq!((machine.engine.lanes().len(), machine.version(3)), (2, Some(1)));
-    // What is on the old copy is out of date.
+    // The contents of the old copy are out of date.
     let refused = machine.restart(Some(2), |devices, _| devices[1].1 = old);
     assert!(matches!(
         refused.map(drop),
@@ -345,7 +345,7 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
         assert_eq!(machine.version(key as u32), expected, "key {key}");
     }
     filled(&mut machine, 3000);
-    // It need not be said again, and says nothing of a lane that is there.
+    // The option is not needed again, and has no effect on a lane that is present.
     let mut machine = machine
         .restart(Some(3), |_, options| options.store.as_mut().expect("a store").forget = vec![1])
         .expect("a start");
@@ -355,8 +355,8 @@ fn a_store_with_a_missing_device_is_refused_until_that_is_forgotten() {
     assert!(matches!(refused.map(drop), Err(OpenError::Store(StoreError::NotMissing { lane: 2 }))));
 }
 
-/// Starts, and erases new devices whose very first block was torn: they may be anything, so whoever
-/// gave them has to say that they may be overwritten.
+/// Starts, and erases new devices whose first block was torn. Such a device may hold anything, so
+/// the operator has to allow overwriting it.
 fn start_erasing_torn(mut devices: Vec<(String, Arc<SimDevice>)>, new: &[&str]) -> Machine {
     loop {
         match Machine::with(devices.clone(), options(&devices, Durability::Sync)) {
@@ -372,7 +372,7 @@ fn start_erasing_torn(mut devices: Vec<(String, Arc<SimDevice>)>, new: &[&str]) 
     }
 }
 
-/// The power goes while a store is made, or while devices join it: the next start makes it, or goes on.
+/// Power fails while a store is created or devices join it. The next start creates it or goes on.
 #[test]
 fn a_start_with_new_devices_may_be_interrupted() {
     for existing in [0, 1, 2] {
@@ -414,7 +414,7 @@ fn a_start_with_new_devices_may_be_interrupted() {
     }
 }
 
-/// A device may be let go at any moment: it is either needed, or knows that it is not.
+/// A device may be removed at any moment: either it is still needed, or it knows that it is not.
 #[test]
 fn a_power_loss_while_a_device_is_let_go_leaves_a_store_that_starts() {
     let mut drained = 0;
@@ -442,7 +442,7 @@ fn a_power_loss_while_a_device_is_let_go_leaves_a_store_that_starts() {
 fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
     filled(&mut machine, 500);
-    // Nobody but the first knows of this.
+    // Only the first device knows of this.
     let fault = Fault { operation: Operation::Sync, at: 1, times: u64::MAX, failure: Failure::Io };
     machine.devices[1].1.plan(fault);
     for _ in 0..3 {
@@ -462,7 +462,8 @@ fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     ));
 }
 
-/// A second device that never came to be is not missed, and its share of the keys belongs to the first.
+/// A second device whose joining did not complete is not missed, and its share of the keys belongs
+/// to the first.
 #[test]
 fn a_store_whose_second_device_never_joined_goes_on_without_it() {
     let mut devices = names(&["a", "b"]);
@@ -480,8 +481,8 @@ fn a_store_whose_second_device_never_joined_goes_on_without_it() {
     }
 }
 
-/// At every point of a motion the power may go, or a device vanish for good: what is lost is lost, and
-/// nothing comes back.
+/// At every point of a motion, power may fail or a device vanish for good. Lost items stay lost,
+/// and no old version comes back.
 #[test]
 fn a_crash_at_any_moment_of_a_motion_loses_nothing() {
     let start = || {
@@ -495,7 +496,7 @@ fn a_crash_at_any_moment_of_a_motion_loses_nothing() {
         let mut machine = start();
         let at = machine.devices.iter().map(|(_, device)| device.counts().changes()).collect();
         let stopped: Vec<u64> = at;
-        // Both devices belong to one machine: when one stops, the other does.
+        // Both devices belong to one machine, so they stop together.
         let which = nth as usize % 2;
         machine.devices[which].1.stop_at(stopped[which] + nth);
         let mut versions = vec![0; 60];
@@ -563,7 +564,7 @@ fn a_lane_whose_device_fails_leaves_the_others_alone() {
     assert!((0..200).all(|key| machine.set(key, 2)));
 }
 
-/// The device that keys move to fails on the way: they stay where they are.
+/// The target device fails during a motion. The keys stay where they are.
 #[test]
 fn a_motion_to_a_device_that_fails_is_given_up_and_done_later() {
     for operation in [Operation::Write, Operation::Sync] {
@@ -618,7 +619,7 @@ fn flushes_empty_all_lanes_while_keys_move() {
     assert!((0..500).all(|key| machine.version(key).is_none()));
 }
 
-/// What was promised for later holds for devices that come in between.
+/// A delayed flush also applies to devices added before it is due.
 #[test]
 fn a_delayed_flush_reaches_devices_that_were_added_meanwhile() {
     let mut machine = Machine::start(names(&["a"]), Durability::Sync);

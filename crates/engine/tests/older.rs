@@ -1,5 +1,5 @@
-//! Sets of what only the device has read nothing, and nobody sees a difference: not the keys that were set, not
-//! others that the index cannot tell from them, and no later start.
+//! Sets of keys whose records are only on the device read nothing. The difference is visible
+//! neither for these keys, nor for others that the index cannot tell apart, nor to later starts.
 
 #[path = "common/store.rs"]
 mod common;
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
-/// Turns after which a call that still waits waits for ever.
+/// Number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 100_000;
-/// Pushes everything that was written before out of memory.
+/// Number of items that push everything written before out of memory.
 const FILL: u32 = 12_000;
 
 fn machine(device: &Arc<SimDevice>, durability: Durability) -> Machine {
@@ -39,7 +39,7 @@ fn start(durability: Durability) -> Machine {
     machine(&Arc::new(SimDevice::new(64 << 20, 1)), durability)
 }
 
-/// A test whose thread panics has ended for the others, too.
+/// Ends the other threads of a test if one panics.
 struct EndsWith<'a>(&'a AtomicBool);
 
 impl Drop for EndsWith<'_> {
@@ -52,7 +52,7 @@ impl Drop for EndsWith<'_> {
 
 impl Machine {
     fn turn(&mut self) {
-        // In some tests others must come to their turns before there is room.
+        // In some tests other threads must run before there is room.
         std::thread::yield_now();
         self.engine.serve_reads();
         self.engine.clean(&mut self.cleaner);
@@ -91,7 +91,7 @@ impl Machine {
         self.try_set(key, value).unwrap();
     }
 
-    /// Sets it at once, without a turn.
+    /// Sets the key at once, without a turn.
     fn set_unread(&mut self, key: &str, value: &str) {
         let before = self.engine.stats().totals.unread_sets;
         let key = self.session.key(key.as_bytes());
@@ -132,7 +132,7 @@ impl Machine {
         self.engine.stats().older_slots
     }
 
-    /// The process is killed, and everything that was written is there.
+    /// Restarts after a kill that loses no written data.
     fn killed(mut self, durability: Durability) -> Machine {
         self.turn();
         let device = Arc::new(self.device.image());
@@ -150,7 +150,7 @@ impl Machine {
         machine
     }
 
-    /// Two keys that the index cannot tell apart.
+    /// Returns two keys that the index cannot tell apart.
     fn twins(&self) -> [String; 2] {
         let mut seen = HashMap::new();
         for n in 0.. {
@@ -174,7 +174,7 @@ fn a_set_of_what_only_the_device_has_reads_nothing() {
     let stats = machine.engine.stats();
     assert_eq!((stats.totals.flash_reads, stats.older_slots), (reads, 1));
     assert_eq!(stats.items, u64::from(FILL) + 1);
-    // Once more, when that is on the device only, too.
+    // Once more, when that version is only on the device, too.
     machine.fill(1);
     machine.set_unread("cold", "newer");
     assert_eq!(machine.get("cold").as_deref(), Some("newer"));
@@ -220,7 +220,7 @@ fn an_item_that_another_key_was_set_over_is_there() {
     assert_eq!(machine.get(&second), None);
     assert_eq!(machine.get(&first).as_deref(), Some("first"));
     machine.set(&second, "second");
-    // A write of the first finds out that it is its own item.
+    // A write of the first key finds out that the slot is its own item.
     machine.set(&first, "third");
     assert_eq!(machine.older_slots(), 0);
     assert_eq!(machine.get(&first).as_deref(), Some("third"));
@@ -230,7 +230,7 @@ fn an_item_that_another_key_was_set_over_is_there() {
     assert_eq!(machine.get(&second).as_deref(), Some("second"));
 }
 
-/// The cleaner finds out what older slots lead to, and forgets what is dead.
+/// The cleaner resolves older slots and forgets dead ones.
 #[test]
 fn cleaning_settles_older_slots() {
     let mut machine = start(Durability::Async);
@@ -246,7 +246,7 @@ fn cleaning_settles_older_slots() {
     }
     let (older, bytes) = (machine.older_slots(), machine.engine.stats().item_bytes);
     assert!(older > 2000, "{older}");
-    // The store is full several times: their segments are cleaned for what is most probably dead.
+    // The store fills several times: its segments are cleaned for their probably dead records.
     for round in 1..6 {
         machine.get(&first);
         machine.fill(round);
@@ -291,7 +291,8 @@ fn a_set_that_was_undone_gives_back_what_it_was_set_over() {
     }
 }
 
-/// Before a set is undone somebody finds out that what it was set over is another key's, and changes that, too.
+/// Before a set is undone, another session finds that the set replaced a different key's slot, and
+/// changes that key, too.
 #[test]
 fn a_set_over_another_key_is_undone_after_that_was_found() {
     for deletes in [false, true] {
@@ -300,7 +301,7 @@ fn a_set_over_another_key_is_undone_after_that_was_found() {
         machine.set(&first, "first");
         machine.fill(0);
         machine.set_unread(&second, "second");
-        // So that the change of the first needs no commit.
+        // Then the change of the first key needs no commit.
         let session = &machine.session;
         assert!(matches!(session.get(&session.key(first.as_bytes())), Outcome::NeedsRead));
         machine.engine.serve_reads();
@@ -323,10 +324,10 @@ fn a_set_over_another_key_is_undone_after_that_was_found() {
     }
 }
 
-/// A turn reads a few records, however long the list of a segment is.
+/// A turn reads few records, however long a segment's list is.
 #[test]
 fn a_turn_settles_a_few_older_slots() {
-    // Few records, or a segment; and what the turn cleans beside.
+    // A few records or one segment, and what the turn cleans besides.
     const MOST_READS: u64 = 24;
     let mut machine = start(Durability::Async);
     for n in 0..8000 {
@@ -349,12 +350,12 @@ fn a_turn_settles_a_few_older_slots() {
     assert!(most < MOST_READS, "{most} reads in a turn");
 }
 
-/// Segments with tombstones are freed when dead maps tell what they hide. What older slots lead to is hidden,
-/// too, and no map tells of it before somebody has looked.
+/// Segments with tombstones are freed when dead maps mark the records they hide. Records behind
+/// older slots are hidden, too, and no map marks them before they were examined.
 #[test]
 fn what_was_set_over_and_deleted_stays_deleted() {
     const COLD: u32 = 20_000;
-    // Tombstones of long keys cost more than maps when they have moved a few times.
+    // Tombstones of long keys cost more than maps after a few moves.
     let cold = |n: u32| format!("{}{n}", "cold".repeat(50));
     let mut machine = start(Durability::Async);
     for n in 0..COLD {
@@ -378,8 +379,8 @@ fn what_was_set_over_and_deleted_stays_deleted() {
     }
 }
 
-/// Older slots are settled as fast as sets make them, so nearly all sets go on reading nothing, whether or not
-/// anything may be lost, and however few records a segment has.
+/// Older slots are settled as fast as sets create them. So nearly all sets still read nothing,
+/// whether or not anything may be lost, and however few records a segment has.
 #[test]
 fn sets_go_on_reading_nothing() {
     for (when_full, keys, bytes) in [
@@ -403,7 +404,7 @@ fn sets_go_on_reading_nothing() {
     }
 }
 
-/// The same when what lies under some older slots cannot be read: it keeps nothing else waiting.
+/// The same if records of some older slots cannot be read: these delay nothing else.
 #[test]
 fn what_cannot_be_read_under_older_slots_keeps_nothing_waiting() {
     const COLD: u32 = 20_000;
@@ -421,7 +422,7 @@ fn what_cannot_be_read_under_older_slots_keeps_nothing_waiting() {
         }
         let (mut hot, mut kept) = (0, 0);
         for n in 0..COLD {
-            // Some are read before, for there are many older slots, and that fails.
+            // Some are read earlier, because there are many older slots, and these reads fail.
             let mut set = |machine: &mut Machine, key: &str, value: &str| {
                 let set = machine.try_set(key, value);
                 if let Err(refusal) = set {
@@ -450,7 +451,7 @@ fn what_cannot_be_read_under_older_slots_keeps_nothing_waiting() {
     }
 }
 
-/// Whoever reads meanwhile sees each key, and never an older version than before.
+/// Concurrent readers find every key and never see an older version than before.
 #[test]
 fn sets_race_with_gets_and_the_cleaner() {
     const KEYS: u32 = 300;

@@ -1,4 +1,4 @@
-//! Where a new segment of a store comes to lie is written to once before: a sync has less to wait for then.
+//! The place of a new segment is written once in advance, so that a sync has less to wait for.
 
 #[path = "common/store.rs"]
 mod common;
@@ -20,7 +20,7 @@ impl Machine {
         Machine::open(device, options)
     }
 
-    /// Turns of the cleaner, as many as it could need; the answer is how many bytes were written to the device.
+    /// Runs as many turns of the cleaner as it could need. Returns the bytes written to the device.
     fn clean(&mut self) -> u64 {
         let before = self.engine.stats().device_written_bytes;
         for _ in 0..10 {

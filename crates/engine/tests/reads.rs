@@ -1,5 +1,5 @@
-//! Reads of many records through a queue: they keep to what a session may have on its way, and a thread
-//! without work looks for those that come fast.
+//! Reads of many records through a queue. They respect the session's limit of reads in flight, and
+//! a thread without work polls for reads that finish quickly.
 
 #[path = "common/store.rs"]
 mod common;
@@ -17,20 +17,20 @@ use larder_engine::{Durability, Engine, Expiry, ManualCleaner, Options, Outcome,
 const NOW: u32 = 1;
 const BLOCK: u64 = 4096;
 const MEMORY: usize = 8 << 20;
-/// What all sessions may keep and have on their way.
+/// Limit of bytes that all sessions keep or have in flight.
 const MOST: usize = MEMORY / 8;
-/// Their memory is charged in such steps.
+/// Unit in bytes in which their memory is charged.
 const STEP: usize = 128 << 10;
 
-/// A device with a queue that remembers how much was on its way at once.
+/// A device with a queue that records the most bytes in flight at once.
 #[derive(Clone, Debug)]
 struct Queued {
     device: Arc<SimDevice>,
-    /// The most bytes that were on their way.
+    /// The largest number of bytes in flight.
     most: Arc<AtomicUsize>,
-    /// How many reads may end.
+    /// Number of reads that may still complete.
     may_end: Arc<AtomicUsize>,
-    /// How many have failed.
+    /// Number of failed reads.
     failed: Arc<AtomicUsize>,
 }
 
@@ -90,7 +90,7 @@ impl ReadQueue for Reads {
         may_end.fetch_sub(ended, Relaxed);
         for (token, offset, len) in self.noted.drain(..ended) {
             let mut buffer = ReadBuffer::new(offset, len, 512);
-            // Around the page cache whole blocks are read.
+            // Reads that bypass the page cache read whole blocks.
             let (from, end) =
                 (offset / BLOCK * BLOCK, (offset + len as u64).next_multiple_of(BLOCK));
             let read = device
@@ -102,8 +102,9 @@ impl ReadQueue for Reads {
     }
 }
 
-/// A session of an engine with little memory that reads through the queue; 24 MB of values of `size` bytes,
-/// or of three quarters of what counts as large, are stored, and these are their keys.
+/// Opens an engine with little memory that reads through the queue, with a session. Stores 24 MB of
+/// values of `size` bytes, or without a size of three quarters of the limit of large values. Also
+/// returns their keys.
 fn filled(queued: &Queued, size: Option<usize>) -> (Arc<Engine>, Session, Vec<String>, Vec<u8>) {
     let store = store(Arc::new(queued.clone()), Durability::Async);
     let options = Options { memory: MEMORY as u64, store: Some(store), ..Options::default() };
@@ -127,7 +128,7 @@ fn filled(queued: &Queued, size: Option<usize>) -> (Arc<Engine>, Session, Vec<St
     (engine, session, keys, value)
 }
 
-/// Whether the key's value is at hand; it is read if it is not.
+/// Returns true if the key's value is available; requests its read if not.
 fn is_there(session: &Session, name: &str, value: &[u8]) -> bool {
     match session.get(&session.key(name.as_bytes())) {
         Outcome::Ready(found) => {
@@ -139,12 +140,13 @@ fn is_there(session: &Session, name: &str, value: &[u8]) -> bool {
     }
 }
 
-/// How often a thread without work would look for some before it blocks.
+/// Returns how often a thread without work polls before it blocks.
 fn looks(session: &mut Session) -> usize {
     (0..10_000).take_while(|_| session.polls()).count()
 }
 
-/// A device that answers in time keeps its thread awake; one that does not costs a bounded part of a processor.
+/// A device that answers in time keeps its thread awake. A slow one costs a bounded part of a
+/// processor.
 #[test]
 fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
     let queued = Queued::new();
@@ -165,7 +167,7 @@ fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
     assert_eq!(looks(&mut session), 0, "it takes long: the thread blocks");
     end(&mut session, 1);
     assert_eq!(looks(&mut session), for_two / 2, "it has come all the same");
-    // What it does not use up it may use later.
+    // Unused polls may be used later.
     end(&mut session, 4);
     end(&mut session, 4);
     assert_eq!(looks(&mut session), for_two * 4);
@@ -173,13 +175,13 @@ fn a_thread_looks_for_the_next_of_many_reads_for_as_long_as_they_come_fast() {
     assert_eq!(looks(&mut session), 0, "few are left, and the next may take as long as any");
 }
 
-/// Of a segment of which nothing was read yet, too little of a large record is.
+/// The first read in a segment takes too little of a large record.
 #[test]
 fn records_that_are_larger_than_was_guessed_wait_for_room() {
     let queued = Queued::new();
     let (engine, mut session, keys, value) = filled(&queued, None);
     let before = engine.memory_used() as usize;
-    // All are asked for at once.
+    // All are requested at once.
     let absent = keys.iter().filter(|name| !is_there(&session, name, &value)).count();
     assert!(absent * value.len() > 2 * MOST, "{absent} of {} bytes", value.len());
     let mut waits = 0;
@@ -213,8 +215,8 @@ fn sessions_share_what_reads_may_take() {
     assert!((MOST / 8..=MOST / 4).contains(&most), "{most} bytes on their way");
 }
 
-/// What cannot be read may lie beside a record: then the record is read alone, and only those that it lies in
-/// are missed.
+/// An unreadable sector may be next to a record. The record is then read alone, and only the
+/// records in that sector are lost.
 #[test]
 fn a_block_that_cannot_be_read_costs_the_records_that_it_lies_in() {
     let queued = Queued::new();

@@ -1,4 +1,4 @@
-//! What restarts cost, and what they use up.
+//! The costs of restarts, and the versions they use up.
 
 #[path = "common/store.rs"]
 mod common;
@@ -33,7 +33,7 @@ fn set(session: &Session, key: &str, value: &[u8]) -> u64 {
     }
 }
 
-/// What the superblock on a device says.
+/// Returns the superblock on a device.
 fn read(device: &SimDevice) -> Superblock {
     let mut copies = [[0; BLOCK]; 2];
     for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
@@ -51,8 +51,8 @@ fn change(device: &SimDevice, change: impl FnOnce(&mut Superblock)) {
     device.write_at(SUPERBLOCKS[superblock.copy()], &block).unwrap();
 }
 
-/// Each crash costs the versions that were leased. When nearly none are left, a start says so, and nothing
-/// that it writes is ever taken for damage.
+/// Each crash costs the versions that were leased. When nearly none are left, a start reports that,
+/// and nothing it writes is ever taken for damage.
 #[test]
 fn a_store_that_has_used_its_versions_up_says_so() {
     let start = |device: &Arc<SimDevice>| {
@@ -77,7 +77,7 @@ fn a_store_that_has_used_its_versions_up_says_so() {
         before = cas;
     };
     assert!(used_up && before > 0);
-    // As is one of which a lane with the last version is a neighbour.
+    // Also refused: a start where another lane has used the last version.
     change(&device, |superblock| superblock.seq_limit = MAX_SEQ);
     assert!(matches!(start(&device), Err(OpenError::Store(StoreError::VersionsUsedUp))));
 }
@@ -124,8 +124,8 @@ impl Device for Counting {
     }
 }
 
-/// Nothing in a store counts that was in use without durability when its server died, so nothing of it is
-/// read: not by the next start, and not by those after it.
+/// The contents of a store that was used without durability when its server died are invalid.
+/// Neither the next start nor later ones read them.
 #[test]
 fn what_a_crash_without_durability_leaves_behind_is_not_read() {
     const SIZE: u64 = 16 << 20;
@@ -161,12 +161,12 @@ fn what_a_crash_without_durability_leaves_behind_is_not_read() {
     assert_eq!(engine.stats().items, 1);
     let recovered = engine.recovered().unwrap();
     assert_eq!((recovered.discarded, recovered.damaged_segments), (false, 0));
-    // The headers of all places, and what was written since.
+    // The headers of all places, and records written since.
     assert!(read < SIZE / 4, "{read} bytes are read of what was discarded before");
 }
 
-/// Whoever wants a large value stored and goes away before there is room leaves the store as full as it
-/// would be otherwise.
+/// A client that requests a large value and disconnects before there is room does not change how
+/// full the store is.
 #[test]
 fn an_abandoned_large_value_keeps_no_places_free() {
     const VALUE: usize = 4 << 20;
@@ -201,7 +201,7 @@ fn an_abandoned_large_value_keeps_no_places_free() {
         let store = Store::set(&value, 0, Expiry::NEVER);
         let stored = machine.session.store(&machine.session.key(b"large"), store);
         assert!(matches!(stored, Outcome::NeedsSpace), "{stored:?}");
-        // Its memory comes first, then its places.
+        // It receives its memory first, then its places.
         (0..8).any(|_| {
             machine.engine.clean(&mut machine.cleaner);
             assert!(machine.engine.commit());
@@ -210,7 +210,7 @@ fn an_abandoned_large_value_keeps_no_places_free() {
         })
     });
     assert!(abandoned);
-    // It does not come back.
+    // The client does not come back.
     for _ in 0..100 {
         machine.engine.clean(&mut machine.cleaner);
         assert!(machine.engine.commit());
@@ -220,7 +220,8 @@ fn an_abandoned_large_value_keeps_no_places_free() {
     assert!(free(&machine) < 2 << 20, "{} bytes are kept free for nobody", free(&machine));
 }
 
-/// Memory that cannot lead to all items is refused with the least that can, and nothing is touched.
+/// A start with too little memory for the index is refused with the smallest sufficient size, and
+/// nothing is changed.
 #[test]
 fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
     const KEYS: u32 = 250_000;
@@ -253,7 +254,7 @@ fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
         Err(OpenError::MemoryTooSmall { minimum }) => minimum,
         other => panic!("{:?}", other.map(|engine| engine.stats())),
     };
-    // From the index that a stop left, and from the log.
+    // From the index image that a stop left, and from the log.
     for device in [device, crashed] {
         let writes = device.counts().writes;
         let minimum = least(&device, 8 << 20);
@@ -299,10 +300,11 @@ fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
     }
 }
 
-/// The metas of neighbours are read together, so that a start after a crash waits for the device about once per place.
+/// Metas of neighbouring places are read together, so a start after a crash waits for the device
+/// about once per place.
 #[test]
 fn a_start_reads_once_per_place_to_find_what_is_there() {
-    // Superblock, tail places, and what else is not a place's.
+    // Reads of the superblock, tail places and other data outside the places.
     const OTHERS: u64 = 24;
     let mut device = Arc::new(SimDevice::new(64 << 20, 1));
     let start = |device: &Arc<SimDevice>| {

@@ -1,5 +1,5 @@
-//! Scans of stores that are larger than memory: every key is shown, the device is read in order, and
-//! memory keeps what was in it.
+//! Scans of stores larger than memory. Every key is shown, the device is read in order, and the
+//! contents of memory stay there.
 
 #[path = "common/store.rs"]
 mod common;
@@ -16,9 +16,9 @@ use larder_engine::{
 };
 
 const NOW: u32 = 1000;
-/// Small items of a store; several times what memory holds.
+/// Number of small items of a store; several times what memory holds.
 const KEYS: u32 = 60_000;
-/// Of these, one in so many has a large value.
+/// One in `LARGE` of these items has a large value.
 const LARGE: u32 = 5000;
 
 struct Machine {
@@ -33,7 +33,7 @@ fn value(key: u32) -> Vec<u8> {
 }
 
 impl Machine {
-    /// Nothing is evicted.
+    /// Starts a machine that evicts nothing.
     fn start(lanes: u64, device_bytes: u64, durability: Durability) -> Machine {
         Machine::with(lanes, device_bytes, durability, WhenFull::Refuse)
     }
@@ -99,21 +99,21 @@ impl Machine {
         self.turn();
     }
 
-    /// Bits of many records flip on the first device.
+    /// Flips bits in many records on the first device.
     fn rot(&self) {
         for at in (1 << 20..20 << 20).step_by(50_000) {
             self.devices[0].flip_bit(at, 3);
         }
     }
 
-    /// How often each key is shown, with something else done after each call.
+    /// Scans and returns how often each key is shown. Calls `beside` after each step.
     fn scan(&mut self, beside: impl FnMut(&mut Machine)) -> HashMap<u32, u32> {
         let (shown, unreadable, refusal) = self.scan_what_can_be_read(beside);
         assert_eq!((unreadable, refusal), (0, None));
         shown
     }
 
-    /// The same, how many items were left out, and whether the scan was refused.
+    /// As `scan`, but also returns the number of omitted items and whether the scan was refused.
     fn scan_what_can_be_read(
         &mut self,
         mut beside: impl FnMut(&mut Machine),
@@ -166,7 +166,7 @@ fn every_key_of_a_store_that_is_larger_than_memory_is_shown_once() {
         let expected: HashMap<u32, u32> =
             (0..KEYS).filter(|key| !gone(key)).map(|key| (key, 1)).collect();
         assert!(shown == expected, "{} of {} keys", shown.len(), expected.len());
-        // Many records with each read, and nothing of it stays.
+        // Each read returns many records, and none of them stays in memory.
         let reads = machine.reads() - before;
         assert!(reads < u64::from(KEYS) / 50, "{reads} reads");
         let after = machine.engine.stats();
@@ -179,8 +179,8 @@ fn every_key_of_a_store_that_is_larger_than_memory_is_shown_once() {
 fn a_key_that_others_move_around_is_shown() {
     let mut machine = Machine::start(1, 48 << 20, Durability::Async);
     machine.fill();
-    // Whatever is not deleted is there all the time, but others rewrite it, delete the keys beside it and
-    // have its records move.
+    // Keys that are not deleted exist all the time. Other sessions rewrite them, delete
+    // neighbouring keys and cause their records to move.
     let (mut next, mut deleted) = (0u64, Vec::new());
     let shown = machine.scan(|machine| {
         for _ in 0..40 {
@@ -227,7 +227,7 @@ fn a_key_whose_rewriting_is_undone_is_shown() {
     let shown = machine.scan(|machine| {
         calls += 1;
         if calls == 300 {
-            // Their old records lie in the first segments, and were passed over.
+            // Their old records are in the first segments, which the walk has passed.
             let syncs = machine.devices[0].counts().syncs;
             machine.devices[0].plan(Fault::once(Operation::Sync, syncs + 1, Failure::Io));
             assert!(!machine.engine.commit());
@@ -259,8 +259,8 @@ fn a_scan_ends_although_something_unreadable_was_found_before_it() {
     let (shown, unreadable, _) = machine.scan_what_can_be_read(|_| {});
     let damaged: Vec<_> = (0..KEYS).filter(|key| !shown.contains_key(key)).collect();
     for (at, key) in damaged.iter().step_by(5).enumerate() {
-        // In every third call, so that at times it is found just before the step that comes to it and to
-        // others that cannot be read.
+        // In every third call, so that it is sometimes found just before the step that comes to it
+        // and to other unreadable items.
         let (name, mut calls) = (format!("key{key}"), at);
         let (_, again, _) = machine.scan_what_can_be_read(|machine| {
             calls += 1;

@@ -1,5 +1,5 @@
-//! When a thread that answers wait for has the commit begun, so that many share one and nobody waits
-//! without reason.
+//! When a thread with waiting answers requests a commit, so that many answers share one and none
+//! waits without reason.
 
 #[path = "common/store.rs"]
 mod common;
@@ -13,7 +13,7 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// By how much the clock moves whenever somebody looks at it: all that a commit takes here.
+/// Microseconds that the clock advances per reading; nothing else makes a commit take time here.
 const TICK_US: u64 = 10;
 
 fn open() -> (Arc<Engine>, Session) {
@@ -30,7 +30,7 @@ fn open() -> (Arc<Engine>, Session) {
     (engine, session)
 }
 
-/// Stores under `count` keys for as many clients that wait.
+/// Stores `count` keys, each for a waiting client.
 fn set_all(session: &mut Session, count: u32) {
     for number in 0..count {
         let key = number.to_le_bytes();
@@ -42,12 +42,12 @@ fn set_all(session: &mut Session, count: u32) {
     }
 }
 
-/// For how long it lingers each time; nothing happens meanwhile.
+/// Returns how long the session lingers each time while nothing happens.
 fn lingers(session: &mut Session) -> Vec<Duration> {
     (0..1000).map_while(|_| session.lingers()).collect()
 }
 
-/// It looks once more, and waits for nobody.
+/// It polls once more and does not linger.
 const ONCE: [Duration; 1] = [Duration::ZERO];
 
 #[test]
@@ -82,7 +82,7 @@ fn the_first_of_many_waits_for_the_others_but_not_for_long() {
     assert!((2..1000).contains(&waits.len()) && waits[0].is_zero(), "{waits:?}");
     assert!(waits[1..].is_sorted_by(|a, b| a > b && !b.is_zero()), "{waits:?}");
     session.tick(1);
-    // The while is over, and the tick has asked.
+    // The delay is over, and the tick has requested the commit.
     assert_eq!(lingers(&mut session), []);
     assert!(engine.commit());
 
@@ -103,7 +103,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Stores under a key of the lane at this position, for a client that waits.
+/// Stores a key of the lane at this position, for a waiting client.
 fn set_in(session: &Session, engine: &Engine, lane: usize, number: u32) -> CommitPoint {
     let mut keys = (0_u32..).map(|more| [number.to_le_bytes(), more.to_le_bytes()].concat());
     let key = keys.find(|key| engine.lane_of(key) == Some(lane)).unwrap();
@@ -125,7 +125,7 @@ fn wait_for(session: &Session, point: CommitPoint) {
 
 #[test]
 fn a_lane_that_lingers_keeps_no_other_waiting() {
-    // A commit takes a while, and then time stands still.
+    // A commit takes some time, then the clock stops.
     let (time, step) = (AtomicU64::new(0), Arc::new(AtomicU64::new(300)));
     let steps = Arc::clone(&step);
     let clock = move || {
@@ -234,7 +234,7 @@ fn answers_that_wait_for_one_commit_after_the_other_both_get_theirs() {
     let (engine, mut session) = open();
     set_all(&mut session, 1);
     session.sleep();
-    // What comes now belongs to the next one, which nobody has asked for.
+    // Changes from now on belong to the next commit, which was not requested yet.
     assert!(engine.commit());
     set_all(&mut session, 1);
     assert_eq!(lingers(&mut session), ONCE, "it is asked for");

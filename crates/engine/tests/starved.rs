@@ -1,5 +1,5 @@
-//! Evict mode refuses nothing that waiting can mend: neither what the cleaner found a while ago nor a
-//! thread that the system does not let run is a reason.
+//! Evict mode refuses nothing that waiting can solve. Neither an outdated result of the cleaner nor
+//! a thread that the system does not run is a reason to refuse.
 
 use larder_engine::*;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ fn options() -> Options {
     Options { memory: MEMORY, max_item_size: 7 << 20, ..Options::default() }
 }
 
-/// The cleaner found nothing to evict, for all memory was values that were being received. Most are gone now,
-/// items have come instead, and the cleaner has not looked since.
+/// The cleaner found nothing to evict, because all memory held values being received. Most of them
+/// are gone now and items have replaced them, but the cleaner has not looked since.
 #[test]
 fn a_verdict_that_is_out_of_date_refuses_nothing() {
     let engine = Engine::open_without_threads(options()).unwrap();
@@ -46,14 +46,14 @@ fn a_verdict_that_is_out_of_date_refuses_nothing() {
         taken.push(large);
     }
     assert!(refused, "there was no end of memory");
-    // Two are gone, and what came instead can be evicted.
+    // Two are gone, and the items that replaced them can be evicted.
     taken.truncate(1);
     for n in 0..5000 {
         let key = n.to_string();
         let key = session.key(key.as_bytes());
         match session.store(&key, Store::set(&[b'v'; 1000], 0, Expiry::NEVER)) {
             Outcome::Ready(_) => {}
-            // There is no room left that nobody has to make.
+            // No room is left that eviction does not have to make first.
             Outcome::NeedsSpace => break,
             other => panic!("{other:?}"),
         }
@@ -78,8 +78,9 @@ impl Wake for Unpark {
     }
 }
 
-/// Threads that fill the cache with values of all sizes, of which some stop for a while between two turns, or in
-/// one: their epoch keeps memory from being used again. Nobody is refused, and everybody gets on.
+/// Threads fill the cache with values of all sizes. Some pause between two turns or within one; the
+/// epoch of a paused thread keeps memory from being reused. No thread is refused, and all make
+/// progress.
 #[test]
 fn fills_beside_threads_that_do_not_run_are_never_refused() {
     let engine = Engine::open(options()).unwrap();
@@ -122,7 +123,7 @@ fn fills_beside_threads_that_do_not_run_are_never_refused() {
                             thread::park_timeout(Duration::from_millis(100));
                         }
                     }
-                    // The system takes the processor away at the worst moment: in a turn.
+                    // The system preempts the thread at the worst moment: within a turn.
                     if writer == 0 && random(2000) == 0 {
                         thread::sleep(Duration::from_millis(20));
                     }

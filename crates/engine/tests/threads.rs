@@ -19,7 +19,7 @@ fn session(engine: &Arc<Engine>) -> Session {
     session
 }
 
-/// Repeats a call until it is not short of space.
+/// Repeats a call until it is no longer short of space.
 fn finish<T>(session: &mut Session, mut call: impl FnMut(&Session) -> Outcome<T>) -> T {
     loop {
         if let Outcome::Ready(answer) = call(session) {
@@ -32,7 +32,7 @@ fn finish<T>(session: &mut Session, mut call: impl FnMut(&Session) -> Outcome<T>
     }
 }
 
-/// A value that names its key in every part.
+/// Returns a value that names its key in every part.
 fn value_of(number: u64, len: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(len).collect()
 }

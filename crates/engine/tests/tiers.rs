@@ -1,5 +1,5 @@
-//! A lane on two devices: what is written lands on the fast one, what has cooled on the lower one, and
-//! nothing is lost on the way.
+//! A lane on two devices: new writes go to the fast one, cooled items to the lower one, and nothing
+//! is lost between them.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn error(given: Given) -> StoreError {
     }
 }
 
-/// The keys whose values lie anywhere on the device, of those up to `end`.
+/// Returns the keys up to `end` whose values are anywhere on the device.
 fn keys_on(device: &SimDevice, values: &Values, end: u32) -> BTreeSet<u32> {
     let mut all = vec![0; larder_disk::Device::size(device) as usize];
     device.peek(0, &mut all);
@@ -48,11 +48,11 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
         assert!(stats.fast_bytes < 4 * MIB && stats.fast_bytes > 3 * MIB, "{stats:?}");
         assert!(stats.lower_bytes < 32 * MIB && stats.lower_bytes > 28 * MIB, "{stats:?}");
         let values = Values { bytes: 4000 };
-        // Few enough for the fast device: the lower one gets its label and no more.
+        // Few enough for the fast device: the lower one receives only its label.
         world.set_all(0..400, &values);
         world.settle();
         assert_eq!(world.engine.stats().lower_used, 0);
-        // The last ones are cut: the last block of an open segment lies elsewhere.
+        // The last ones are left out: the last block of an open segment is elsewhere.
         let few = 0..390;
         let on_fast = keys_on(&fast, &values, 4000);
         assert!(few.clone().all(|n| on_fast.contains(&n)));
@@ -69,7 +69,7 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
         assert!(few.clone().all(|n| on_lower.contains(&n)));
         assert!((3800..3990).all(|n| on_fast.contains(&n) && !on_lower.contains(&n)));
         world.check_all(0..4000, &values);
-        // After a restart without and with an image.
+        // After restarts without and with an image.
         for clean in [false, true] {
             if clean {
                 world.close();
@@ -78,7 +78,7 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
             world = reopen(world, given);
             assert_eq!(world.engine.recovered().unwrap().from_image, clean);
             let reads = (fast.counts().reads, lower.counts().reads);
-            // Without turns of the cleaner, which reads for itself.
+            // Without turns of the cleaner, which would read by itself.
             few.clone().for_each(|n| assert_eq!(world.get(n), Some(values.of(n))));
             assert_eq!(fast.counts().reads, reads.0, "they lie on the lower device");
             assert!(lower.counts().reads > reads.1);
@@ -87,7 +87,7 @@ fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
     }
 }
 
-/// Its sectors are not taken for bad ones, which would cost what lies in them for ever.
+/// Its sectors are not treated as bad ones, which would lose their contents for ever.
 #[test]
 fn a_start_waits_for_a_lower_device_that_does_not_answer() {
     for when_full in [WhenFull::Evict, WhenFull::Refuse] {
@@ -128,7 +128,7 @@ fn a_full_store_evicts_the_oldest_wherever_it_lies() {
     assert_eq!(astray, 0, "{} of {first}..", present[0]);
 }
 
-/// Everything on the fast device is read again and again, and there is always need for more.
+/// Everything on the fast device is read repeatedly, and new writes always need more room.
 #[test]
 fn what_is_read_often_may_stay_but_not_for_ever() {
     let (fast, lower) = devices(4 * MIB, 32 * MIB);
@@ -148,7 +148,7 @@ fn what_is_read_often_may_stay_but_not_for_ever() {
         let stats = world.engine.stats();
         assert!(stats.fast_bytes > stats.fast_used, "round {round}: {stats:?}");
     }
-    // There was always room for what is new.
+    // There was always room for new items.
     let on_lower = keys_on(&lower, &values, 1020);
     assert!((900..1020).all(|n| !on_lower.contains(&n)), "{on_lower:?}");
     world.settle();
@@ -202,7 +202,7 @@ fn a_store_is_not_opened_without_its_own_lower_device() {
     assert_eq!(refused(&other_lower), LabelError::OfAnother);
     assert_eq!(refused(&Arc::new(SimDevice::new(16 * MIB, 1))), LabelError::Empty);
     assert_eq!(refused(&other_fast), LabelError::NotALabel);
-    // What is no store's is not overwritten by one that has none yet, either.
+    // A new store does not overwrite a foreign device, either.
     let filesystem = Arc::new(SimDevice::from_bytes(&vec![3; 16 << 20], 1));
     let new = Arc::new(SimDevice::new(4 * MIB, 1));
     for (foreign, wrong) in
@@ -211,7 +211,7 @@ fn a_store_is_not_opened_without_its_own_lower_device() {
         let found = error(given(&new, Some(foreign)));
         assert!(matches!(found, StoreError::Lower { error, .. } if error == wrong), "{found}");
     }
-    // A lower device is no fast one.
+    // A lower device cannot serve as a fast one.
     assert!(matches!(error(given(&lower, None)), StoreError::Superblock(_)));
     let tiny = Arc::new(SimDevice::new(MIB / 8, 1));
     assert!(matches!(error(given(&new, Some(&tiny))), StoreError::Lane { .. }));
@@ -255,7 +255,7 @@ fn a_store_gets_a_lower_device_later_and_that_may_grow() {
         if clean {
             world.close();
         }
-        // The fast device does not grow any more, the lower one does.
+        // The fast device can no longer grow; the lower one can.
         let (fast, lower) = (fast.grown(8 * MIB), lower.grown(16 * MIB));
         let (fast, lower) = (Arc::new(fast), Arc::new(lower));
         world = reopen(world, given(&fast, Some(&lower)));
@@ -280,7 +280,8 @@ fn a_store_gets_a_lower_device_later_and_that_may_grow() {
     }
 }
 
-/// A server without durability that dies leaves nothing that counts; its store is still its lower device's.
+/// A server without durability that dies leaves no valid items, but its store still owns its lower
+/// device.
 #[test]
 fn a_store_that_is_discarded_keeps_its_lower_device() {
     let values = Values { bytes: 4000 };
@@ -303,8 +304,9 @@ fn a_store_that_is_discarded_keeps_its_lower_device() {
     world.check_all(0..10, &values);
 }
 
-/// What is acknowledged after a discard stays: no older copy of a superblock, with the index image of a store
-/// that is gone, counts any more. With a lower device, and for a store that never had one.
+/// Items acknowledged after a discard stay. No older copy of a superblock, with the index image of
+/// the discarded store, is used any more. This is tested with a lower device, and for a store that
+/// never had one.
 #[test]
 fn what_was_discarded_does_not_come_back() {
     for lower in [None, Some(Arc::new(SimDevice::new(16 * MIB, 2)))] {
@@ -328,8 +330,8 @@ fn what_was_discarded_does_not_come_back() {
     }
 }
 
-/// Two lanes with a lower device each: these are told from each other, and a store that is discarded is
-/// still one of both lanes.
+/// Two lanes have a lower device each. The devices are told apart, and a store that is discarded
+/// still has both lanes.
 #[test]
 fn each_lane_has_its_own_lower_device() {
     let values = Values { bytes: 4000 };
@@ -394,8 +396,8 @@ fn what_lies_on_the_fast_device_is_served_while_the_lower_one_fails() {
     }
 }
 
-/// The power goes at every write or sync of the start at which a lower device joins, after a clean stop: it
-/// has joined or not, and nothing is lost.
+/// Power fails at every write or sync of the start at which a lower device joins, after a clean
+/// stop. It has joined or not, and nothing is lost.
 #[test]
 fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
     let values = Values { bytes: 4000 };
@@ -412,7 +414,7 @@ fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
             let machine = Machine::new(&fast, &empty, stop);
             drop(World::try_open(machine.given(1)));
             let (fast, lower) = machine.crash(seed);
-            // Whoever does not want it any more may go on without, until it has joined.
+            // Until the device has joined, a start without it is possible.
             match World::try_open(given(&Arc::new(fast.image()), None)) {
                 Ok(_) => before += 1,
                 Err(OpenError::Store(StoreError::LowerMissing)) => joined += 1,
@@ -427,8 +429,8 @@ fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
     assert!(joined > 0 && before > 0, "{joined}, {before}");
 }
 
-/// The power goes at every write or sync of the start at which a lane on two devices joins a store: the next
-/// start knows it as a lane of that store, or as empty.
+/// Power fails at every write or sync of the start at which a lane on two devices joins a store.
+/// The next start knows the lane as part of that store, or as empty.
 #[test]
 fn a_lane_on_two_devices_joins_a_store_whenever_the_power_goes() {
     let values = Values { bytes: 1000 };
@@ -454,8 +456,8 @@ fn a_lane_on_two_devices_joins_a_store_whenever_the_power_goes() {
     }
 }
 
-/// The power goes at every so-manieth write or sync of either device, in the middle of what is done to a
-/// store that is larger than its fast device, and then again in the middle of the recovery.
+/// Power fails at a selection of the writes and syncs of either device while a store larger than
+/// its fast device is used, and then again during recovery.
 #[test]
 fn every_acknowledged_write_survives_a_power_loss_on_both_devices() {
     let mut seed = 0;
@@ -469,13 +471,13 @@ fn every_acknowledged_write_survives_a_power_loss_on_both_devices() {
         cooled += u32::from(lower.counts().writes > 2);
         seed += 1;
         let (mut fast, mut lower) = machine.crash(seed);
-        // Recovery is interrupted, too, and goes on from what that leaves.
+        // Recovery is interrupted, too, and resumes.
         let again = Machine::new(&fast, &lower, 1 + seed % 40);
         drop(World::try_open(again.given(2)));
         (fast, lower) = again.crash(seed + 1);
         match World::try_open(given(&fast, Some(&lower)).seeded(3)) {
             Ok(mut world) => history.check(&mut world, stop),
-            // It went in the middle of the first superblock of all: there never was a store.
+            // Power failed during the very first superblock write, so there never was a store.
             Err(OpenError::Store(StoreError::Superblock(SuperblockError::Damaged))) => {
                 assert!(stop < 10 && history.is_nothing_acknowledged(), "stopped at {stop}");
             }
@@ -484,7 +486,7 @@ fn every_acknowledged_write_survives_a_power_loss_on_both_devices() {
         if ended {
             break;
         }
-        // Every place of the beginning, and ever fewer of the rest.
+        // Every stop at the beginning, and increasingly few of the rest.
         stop += 1 + stop / 60;
     }
     println!("{seed} power losses, {cooled} after something was moved, the last at {stop}");

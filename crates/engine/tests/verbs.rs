@@ -1,4 +1,4 @@
-//! What clients rely on, verb by verb.
+//! The behaviour that clients rely on, verb by verb.
 
 use larder_engine::*;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ fn one_reader_wins_the_right_to_recache() {
     assert!(!third.won && !third.won_before);
     let stale = Delete { invalidate: true, ..Delete::default() };
     assert_eq!(ready(s.delete(&s.key(b"k"), &stale)), Deleted::Deleted);
-    // Who cannot be told does not win.
+    // A caller that cannot be told does not win.
     let touch = Get { touch: Some(Expiry::at(1040)), ..Get::default() };
     let untold = ready(s.get_with(&s.key(b"k"), &touch)).unwrap();
     assert!(untold.item.is_stale() && !untold.won && !untold.won_before);

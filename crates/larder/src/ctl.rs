@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use larder_client::{Address, Client, Error, Options};
 use larder_server::settings::parse_store_size;
 
-/// The command line.
+/// Returns the command line of `ctl`.
 pub(crate) fn command() -> Command {
     Command::new("ctl")
         .about("Small operations on a running server")
@@ -100,10 +100,10 @@ fn drain_command() -> Command {
         )
 }
 
-/// Runs it.
+/// Runs the operation named on the command line.
 ///
 /// # Errors
-/// When the server cannot be reached or refuses.
+/// Returns an error if the server cannot be reached or refuses.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
     let Some((operation, matches)) = matches.subcommand() else { return Ok(()) };
     let (operation, matches) = matches.subcommand().unwrap_or((operation, matches));
@@ -137,9 +137,9 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
     Ok(())
 }
 
-/// How long a device may take to grow unless somebody says otherwise.
+/// Default time limit for growing a device.
 const GROWING: Duration = Duration::from_secs(60);
-/// How often a drain is looked at.
+/// Interval between two looks at a drain.
 const LOOK: Duration = Duration::from_millis(500);
 
 fn drain(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
@@ -181,7 +181,7 @@ fn grow(client: &mut Client, matches: &ArgMatches) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends a command that is answered with OK or with the reason why not.
+/// Sends a command that the server answers with OK or with the reason for a refusal.
 fn expect_ok(client: &mut Client, command: &str) -> Result<(), Error> {
     client.send_raw(command.as_bytes())?;
     match client.read_line()? {
@@ -195,7 +195,7 @@ fn expect_ok(client: &mut Client, command: &str) -> Result<(), Error> {
     }
 }
 
-/// State and partitions of a device's lane.
+/// Returns the state and the number of partitions of a device's lane.
 fn lane_of(client: &mut Client, device: &str) -> Result<Option<(String, String)>, Error> {
     let stats = client.stats(None)?;
     let is_it = |(name, value): &&(String, String)| {
@@ -211,7 +211,7 @@ fn lane_of(client: &mut Client, device: &str) -> Result<Option<(String, String)>
     Ok(Some((value("state"), value("partitions"))))
 }
 
-/// The value of an argument that only one operation has.
+/// Returns the value of an argument that only some operations have.
 fn text_of<'m>(matches: &'m ArgMatches, name: &str) -> Option<&'m str> {
     matches.get_one::<String>(name).map(String::as_str)
 }

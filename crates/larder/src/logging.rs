@@ -1,5 +1,5 @@
-//! Log lines on the standard error output or in a file: one event per line, UTC, `key=value` pairs or JSON.
-//! `event` names what happened and never changes; the other fields say what about.
+//! Log lines on the standard error output or in a file: one event per line, UTC, `key=value` pairs
+//! or JSON. `event` names what happened and never changes; the other fields give the details.
 
 use std::fmt::{self, Write};
 use std::fs::File;
@@ -18,7 +18,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
 
-/// Sets the log level while running.
+/// Changes the log level of the running process.
 pub(crate) type SetLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
 
 fn filter(level: LogLevel) -> LevelFilter {
@@ -31,7 +31,7 @@ fn filter(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// A file that lines are appended to.
+/// A file to which log lines are appended.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     path: PathBuf,
@@ -39,12 +39,12 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens or creates it.
+    /// Opens the file, and creates it if it is missing.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns errors of the file system.
     pub(crate) fn open(path: &Path) -> io::Result<LogFile> {
-        // The directory may change when the server goes to the background.
+        // The working directory may change when the server goes to the background.
         let path = std::path::absolute(path)?;
         let file = Mutex::new(Self::append(&path)?);
         Ok(LogFile { path, file })
@@ -54,11 +54,11 @@ impl LogFile {
         File::options().append(true).create(true).open(path)
     }
 
-    /// Opens what lies at the path now, after somebody has moved the file away. If that fails, lines go on
-    /// to the one that is open.
+    /// Opens the file that is at the path now, after the old one was moved away. On failure, lines
+    /// still go to the old file.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns errors of the file system.
     pub(crate) fn reopen(&self) -> io::Result<()> {
         let file = Self::append(&self.path)?;
         *self.lock() = file;
@@ -70,12 +70,12 @@ impl LogFile {
     }
 }
 
-/// What takes a line. It never fails: lines must not end the server.
+/// Receives the lines. Never fails, because a failed write must not end the server.
 struct Output(Option<Arc<LogFile>>);
 
 impl io::Write for Output {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // A disk that is full or a reader that is gone loses the line.
+        // If the disk is full or the reader is gone, the line is lost.
         let _ = match &self.0 {
             Some(file) => file.lock().write_all(line),
             None => io::stderr().lock().write_all(line),
@@ -88,22 +88,22 @@ impl io::Write for Output {
     }
 }
 
-/// Begins to log. To be called once; what it returns sets the level from then on.
+/// Starts logging. Must be called once; the returned function changes the level.
 pub(crate) fn start(level: LogLevel, format: LogFormat, file: Option<Arc<LogFile>>) -> SetLevel {
     let (filter, handle) = reload::Layer::new(filter(level));
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines { format })
         .with_writer(move || Output(file.clone()));
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
-    // A second subscriber would be a second start of the same process.
+    // Fails only if a subscriber exists, and a process starts logging once.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Box::new(move |level| {
-        // Fails only when there is no subscriber any more.
+        // Fails only if the subscriber is gone.
         let _ = handle.reload(self::filter(level));
     })
 }
 
-/// The form of a line.
+/// Formats a line.
 struct Lines {
     format: LogFormat,
 }
@@ -132,7 +132,7 @@ where
     }
 }
 
-/// The fields of one line.
+/// Collects the fields of one line.
 struct Fields {
     format: LogFormat,
     text: String,
@@ -161,8 +161,8 @@ impl Fields {
     }
 }
 
-/// Quotes as JSON does. Control characters are escaped, so that what a client sends cannot begin
-/// a line of its own.
+/// Quotes `text` as JSON does. Control characters are escaped, so a client's input cannot start a
+/// new line.
 fn quote(out: &mut String, text: &str) {
     out.push('"');
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! The larder binary: what the words of the command line do, and with which code the process ends.
+//! The `larder` binary: dispatches the command line and chooses the exit code.
 
 mod allocator;
 mod check;
@@ -14,11 +14,11 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use larder_server::settings::{self, Environment, Flavor, MEMCACHED_VERSION, memcached_help};
 
-/// Failed while running.
+/// Exit code: failed while running.
 const FAILED: u8 = 1;
-/// The command line, the environment or the configuration file is wrong.
+/// Exit code: the command line, the environment or the configuration file is wrong.
 const USAGE: u8 = 2;
-/// Could not start.
+/// Exit code: could not start.
 const NOT_STARTED: u8 = 3;
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Some(("bench", matches)) => bench(matches),
         Some(("check", matches)) => check::run(matches),
         Some(("ctl", matches)) => report(ctl::run(matches)),
-        // The parser lets nothing else through.
+        // The parser rejects all other commands.
         _ => ExitCode::from(USAGE),
     }
 }
@@ -66,15 +66,15 @@ fn command() -> Command {
         .subcommand(ctl::command())
 }
 
-/// Prints what the parser says: help is no error.
+/// Prints the parser's message. A request for help is not an error.
 fn explain(error: &clap::Error) -> ExitCode {
-    // Nobody is left to be told if the terminal is gone.
+    // If the terminal is gone, there is nobody to tell.
     let _ = error.print();
     ExitCode::from(if error.use_stderr() { USAGE } else { 0 })
 }
 
-/// Started through a link of that name. Debug builds of memcached have a suffix, which its test
-/// harness asks for.
+/// Returns true if the program was started through a link named `memcached`. memcached's test
+/// harness asks for the name of debug builds, `memcached-debug`.
 fn is_memcached(arguments: &[OsString]) -> bool {
     let program = arguments.first().map(Path::new).and_then(Path::file_name);
     program.is_some_and(|name| name == "memcached" || name == "memcached-debug")
@@ -101,7 +101,7 @@ fn memcached(arguments: &[OsString]) -> ExitCode {
     said()
 }
 
-/// The code of a program that has done what it was asked to, which includes telling the result.
+/// Returns the exit code after a successful command; output that could not be written is a failure.
 fn said() -> ExitCode {
     match terminal::lost() {
         false => ExitCode::SUCCESS,
@@ -113,7 +113,7 @@ fn said() -> ExitCode {
 }
 
 fn serve(flavor: Flavor, matches: &ArgMatches) -> ExitCode {
-    // Owned, for the thread that reads the settings again.
+    // Owned copies, because the thread that reloads the settings keeps them.
     let (matches, environment) = (matches.clone(), Environment::of_process());
     let load = move || settings::from_matches(flavor, &matches, &environment);
     match load() {

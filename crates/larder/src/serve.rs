@@ -1,5 +1,5 @@
-//! `larder serve`: a server in this process, from the first signal to the last. The order matters:
-//! going to the background and blocking signals come before the first thread exists.
+//! `larder serve`: runs a server in this process, from start to stop. The order matters: the
+//! process goes to the background and blocks signals before it creates its first thread.
 
 use larder_bench::complain;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 use crate::logging::{self, LogFile};
 use crate::{FAILED, NOT_STARTED};
 
-/// Serves until somebody says stop. `load` reads the settings again.
+/// Serves until a signal or a client asks for a stop. `load` reads the settings again.
 pub(crate) fn run(
     settings: Settings,
     load: impl Fn() -> Result<Settings, SettingsError> + Send + Sync + 'static,
@@ -68,7 +68,7 @@ pub(crate) fn run(
         return ExitCode::from(NOT_STARTED);
     }
     notifier.ready("serving");
-    // Set once, so it cannot be set already.
+    // This is the only place that sets it, so it cannot be set already.
     let _ = running.set((server.stopper(), server.reloader()));
     let reason = server.wait();
     info!(event = "stopping", reason);
@@ -95,9 +95,9 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
     ExitCode::from(NOT_STARTED)
 }
 
-/// Takes signals for as long as the process lives, on a thread of its own. A start is not waited
-/// for: nobody was promised anything yet, and recovery can be cut off like anything else. New settings
-/// are read when it has ended.
+/// Handles signals on its own thread until the process ends. A stop signal during the start ends
+/// the process at once: nothing was acknowledged yet, and recovery can be interrupted at any point.
+/// A reload signal during the start takes effect when the start has ended.
 fn listen(
     signals: Signals,
     running: Arc<OnceLock<(Stopper, Reloader)>>,
@@ -118,7 +118,8 @@ fn listen(
                 if let Signal::Stop(name) = signal {
                     end_start(name);
                 }
-                // One for all: it reads what there is when the server runs.
+                // One reload covers all signals until then: it reads the settings once the server
+                // runs.
                 if !std::mem::replace(&mut owes_reload, true) {
                     let (running, load) = (Arc::clone(&running), Arc::clone(&load));
                     spawn("reload", move || reload(&running.wait().1, &*load));
@@ -144,14 +145,14 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Ends a process that does not serve yet.
+/// Ends a process that is still starting.
 #[expect(clippy::disallowed_methods, reason = "main waits for the start, which is to be cut off")]
 fn end_start(signal: &str) -> ! {
     info!(event = "stopped", reason = format!("{signal} during the start"));
     std::process::exit(0)
 }
 
-/// Takes over the settings that a running server can change.
+/// Applies the settings that a running server can change.
 fn reload(reloader: &Reloader, load: &impl Fn() -> Result<Settings, SettingsError>) {
     match load() {
         Ok(settings) => {

@@ -1,5 +1,5 @@
-//! What `larder check` says that the next start does is what the next start does, and damage that a start
-//! has gone on without is no news to either. Against the real binary.
+//! Checks that the next start does what `larder check` predicts. Neither reports damage again once
+//! a start has reported it and gone on. Runs the real binary.
 
 mod harness;
 
@@ -10,24 +10,24 @@ use std::process::Command;
 
 use harness::{BINARY, Folder, Process, Server, connect, serve};
 
-/// Bytes of the stores here: segments have 512 KiB.
+/// The size of the stores here, in bytes. Their segments have 512 KiB.
 const SIZE: &str = ":16MB";
-/// Bytes of a value with a segment of its own.
+/// Length in bytes of a value with its own segment.
 const LARGE: usize = 400_000;
 
-/// What is wrong with a store.
+/// The damage to a store.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Nothing,
-    /// A record of a commit that a later one vouches for.
+    /// A record of a commit that a later commit proves to be durable.
     Record,
-    /// A record of a segment that was sealed by the only commit in it.
+    /// A record of a segment that was sealed by its only commit.
     Sealed,
-    /// A record of a segment that has a summary.
+    /// A record of a segment with a summary.
     Summarized,
-    /// The value of a large item.
+    /// The value of a jumbo.
     LargeValue,
-    /// The last half of the store is missing.
+    /// The second half of the store is missing.
     Cut,
 }
 
@@ -42,7 +42,7 @@ fn set(server: &Server, key: &str, letter: &str, length: usize) {
     server.ask(&format!("set {key} 0 0 {length}\r\n{value}\r\n"), "STORED\r\n");
 }
 
-/// A store in a directory, stopped cleanly or killed.
+/// Creates a store in a directory, stopped cleanly or killed.
 fn store(folder: &Folder, clean: bool) -> PathBuf {
     let path = folder.0.join(if clean { "clean" } else { "killed" });
     let server = Server::spawn(&mut serving(&path, SIZE, &[]));
@@ -52,7 +52,7 @@ fn store(folder: &Folder, clean: bool) -> PathBuf {
     server.until_durable();
     for (key, length) in [("large", LARGE), ("one", 5000), ("two", 5000), ("three", 5000)] {
         set(&server, key, "v", length);
-        // Each in a commit of its own, so that a later one vouches for it.
+        // Each item gets its own commit, so that a later one proves it to be durable.
         server.until_durable();
     }
     if clean {
@@ -63,7 +63,7 @@ fn store(folder: &Folder, clean: bool) -> PathBuf {
     path
 }
 
-/// Writes other bytes into the value of a key.
+/// Overwrites bytes in the value of a key.
 fn spoil(store: &Path, key: &str, letter: &str) {
     let bytes = fs::read(store).expect("the store");
     let item = format!("{key}{}", letter.repeat(20));
@@ -87,7 +87,7 @@ fn harm(store: &Path, harm: Harm) {
     }
 }
 
-/// The exit code of a check, and which starts it says would serve.
+/// Runs a check; returns its exit code and its report.
 fn checked(store: &Path) -> (Option<i32>, serde_json::Value) {
     let output = Command::new(BINARY).args(["check", "--json"]).arg(store).output();
     let output = output.expect("the binary starts");
@@ -95,7 +95,7 @@ fn checked(store: &Path) -> (Option<i32>, serde_json::Value) {
     (output.status.code(), report)
 }
 
-/// Whether a start serves; killed as soon as it does.
+/// Returns true if a start serves; the server is killed as soon as it does.
 fn serves(command: &mut Command) -> bool {
     let mut process = Process::spawn(command);
     let mut log = String::new();
@@ -137,8 +137,8 @@ fn a_check_says_which_starts_serve() {
                 let (code, report) = checked(&copy);
                 let damaged = !matches!(kind, Harm::Nothing);
                 assert_eq!(code, Some(if damaged { 2 } else { 0 }), "{kind:?}: {report}");
-                // A store without a size keeps the one that it has, and one that lost a part of itself must
-                // not be made whole with zeros.
+                // A store without a given size keeps its size. One that lost a part of itself must
+                // not be completed with zeros.
                 for size in ["", SIZE] {
                     let start = serves(&mut serving(&copy, size, flags));
                     refusals += u32::from(!start);
@@ -167,7 +167,7 @@ fn accepted_damage_is_remembered_and_new_damage_is_told() {
     let server = Server::spawn(&mut serving(&store, "", &accept));
     assert!(server.recovered.contains("damaged_records=1"), "{}", server.recovered);
     server.kill();
-    // A supervisor that starts it again, without the flag.
+    // Starts it again without the flag, as a supervisor would.
     for _ in 0..2 {
         let (code, report) = checked(&store);
         assert_eq!(code, Some(0), "{report}");
@@ -185,7 +185,8 @@ fn accepted_damage_is_remembered_and_new_damage_is_told() {
     spoil(&store, "three", "v");
     assert_eq!(checked(&store).0, Some(2));
     assert!(!serves(&mut serving(&store, "", &refuse)), "this is other damage");
-    // Without --accept-damage a start that evicts goes on without it, and tells; that is remembered, too.
+    // Without --accept-damage a start that evicts goes on and reports the damage; that is
+    // remembered, too.
     assert!(serves(&mut serving(&store, "", &[])));
     assert_eq!(checked(&store).0, Some(0));
     assert!(serves(&mut serving(&store, "", &refuse)));

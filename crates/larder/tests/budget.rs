@@ -1,5 +1,5 @@
 //! The budget is a promise: whatever clients send or refuse to read, the process stays within its
-//! memory, and nobody's writes wait for somebody else. Against the real binary.
+//! memory, and no client's writes wait for another client. Runs the real binary.
 
 mod harness;
 
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const MEGABYTE: usize = 1 << 20;
-/// The largest value with a short key under the default `-I 1m`.
+/// The largest value in bytes, with a short key, under the default `-I 1m`.
 const LARGE: usize = MEGABYTE - 100;
 
 struct Server {
@@ -19,7 +19,7 @@ struct Server {
 }
 
 impl Server {
-    /// A server with `memory` MiB, ready to be used.
+    /// Starts a server with `memory` MiB and waits until it is ready.
     fn start(memory: u64, more: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_larder"))
             .args(["serve", "--listen", "127.0.0.1:0", "--admin", "off", "-t", "2"])
@@ -36,7 +36,7 @@ impl Server {
             assert!(log.read_line(&mut line).expect("the log is text") > 0, "it ended at start");
         }
         let address = line.trim().rsplit_once("address=").expect("it says where").1.to_owned();
-        // Nobody may block on a full pipe.
+        // Drains the log, so that the server cannot block on a full pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Server { process, address, memory }
     }
@@ -91,7 +91,7 @@ impl Client {
     }
 }
 
-/// Waits until no more than `bytes` are resident.
+/// Waits until at most `bytes` are resident.
 fn until_resident(server: &Server, bytes: u64) {
     let begun = Instant::now();
     while server.resident() > bytes {
@@ -104,7 +104,7 @@ fn until_resident(server: &Server, bytes: u64) {
 fn buffers_of_connections_that_end_go_back_to_the_kernel() {
     const CLIENTS: u64 = 3000;
     const HALF: usize = 15_900;
-    // A sanitizer keeps what was freed.
+    // A sanitizer keeps freed memory.
     if std::env::var_os("INSTRUMENTED").is_some() {
         return;
     }
@@ -121,7 +121,8 @@ fn buffers_of_connections_that_end_go_back_to_the_kernel() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes", server.resident());
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Those that stay keep the allocator from giving back what lies between them by itself.
+    // The connections that stay keep the allocator from returning the memory between them by
+    // itself.
     let stay: Vec<Client> = clients.into_iter().step_by(100).collect();
     until_resident(&server, before + all / 3);
     drop(stay);
@@ -136,7 +137,7 @@ fn idle_connections_are_cheap() {
     first.alive();
     let before = server.resident();
     let mut idle: Vec<Client> = (0..count).map(|_| server.connect()).collect();
-    // Each has been used once, half of them with something unfinished in the input.
+    // Each connection is used once, and half of them leave an incomplete command in the input.
     for (at, client) in idle.iter_mut().enumerate() {
         client.alive();
         if at % 2 == 0 {
@@ -200,13 +201,13 @@ fn bodies_that_never_arrive_stay_in_the_budget() {
     let part = vec![b'p'; 200 << 10];
     for (n, client) in stalled.iter_mut().enumerate() {
         client.send(format!("set stalled:{n} 0 0 {}\r\n", 240 << 10).as_bytes());
-        // The server may refuse and swallow, but it has to take the bytes.
+        // The server may refuse the value and discard it, but it must read the bytes.
         client.send(&part);
     }
     for n in 0..2000 {
         victim.set(&format!("small:{n}"), &part[..5000]);
     }
-    // Long values may be refused meanwhile, with a clear error and nothing else lost.
+    // Long values may be refused meanwhile, with a clear error and no other loss.
     for n in 0..200 {
         victim.send(format!("set new:{n} 0 0 {}\r\n", part.len()).as_bytes());
         victim.send(&part);
@@ -220,7 +221,7 @@ fn bodies_that_never_arrive_stay_in_the_budget() {
     victim.alive();
 }
 
-/// Nothing can be evicted for what connections keep, so items leave room for it.
+/// Eviction cannot make room for connections here, so items must leave room for them.
 #[test]
 fn a_server_that_refuses_keeps_room_for_connections() {
     let server = Server::start(256, &["-M", "-c", "5000"]);
@@ -249,7 +250,7 @@ fn a_server_that_refuses_keeps_room_for_connections() {
     }
     let mut half: Vec<Client> = (0..3900).map(|_| server.connect()).collect();
     for client in &mut half {
-        // Those that keep most are closed.
+        // The server closes the connections that hold the most.
         let _ = client.0.get_mut().write_all(b"set half 0 0 16000\r\n");
         let _ = client.0.get_mut().write_all(&part[..15_900]);
     }
@@ -280,7 +281,8 @@ fn hostile_input_leaves_the_server_answering() {
             scope.spawn(move || {
                 for _ in 0..10 {
                     let Ok(mut stream) = TcpStream::connect(&server.address) else { continue };
-                    // The server may close on nonsense: that is no error of this test.
+                    // The server may close the connection on nonsense; that is no failure of this
+                    // test.
                     let bytes = if round % 2 == 0 { flood.as_bytes() } else { &noise[..] };
                     let _ = stream.write_all(bytes);
                 }

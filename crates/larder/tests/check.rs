@@ -1,10 +1,10 @@
-//! `larder check` as it is called: what it prints where, and its exit codes.
+//! `larder check` from the command line: its output streams and exit codes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A directory that goes with the test.
+/// A directory that is deleted with the test.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,5 +1,5 @@
-//! Devices of a store that are given alone, in the wrong order or twice: each is recognised by what is on
-//! it, the refusal says how to start, and nothing is changed. Against the real binary.
+//! Devices of a store that are given alone, in the wrong order or twice. The server recognises each
+//! by its contents, the refusal says how to start, and nothing changes. Runs the real binary.
 
 mod harness;
 
@@ -9,10 +9,10 @@ use std::process::{Command, Output};
 
 use harness::{BINARY, Folder, Process, ask, connect, serve};
 
-/// Words that no message about what might be data may use.
+/// Words that a message about possible data must not use.
 const DESTRUCTIVE: [&str; 4] = ["remove", "erase", "delete", "wipe"];
 
-/// Starts with these values of `--store`, and asks.
+/// Starts with these values of `--store`, and sends a request.
 fn serves(stores: &[String], request: &str, expected: &str) {
     let mut process = Process::spawn(&mut serving(stores));
     let listening = process.event("listening");
@@ -31,8 +31,8 @@ fn serving(stores: &[String]) -> Command {
     command
 }
 
-/// What a start with these values of `--store` says, which must be refused and advise nothing that
-/// destroys data.
+/// Starts with these values of `--store`, which must be refused, and returns the message. It must
+/// not advise anything that destroys data.
 fn refused(stores: &[String]) -> String {
     let (code, log) = Process::spawn(&mut serving(stores)).end();
     assert_eq!(code, Some(3), "{stores:?}: {log}");
@@ -47,7 +47,7 @@ fn assert_harmless(message: &str) {
     assert!(!destructive, "advice that destroys data: {message}");
 }
 
-/// Starts with the flags that a refusal names.
+/// Returns the flags that a refusal names.
 fn obeyed(error: &str) -> Vec<String> {
     let (_, flags) = error.split_once("start with ").unwrap_or_else(|| panic!("{error}"));
     flags.split_whitespace().filter(|word| *word != "--store").map(str::to_owned).collect()
@@ -58,12 +58,12 @@ fn check(arguments: &[&Path]) -> Output {
     command.arg("check").args(arguments).output().expect("the binary starts")
 }
 
-/// Paths as `--store` takes them.
+/// Formats a path for `--store`.
 fn named(path: &Path, more: &str) -> String {
     format!("{}{more}", path.display())
 }
 
-/// A store of two tiers, with an item.
+/// Creates a store of two tiers with one item.
 fn tiered(folder: &Folder) -> (PathBuf, PathBuf) {
     let (fast, big) = (folder.0.join("fast"), folder.0.join("big"));
     let stores = [named(&fast, ":32MB@fast"), named(&big, ":64MB@big")];
@@ -80,7 +80,7 @@ fn devices_of_two_tiers_in_any_wrong_role() {
     let before = [fs::read(&fast).expect("a store"), fs::read(&big).expect("a store")];
     let right = [named(&fast, "@fast"), named(&big, "@big")];
 
-    // The lower device alone: it says what it is, and what is missing.
+    // The lower device alone: the message says what it is, and what is missing.
     let error = refused(&[named(&big, "")]);
     assert!(error.contains("is the lower device of lane 0 of a store"), "{error}");
     assert_eq!(obeyed(&error), ["ITS-FAST-DEVICE@fast".to_owned(), named(&big, "@big")]);
@@ -88,7 +88,7 @@ fn devices_of_two_tiers_in_any_wrong_role() {
     let error = refused(&[named(&fast, "")]);
     assert!(error.contains("is the fast device of lane 0 of a store"), "{error}");
     assert_eq!(obeyed(&error), [named(&fast, "@fast"), "ITS-LOWER-DEVICE@big".to_owned()]);
-    // In every wrong arrangement of both the answer is the right one.
+    // Every wrong arrangement of both devices gets the right advice.
     let swapped = [named(&big, ":64MB@fast"), named(&fast, "@big")];
     let error = refused(&swapped);
     assert_eq!(obeyed(&error), [named(&fast, "@fast"), named(&big, ":64MB@big")], "{error}");
@@ -97,7 +97,7 @@ fn devices_of_two_tiers_in_any_wrong_role() {
         assert!(error.contains(&format!("{} is the lower device", big.display())), "{error}");
         assert_eq!(obeyed(&error), right, "{error}");
     }
-    // Beside a device that is new, which must not come to be.
+    // One device beside a new one, which must not be created.
     let new = folder.0.join("new");
     for wrong in [
         [named(&new, ":32MB@fast"), named(&big, "@big")],

@@ -1,5 +1,5 @@
-//! `larder bench dip` against the real server: a steady run is measured to its end, and a server that
-//! stands still for a second is found out.
+//! `larder bench dip` with the real server: a steady run is measured to its end, and a server that
+//! stalls for a second is detected.
 
 mod harness;
 
@@ -12,8 +12,8 @@ use std::time::Duration;
 use harness::{BINARY, Folder};
 use serde_json::Value;
 
-/// Runs a small dip experiment of `seconds`; `meanwhile` gets its process id when the first measured
-/// second is over. The JSON report.
+/// Runs a small dip experiment of `seconds` and returns the JSON report. `meanwhile` gets the
+/// process id after the first measured second.
 fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
     let folder = Folder::new(name);
     let (json, html) = (folder.0.join("dip.json"), folder.0.join("dip.html"));
@@ -26,7 +26,7 @@ fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     let mut lines = BufReader::new(bench.stderr.take().expect("stderr is piped")).lines();
     let mut line = || lines.next().map(|line| line.expect("the progress is text"));
-    // The header of the measured run, and then one line per second.
+    // The header of the measured run, then one line per second.
     while line().expect("it goes on").split(',').next() != Some("open loop") {}
     let first = line().expect("it goes on");
     assert!(first.trim_start().starts_with("1 s"), "{first}");
@@ -40,7 +40,7 @@ fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
     serde_json::from_slice(&fs::read(json).expect("the report was written")).expect("JSON")
 }
 
-/// The only child of a process.
+/// Returns the only child of a process.
 fn child_of(pid: u32) -> u32 {
     let children = fs::read_dir(format!("/proc/{pid}/task")).expect("threads").find_map(|thread| {
         let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
@@ -73,7 +73,7 @@ fn a_server_that_stands_still_is_found_out() {
     let report = &dip("dip-stall", 5, |lab| {
         let server = child_of(lab);
         signal(server, "-STOP");
-        // What is to be found.
+        // The stall that the report must show.
         thread::sleep(Duration::from_secs(1));
         signal(server, "-CONT");
     })["report"];

@@ -1,5 +1,5 @@
-//! Dumps of a store that is several times larger than memory: every key is listed, within the memory that
-//! was promised, while others read and write. Against the real binary.
+//! Dumps of a store several times larger than memory: every key is listed, within the promised
+//! memory, while other clients read and write. Runs the real binary.
 
 mod harness;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use harness::{Folder, Process, ask, connect, serve};
 
 const KEYS: u32 = 150_000;
-/// One in so many has a large value.
+/// One of this many keys has a large value.
 const LARGE: u32 = 30_000;
 const MEMORY_MIB: u64 = 16;
 
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// The lines of a dump up to its last one.
+    /// Returns the lines of a dump up to its last one.
     fn dump(&self, command: &str, end: &str) -> Vec<String> {
         let mut client = connect(&self.address);
         client.write_all(command.as_bytes()).expect("it reads");
@@ -67,7 +67,7 @@ impl Server {
     }
 }
 
-/// What arrives up to `end`.
+/// Reads up to `end`.
 fn until(client: &mut TcpStream, end: &str) -> String {
     let mut reply = Vec::new();
     while !reply.ends_with(end.as_bytes()) {
@@ -87,7 +87,8 @@ fn stat(client: &mut TcpStream, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// Clients that begin a dump and read only its first line keep others from it until they go.
+/// Checks that clients that begin a dump and read only its first line block further dumps until
+/// they leave.
 fn assert_few_at_once(server: &Server) {
     let begin = || {
         let mut client = connect(&server.address);
@@ -119,7 +120,7 @@ fn assert_few_at_once(server: &Server) {
     assert!(again, "who has gone keeps its place");
 }
 
-/// The number of the key that a line of a metadump begins with.
+/// Returns the number of the key at the start of a metadump line.
 fn number(line: &str) -> u32 {
     let key = line.strip_prefix("key=key%3A").and_then(|rest| rest.split(' ').next());
     key.and_then(|key| key.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
@@ -131,7 +132,7 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
         let server = Server::start(io);
         server.fill();
         let mut client = connect(&server.address);
-        // Those that nobody changes are listed once.
+        // Keys that do not change are listed exactly once.
         let lines = server.dump("lru_crawler metadump all\r\n", "END");
         let listed: HashSet<u32> = lines.iter().map(|line| number(line)).collect();
         assert_eq!((lines.len(), listed.len()), (KEYS as usize, KEYS as usize), "{io}");
@@ -139,7 +140,7 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
         assert!(large.contains(" fetch=no cls=1 size=2000"), "{large}");
         assert_eq!(stat(&mut client, "larder_copies"), 0, "a dump leaves nothing in memory");
 
-        // Others rewrite the lower half, and delete some of it, while three dumps go on.
+        // Other clients rewrite the lower half, and delete some of it, during three dumps.
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             for seed in 1..3 {

@@ -1,4 +1,4 @@
-//! `larder ctl store`: devices that change while clients are served. Against the real binary.
+//! `larder ctl store`: devices that change while clients are served. Runs the real binary.
 
 mod harness;
 
@@ -8,10 +8,10 @@ use std::process::Command;
 use harness::{BINARY, Folder, Process, Server, connect, serve};
 
 const MIB: u64 = 1 << 20;
-/// Bytes of a value.
+/// Length of a value in bytes.
 const VALUE: usize = 100_000;
 
-/// What `larder ctl` says, and its exit code.
+/// Runs `larder ctl`; returns its exit code and output.
 fn ctl(server: &Server, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(BINARY);
     command.args(["ctl", "--server", &server.address]).args(arguments);
@@ -30,7 +30,7 @@ fn done(server: &Server, arguments: &[&str], saying: &str) {
     assert!(code == Some(0) && said.contains(saying), "{arguments:?}: {code:?} {said}");
 }
 
-/// Sets keys from `from` on until one is refused, which is the answer.
+/// Sets keys from `from` on until one is refused, and returns that key.
 fn fill(server: &Server, from: u32) -> u32 {
     let mut client = connect(&server.address);
     let mut lines = BufReader::new(client.try_clone().expect("a descriptor"));
@@ -84,7 +84,7 @@ fn a_full_store_grows_while_it_serves_and_stays_so_with_the_old_command_line() {
     assert!(grown.contains(&path) && grown.contains("67108864"), "{grown}");
     server.kill();
 
-    // Whoever wrote the command line does not know of it.
+    // The command line still has the old size.
     let mut command = serve();
     command.args(["--store", &given, "--when-full", "refuse"]);
     let mut process = Process::spawn(&mut command);
@@ -137,7 +137,7 @@ fn what_cannot_grow_says_why_and_goes_on() {
     server.stop();
 }
 
-/// A server that has told what else is to be heard.
+/// Waits until the server listens and serves.
 fn listening(mut process: Process) -> Server {
     let line = process.event("listening");
     let address = line.rsplit_once("address=").expect("it says where").1.to_owned();

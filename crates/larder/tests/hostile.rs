@@ -1,6 +1,6 @@
-//! Polite clients beside crowds that are slow, rude or greedy: nobody cuts their connections, refuses their
-//! sets or lets them wait for long, and memory stays what was promised. Against the real binary; how much
-//! longer they wait is measured by `larder bench hostile`.
+//! Polite clients beside crowds that are slow, rude or greedy. The server must not cut their
+//! connections, refuse their sets or let them wait for long, and must stay within its memory. Runs
+//! the real binary; `larder bench hostile` measures how much longer they wait.
 
 mod harness;
 
@@ -34,7 +34,7 @@ impl Company {
         Company { server, address }
     }
 
-    /// Why the server has closed connections.
+    /// Returns the statistics that show why the server has closed connections.
     fn closed(&self) -> Vec<(String, String)> {
         let client = Client::connect_to(&self.address, larder_client::Options::default());
         let rows = client.and_then(|mut client| client.stats(None)).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Company {
         rows.into_iter().filter(|(name, _)| why.contains(&name.as_str())).collect()
     }
 
-    /// What polite clients see for two seconds. A connection that is cut and a wrong answer end this test.
+    /// Runs polite clients for two seconds. A cut connection or a wrong answer fails this test.
     fn polite(&self) -> Summary {
         let shape = Shape {
             mix: "get=50,set=50".parse::<Mix>().expect("a mix"),
@@ -63,7 +63,7 @@ impl Company {
             scope.spawn(|| {
                 while !done.load(Relaxed) {
                     assert_within_budget(&self.server.child, MEMORY);
-                    // Memory is looked at all the time, and not waited for.
+                    // Samples memory all the time instead of waiting for a value.
                     thread::sleep(Duration::from_millis(10));
                 }
             });
@@ -74,7 +74,7 @@ impl Company {
     }
 }
 
-/// A crowd needs the processors for itself.
+/// Serialises the tests, because a crowd needs the processors for itself.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn beside(kinds: &[Kind]) {
@@ -90,7 +90,7 @@ fn beside(kinds: &[Kind]) {
     for (kind, crowd) in crowds {
         let outcome = crowd.end();
         assert_eq!(outcome.cut, 0, "{kind:?}: {outcome:?}, {:?}", company.closed());
-        // Large values share what values may take with those that are never sent to their end.
+        // Large values share the memory for values with sets that are never completed.
         if !(kind == Kind::LargeValues && kinds.contains(&Kind::HalfSets)) {
             assert_eq!(outcome.refused, 0, "{kind:?}: {outcome:?}");
         }

@@ -1,5 +1,5 @@
-//! What the end of the process alone takes back in async mode, when syncs are rare: some milliseconds. Against
-//! the real binary, killed.
+//! In async mode with rare syncs, the end of the process alone loses only some milliseconds of
+//! writes. Kills the real binary.
 
 mod harness;
 
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use harness::{Folder, Server, connect};
 
-/// Longer than the test takes: no commit comes to help.
+/// The sync interval is longer than the test, so no commit helps.
 const FLAGS: [&str; 4] = ["--durability", "async", "--sync-interval", "60s"];
-/// For how long each server is written to.
+/// Time for which each server is written to.
 const LIFE: Duration = Duration::from_millis(300);
-/// What is promised, in milliseconds. A machine that is busy with other tests may now and then let the
-/// server's thread wait longer: so it holds for most of the kills.
+/// The largest promised loss in milliseconds. On a machine that is busy with other tests, the
+/// server's thread may sometimes wait longer, so the promise must hold for most kills.
 const PROMISE: u128 = 10;
 const KILLS: usize = 7;
 
-/// Writes for a while, kills the server, and says how many milliseconds before its end the first write was
-/// acknowledged that is gone; 0: none is.
+/// Writes for a while, kills the server, and returns how many milliseconds before the kill the
+/// oldest lost write was acknowledged; 0 if none is lost.
 fn lost(store: &Path, round: usize) -> u128 {
     let server = Server::start(store, &FLAGS);
     let mut client = connect(&server.address);
@@ -28,7 +28,7 @@ fn lost(store: &Path, round: usize) -> u128 {
     let begun = Instant::now();
     while begun.elapsed() < LIFE {
         let number = acknowledged.len();
-        // Keys of their own, and one that is overwritten all the time: what is newer must win.
+        // New keys, and one key that is overwritten all the time: its newer value must win.
         let set = format!(
             "set r{round}-{number} 0 0 100\r\n{number:0100}\r\nset last{round} 0 0 8\r\n{number:08}\r\n"
         );

@@ -1,4 +1,5 @@
-//! `larder bench limit --device`: the responder answers every key after a read, and changes nothing.
+//! `larder bench limit --device`: the responder answers every key after a read, and changes
+//! nothing.
 
 mod harness;
 
@@ -52,7 +53,7 @@ fn parts_that_were_never_written_are_told() {
     file.set_len(16 << 20).expect("room");
     let direct = fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
     if direct.is_err() {
-        return; // This file system has nothing to tell.
+        return; // Without O_DIRECT the reads of the device cannot be counted.
     }
     let told = |written: usize| {
         file.write_all_at(&vec![1; written], 0).expect("room");

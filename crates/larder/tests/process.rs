@@ -1,5 +1,5 @@
-//! What only a process of its own can show: signals, sockets of a service manager, exit codes.
-//! Against the real binary.
+//! Behaviour that only a separate process can show: signals, sockets from a service manager, exit
+//! codes. Runs the real binary.
 
 mod harness;
 
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use harness::{BINARY, Folder, PATIENCE, Process, ask, assert_within_budget, connect, serve};
 
-/// Starts the binary as a service manager does: `listener` is descriptor 3.
+/// Starts the binary like a service manager does: `listener` is descriptor 3.
 fn activated(listener: &TcpListener, count: &str, more: &[&str]) -> Command {
     let socket = OwnedFd::from(listener.try_clone().expect("a descriptor"));
     let script =
@@ -29,7 +29,8 @@ fn sockets_of_a_service_manager_are_served_and_left_to_the_next_process() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         for round in 0..2 {
-            // Connected before there is a process, or between two: it waits in the queue.
+            // Connects while no process runs, before the first or between two: it waits in the
+            // queue.
             let mut early = connect(&address);
             let mut process = Process::spawn(&mut activated(&listener, "1", &["--io", io]));
             assert!(process.event("listening").ends_with(&format!("address={address}")));
@@ -44,7 +45,7 @@ fn sockets_of_a_service_manager_are_served_and_left_to_the_next_process() {
 #[test]
 fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    // Descriptor 4 is not open, and what is not there is not counted.
+    // Descriptor 4 is not open, so it is ignored although the count includes it.
     let mut process = Process::spawn(&mut activated(&listener, "2", &[]));
     process.event("listening");
     process.signal("-TERM");
@@ -58,7 +59,7 @@ fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone
     assert_eq!(code, Some(3), "{log}");
     assert!(log.contains("descriptor 3 of the service manager is not a listening"), "{log}");
 
-    // Meant for another process: the settings hold.
+    // The sockets are meant for another process, so the settings apply.
     let mut process = Process::spawn(serve().env("LISTEN_PID", "1").env("LISTEN_FDS", "1"));
     process.event("listening");
 }
@@ -96,7 +97,7 @@ fn a_reload_takes_over_what_can_change_and_names_the_rest() {
     ask(&mut connect(&address), "mn\r\n", "MN\r\n");
 }
 
-/// A start that hangs at its pidfile until somebody reads that.
+/// The start hangs at its pidfile, a named pipe, until the test reads it.
 #[test]
 fn a_reload_during_the_start_is_made_up_for() {
     let folder = Folder::new("early");
@@ -118,13 +119,13 @@ fn a_reload_during_the_start_is_made_up_for() {
 #[test]
 fn the_verbosity_command_sets_the_level_of_the_running_log() {
     let mut process = Process::spawn(serve().args(["--log-level", "warn"]));
-    // Nothing below a warning is logged, so the address is found by asking the kernel.
+    // Nothing below a warning is logged, so the kernel is asked for the address.
     let address = listening_address(process.child.id());
     let mut client = connect(&address);
     ask(&mut client, "verbosity 1\r\n", "OK\r\n");
     process.signal("-HUP");
     let line = {
-        // The settings hold again, and it was the debug level that let this line out.
+        // The reload restored the level `warn`, so the end is not logged.
         process.signal("-TERM");
         let mut rest = String::new();
         process.log.read_to_string(&mut rest).expect("the log is text");
@@ -140,7 +141,7 @@ fn the_verbosity_command_sets_the_level_of_the_running_log() {
     process.event("stopped");
 }
 
-/// The TCP address on which a process listens, once it does.
+/// Waits until a process listens on TCP and returns the address.
 fn listening_address(pid: u32) -> String {
     let begun = Instant::now();
     loop {
@@ -181,7 +182,7 @@ fn a_half_sent_command_does_not_hold_up_the_end() {
         process.signal("-TERM");
         let mut rest = Vec::new();
         for client in [&mut line, &mut body, &mut large] {
-            // Closed or reset, but nothing is answered.
+            // The connection is closed or reset without an answer.
             let _ = client.read_to_end(&mut rest);
         }
         assert!(rest.is_empty());
@@ -208,14 +209,14 @@ fn flags_that_are_refused_are_refused_in_front_of_help_and_version_too() {
         assert_eq!(output.status.code(), Some(2), "{flags:?}");
         assert!(output.stdout.is_empty(), "{flags:?}");
     }
-    // What comes behind is not looked at.
+    // Arguments behind it are ignored.
     for flags in [&["-p", "11211", "--version"][..], &["-V", "-Z"], &["-V", "-o", "ssl_ca_cert=/c"]]
     {
         assert_eq!(run(flags).stdout, b"memcached 1.6.45\n", "{flags:?}");
     }
 }
 
-/// A standard error output that takes nothing.
+/// A standard error output that accepts nothing.
 #[derive(Clone, Copy, Debug)]
 enum Deaf {
     FullDisk,
@@ -223,7 +224,7 @@ enum Deaf {
     Closed,
 }
 
-/// The exit code of the binary with such an output.
+/// Returns the exit code of the binary with such an output.
 fn unheard(deaf: Deaf, arguments: &str) -> Option<i32> {
     let closed = if matches!(deaf, Deaf::Closed) { "2>&-" } else { "" };
     let mut command = Command::new("sh");
@@ -278,7 +279,7 @@ fn a_result_that_cannot_be_written_is_a_failure_and_no_crash() {
     let full = run(">/dev/full");
     assert_eq!(full.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&full.stderr).contains("takes no more"));
-    // Who reads the first lines only has what it wants.
+    // A reader of only the first lines has all that it wants.
     let cut = run("| head -1");
     assert!(cut.stderr.is_empty(), "{}", String::from_utf8_lossy(&cut.stderr));
 }
@@ -383,7 +384,7 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
     };
     until("event=reloaded");
 
-    // Its pid file is not overwritten by another one, which says who has it.
+    // Another server does not overwrite the pid file, and says which process owns it.
     let (code, text) = Process::spawn(serve().arg("-P").arg(&pidfile)).end();
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains(&format!("process {} runs", pid.trim())), "{text}");
@@ -393,7 +394,7 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
         assert!(begun.elapsed() < PATIENCE, "it does not end");
         std::thread::yield_now();
     }
-    // One that a killed server left is.
+    // A server does overwrite the pid file that a killed one left.
     let mut process = Process::spawn(serve().arg("-P").arg(&pidfile));
     process.event("serving");
     assert_ne!(fs::read_to_string(&pidfile).expect("a number"), pid);
@@ -417,7 +418,7 @@ fn the_soft_limit_of_open_files_is_raised_and_one_that_is_too_low_is_said() {
     assert_eq!(numbers[0], numbers[1], "{line}");
     drop(process);
 
-    // Root may raise the hard limit, too.
+    // Root may raise the hard limit too, so the script drops that capability.
     let mut command = Command::new("sh");
     let script = "ulimit -n 64; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
                   \"$0\" serve -l 127.0.0.1:0 --admin off -t 2";
@@ -454,7 +455,8 @@ fn what_is_unwise_is_warned_of() {
     }
 }
 
-/// The kernel does not give back what is locked in memory: tables of the index came back with their old contents.
+/// The kernel does not release locked memory, so tables of the index came back with their old
+/// contents.
 #[test]
 fn what_was_flushed_is_gone_where_memory_is_locked() {
     let mut process = Process::spawn(serve().args(["--lock-memory", "-m", "64"]));
@@ -467,11 +469,11 @@ fn what_was_flushed_is_gone_where_memory_is_locked() {
     for round in 0..5 {
         client.write_all(sets("old").as_bytes()).expect("it listens");
         ask(&mut client, "flush_all\r\n", "OK\r\n");
-        // The cleaner gives the tables back, and new ones take their places.
+        // The cleaner frees the tables, and new ones take their places.
         client.write_all(sets(&format!("new{round}-")).as_bytes()).expect("it listens");
         ask(&mut client, &gets, &"END\r\n".repeat(1000));
     }
-    // Only what is used is kept in memory, not what is reserved.
+    // Only memory in use is locked, not reserved memory.
     assert_within_budget(&process.child, 64);
 }
 
@@ -492,7 +494,7 @@ fn a_measurement_that_is_interrupted_tells_what_it_measured() {
         let mut command = Command::new(BINARY);
         command.args(["bench", "load", "--server", address, "--time", "3600", "--warm-up", "0"]);
         let mut bench = Process::spawn(command.stdout(Stdio::piped()));
-        // The line about its first second.
+        // The line about the first second.
         let mut line = String::new();
         bench.log.read_line(&mut line).expect("text");
         assert!(line.contains("requests/s"), "{line}");

@@ -1,5 +1,5 @@
-//! A store from outside: what a start says about it, what survives which end, who may have it, and
-//! that `larder check` sees the same. Against the real binary.
+//! A store from outside: the messages of a start, what survives each kind of end, who may open it,
+//! and that `larder check` agrees. Runs the real binary.
 
 mod harness;
 
@@ -53,7 +53,7 @@ fn what_is_durable_is_there_after_a_crash_and_after_a_stop() {
         assert_eq!(server.stat("larder_recovered_items"), "2");
         server.ask("get a n\r\n", "VALUE a 5 3\r\nabc\r\nVALUE n 0 1\r\n6\r\nEND\r\n");
         server.ask("delete n\r\nset last 0 0 1\r\nx\r\n", "DELETED\r\nSTORED\r\n");
-        // Nothing is waited for: a stop makes everything durable.
+        // The test does not wait for durability: a stop makes everything durable.
         server.stop();
         let report = checked(&store, 0);
         assert!(report.contains("stopped cleanly"), "{report}");
@@ -84,7 +84,7 @@ fn without_durability_items_survive_a_stop_and_no_crash() {
     process.event("serving");
 }
 
-/// Changes the superblock of a store that nobody uses.
+/// Changes the superblock of a store that is not in use.
 fn with_superblock(store: &Path, change: impl FnOnce(&mut Superblock)) -> Superblock {
     let device = FileDevice::open(store, None).expect("a store");
     let mut superblock = read_superblock(&device).expect("it reads").expect("a store");
@@ -114,7 +114,7 @@ fn a_clock_that_is_behind_at_a_restart_revives_nothing() {
     let stopped = with_superblock(&store, |superblock| superblock.clock += 1000);
     assert!(stopped.clock >= began + 1000, "the time of the start is remembered");
 
-    // As if it had been used for a thousand seconds before somebody turned the clock back.
+    // As if the store had been used for a thousand seconds, and then the clock had been set back.
     for _ in 0..2 {
         let server = Server::start(&store, &[]);
         assert!(server.stat("time").parse::<u32>().expect("a time") >= began + 1000);
@@ -135,10 +135,10 @@ fn a_store_without_a_size_takes_one_that_nobody_regrets() {
     process.event("serving");
     drop(process);
     let bytes = fs::metadata(&store).expect("a store").len();
-    // At most a quarter of what is free.
+    // The size is at most a quarter of the free space.
     assert!(bytes <= 1 << 30, "{bytes}");
     assert!(line.contains(&format!("bytes={bytes}")) && line.contains("PATH:SIZE"), "{line}");
-    // It keeps it, and grows at a restart.
+    // The store keeps its size, and grows at a restart with a larger one.
     for (more, wanted) in [("", bytes), (":1100MB", 1100 << 20)] {
         let mut process =
             Process::spawn(serve().args(["--store", &format!("{}{more}", store.display())]));
@@ -173,7 +173,7 @@ fn what_is_no_store_is_not_overwritten() {
     assert_eq!(fs::read(&file).expect("a file"), vec![b'x'; 2 << 20]);
 }
 
-/// Whatever a newer Larder may have done to the format: a start and `check` name it, and touch nothing.
+/// A start and `check` name any newer format and change nothing.
 #[test]
 fn a_newer_format_is_refused_by_name() {
     let folder = Folder::new("newer");
@@ -182,7 +182,8 @@ fn a_newer_format_is_refused_by_name() {
     server.ask("set key 0 0 5\r\nvalue\r\n", "STORED\r\n");
     server.stop();
     let original = fs::read(&store).expect("a store");
-    // Where it says so, what, and what is said then; whether it can be checked.
+    // Offset of the field, its new value, the expected message, and whether `check` can still read
+    // the store.
     for (at, says, message, readable) in [
         (8, 2, "format version 2", false),
         (40, 1 << 40, "incompatible 0x10000000000", false),
@@ -195,13 +196,13 @@ fn a_newer_format_is_refused_by_name() {
                 8 => copy[at..at + 4].copy_from_slice(&2u32.to_le_bytes()),
                 _ => copy[at..at + 8].copy_from_slice(&(u64::from(old) | says).to_le_bytes()),
             }
-            // Release 1.25.3.
+            // Written by release 1.25.3.
             copy[4040..4046].copy_from_slice(&[1, 0, 25, 0, 3, 0]);
             let checksum = checksum64(&copy[..4088], 0);
             copy[4088..].copy_from_slice(&checksum.to_le_bytes());
         }
         fs::write(&store, &newer).expect("it writes");
-        // It would grow.
+        // The given size would make the store grow.
         let named = format!("{}:96MB", store.display());
         let (code, log) = Process::spawn(serve().args(["--store", &named])).end();
         assert_eq!(code, Some(3), "{log}");
@@ -228,10 +229,11 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
     let value = "v".repeat(5000);
     for key in ["one", "two", "three"] {
         server.ask(&format!("set {key} 0 0 5000\r\n{value}\r\n"), "STORED\r\n");
-        // Each in a commit of its own, so that a later one vouches for it.
+        // Each item gets its own commit, so that a later one proves it to be durable.
         server.until_durable();
     }
-    // After a clean stop a start need not read what the index image leads to.
+    // The server is killed, because after a clean stop a start need not read what the index image
+    // points to.
     server.kill();
     let bytes = fs::read(&store).expect("the store");
     let at = bytes.windows(9).position(|bytes| bytes == b"twovvvvvv").expect("an item") + 100;
@@ -254,14 +256,14 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
     ask(&mut client, "get two\r\nmg one k\r\nmg three k\r\n", "END\r\nHD kone\r\nHD kthree\r\n");
 }
 
-/// A limit of the file size is a disk that takes no writes beyond it, and can be lifted while the server
-/// runs.
+/// A limit of the file size acts like a disk that refuses writes beyond it. It can be lifted while
+/// the server runs.
 #[test]
 fn a_store_that_fails_turns_red_and_heals() {
     let folder = Folder::new("failing");
     let store = folder.0.join("store");
     let mut command = Command::new("sh");
-    // Beyond the limit a write is an error, not the end of the process.
+    // With the signal ignored, a write beyond the limit is an error and does not end the process.
     let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
     command.args(["-c", script, BINARY, "serve", "--listen", "127.0.0.1:0", "-t", "2"]);
     command.args(["--admin", "127.0.0.1:0", "--durability", "sync", "--store"]);
@@ -305,7 +307,7 @@ fn a_store_that_fails_turns_red_and_heals() {
     assert!(checked(&store, 0).contains("2 items"));
 }
 
-/// The reply of the admin page.
+/// Returns the reply of the admin page.
 fn http(address: &str, path: &str) -> String {
     let mut client = connect(address);
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
@@ -315,7 +317,7 @@ fn http(address: &str, path: &str) -> String {
     reply
 }
 
-/// The value of the nth key: from one byte to more than a segment holds.
+/// Returns the value of the nth key: from one byte to more than a segment holds.
 fn value(n: usize) -> Vec<u8> {
     let large = if n.is_multiple_of(60) { 130_000 } else { 0 };
     let len = [1, 100, 1000, 5000, 20_000][n % 5] + n % 7 + large;
@@ -327,7 +329,7 @@ fn hit(n: usize) -> Vec<u8> {
     [format!("VALUE key{n} 0 {}\r\n", value.len()).as_bytes(), &value[..], b"\r\n"].concat()
 }
 
-/// What the replies to `request` must be, compared as they come.
+/// Sends `request` and compares the replies as they come.
 fn expect(client: &mut (impl Read + Write), request: &[u8], expected: &[u8]) {
     client.write_all(request).expect("it reads");
     let mut reply = vec![0; expected.len()];
@@ -365,7 +367,8 @@ fn what_memory_cannot_hold_is_read_back_by_either_backend() {
                         nth
                     };
                     for round in 0..60 {
-                        // Alone, as one command, and as a pipeline with a miss and a change in it.
+                        // Sends gets alone, as one command, and as a pipeline with a miss and a
+                        // change in it.
                         let n = next();
                         let end = b"END\r\n";
                         expect(
@@ -393,7 +396,7 @@ fn what_memory_cannot_hold_is_read_back_by_either_backend() {
                             format!("VALUE own{seed} 0 1\r\n{}\r\nEND\r\n", round % 10).bytes(),
                         );
                         expect(&mut client, request.as_bytes(), &replies);
-                        // One that does not wait for its answer.
+                        // This client does not wait for its answer.
                         let mut gone = connect(address);
                         gone.write_all(format!("get{names}\r\n").as_bytes()).expect("it reads");
                     }
@@ -403,7 +406,7 @@ fn what_memory_cannot_hold_is_read_back_by_either_backend() {
         let reads: u64 = server.stat("larder_flash_reads").parse().expect("a number");
         assert!(reads > 1000, "{reads} reads of what is not in memory");
         assert_ne!(server.stat("larder_jumbo_segments"), "0");
-        // What is changed is there first.
+        // Changes items that are not in memory.
         ask(&mut client, "append key0 0 0 1\r\n!\r\ntouch key1 0\r\n", "STORED\r\nTOUCHED\r\n");
         let mut longer = value(0);
         longer.push(b'!');
@@ -412,7 +415,7 @@ fn what_memory_cannot_hold_is_read_back_by_either_backend() {
         expect(&mut client, b"get key0\r\n", &reply);
         ask(&mut client, "set key60 0 0 1\r\n!\r\ndelete key120\r\n", "STORED\r\nDELETED\r\n");
         server.stop();
-        // After a clean stop large values are read when they are asked for.
+        // After a clean stop large values are read on request.
         let server = Server::start(&store, &["-m", "16", "--io", io, "--threads", "2"]);
         let mut client = connect(&server.address);
         expect(&mut client, b"get key60 key120\r\n", b"VALUE key60 0 1\r\n!\r\nEND\r\n");

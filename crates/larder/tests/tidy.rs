@@ -1,23 +1,24 @@
-//! What is never right in this tree, checked over its text: see STYLE.md for the reasons.
+//! Mistakes that must never be in this tree, found by searching its text; STYLE.md has the reasons.
 //!
-//! Sizes are a smell to look at and not a gate: `cargo test --test tidy -- --nocapture sizes` lists them.
+//! Sizes are a reason to look again, not a failure: `cargo test --test tidy -- --nocapture sizes`
+//! lists them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories that hold nothing of ours.
+/// Directories without files of this project.
 const SKIPPED: [&str; 5] = [".git", "target", "node_modules", "__pycache__", "corpus"];
 
-/// Crates in which `unsafe` has no business: they neither share memory nor call the kernel.
+/// Crates that must not use `unsafe`: they neither share memory nor call the kernel.
 const SAFE_CRATES: [&str; 3] = ["client", "protocol", "sim"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("workspace root")
 }
 
-/// Every file under `directory`, in order.
+/// Returns every file under `directory`, in order.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_path_buf()];
@@ -35,7 +36,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The text files of the project with their names relative to its root.
+/// Returns the text files of the project with their names relative to its root.
 fn texts() -> Vec<(String, String)> {
     let root = root();
     files(&root)
@@ -47,8 +48,8 @@ fn texts() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The Rust sources that go into a build for use: no test file, and of each file the part before its
-/// inline tests.
+/// Returns the Rust sources of shipped builds: no test files, and of each file only the part before
+/// its inline tests.
 fn shipped_sources() -> Vec<(String, String)> {
     let is_test = |name: &str| {
         name.ends_with("/tests.rs") || name.contains("/tests/") || name.contains("/benches/")
@@ -63,7 +64,8 @@ fn shipped_sources() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Lines of `sources` that contain one of `words`, as `file:line: text`; comments count too.
+/// Returns lines of `sources` that contain one of `words`, as `file:line: text`. Comments count
+/// too.
 fn lines_with(sources: &[(String, String)], words: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for (name, text) in sources {
@@ -76,7 +78,7 @@ fn lines_with(sources: &[(String, String)], words: &[String]) -> Vec<String> {
     found
 }
 
-/// The names under one header of a `Cargo.toml`.
+/// Returns the names under one header of a `Cargo.toml`.
 fn dependencies(manifest: &str, header: &str) -> BTreeSet<String> {
     let mut inside = false;
     let mut names = BTreeSet::new();
@@ -93,7 +95,7 @@ fn dependencies(manifest: &str, header: &str) -> BTreeSet<String> {
     names
 }
 
-/// Crate name to manifest text.
+/// Maps crate names to manifest texts.
 fn manifests() -> BTreeMap<String, String> {
     texts()
         .into_iter()
@@ -104,7 +106,7 @@ fn manifests() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The rows of the table under `heading` in ARCHITECTURE.md: first cell to second cell.
+/// Returns the rows of the table under `heading` in ARCHITECTURE.md: first cell to second cell.
 fn architecture_table(heading: &str) -> BTreeMap<String, String> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let section = text.split(&format!("\n## {heading}\n")).nth(1).expect("section of the table");
@@ -157,7 +159,7 @@ fn nothing_unfinished_is_left_outside_tests() {
     assert!(found.is_empty(), "left over:\n{}", found.join("\n"));
 }
 
-/// These panic when nobody takes the text, and the exit code is another one then.
+/// These macros panic if the output cannot be written, which changes the exit code.
 #[test]
 fn what_is_printed_cannot_end_the_program() {
     let words = [" print!(", " println!(", " eprint!(", " eprintln!("].map(str::to_owned);
@@ -167,7 +169,7 @@ fn what_is_printed_cannot_end_the_program() {
     assert!(found.is_empty(), "use larder_bench::say and complain:\n{}", found.join("\n"));
 }
 
-/// What a message takes for rubbish may be the only copy of somebody's data.
+/// Data that looks useless to a message may be the only copy of somebody's data.
 #[test]
 fn no_message_advises_to_destroy_what_might_be_data() {
     let words = ["remove it", "remove them", "erase", "delete it first", "wipe"].map(str::to_owned);
@@ -245,8 +247,8 @@ fn sizes() {
     }
 }
 
-/// The functions of a formatted source with their lengths in lines: from `fn` to the closing brace in
-/// the same column.
+/// Returns the functions of a formatted source with their lengths in lines: from `fn` to the
+/// closing brace in the same column.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! Where a record is: a segment and an offset in it. An address never changes when a frame goes.
+//! The address of a record: a segment and an offset in it. It does not change when a frame is
+//! dropped.
 
 /// Number of a segment; 0 is never used, so that an all-zero slot is empty.
 pub type SegmentNumber = u32;
@@ -20,7 +21,7 @@ impl Address {
     /// Bits of the packed form.
     pub const BITS: u32 = SEGMENT_BITS + OFFSET_BITS;
 
-    /// The address of the record at `offset` bytes in `segment`.
+    /// Returns the address of the record at `offset` bytes in `segment`.
     #[inline]
     pub fn new(segment: SegmentNumber, offset: usize) -> Self {
         debug_assert!(segment != 0 && segment <= MAX_SEGMENT);
@@ -28,25 +29,25 @@ impl Address {
         Address(u64::from(segment) << OFFSET_BITS | (offset / GRANULE) as u64)
     }
 
-    /// From the packed form.
+    /// Unpacks an address.
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
         Address(bits & ((1 << Self::BITS) - 1))
     }
 
-    /// The packed form.
+    /// Packs the address.
     #[inline]
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// The segment.
+    /// Returns the segment.
     #[inline]
     pub fn segment(self) -> SegmentNumber {
         (self.0 >> OFFSET_BITS) as SegmentNumber
     }
 
-    /// The offset of the record in its segment, in bytes.
+    /// Returns the offset of the record in its segment, in bytes.
     #[inline]
     pub fn offset(self) -> usize {
         (self.0 as usize & ((1 << OFFSET_BITS) - 1)) * GRANULE

@@ -1,9 +1,9 @@
-//! What a thread keeps to itself while it writes: a [chunk](crate::chunks) of the open segment, and a
-//! [tally](crate::tally) of what it made dead. Two threads that write would otherwise take the cache lines of
-//! segments from each other with every record.
+//! Per-thread state of a writing thread: a [chunk](crate::chunks) of the open segment, and a
+//! [tally](crate::tally) of the bytes it made dead. Without them, two writing threads would take
+//! the cache lines of segments from each other with every record.
 //!
-//! With a store, chunks are a small share of what the thread has appended since a commit was closed, so commits
-//! that follow each other closely waste little.
+//! With a store, the size of a chunk is a small share of what the thread has appended since the
+//! last commit was closed, so commits in quick succession waste little.
 
 use crate::address::{Address, SegmentNumber};
 use crate::chunks::{Between, Chunk, OpenChunk};
@@ -15,38 +15,41 @@ use crate::tally::Tally;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// A chunk is a 256th of a segment at most: 8 KiB of 2 MiB.
+/// The largest chunk, as a fraction of a segment: 1/256, which is 8 KiB of 2 MiB.
 const CHUNKS_PER_SEGMENT: usize = 256;
-/// All threads' chunks together take at most a 16th of a segment: their rests are lost when it is full.
+/// The largest share of a segment for all threads' chunks together: 1/16. Their unused rests are
+/// lost when the segment is full.
 const ALL_CHUNKS_SHARE: usize = 16;
-/// A record goes into a chunk only if at least 32 of its size fit. If another thread has appended behind the chunk,
-/// the rest that is too short for the next record is lost.
+/// A record goes into a chunk only if at least this many of its size fit. If another thread has
+/// appended behind the chunk, a rest that is too short for the next record is lost.
 const RECORDS_PER_CHUNK: usize = 32;
-/// With a store, a chunk is a 16th of what the thread has appended since the last commit was closed: the next commit
-/// wastes half of it on average.
+/// With a store, a chunk is 1/16 of what the thread has appended since the last commit was closed.
+/// The next commit wastes half of the chunk on average.
 const SHARE_OF_APPENDED: u32 = 16;
 
-/// One thread's part in appending.
+/// One thread's state for appending.
 #[derive(Debug)]
 pub struct Appender {
     chunk: Cell<Chunk>,
     open: Arc<OpenChunk>,
-    /// The rest of the chunk is counted as dead; never while the thread fills the chunk.
+    /// True if the rest of the chunk is counted as dead; never while the thread fills the chunk.
     rest_is_dead: Cell<bool>,
-    /// Without a store: the chunk was used since the thread's last quiescent point.
+    /// Without a store: true if the chunk was used since the thread's last quiescent point.
     used: Cell<bool>,
-    /// Bytes that the thread appended since the last commit was closed, and which closing that was.
+    /// Bytes that the thread appended since the last commit was closed, and the number of that
+    /// closing.
     appended: Cell<(Between, u32)>,
     tally: Tally,
 }
 
 impl Appender {
-    /// What is left of the chunk.
+    /// Returns the unused bytes of the chunk.
     fn left(&self) -> u32 {
         self.chunk.get().end - self.open.at()
     }
 
-    /// Space for a record at the chunk's front, if what is left can be a filler.
+    /// Takes space for a record at the front of the chunk, if the remaining bytes are none or
+    /// enough for a filler.
     #[inline]
     fn take(&self, bytes: u32) -> Option<u32> {
         let left = self.left().checked_sub(bytes)?;
@@ -58,7 +61,7 @@ impl Appender {
         })
     }
 
-    /// Bytes that the thread appended since the last commit was closed.
+    /// Returns the bytes that the thread appended since the last commit was closed.
     fn appended(&self, now: Between) -> u32 {
         let (since, bytes) = self.appended.get();
         if since == now { bytes } else { 0 }
@@ -70,7 +73,7 @@ impl Appender {
 }
 
 impl Log {
-    /// For a thread that will append.
+    /// Creates an appender for a thread that will append.
     pub fn appender(&self) -> Appender {
         let tally = Tally::new(self.segments.len());
         self.budget.charge(tally.footprint());
@@ -89,7 +92,7 @@ impl Log {
         }
     }
 
-    /// The thread will not append any more.
+    /// Retires the appender of a thread that no longer appends.
     pub fn retire(&self, appender: &Appender) {
         self.tell_dead(appender);
         self.fill_up_chunk(&appender.open);
@@ -100,21 +103,23 @@ impl Log {
         self.budget.release(appender.tally.footprint());
     }
 
-    /// A record of `bytes` in a segment was superseded or removed. The thread has changed the index before.
+    /// Counts a record of `bytes` in a segment as superseded or removed. The caller has already
+    /// changed the index.
     #[inline]
     pub fn kill_for(&self, appender: &Appender, number: SegmentNumber, bytes: usize) {
         self.count_dead(&appender.tally, number, bytes);
     }
 
-    /// Before a quiescent point of the thread. Tells what it made dead, if the cleaner has asked for that. The answer
-    /// is whether there was anything.
+    /// Must be called before a quiescent point of the thread. Reports the bytes it made dead if the
+    /// cleaner has asked for that, and returns true if there were any.
     #[inline]
     pub fn before_quiescent(&self, appender: &Appender) -> bool {
         self.fill_used_chunk(appender);
         self.wants_counts_of(&appender.tally) && self.tell_dead(appender)
     }
 
-    /// Without a store, others may walk the thread's chunk when it has passed its quiescent point.
+    /// Fills up a used chunk. Without a store, other threads may walk it after this thread's
+    /// quiescent point.
     #[inline]
     fn fill_used_chunk(&self, appender: &Appender) {
         if appender.used.replace(false) {
@@ -122,7 +127,8 @@ impl Log {
         }
     }
 
-    /// Tells what the thread made dead, before a quiescent point; the answer is whether there was anything.
+    /// Reports the bytes that the thread made dead, before a quiescent point. Returns true if there
+    /// were any.
     pub fn tell_dead(&self, appender: &Appender) -> bool {
         self.fill_used_chunk(appender);
         let has_rest = !appender.rest_is_dead.get() && appender.left() > 0;
@@ -133,19 +139,21 @@ impl Log {
         self.tell_counts(&appender.tally) || has_rest
     }
 
-    /// Bytes of a segment's records that are dead, as far as threads have told: of a sealed one whose appenders
-    /// have passed a quiescent point never too many, for a segment in which all is dead is freed.
+    /// Returns the dead bytes of a segment, as far as threads have reported them. For a sealed
+    /// segment whose appenders have passed a quiescent point the count is never too high, because a
+    /// segment in which everything is dead is freed.
     pub fn dead(&self, number: SegmentNumber) -> u32 {
         self.segment(number).dead()
     }
 
-    /// Bytes of a segment's records that are alive, as far as threads have told.
+    /// Returns the live bytes of a segment, as far as threads have reported dead ones.
     pub fn live(&self, number: SegmentNumber) -> u32 {
         self.segment(number).filled().saturating_sub(self.dead(number))
     }
 
-    /// [`Log::reserve`] for a thread with an appender: small records come from the thread's chunk. With a store,
-    /// the thread [shows](crate::Participant::appending_seen) that it appends.
+    /// Like [`Log::reserve`], for a thread with an appender: small records come from the thread's
+    /// chunk. With a store, the thread must [show](crate::Participant::appending_seen) that it
+    /// appends.
     #[inline]
     pub fn reserve_for(
         &self,
@@ -167,9 +175,10 @@ impl Log {
                     segment.note_record(bytes as u32);
                 }
                 let address = Address::new(number, offset as usize);
-                // SAFETY: the chunk lies inside of the frame of a segment that was open a moment ago: it is
-                // neither walked nor freed before this thread's next quiescent point, see `roll`, and no
-                // commit that covers it is written before this append has ended, see `begin_closing`.
+                // SAFETY: the chunk lies inside the frame of a segment that was open a moment ago.
+                // The segment is neither walked nor freed before this thread's next quiescent
+                // point, see `roll`, and no commit that covers it is written before this append has
+                // ended, see `begin_closing`.
                 let memory = unsafe { segment.frame().add(offset as usize) };
                 rule::reserved();
                 return Some(Reservation { address, memory });
@@ -178,8 +187,8 @@ impl Log {
                 .chunk_bytes(appender, between, bytes)
                 .and_then(|length| Some((segment.reserve(length, 0)?, length)));
             let Some((at, length)) = taken else {
-                // The record is too large for a chunk, or the segment has no room for one: it goes to its end, or into
-                // the next segment.
+                // The record is too large for a chunk, or the segment has no room for one. The
+                // record goes to the end of the segment, or into the next one.
                 appender.count_appended(between, bytes as u32);
                 return self.reserve(stream, bytes, now, claim);
             };
@@ -190,7 +199,7 @@ impl Log {
         }
     }
 
-    /// The thread has another chunk, which begins at `at`.
+    /// Gives the thread another chunk, which begins at `at`.
     fn begin_chunk(&self, appender: &Appender, chunk: Chunk, at: u32) {
         self.fill_up_chunk(&appender.open);
         if !appender.rest_is_dead.replace(false) && appender.left() > 0 {
@@ -202,7 +211,8 @@ impl Log {
         appender.used.set(self.store.is_none());
     }
 
-    /// The length of a chunk for a record of `bytes`. `None`: the record gets no chunk.
+    /// Returns the length of a chunk for a record of `bytes`, or `None` if the record gets no
+    /// chunk.
     fn chunk_bytes(&self, appender: &Appender, between: Between, bytes: usize) -> Option<u32> {
         let (segment, appenders) = (self.segment_size(), self.appenders.load(Ordering::Relaxed));
         let mut most = (segment / CHUNKS_PER_SEGMENT.max(ALL_CHUNKS_SHARE * appenders)) as u32;
@@ -226,8 +236,8 @@ impl Log {
         bytes: u32,
     ) -> Option<u32> {
         let (chunk, segment) = (appender.chunk.get(), self.segment(number));
-        // The segment may be closed although it still is the stream's open one. What others append after that counts
-        // as newer, so nothing more goes into the chunk.
+        // The segment may be closed although it still is the stream's open one. Records that others
+        // append after that count as newer, so nothing more may go into the chunk.
         let is_open = chunk.segment == number
             && chunk.generation == segment.generation()
             && segment.takes_records();
@@ -235,7 +245,8 @@ impl Log {
             return None;
         }
         if appender.rest_is_dead.replace(false) {
-            // Nobody has freed the segment meanwhile, and nobody does before this thread's next quiescent point.
+            // The segment was not freed meanwhile, and will not be before this thread's next
+            // quiescent point.
             segment.revive(appender.left() as usize);
         }
         let taken = appender.take(bytes).or_else(|| {
@@ -249,7 +260,7 @@ impl Log {
         taken
     }
 
-    /// If nobody has appended behind the chunk, it goes on.
+    /// Extends the chunk if no other thread has appended behind it.
     fn extend_chunk(&self, appender: &Appender, between: Between, more: u32) -> Option<()> {
         let chunk = appender.chunk.get();
         if !self.segment(chunk.segment).extend(chunk.end, more) {
@@ -262,7 +273,7 @@ impl Log {
         Some(())
     }
 
-    /// The rest of the chunk is dead.
+    /// Counts the rest of the chunk as dead.
     fn leave_chunk(&self, appender: &Appender) {
         let chunk = appender.chunk.get();
         self.kill_in(chunk.segment, chunk.generation, appender.left());
@@ -291,13 +302,13 @@ mod tests {
     fn append(log: &Log, appender: &Appender, bytes: usize) -> Address {
         let reserved =
             log.reserve_for(appender, Stream::Hot, bytes, 1, Claim::Write).expect("there is room");
-        // SAFETY: the reservation is as long.
+        // SAFETY: the reservation has that length.
         unsafe { write_filler(reserved.memory, bytes) };
         reserved.address
     }
 
-    /// Whatever threads have appended, a segment is a run of records without gaps, and what is not a
-    /// record that somebody wrote is dead.
+    /// However threads append, a segment is a run of records without gaps, and everything except
+    /// the records they wrote is dead.
     #[test]
     fn chunks_leave_neither_gaps_nor_weight() {
         let log = log();
@@ -355,7 +366,7 @@ mod tests {
         }
     }
 
-    /// Chunks end with commits, and there are none while commits follow each other closely.
+    /// Chunks end with commits, and none are given out while commits follow each other closely.
     #[test]
     fn with_a_store_commits_waste_little() {
         for (records_per_commit, most_percent) in [(100, 0), (10_000, 4)] {
@@ -414,8 +425,9 @@ mod loom_tests {
     use crate::sync::model::{Outcomes, check, spawn};
     use std::sync::Arc;
 
-    /// A thread appends in its chunk, then at the end of the segment, then in its chunk again, while a commit is
-    /// closed. The commit covers the second if it covers the last, and what it covers is filled.
+    /// A thread appends in its chunk, then at the end of the segment, then in its chunk again,
+    /// while a commit is closed. If the commit covers the last record it covers the second too, and
+    /// all it covers is filled.
     #[test]
     fn loom_chunks_end_with_commits() {
         let outcomes = Arc::new(Outcomes::default());
@@ -424,7 +436,7 @@ mod loom_tests {
             let (log, epochs) = durable_log();
             let writer = epochs.join();
             let (with_chunk, without) = (log.appender(), log.appender());
-            // The first opens the segment, and the second takes a chunk.
+            // The first append opens the segment, the second takes a chunk.
             let begun = [append(&log, &with_chunk), append(&log, &with_chunk)];
             let filled = Arc::new(AtomicU64::new(0));
             loom::explore();
@@ -455,8 +467,9 @@ mod loom_tests {
         assert!(all.contains(&(false, false)), "behind the commit: {all:?}");
     }
 
-    /// The open segment is full and another takes its place, while a segment of the other stream is opened and then
-    /// a thread with a chunk appends. If that goes into the old segment, the other one was not opened after it.
+    /// A full segment is replaced by another. Meanwhile a segment of the other stream is opened,
+    /// and then a thread with a chunk appends. If its record goes into the old segment, the other
+    /// stream's segment must not count as opened after it.
     #[test]
     fn loom_chunks_end_with_their_segment() {
         let outcomes = Arc::new(Outcomes::default());
@@ -492,7 +505,7 @@ mod loom_tests {
         let reserved = log
             .reserve_for(appender, Stream::Hot, layout.size(), 1, Claim::Write)
             .expect("there is room");
-        // SAFETY: the reservation is this thread's own and as long as the layout says.
+        // SAFETY: the reservation belongs to this thread and has the length of the layout.
         unsafe { write_head(reserved.memory, &layout, &fields, b"k") };
         reserved.address
     }

@@ -1,61 +1,62 @@
-//! The memory budget: what everything large is charged to. Each lane has its share of memory; the
-//! buffers of connections, which serve all lanes, take from every share alike.
+//! The memory budget, to which all large memory is charged. Each lane has its share of memory. The
+//! buffers of connections serve all lanes, so every lane's budget bears its proportional part.
 //!
-//! Connections are not refused memory, they have limits instead: together half of what evicting items or
-//! dropping frames can free. Some memory cannot be freed: the tables of an index, and everything where nothing
-//! is evicted and there is no store. It never takes the last eighth, so connections always have that much.
+//! Connections are not refused memory but have limits instead: together half of what evicting items
+//! or dropping frames can free. Some memory cannot be freed: the tables of an index, and everything
+//! where nothing is evicted and there is no store. It never takes the last eighth, so connections
+//! always have at least that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes of RAM charged against a limit. The counts are relaxed: the budget is exact in sum, and no
-/// other memory is published through it.
+/// Bytes of RAM charged against a limit. The counters use relaxed ordering: their sum is exact, and
+/// no other memory is published through them.
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
-    /// Without connection buffers.
+    /// Bytes charged, without connection buffers.
     used: AtomicU64,
-    /// Of that, what cannot be freed.
+    /// The part of `used` that cannot be freed.
     lasting: AtomicU64,
-    /// All that is charged lasts: nothing is evicted, and there is no store.
+    /// True if nothing charged can be freed: nothing is evicted, and there is no store.
     keeps_all: bool,
     wanted: AtomicU64,
     buffers: Arc<Buffers>,
-    /// For simulations: the number of the request that is refused, and requests so far.
+    /// For simulations: which request is to be refused, and the number of requests so far.
     refused: AtomicU64,
     requests: AtomicU64,
 }
 
-/// Memory that connections use, and the limits of all budgets that share it.
+/// Memory used by connections, and the limits of all budgets that share it.
 #[derive(Debug, Default)]
 pub struct Buffers {
-    /// Input and output that connections keep between turns.
+    /// Bytes of input and output that connections keep between turns.
     held: AtomicU64,
-    /// Values that have arrived in part.
+    /// Bytes of values that have arrived in part.
     arriving: AtomicU64,
-    /// Values that are sent although their items are gone.
+    /// Bytes of values that are still being sent although their items are gone.
     pinned: AtomicU64,
     limits: AtomicU64,
-    /// What cannot be freed, of all budgets.
+    /// Bytes of all budgets that cannot be freed.
     lasting: AtomicU64,
 }
 
-/// Connections may take one byte in so many of the limits, whatever lasts.
+/// Connections may always take at least 1/`LEAST_SHARE` of the limits.
 const LEAST_SHARE: u64 = 8;
-/// Of what connections may take, one byte in so many may be buffers.
+/// Connection buffers may take 1/`BUFFER_PART` of what connections may take.
 const BUFFER_PART: u64 = 2;
-/// The same for values that arrive.
+/// Arriving values may take 1/`ARRIVING_PART` of that.
 const ARRIVING_PART: u64 = 4;
-/// The same for pinned values.
+/// Pinned values may take 1/`PINNED_PART` of that.
 const PINNED_PART: u64 = 4;
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Budget::sharing(limit, &Arc::default())
     }
 
-    /// A budget of `limit` bytes beside others, with connection buffers in common.
+    /// Creates a budget of `limit` bytes that shares connection buffers with other budgets.
     pub fn sharing(limit: u64, buffers: &Arc<Buffers>) -> Self {
         buffers.limits.fetch_add(limit, Relaxed);
         Budget {
@@ -70,14 +71,14 @@ impl Budget {
         }
     }
 
-    /// The same budget where nothing that is charged can be evicted.
+    /// Turns this into a budget of which nothing charged can be evicted.
     pub fn keeping_all(mut self) -> Self {
         self.keeps_all = true;
         self.replace_lasting(self.limit());
         self
     }
 
-    /// Says how many of the charged bytes cannot be freed.
+    /// Sets how many of the charged bytes cannot be freed.
     pub fn set_lasting(&self, bytes: u64) {
         if !self.keeps_all {
             self.replace_lasting(bytes);
@@ -89,36 +90,37 @@ impl Budget {
         self.buffers.lasting.fetch_add(bytes.wrapping_sub(before), Relaxed);
     }
 
-    /// The most of a limit that memory which cannot be freed may take.
+    /// Returns the largest part of a limit that memory which cannot be freed may take.
     pub fn most_lasting(limit: u64) -> u64 {
         limit - limit / LEAST_SHARE
     }
 
-    /// For simulations: refuses the `nth` request for memory from now on, of those that may be
-    /// refused, whatever there is; 0 for none.
+    /// For simulations: refuses the `nth` refusable request for memory from now on, even if there
+    /// is room; 0 refuses none.
     pub fn refuse(&self, nth: u64) {
         self.requests.store(0, Relaxed);
         self.refused.store(nth, Relaxed);
     }
 
-    /// Requests since [`Budget::refuse`] was called with one to be refused.
+    /// Returns the requests since [`Budget::refuse`] was called with a request to be refused.
     pub fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
 
-    /// Whoever may be refused memory asks this first.
+    /// Returns false if a simulation refuses this request. Every refusable request must ask this
+    /// first.
     #[inline]
     pub fn grants(&self) -> bool {
         let refused = self.refused.load(Relaxed);
         refused == 0 || self.requests.fetch_add(1, Relaxed) + 1 != refused
     }
 
-    /// The limit, in bytes.
+    /// Returns the limit, in bytes.
     pub fn limit(&self) -> u64 {
         self.limit.load(Relaxed)
     }
 
-    /// Changes the limit; what is over it must be reclaimed by whoever holds it.
+    /// Changes the limit. The holders of memory beyond it must reclaim that.
     pub fn set_limit(&self, bytes: u64) {
         let before = self.limit.swap(bytes, Relaxed);
         self.buffers.limits.fetch_add(bytes.wrapping_sub(before), Relaxed);
@@ -127,12 +129,12 @@ impl Budget {
         }
     }
 
-    /// Bytes charged, and this budget's part of what connection buffers take.
+    /// Returns the bytes charged, with this budget's part of the connection buffers.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed) + self.buffers_here()
     }
 
-    /// Bytes that connections use, of all budgets that share them.
+    /// Returns the bytes that connections use, of all budgets that share them.
     pub fn buffers(&self) -> u64 {
         let Buffers { held, arriving, pinned, .. } = &*self.buffers;
         [held, arriving, pinned].iter().map(|bytes| bytes.load(Relaxed)).sum()
@@ -143,19 +145,21 @@ impl Budget {
         self.part_here(buffers, limits)
     }
 
-    /// This budget's part of so many bytes.
+    /// Returns this budget's proportional part of `bytes`.
     fn part_here(&self, bytes: u64, limits: u64) -> u64 {
         let part = u128::from(bytes) * u128::from(self.limit()) / u128::from(limits.max(1));
         part as u64
     }
 
-    /// Bytes that are not there for items: those that connections use, or that are kept for them.
+    /// Returns the bytes that items cannot use, because connections use them or they are kept for
+    /// connections.
     fn beside_items(&self) -> u64 {
-        // One large value alone may be pinned beyond what is kept.
+        // A single large value may be pinned beyond what is kept.
         self.kept_from_items().max(self.buffers_here())
     }
 
-    /// Bytes that items must give up. Where they cannot, they never had what connections may use.
+    /// Returns the bytes that items must give up. Where nothing can be freed, items never get what
+    /// connections may use.
     fn kept_from_items(&self) -> u64 {
         match self.keeps_all {
             true => self.limit() - Self::most_lasting(self.limit()),
@@ -163,19 +167,19 @@ impl Budget {
         }
     }
 
-    /// Bytes that can be charged beside what somebody waits for.
+    /// Returns the bytes that can be charged without taking those that a waiter wants.
     pub fn room(&self) -> u64 {
         let taken = self.used.load(Relaxed) + self.beside_items() + self.wanted();
         self.limit().saturating_sub(taken)
     }
 
-    /// Charges `bytes` if they fit beside what is wanted by somebody who waits.
+    /// Charges `bytes` if they fit without taking those that a waiter wants.
     pub fn try_charge(&self, bytes: u64) -> bool {
         let room = self.limit().saturating_sub(self.wanted.load(Relaxed));
         self.grants() && self.charge_within(bytes, room)
     }
 
-    /// Charges `bytes` for the one who waited for them.
+    /// Charges `bytes` for the waiter that wanted them.
     pub fn try_charge_wanted(&self, bytes: u64) -> bool {
         let charged = self.grants() && self.charge_within(bytes, self.limit());
         if charged {
@@ -191,102 +195,103 @@ impl Budget {
             .is_ok()
     }
 
-    /// Somebody waits for this many bytes: frames must go until they fit.
+    /// Registers that a thread waits for this many bytes: frames must be dropped until they fit.
     pub fn want(&self, bytes: u64) {
         self.wanted.fetch_max(bytes, Relaxed);
     }
 
-    /// The bytes that somebody waits for.
+    /// Returns the bytes that a waiter wants.
     pub fn wanted(&self) -> u64 {
         self.wanted.load(Relaxed)
     }
 
-    /// Nobody waits any more.
+    /// Clears the wanted bytes, because nobody waits any more.
     pub fn unwant(&self) {
         self.wanted.store(0, Relaxed);
     }
 
-    /// Charges `bytes` that are needed now; the budget may be over its limit until frames have been
-    /// given back.
+    /// Charges `bytes` that are needed now. The budget may exceed its limit until frames are given
+    /// back.
     pub fn charge(&self, bytes: u64) {
         self.used.fetch_add(bytes, Relaxed);
     }
 
-    /// Gives `bytes` back.
+    /// Releases `bytes`.
     pub fn release(&self, bytes: u64) {
         let before = self.used.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes);
     }
 
-    /// Charges `bytes` that a connection keeps between turns. The caller frees some when that is
-    /// [more than its share](Budget::buffers_limit).
+    /// Charges `bytes` that a connection keeps between turns. If the total exceeds [the
+    /// limit](Budget::buffers_limit), the caller frees some.
     pub fn charge_buffers(&self, bytes: u64) {
         self.buffers.held.fetch_add(bytes, Relaxed);
     }
 
-    /// Gives connection buffers back.
+    /// Releases connection buffers.
     pub fn release_buffers(&self, bytes: u64) {
         let before = self.buffers.held.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes);
     }
 
-    /// Bytes that connections keep between turns.
+    /// Returns the bytes that connections keep between turns.
     pub fn buffers_held(&self) -> u64 {
         self.buffers.held.load(Relaxed)
     }
 
-    /// Bytes that connections may keep between turns.
+    /// Returns the limit for bytes that connections keep between turns.
     pub fn buffers_limit(&self) -> u64 {
         self.connections_limit() / BUFFER_PART
     }
 
-    /// Bytes that connections may use, of all budgets that share them.
+    /// Returns the limit for bytes that connections use, of all budgets that share them.
     fn connections_limit(&self) -> u64 {
         let limits = self.buffers.limits.load(Relaxed);
         let lasting = self.buffers.lasting.load(Relaxed);
         (limits.saturating_sub(lasting) / 2).max(limits / LEAST_SHARE)
     }
 
-    /// Bytes that values may take while they arrive.
+    /// Returns the limit for bytes of arriving values.
     pub fn arriving_limit(&self) -> u64 {
         self.connections_limit() / ARRIVING_PART
     }
 
-    /// Charges a part of a value that has arrived. The caller bounds their sum.
+    /// Charges a part of a value that has arrived. The caller bounds the sum.
     pub fn charge_arriving(&self, bytes: u64) {
         self.buffers.arriving.fetch_add(bytes, Relaxed);
     }
 
-    /// Gives back what [`Budget::charge_arriving`] charged.
+    /// Releases what [`Budget::charge_arriving`] charged.
     pub fn release_arriving(&self, bytes: u64) {
         let before = self.buffers.arriving.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes);
     }
 
-    /// Bytes that pinned values of this budget may take.
+    /// Returns the limit for bytes of pinned values of this budget.
     pub fn pinned_limit(&self) -> u64 {
         let limits = self.buffers.limits.load(Relaxed);
         self.part_here(self.connections_limit() / PINNED_PART, limits)
     }
 
-    /// Charges a value that is sent although its item is gone. The caller bounds their sum.
+    /// Charges a value that is still being sent although its item is gone. The caller bounds the
+    /// sum.
     pub fn charge_pinned(&self, bytes: u64) {
         self.buffers.pinned.fetch_add(bytes, Relaxed);
     }
 
-    /// Gives back what [`Budget::charge_pinned`] charged.
+    /// Releases what [`Budget::charge_pinned`] charged.
     pub fn release_pinned(&self, bytes: u64) {
         let before = self.buffers.pinned.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes);
     }
 
-    /// What [`Budget::charge_pinned`] charged, in bytes.
+    /// Returns the bytes that [`Budget::charge_pinned`] charged.
     #[cfg(test)]
     pub fn pinned(&self) -> u64 {
         self.buffers.pinned.load(Relaxed)
     }
 
-    /// How far the budget is over its limit, counting what somebody waits for.
+    /// Returns the bytes by which the budget exceeds its limit, counting what a waiter wants.
     pub fn excess(&self) -> u64 {
         let taken = self.used.load(Relaxed) + self.kept_from_items() + self.wanted();
         taken.saturating_sub(self.limit())

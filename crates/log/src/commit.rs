@@ -1,14 +1,15 @@
-//! Group commit: everything that was reserved before a moment becomes durable with one sync.
+//! Group commit: everything reserved before a moment becomes durable with one sync.
 //!
-//! A commit is *closed* (a trailer is reserved behind what was reserved so far, in both streams),
-//! *written* and synced, and *settled* (marks move, whoever waits is told). While one commit is
-//! written the next one fills, so there is no fixed pause between commits: under load each takes
-//! as many records as arrive during one sync.
+//! A commit is *closed* (a trailer is reserved behind the records so far, in both streams),
+//! *written* and synced, and *settled* (marks move, waiters are notified). The next commit fills
+//! while one is being written, so there is no fixed pause between commits: under load each takes as
+//! many records as arrive during one sync.
 //!
-//! Invariants: one thread commits. A commit is closed only after the one before it was settled, so a
-//! commit that is seen on a device proves that all before it were durable, unless all that is seen of
-//! it was written [early](early), beside the sync of that one. In place, every block of a segment is written once; what does not fill a block yet goes to one of several tail
-//! places, so no write ever touches bytes that an earlier commit made durable.
+//! Invariants: one thread commits. A commit is closed only after the one before it has settled. So
+//! a commit found on a device proves that all earlier ones were durable, unless everything found of
+//! it was written [early](early), while the earlier commit was being synced. In a segment's place
+//! every block is written once. An incomplete last block goes to one of several tail places, so no
+//! write ever touches bytes that an earlier commit made durable.
 
 mod early;
 
@@ -32,50 +33,51 @@ use std::sync::atomic::Ordering;
 
 const STREAMS: [Stream; 2] = [Stream::Hot, Stream::Survivors];
 
-/// A part of a segment that one commit covers.
+/// The part of a segment that one commit covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) segment: SegmentNumber,
     pub(crate) stream: Stream,
     from: u32,
-    /// Behind the trailer; where it begins if all of it was written early.
+    /// End of the trailer; if all of the part was written early, equal to `from`.
     pub(crate) to: u32,
     sealed: bool,
-    /// In front of it lies an early part of the same commit.
+    /// True if an early part of the same commit precedes it.
     continues: bool,
 }
 
 impl Part {
-    /// Whether there is something in it that was not written early.
+    /// Returns true if the part has bytes that were not written early.
     fn is_new(&self) -> bool {
         self.to > self.from
     }
 }
 
-/// What the trailers of a commit know of the one before it.
+/// What a commit's trailers say about the commit before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
-    /// It is durable.
+    /// The commit before is durable.
     Durable,
-    /// It has failed.
+    /// The commit before has failed.
     Failed,
-    /// Nothing: they are early, and its sync is under way.
+    /// Nothing: the trailers are written early, while the commit before is being synced.
     Unknown,
 }
 
-/// Which of a stream's tail places hold what is still needed.
+/// The tail places of a stream that are still needed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tails {
-    /// What is durable.
+    /// The place of the durable tail.
     durable: usize,
-    /// What the sync that is under way makes durable.
+    /// The place of the tail that the running sync makes durable.
     syncing: usize,
-    /// What was written last: nothing else may have it if the process ends.
+    /// The place of the last tail written. If the process ends, it may hold the only copy of these
+    /// bytes.
     last: usize,
 }
 
 impl Tails {
-    /// A place for the next tail.
+    /// Returns a free place for the next tail.
     fn next(&self) -> usize {
         if Rule::TailsAreKept.is_broken() {
             return 1 - self.last % 2;
@@ -85,67 +87,68 @@ impl Tails {
         free.expect("there are more places than are needed at once")
     }
 
-    /// What was written and is not durable is not needed any more.
+    /// Forgets the tails that were written and are not durable.
     fn forget(&mut self) {
         (self.syncing, self.last) = (self.durable, self.durable);
     }
 }
 
-/// A commit that is closed: what it covers is complete and no longer changes.
+/// A closed commit: what it covers is complete and no longer changes.
 #[derive(Debug)]
 pub struct Closed {
-    /// Its number.
+    /// The commit's number.
     pub number: u64,
     parts: Vec<Part>,
     jumbos: Vec<SegmentNumber>,
-    /// What of it was written early.
+    /// The parts and jumbos of it that were written early.
     early: Early,
 }
 
-/// The committer's own state.
+/// The state of the committing thread.
 #[derive(Debug)]
 pub struct Committer {
-    /// Of each stream.
+    /// One per stream.
     tails: [Tails; 2],
     buffer: Box<[u8; TAIL_BYTES]>,
     pub(crate) maps: Vec<DeadMap>,
-    /// Durable dead maps of segments that may still be cut, whose metas are then written anew. Segments were
-    /// freed because of what they say.
+    /// Durable dead maps of segments that may still be cut. Cutting rewrites the meta and must
+    /// repeat the map, because other segments were freed on the strength of it.
     pub(crate) last_maps: Vec<DeadMap>,
     pub(crate) cuts: Vec<Cut>,
-    /// Of segments that are durable.
+    /// Summaries of durable segments, to be written with the next commit.
     pub(crate) summaries: Vec<Staged>,
-    /// Ends of segments whose commit failed although it was acknowledged: they belong to the next.
+    /// Ends of segments whose commit failed after it was acknowledged. They belong to the next
+    /// commit.
     again: Vec<Part>,
     /// What was written early for the open commit.
     early: Early,
-    /// Of the commit whose sync is under way: how many syncs had failed before its first write.
+    /// For the commit being synced: the number of failed syncs before its first write.
     syncing: Option<u64>,
-    /// The last commit that was written failed: its remains are on the device under its number.
+    /// True if the last written commit failed. Its remains are on the device under its number.
     pub(crate) after_failure: bool,
-    /// A commit that is written again may have left tails in each stream's other places, with
-    /// trailers that are none any more.
+    /// True if a commit that is written again may have left stale tails, with withdrawn trailers,
+    /// in the other tail places of each stream.
     stale_tails: bool,
 }
 
-/// What a commit wrote beside records.
+/// What a commit wrote besides records.
 #[derive(Debug, Default)]
 pub struct Written {
     pub(crate) freed: Vec<SegmentNumber>,
-    /// Segments whose metas were written, and the versions of these.
+    /// Segments whose metas were written, with the metas' versions.
     metas: Vec<(SegmentNumber, u64)>,
     superblock: Option<SuperblockWrite>,
-    /// Segments whose dead maps were written, and which use of them.
+    /// Segments whose dead maps were written, with the segments' generations.
     pub(crate) mapped: Vec<(SegmentNumber, u32)>,
-    /// Of segments that it sealed.
+    /// Summaries of the segments that the commit sealed.
     summaries: Vec<Staged>,
     tails: [usize; 2],
-    /// How many syncs had failed before its first write.
+    /// Number of failed syncs before the commit's first write.
     failed_syncs: u64,
 }
 
 impl Written {
-    /// Segments whose metas were written, and the versions of these.
+    /// Returns the segments whose metas were written, with the metas' versions.
     pub(crate) fn into_metas(self) -> Vec<(SegmentNumber, u64)> {
         self.metas
     }
@@ -170,17 +173,17 @@ impl Default for Committer {
 }
 
 impl Committer {
-    /// Dead maps to be written once what they say is durable.
+    /// Queues dead maps, to be written once the deaths they mark are durable.
     pub fn stage_all(&mut self, maps: &mut Vec<DeadMap>) {
         self.maps.append(maps);
     }
 
-    /// What a commit that ends knows of the one before it.
+    /// Returns what the trailers of a closing commit say about the one before it.
     fn before(&self) -> Before {
         if self.after_failure { Before::Failed } else { Before::Durable }
     }
 
-    /// The durable dead map of a segment that is being cut, if it has one.
+    /// Returns the durable dead map of a segment that is being cut, if it has one.
     pub(crate) fn last_map(&self, segment: SegmentNumber, generation: u32) -> Option<&[u8]> {
         let map = self
             .last_maps
@@ -189,7 +192,7 @@ impl Committer {
         map.map(DeadMap::bits)
     }
 
-    /// What was written and is not durable will be written again, or is given up.
+    /// Forgets writes that are not durable. They are repeated or given up.
     pub(crate) fn forget_writes(&mut self) {
         self.after_failure = true;
         self.syncing = None;
@@ -198,17 +201,18 @@ impl Committer {
 }
 
 impl Closed {
-    /// Whether it covers any record.
+    /// Returns true if the commit covers no record.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty() && self.jumbos.is_empty()
     }
 
-    /// The segments of its parts.
+    /// Returns the segments of its parts and its jumbos.
     pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentNumber> {
         self.parts.iter().map(|part| part.segment).chain(self.jumbos.iter().copied())
     }
 
-    /// Bytes of segments that it covers.
+    /// Returns the bytes of segments that the commit covers and that were not written early,
+    /// without jumbos.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.to - part.from)).sum()
     }
@@ -219,13 +223,13 @@ impl Log {
         self.store.as_ref().expect("only a log with a store is committed")
     }
 
-    /// Closes the open commit. Afterwards every record that it covers is filled and published, and
-    /// new ones belong to the next.
+    /// Closes the open commit. On return every record it covers is filled and published, and new
+    /// records belong to the next commit.
     pub fn close_commit(&self, committer: &mut Committer) -> Closed {
         self.close(committer, false)
     }
 
-    /// As [`Log::close_commit`]; the streams go on in other segments.
+    /// Like [`Log::close_commit`], but makes the streams continue in other segments.
     pub fn close_and_leave(&self, committer: &mut Committer) -> Closed {
         self.close(committer, true)
     }
@@ -235,13 +239,15 @@ impl Log {
         let mut parts = std::mem::take(&mut committer.again);
         let early = std::mem::take(&mut committer.early);
         self.begin_closing();
-        // Who opens a segment reads the number and makes the segment known under one of these locks. So what
-        // is found here was opened before the next commit, and what is not found belongs to it.
+        // A thread that opens a segment reads the commit number and registers the segment under one
+        // of these locks. So every segment found here was opened before the next commit, and every
+        // other one belongs to that.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let (number, jumbos) = {
             let mut new_jumbos = lock(&store.new_jumbos);
-            // First the number, then the trailers: a record behind a trailer is never counted to its
-            // commit. One in front of it may be counted to the next, which is late but not wrong.
+            // First the number, then the trailers: a record behind a trailer is never counted to
+            // that commit. A record in front of it may be counted to the next one, which is late
+            // but correct.
             let number = store.open_commit.fetch_add(1, Ordering::AcqRel);
             (number, std::mem::take(&mut *new_jumbos))
         };
@@ -280,7 +286,8 @@ impl Log {
         Closed { number, parts, jumbos, early }
     }
 
-    /// Reserves the trailer of what is new in a segment, behind what was written `early` of it.
+    /// Reserves the trailer for the new bytes of a segment, behind the part that was written
+    /// `early`.
     fn close_part(
         &self,
         number: SegmentNumber,
@@ -299,7 +306,7 @@ impl Log {
         if !rolled && segment.filled() == begun {
             return nothing;
         }
-        // Behind this trailer there must be room for another.
+        // There must be room for another trailer behind this one.
         let trailer = TRAILER_BYTES as u32;
         let at = if rolled { None } else { segment.reserve(trailer, trailer) };
         let sealed = at.is_none();
@@ -312,10 +319,10 @@ impl Log {
         Some(Part { segment: number, stream, from, to, sealed, continues: early.is_some() })
     }
 
-    /// The RAM copy of a segment of which something is not durable.
+    /// Returns the frame of a segment that is not yet entirely durable.
     ///
     /// # Panics
-    /// If it has none: what was acknowledged would be lost with it.
+    /// If the segment has no frame: acknowledged data would be lost with it.
     pub(crate) fn undurable_frame(&self, number: SegmentNumber) -> *mut u8 {
         let frame = self.segment(number).frame();
         assert!(!frame.is_null(), "segment {number} lost its frame before it was durable");
@@ -339,8 +346,8 @@ impl Log {
             at + TRAILER_BYTES
         };
         let frame = self.undurable_frame(part.segment);
-        // SAFETY: what lies below the trailer is filled and never changes; the trailer, and in a
-        // sealed segment all behind it, is this thread's own. The frame of an un-durable segment
+        // SAFETY: bytes below the trailer are filled and never change. The trailer, and in a sealed
+        // segment everything behind it, belongs to this thread. The frame of an un-durable segment
         // stays.
         unsafe {
             let covered = std::slice::from_raw_parts(frame.add(from), at - from);
@@ -350,10 +357,10 @@ impl Log {
         }
     }
 
-    /// Writes a closed commit and what waits to be written with it.
+    /// Writes a closed commit, and the cuts, maps, summaries and marks that are due with it.
     ///
     /// # Errors
-    /// Those of the device. Then nothing of the commit may be believed to be durable; it must be
+    /// Those of the device. Then nothing of the commit may be taken for durable, and it must be
     /// given to [`Log::fail_commits`].
     pub fn write_commit(&self, committer: &mut Committer, closed: &Closed) -> io::Result<Written> {
         let store = self.durable_log();
@@ -390,7 +397,7 @@ impl Log {
         Ok(written)
     }
 
-    /// Makes a commit that was written durable. What is written early meanwhile does not belong to it.
+    /// Makes a written commit durable. Early writes made meanwhile do not belong to it.
     ///
     /// # Errors
     /// As [`Log::write_commit`].
@@ -398,7 +405,7 @@ impl Log {
         self.durable_log().sync(written.failed_syncs)
     }
 
-    /// Clears tail places that hold neither what is durable nor what this commit has written.
+    /// Clears tail places that hold neither a durable tail nor one written by this commit.
     fn clear_stale_tails(&self, store: &Store, committer: &Committer) -> io::Result<()> {
         for (stream, tails) in committer.tails.iter().enumerate() {
             let stale = |place: &usize| ![tails.durable, tails.last].contains(place);
@@ -409,7 +416,8 @@ impl Log {
         Ok(())
     }
 
-    /// Whole blocks in place, by `write`, the rest of an open segment to a tail place of its stream.
+    /// Writes whole blocks in place with `write`, and the rest of an open segment to a tail place
+    /// of its stream.
     fn write_part(
         &self,
         store: &Store,
@@ -425,8 +433,8 @@ impl Log {
         let place = store.geometry.segment(part.segment);
         let frame = self.undurable_frame(part.segment);
         if whole > first {
-            // SAFETY: everything below the part's end is complete and never changes; behind the end
-            // of a sealed segment nothing is written any more.
+            // SAFETY: bytes below the part's end are complete and never change; behind the end of a
+            // sealed segment nothing is written any more.
             let blocks = unsafe { std::slice::from_raw_parts(frame.add(first), whole - first) };
             write(store, place + first as u64, blocks)?;
         }
@@ -449,7 +457,7 @@ impl Log {
         Ok(())
     }
 
-    /// A jumbo's header, record and trailer, cut into its places.
+    /// Writes a jumbo's header, record and trailer, cut into its places.
     fn write_jumbo(
         &self,
         store: &Store,
@@ -471,7 +479,8 @@ impl Log {
         let record = unsafe { Record::at(segment.frame(), || segment.jumbo_value()) };
         let value_at = RECORD_AT + record.layout().value_offset();
         // SAFETY: the mapping has room for the header in front of the record and for the trailer
-        // behind it, see `JUMBO_HEADROOM`; the record never changes, the rest is this thread's own.
+        // behind it, see `JUMBO_HEADROOM`. The record never changes; the rest belongs to this
+        // thread.
         let image = unsafe {
             let base = segment.frame().sub(RECORD_AT);
             let covered = std::slice::from_raw_parts(base, value_at);
@@ -494,7 +503,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes a segment's meta to the older of its two copies.
+    /// Writes a segment's meta over the older of its two copies.
     pub(crate) fn write_meta(
         &self,
         store: &Store,
@@ -517,7 +526,7 @@ impl Log {
         store.write(store.geometry.meta(number, meta.copy()), &bytes)
     }
 
-    /// The commit was written and synced: its marks move.
+    /// Settles a commit that was written and synced: moves its marks.
     pub fn settle_commit(&self, committer: &mut Committer, closed: &Closed, written: Written) {
         let store = self.durable_log();
         for (tails, durable) in committer.tails.iter_mut().zip(written.tails) {
@@ -572,16 +581,15 @@ impl Log {
         store.entry(number).last_commit.store(commit, Ordering::Relaxed);
     }
 
-    /// A commit that covers nothing and had nothing to write.
+    /// Settles a commit that covered nothing and had nothing to write.
     pub fn settle_idle(&self, closed: &Closed) {
         self.durable_log().settle(closed.number);
     }
 
-    /// A commit could not be written, but what it covers was acknowledged: its records stay in
-    /// memory and become part of the next commit, which is written from there; so does what was written early
-    /// for that one. So all their trailers must
-    /// disappear: a later commit that is found behind one would prove that it was durable. Whoever
-    /// waits for it is told that it failed.
+    /// Keeps an acknowledged commit that could not be written: its records, and the early writes of
+    /// the commit after it, become part of the next commit and are written from memory. All their
+    /// trailers must disappear, because a later commit found behind one would prove that the failed
+    /// commit was durable. Waiters are told that the commit failed.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
         committer.forget_writes();
@@ -596,14 +604,14 @@ impl Log {
         }
         for &jumbo in &closed.jumbos {
             let header = self.segment(jumbo).frame().wrapping_sub(HEADER_BYTES);
-            // SAFETY: as above.
+            // SAFETY: the header is this thread's own, and no other thread reads it.
             unsafe { store.reopen_segment(jumbo, self.segment(jumbo), Stream::Hot, header) };
         }
         lock(&store.new_jumbos).extend(closed.jumbos);
         store.settle_failed(closed.number);
     }
 
-    /// Whether a commit would have something to write although no record is new.
+    /// Returns true if a commit without new records would still have something to write.
     pub fn has_commit_work(&self, committer: &Committer) -> bool {
         let store = self.durable_log();
         lock(&store.changing).wants_write()
@@ -613,7 +621,7 @@ impl Log {
             || !self.freeable(store).is_empty()
     }
 
-    /// Bytes of segments that are not durable.
+    /// Returns the bytes of segments that are not durable.
     pub fn unsynced_bytes(&self) -> u64 {
         let Some(store) = &self.store else { return 0 };
         let undurable = |number: SegmentNumber| {
@@ -633,7 +641,7 @@ impl Log {
     }
 }
 
-/// A trailer of a commit in a segment that covers nothing yet.
+/// Returns a commit's trailer for a segment, covering nothing yet.
 fn new_trailer(store: &Store, segment: &Segment, commit: u64, before: Before) -> Trailer {
     Trailer {
         generation: segment.generation(),

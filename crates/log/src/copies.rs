@@ -1,19 +1,19 @@
-//! RAM copies of records whose segments have no frame: what is read often from a device is read
-//! from memory instead. A record never changes and an address leads to one record as long as its
-//! segment is in one use, so a copy needs no upkeep: it is found by address and generation, and when
-//! its record has died it is not found any more. The index, the cleaner of segments, commits and
-//! recovery know nothing of copies.
+//! RAM copies of records whose segments have no frame, so that records read often from a device are
+//! read from memory instead. A record never changes, and an address leads to one record for as long
+//! as its segment stays in one generation. A copy therefore needs no upkeep: it is found by address
+//! and generation, and once its record has died no reader looks for it. The index, the cleaner of
+//! segments, commits and recovery do not know about copies.
 //!
-//! Copies lie in frames of their own, taken from the same pool as those of segments, in two queues:
-//! new ones in [`Queue::Small`], those read again in [`Queue::Main`], which goes round as a clock.
+//! Copies lie in frames of their own, from the same pool as the segments' frames, in two queues:
+//! new copies in [`Queue::Small`], copies read again in [`Queue::Main`], which works as a clock.
 //! Source of the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP
-//! 2023. Before copies have to go for others everything that is read twice is copied; then what the
-//! [ghosts](Ghosts) remember.
+//! 2023. Until copies must be evicted for others, every record that is read twice is copied. From
+//! then on only records that the [ghosts](Ghosts) remember are copied.
 //!
-//! A table of one cache line per bucket leads to them. Readers use it without a lock; whoever
-//! changes it holds `state`.
+//! A table with one cache line per bucket leads to the copies. Readers use it without a lock;
+//! `state` must be held to change it.
 //!
-//! Invariant: a frame is taken from its number, and its number given to another, only when every
+//! Invariant: a frame loses its number, and the number is given to another frame, only when every
 //! slot that led there is gone and the quiescent period after that has passed.
 
 mod ghosts;
@@ -32,40 +32,40 @@ use std::collections::VecDeque;
 use std::ptr;
 use std::sync::{PoisonError, TryLockError};
 
-/// Where a copy waits for its turn.
+/// The queue of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Read for the second time at least, and not since.
+    /// Read at least twice before it was copied, and not since.
     Small = 0,
     /// Read again while it was a copy.
     Main = 1,
 }
 
-/// What became of a record that should be copied.
+/// The result of [`Log::keep_copy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// There is a copy.
     Yes,
-    /// There is not: somebody else changes the copies now, the record is too large, or the cleaner
-    /// knows already that a frame is wanted.
+    /// There is no copy: another thread is changing the copies, the record is too large, or the
+    /// cleaner already knows that a frame is wanted.
     No,
-    /// There is not: a frame must be freed first, which nobody knows yet.
+    /// There is no copy: a frame must be freed first, and the cleaner does not know it yet.
     NeedsFrame,
 }
 
-/// Slots of a bucket: a cache line.
+/// Slots of a bucket, which is one cache line.
 const BUCKET: usize = 8;
 /// Buckets of the first table.
 const FIRST_BUCKETS: usize = if cfg!(loom) { 1 } else { 1 << 9 };
-/// In front of each copied record: its address, its generation, its size.
+/// Bytes in front of each copied record: its address, its generation, its size.
 const HEAD: usize = 16;
-/// A record may take one in so many bytes of a frame.
+/// A record is copied only if it takes at most 1/`LARGEST_SHARE` of a frame.
 const LARGEST_SHARE: usize = 8;
 
-/// A record: where it lies, in which use of its segment.
+/// A record's address and its segment's generation.
 type Place = (Address, u32);
 
-/// Where the memory of copies comes from.
+/// The sources of memory for copies.
 #[derive(Debug)]
 pub(crate) struct Memory<'a> {
     pub(crate) frames: &'a Frames,
@@ -73,10 +73,10 @@ pub(crate) struct Memory<'a> {
     pub(crate) epochs: &'a Epochs,
 }
 
-/// The head of a copy: the record's address, the use of its segment, its size.
+/// Reads the head of a copy: the record's address, its segment's generation, its size.
 ///
 /// # Safety
-/// A copy lies there, written before the caller was led to it.
+/// `copy` must point to a copy that was written before the caller was led to it.
 unsafe fn read_head(copy: *const u8) -> (Address, u32, usize) {
     sync::reads(copy);
     let head = copy.cast::<u64>();
@@ -116,7 +116,8 @@ impl Slot {
         (self.0 / FREQUENCY) & MAX_FREQUENCY
     }
 
-    /// Raises the frequency of the slot at `place`, if it is this one still: a lost race loses one count.
+    /// Raises the frequency of this slot at `place`, if it is still there. A lost race loses one
+    /// count.
     fn count_read(self, place: &AtomicU64) {
         if self.frequency() < MAX_FREQUENCY {
             let (read, order) = (self.0 + FREQUENCY, Ordering::Relaxed);
@@ -151,9 +152,9 @@ struct Bucket([AtomicU64; BUCKET]);
 
 #[derive(Debug)]
 struct Table {
-    /// A power of two of them.
+    /// The buckets; their number is a power of two.
     buckets: Box<[Bucket]>,
-    /// Reads of records without a copy: as many as there are slots.
+    /// Recent reads of records without a copy: as many ghosts as there are slots.
     ghosts: Ghosts,
 }
 
@@ -165,30 +166,29 @@ impl Table {
         Table { buckets: memory.into(), ghosts: Ghosts::new(buckets * BUCKET) }
     }
 
-    /// Bytes of memory of one with so many buckets.
+    /// Returns the bytes of memory of a table with `buckets` buckets.
     const fn footprint(buckets: usize) -> u64 {
         (buckets * (size_of::<Bucket>() + BUCKET)) as u64
     }
 
-    /// All slots.
+    /// Returns all slots.
     fn slots(&self) -> impl Iterator<Item = &AtomicU64> {
         self.buckets.iter().flat_map(|bucket| &bucket.0)
     }
 
-    /// The two buckets in which a copy may be found.
+    /// Returns the two buckets in which a copy may be found.
     fn buckets(&self, hash: u64) -> [&Bucket; 2] {
         let mask = self.buckets.len() - 1;
         let first = hash as usize;
         [&self.buckets[first & mask], &self.buckets[first.wrapping_add(1) & mask]]
     }
 
-    /// The slots that may lead to a copy.
+    /// Returns the slots that may lead to a copy.
     fn candidates(&self, hash: u64) -> impl Iterator<Item = &AtomicU64> {
         self.buckets(hash).into_iter().flat_map(|bucket| &bucket.0)
     }
 
-    /// Adds a slot, in the place of the least read one if there is none free. The answer is whether
-    /// one was free.
+    /// Adds a slot, replacing the least read one if none is free. Returns true if one was free.
     fn add(&self, hash: u64, slot: Slot) -> bool {
         let all = || self.candidates(hash);
         let value = |place: &AtomicU64| Slot(place.load(Ordering::Relaxed));
@@ -203,14 +203,14 @@ impl Table {
     }
 }
 
-/// Whether the table should be larger.
+/// Returns true if more than 5/8 of the slots are in use, so the table should grow.
 fn is_crowded(state: &State, table: &Table) -> bool {
     state.slots * 8 > table.buckets.len() * BUCKET * 5
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Frames in the order in which they came, and how far they are filled; the last one is written to.
+    /// Frames from the oldest to the newest, with their filled bytes; the last frame is written to.
     queues: [VecDeque<(u32, usize)>; 2],
     /// Numbers without a frame.
     free: Vec<u32>,
@@ -218,9 +218,9 @@ struct State {
     fresh: u32,
     /// Slots in use.
     slots: usize,
-    /// Frames that nobody is led to any more, and the epochs that must have passed.
+    /// Frames that no slot leads to any more, with the epochs that must pass before reuse.
     retired: VecDeque<(u64, u32)>,
-    /// The same for tables.
+    /// Replaced tables, with the epochs that must pass before they are dropped.
     old_tables: Vec<(u64, Box<Table>)>,
 }
 
@@ -233,9 +233,9 @@ pub(crate) struct Copies {
     frames: Box<[AtomicPtr<u8>]>,
     frame_size: usize,
     state: Mutex<State>,
-    /// A frame would be used.
+    /// True if a copy was not made for want of a frame or a larger table.
     wants_frame: AtomicBool,
-    /// Copies had to go for others.
+    /// True once copies had to be evicted for others.
     evicts: AtomicBool,
 }
 
@@ -265,12 +265,12 @@ impl Copies {
         unsafe { table.as_ref() }
     }
 
-    /// The memory of the copy that a slot leads to.
+    /// Returns the memory of the copy that a slot leads to.
     fn memory(&self, slot: Slot) -> *mut u8 {
         self.frames[slot.frame()].load(Ordering::Acquire).wrapping_add(slot.offset())
     }
 
-    /// Asks the processor to fetch the slots that may lead to a copy of the record at `address`.
+    /// Prefetches the slots that may lead to a copy of the record at `address`.
     ///
     /// # Safety
     /// As for [`Copies::find`].
@@ -283,10 +283,12 @@ impl Copies {
         }
     }
 
-    /// The copy of the record at `address`, of that use of its segment, and the slot that leads to it.
+    /// Returns the copy of the record at `address` in that generation of its segment, with the
+    /// place and value of its slot.
     ///
     /// # Safety
-    /// The thread is awake in the epochs, and uses the answer until its next quiescent point only.
+    /// The thread must be awake in the epochs, and may use the result only until its next quiescent
+    /// point.
     unsafe fn find(
         &self,
         address: Address,
@@ -313,7 +315,7 @@ impl Copies {
         None
     }
 
-    /// See [`Log::is_worth_copy`].
+    /// Implements [`Log::is_worth_copy`].
     ///
     /// # Safety
     /// As for [`Copies::find`].
@@ -325,7 +327,7 @@ impl Copies {
         unsafe { self.table() }.is_some_and(|table| table.ghosts.recall(hash(address)))
     }
 
-    /// Copies a record to the end of a queue, for which `frame` gives a new frame if that is needed.
+    /// Copies a record to the end of a queue. `frame` supplies a new frame if one is needed.
     fn push(
         &self,
         state: &mut State,
@@ -362,7 +364,7 @@ impl Copies {
         let size_and_use = (record.size() as u64) << 32 | u64::from(generation);
         sync::writes(memory);
         sync::writes(memory.wrapping_add(HEAD));
-        // SAFETY: from `filled` on the frame is written by the holder of `state` alone, and no slot
+        // SAFETY: from `filled` on, the frame is written only by the holder of `state`, and no slot
         // leads there; it has room for the head and the record.
         unsafe {
             memory.cast::<u64>().write(address.bits());
@@ -370,7 +372,7 @@ impl Copies {
             memory.add(HEAD).copy_from_nonoverlapping(record.pointer(), record.size());
         }
         *filled += bytes;
-        // SAFETY: only who holds `state` replaces the table.
+        // SAFETY: only the holder of `state` replaces the table.
         if let Some(table) = unsafe { self.table() }
             && table.add(hash, slot)
         {
@@ -379,17 +381,17 @@ impl Copies {
         true
     }
 
-    /// Makes the first table, or a larger one, if there are too few slots.
+    /// Creates the first table, or a larger one if the present one is crowded.
     fn provide_slots(&self, state: &mut State, memory: &Memory<'_>) {
         let Memory { budget, epochs, .. } = memory;
-        // SAFETY: only who holds `state` replaces the table.
+        // SAFETY: only the holder of `state` replaces the table.
         let old = unsafe { self.table() };
         let buckets = match old {
             None => FIRST_BUCKETS,
             Some(table) if is_crowded(state, table) => table.buckets.len() * 2,
             Some(_) => return,
         };
-        // Beyond the budget if need be: the cleaner gives frames back for it.
+        // This may exceed the budget: the cleaner then gives frames back.
         budget.charge(Table::footprint(buckets));
         let table = Table::new(buckets);
         state.slots = 0;
@@ -398,7 +400,7 @@ impl Copies {
             if slot.is_empty() {
                 continue;
             }
-            // SAFETY: frames that slots lead to are freed by who holds `state` alone.
+            // SAFETY: only the holder of `state` frees frames that slots lead to.
             let (address, ..) = unsafe { read_head(self.memory(slot)) };
             state.slots += usize::from(table.add(hash(address), slot));
         }
@@ -406,14 +408,14 @@ impl Copies {
         sync::writes(table.cast());
         let old = self.table.swap(table, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: it came out of a box, and is not in use any more when the epoch has passed.
+            // SAFETY: it came out of a box, and no thread uses it once the epoch has passed.
             state.old_tables.push((epochs.advance(), unsafe { Box::from_raw(old) }));
         }
     }
 
-    /// Takes the slot that leads to this place away; it says how often the copy was read.
+    /// Removes the slot that leads to the copy `at`. Returns how often the copy was read.
     fn remove(&self, state: &mut State, address: Address, at: Slot) -> Option<u64> {
-        // SAFETY: only who holds `state` replaces the table.
+        // SAFETY: only the holder of `state` replaces the table.
         let table = unsafe { self.table() }?;
         for place in table.candidates(hash(address)) {
             if Slot(place.load(Ordering::Relaxed)).same_place(at) {
@@ -424,7 +426,7 @@ impl Copies {
         None
     }
 
-    /// See [`Log::keep_copy`].
+    /// Implements [`Log::keep_copy`].
     fn keep(
         &self,
         memory: &Memory<'_>,
@@ -441,11 +443,11 @@ impl Copies {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Kept::No,
         };
-        // SAFETY: only who holds `state` replaces the table.
+        // SAFETY: only the holder of `state` replaces the table.
         if unsafe { self.table() }.is_none_or(|table| is_crowded(&state, table)) {
             return self.ask();
         }
-        // SAFETY: slots, tables and frames are taken away by who holds `state` alone.
+        // SAFETY: only the holder of `state` removes slots, tables and frames.
         if let Some((_, at, slot)) = unsafe { self.find(place.0, place.1) } {
             slot.count_read(at);
             return Kept::Yes;
@@ -460,13 +462,13 @@ impl Copies {
         self.ask()
     }
 
-    /// The cleaner is to provide what is missing.
+    /// Asks the cleaner to provide the missing frame or table.
     fn ask(&self) -> Kept {
         let first = !self.wants_frame.swap(true, Ordering::Relaxed);
         if first { Kept::NeedsFrame } else { Kept::No }
     }
 
-    /// Frees the oldest frame of a queue; see [`Log::evict_copies`].
+    /// Implements [`Log::evict_copies`].
     fn evict(
         &self,
         memory: &Memory<'_>,
@@ -500,7 +502,7 @@ impl Copies {
         true
     }
 
-    /// Gives back what nobody can be reading any more.
+    /// Frees frames and tables that no thread can be reading any more.
     pub(crate) fn reap(&self, memory: &Memory<'_>) {
         let Memory { frames, budget, epochs } = memory;
         let mut state = self.lock();
@@ -523,7 +525,7 @@ impl Copies {
         });
     }
 
-    /// Frames on their way back.
+    /// Returns the number of frames that wait for their quiescent period.
     pub(crate) fn retired(&self) -> usize {
         self.lock().retired.len()
     }
@@ -533,7 +535,7 @@ impl Drop for Copies {
     fn drop(&mut self) {
         let table = self.table.load(Ordering::Acquire);
         if !table.is_null() {
-            // SAFETY: it came out of a box, and nobody uses it any more.
+            // SAFETY: it came out of a box, and no thread uses it any more.
             drop(unsafe { Box::from_raw(table) });
         }
     }
@@ -544,38 +546,41 @@ impl Log {
         Memory { frames: &self.frames, budget: &self.budget, epochs: &self.epochs }
     }
 
-    /// The copy of a record without a frame, of that use of its segment, if there is one.
+    /// Returns the copy of a record without a frame in that generation of its segment, if there is
+    /// one.
     ///
     /// # Safety
-    /// The thread is awake in the epochs, and uses the answer until its next quiescent point only.
+    /// The thread must be awake in the epochs, and may use the result only until its next quiescent
+    /// point.
     #[inline]
     pub unsafe fn copy(&self, address: Address, generation: u32) -> Option<Record<'_>> {
         // SAFETY: by the caller's promise.
         unsafe { self.copies.find(address, generation) }.map(|(record, ..)| record)
     }
 
-    /// Counts a read of a record's copy; false if there is none.
+    /// Counts a read of a record's copy. Returns false if there is no copy.
     ///
     /// # Safety
-    /// The thread is awake in the epochs.
+    /// The thread must be awake in the epochs.
     pub unsafe fn count_copy_read(&self, address: Address, generation: u32) -> bool {
         // SAFETY: by the caller's promise.
         let found = unsafe { self.copies.find(address, generation) };
         found.map(|(_, place, slot)| slot.count_read(place)).is_some()
     }
 
-    /// A record without a frame or a copy is read: whether it should be copied. It should if it `was_read`
-    /// before, ever, as long as there is room; as soon as copies have to go for others, if it was lately.
+    /// Returns true if a record that is read without a frame or a copy should be copied. While
+    /// there is room, that needs an earlier read at any time (`was_read`); once copies are evicted
+    /// for others, a recent one.
     ///
     /// # Safety
-    /// The thread is awake in the epochs.
+    /// The thread must be awake in the epochs.
     pub unsafe fn is_worth_copy(&self, address: Address, was_read: bool) -> bool {
         // SAFETY: by the caller's promise.
         unsafe { self.copies.is_worth_copy(address, was_read) }
     }
 
     /// Copies a record without a frame into `queue`, unless that would leave writers fewer than
-    /// `spare` frames. If it is copied already, this is a read of the copy.
+    /// `spare` frames. If there is a copy already, this counts as a read of it.
     pub fn keep_copy(
         &self,
         address: Address,
@@ -587,8 +592,8 @@ impl Log {
         self.copies.keep(&self.copy_memory(), (address, generation), record, queue, spare)
     }
 
-    /// Whether copies were not made for want of a frame or of a larger table, since this was last asked.
-    /// The table is provided.
+    /// Returns true if copies were not made for want of a frame or of a larger table since the last
+    /// call. Provides the table.
     pub fn take_copy_want(&self) -> bool {
         let wants = self.copies.wants_frame.swap(false, Ordering::Relaxed);
         if wants {
@@ -597,25 +602,25 @@ impl Log {
         wants
     }
 
-    /// How many copies there are.
+    /// Returns the number of copies.
     pub fn copies(&self) -> usize {
         self.copies.lock().slots
     }
 
-    /// Frames of each queue of copies.
+    /// Returns the number of frames in each queue of copies.
     pub fn copy_frames(&self) -> [usize; 2] {
         let state = self.copies.lock();
         [Queue::Small, Queue::Main].map(|queue| state.queues[queue as usize].len())
     }
 
-    /// Frames of copies that were freed and wait for their quiescent period.
+    /// Returns the number of freed copy frames that wait for their quiescent period.
     pub fn retired_copy_frames(&self) -> usize {
         self.copies.retired()
     }
 
-    /// Frees the oldest frame of a queue of copies, for use after the quiescent period; false if there
-    /// is none. Those that were read stay, if `is_wanted` says so of their record; `forgotten` hears
-    /// of the others.
+    /// Frees the oldest frame of a queue of copies, for use after the quiescent period. Returns
+    /// false if there is none. Copies that were read stay if `is_wanted` accepts their records;
+    /// `forgotten` is called for the others.
     pub fn evict_copies(
         &self,
         queue: Queue,
@@ -625,7 +630,7 @@ impl Log {
         self.copies.evict(&self.copy_memory(), queue, is_wanted, forgotten)
     }
 
-    /// Gives back the memory of copies that nobody can be reading any more.
+    /// Frees memory of copies that no thread can be reading any more.
     pub(crate) fn reap_copies(&self) {
         self.copies.reap(&self.copy_memory());
     }

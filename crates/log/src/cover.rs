@@ -1,4 +1,4 @@
-//! What a commit writes beside records so that segments can be freed: dead maps, and free marks.
+//! What a commit writes besides records so that segments can be freed: dead maps and free marks.
 
 use crate::address::SegmentNumber;
 use crate::budget::Budget;
@@ -16,18 +16,19 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most maps that one commit writes: answers may wait for it.
+/// The largest number of maps that one commit writes, because replies may wait for the commit.
 const MAPS_PER_COMMIT: usize = 16;
-/// The most segments that one commit marks as free.
+/// The largest number of segments that one commit marks as free.
 const FREED_PER_COMMIT: usize = 64;
 
-/// A dead map of a segment. Its memory is charged.
+/// A dead map of a segment. Its memory is charged to the budget.
 #[derive(Debug)]
 pub struct DeadMap {
     begun: BegunMap,
-    /// Nothing in the map is newer than this commit.
+    /// The newest commit that the map depends on.
     after: u64,
-    /// [`Store::undoings`] before the index was asked: what the map says may have been undone since.
+    /// [`Store::undoings`] from before the index was asked. If it differs now, deaths in the map
+    /// may be undone.
     undoings: u64,
     /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
     bits: Vec<u8>,
@@ -41,35 +42,37 @@ impl Drop for DeadMap {
 }
 
 impl DeadMap {
-    /// What the map was begun as.
+    /// Returns the state in which the map was begun.
     pub fn begun(&self) -> &BegunMap {
         &self.begun
     }
 
-    /// What it marks.
+    /// Returns the map's bits.
     pub(crate) fn bits(&self) -> &[u8] {
         &self.bits
     }
 
-    /// The index leads to the record at `offset`.
+    /// Clears the mark of the record at `offset`, because the index leads to it.
     pub fn mark_alive(&mut self, offset: usize, is_jumbo: bool) {
         unmark(&mut self.bits, if is_jumbo { RECORD_AT } else { offset });
     }
 
-    /// The index was asked about all keys. What the map says is durable with the commit `after`.
+    /// Completes the map after the index was asked about all keys. Its deaths are durable with
+    /// commit `after`.
     pub fn finish(&mut self, after: u64) {
         self.after = after;
     }
 }
 
 impl Log {
-    /// A map in which all records before `begun.until` are dead. `undoings` is
+    /// Creates a map in which all records before `begun.until` are dead. `undoings` is
     /// [`Store::undoings`] from before the map was begun.
     pub fn new_map(&self, begun: BegunMap, undoings: u64) -> DeadMap {
         let mut bits = vec![0; self.durable_log().map_bytes()];
         let segment = self.segment(begun.segment);
         if segment.jumbo_value() == 0 {
-            // No record begins in the last unit if that is not whole: a record is at least as long.
+            // No record begins in an incomplete last unit, because a record is at least a unit
+            // long.
             let (bytes, rest) =
                 (begun.until as usize / MAP_UNIT / 8, begun.until as usize / MAP_UNIT % 8);
             bits[..bytes].fill(u8::MAX);
@@ -112,7 +115,7 @@ impl Log {
         Ok(())
     }
 
-    /// The maps are durable.
+    /// Settles maps that are now durable.
     pub(crate) fn settle_maps(
         &self,
         store: &Store,
@@ -132,7 +135,7 @@ impl Log {
         committer.last_maps.retain(|map| self.may_be_cut(store, &map.begun));
     }
 
-    /// Whether a commit that fails may cut the segment, or has.
+    /// Returns true if a failing commit may cut the segment, or has cut it.
     fn may_be_cut(&self, store: &Store, begun: &BegunMap) -> bool {
         let segment = self.segment(begun.segment);
         let entry = store.entry(begun.segment);
@@ -140,15 +143,15 @@ impl Log {
         segment.generation() == begun.generation && !is_over
     }
 
-    /// Whether a commit would write maps.
+    /// Returns true if a commit would write maps.
     pub(crate) fn has_maps_to_write(&self, store: &Store, committer: &Committer) -> bool {
         let durable = store.durable_commit();
         committer.maps.iter().any(|map| can_write(map, durable))
     }
 
-    /// Whether the device knows that the segment's last use is over.
+    /// Returns true if the device knows that the segment's last generation is over.
     pub(crate) fn is_marked_free(&self, number: SegmentNumber) -> bool {
-        // In quarantine and not waiting for a mark: it has one, or is on its way out.
+        // A segment in quarantine that waits for no mark has one, or is being freed.
         !lock(&self.quarantine).waits(number)
             && matches!(self.segment(number).state(), State::Free | State::Quarantine)
     }
@@ -163,7 +166,8 @@ impl Log {
         Ok(())
     }
 
-    /// Segments whose records nobody needs any more: as many as one commit may mark as free.
+    /// Returns segments whose records are no longer needed, at most as many as one commit may mark
+    /// as free.
     pub(crate) fn freeable(&self, store: &Store) -> Vec<SegmentNumber> {
         let durable = store.durable_commit();
         let quarantine = lock(&self.quarantine);
@@ -179,7 +183,7 @@ impl Log {
         freeable.map(|entry| entry.number).take(FREED_PER_COMMIT).collect()
     }
 
-    /// Segments in quarantine whose ends are all that may keep them from being freed.
+    /// Returns the emptied segments in quarantine that only their ends may keep from being freed.
     pub(crate) fn waiting_endings(&self) -> Vec<Ending> {
         let Some(store) = &self.store else { return Vec::new() };
         let durable = store.durable_commit();
@@ -192,18 +196,19 @@ impl Log {
         with_ends.map(|entry| self.ending(entry.number)).collect()
     }
 
-    /// Whether older versions may come back when the segment is freed.
+    /// Returns true if older versions may come back when the segment is freed.
     fn needs_cover(&self, entry: &Quarantined) -> bool {
         !entry.carried && (self.segment(entry.number).has_ends() || !entry.ends.is_empty())
     }
 
-    /// Copies of the ends of a segment in quarantine were appended elsewhere, or newer versions were
-    /// found. It is free when these are durable. `undoings` is [`Store::undoings`] from before: false if
-    /// something was undone since, for that may be among them.
+    /// Notes that the ends of a segment in quarantine were copied elsewhere, or that newer versions
+    /// were found. The segment can be freed once these are durable. `undoings` is
+    /// [`Store::undoings`] from before the copying. Returns false if something was undone since,
+    /// because the undone records may include the copies.
     pub fn ends_are_carried(&self, number: SegmentNumber, undoings: u64) -> bool {
         let store = self.durable_log();
         let open = store.open_commit();
-        // Who undoes looks at the list afterwards.
+        // An undo looks at the list afterwards.
         let mut quarantine = lock(&self.quarantine);
         if store.undoings() != undoings || undoings % 2 == 1 {
             return false;

@@ -1,14 +1,15 @@
-//! Which segments hold records that died and are not marked as dead on the device.
+//! Tracks which segments hold dead records that are not marked as dead on the device.
 //!
 //! A segment with *ends* (tombstones, expired or evicted items) hides older versions of their keys
 //! from a recovery. When it is freed, no other segment may bring such a version back. A hidden
-//! version *died*: it left the index, because of a successor in some commit. So every segment notes
-//! the earliest commit in which one of its records may have died without a mark in its durable dead
-//! map. A segment with ends can be freed when every other segment either noted nothing, or noted a
-//! commit after the last one of the segment with ends, or was opened after that segment was closed.
-//! None of this reads a segment, and a segment in which nothing dies costs nothing.
+//! version has *died*: it left the index because of a successor in some commit. So every segment
+//! notes the earliest commit in which one of its records may have died without a mark in its
+//! durable dead map. A segment with ends can be freed when every other segment either noted
+//! nothing, or noted a commit after the last one of the segment with ends, or was opened after that
+//! segment was closed. None of this reads a segment, and a segment in which nothing dies costs
+//! nothing.
 //!
-//! A note may be too early, which costs a needless map. It must never be too late.
+//! Invariant: a note may be too early, which costs a needless map. It must never be too late.
 
 use crate::address::SegmentNumber;
 use crate::log::{Log, lock};
@@ -21,10 +22,10 @@ use std::collections::BTreeSet;
 
 /// No record has died.
 const NEVER: u64 = u64::MAX;
-/// The segment was not closed yet.
+/// The segment is not closed yet.
 const OPEN: u64 = u64::MAX;
-/// Segments that need a dead map are counted one by one up to this many. Beyond, all that have unmarked deaths
-/// count.
+/// The largest number of segments needing a dead map that are counted exactly. Beyond it, every
+/// segment with unmarked deaths is counted.
 const COUNTED: usize = 1024;
 
 /// What a segment knows about its dead records.
@@ -32,14 +33,14 @@ const COUNTED: usize = 1024;
 pub(crate) struct Deaths {
     /// The earliest commit in which a record may have died since the last map was begun.
     noted: AtomicU64,
-    /// The same for what the map on its way will mark.
+    /// The same for the deaths that the map being made will mark.
     mapping: AtomicU64,
-    /// The commit by which it is in the list of segments with unmarked deaths; `NEVER`: it is not. Changes with
-    /// that list.
+    /// The commit under which the segment is in [`Unmarked`]; `NEVER` if it is not. Changes only
+    /// together with that list.
     listed: AtomicU64,
-    /// When the segment was opened, counted in segments. 0: before this start.
+    /// Position of the segment in the order of opening since this start; 0 if opened before.
     opened: AtomicU64,
-    /// How many segments had been opened when it was closed.
+    /// Number of segments that had been opened when this one was closed.
     closed: AtomicU64,
 }
 
@@ -56,7 +57,8 @@ impl Default for Deaths {
 }
 
 impl Deaths {
-    /// The earliest commit in which a record died that no durable map marks; `NEVER` if none did.
+    /// Returns the earliest commit in which a record died that no durable map marks; `NEVER` if
+    /// none did.
     fn earliest(&self) -> u64 {
         self.noted.load(Ordering::Acquire).min(self.mapping.load(Ordering::Acquire))
     }
@@ -67,7 +69,8 @@ impl Deaths {
     }
 }
 
-/// A segment with ends that waits to be freed, as far as the deaths in other segments concern it.
+/// A segment with ends that waits to be freed: what is needed to tell whether deaths elsewhere
+/// block it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ending {
     pub(crate) number: SegmentNumber,
@@ -75,13 +78,13 @@ pub(crate) struct Ending {
     closed: u64,
 }
 
-/// Segments with records that died and are not marked in a durable dead map, by the commit of the earliest
-/// death. Whoever changes a segment's [`Deaths`] holds the list.
+/// Segments with dead records that no durable dead map marks, by the commit of the earliest death.
+/// The lock on this list must be held to change the deaths that a segment has noted.
 #[derive(Debug, Default)]
 pub(crate) struct Unmarked(BTreeSet<(u64, SegmentNumber)>);
 
 impl Unmarked {
-    /// A segment's deaths have changed.
+    /// Moves a segment to its place in the list after its deaths have changed.
     fn update(&mut self, store: &Store, number: SegmentNumber) {
         let deaths = &store.entry(number).deaths;
         let (before, now) = (deaths.listed.load(Ordering::Relaxed), deaths.earliest());
@@ -97,14 +100,14 @@ impl Unmarked {
         deaths.listed.store(now, Ordering::Relaxed);
     }
 
-    /// Segments whose earliest death is in a commit up to `until`, the earliest first.
+    /// Returns the segments whose earliest death is in a commit up to `until`, the earliest first.
     fn until(&self, until: u64) -> impl Iterator<Item = SegmentNumber> {
         self.0.range(..=(until, SegmentNumber::MAX)).map(|&(_, number)| number)
     }
 }
 
-/// Segments with copied tombstones that count as alive until nothing needs them, by when they were closed. Those
-/// that are open come last.
+/// Segments with copied tombstones that count as alive until they are no longer needed, in the
+/// order of closing. Open segments come last.
 #[derive(Debug, Default)]
 pub(crate) struct Holders(BTreeSet<(u64, SegmentNumber)>);
 
@@ -119,82 +122,86 @@ impl Holders {
         self.0.remove(&(OPEN, number));
     }
 
-    /// A segment is closed now.
+    /// Moves a segment that was just closed to its place in the order.
     fn close(&mut self, store: &Store, number: SegmentNumber) {
         if self.0.remove(&(OPEN, number)) {
             self.add(store, number);
         }
     }
 
-    /// Those that are closed, the first closed first.
+    /// Returns the closed segments, in the order of closing.
     fn closed(&self) -> impl DoubleEndedIterator<Item = SegmentNumber> {
         self.0.range(..(OPEN, 0)).map(|&(_, number)| number)
     }
 }
 
-/// Whether a segment with unmarked deaths up to the last commit of `ending` keeps that from being freed.
+/// Returns true if a segment with unmarked deaths up to the last commit of `ending` blocks freeing
+/// that one.
 fn blocks(store: &Store, number: SegmentNumber, ending: &Ending) -> bool {
     let opened = store.entry(number).deaths.opened.load(Ordering::Acquire);
     number != ending.number && opened <= ending.closed
 }
 
-/// Segments whose records are below a fence, which is durable with so many changes of the superblock.
+/// Segments whose records are below a fence, which is durable once this many superblock changes
+/// are.
 #[derive(Debug, Default)]
 pub(crate) struct Fenced {
     changes: u64,
     segments: Vec<(SegmentNumber, u32)>,
 }
 
-/// A map that was begun: see [`Log::begin_map`].
+/// A dead map that was begun: see [`Log::begin_map`].
 #[derive(Clone, Copy, Debug)]
 pub struct BegunMap {
     /// The segment.
     pub segment: SegmentNumber,
-    /// Its use that the map is made for.
+    /// The segment's generation that the map is made for.
     pub generation: u32,
-    /// Every record that was dead after this commit will be in the map.
+    /// Commit number: every record that died up to this commit will be in the map.
     pub cover: u64,
-    /// Records from this offset on are not in the map: they may not be complete.
+    /// Records from this offset on are not in the map, because they may be incomplete.
     pub until: u32,
 }
 
-/// How far a segment is whose map was begun.
+/// State of a segment whose map was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapState {
-    /// Its records are durable, so the index leads to each one that is alive.
+    /// Its records are durable, so the index leads to every live one.
     Ready,
     /// It waits for a commit.
     Undurable,
-    /// The segment is free: there is nothing to mark.
+    /// The segment is free, so there is nothing to mark.
     Gone,
 }
 
 impl Log {
-    /// A record of the segment has left the index. The caller has changed the index and still holds
-    /// the stripe's lock. If it appended the successor, its [`Appending`](crate::Appending) lives.
+    /// Notes that a record of the segment has left the index. The caller has changed the index and
+    /// still holds the stripe's lock. If it appended the successor, its
+    /// [`Appending`](crate::Appending) must still live.
     #[inline]
     pub fn note_death(&self, number: SegmentNumber) {
         let Some(store) = &self.store else { return };
         let deaths = &store.entry(number).deaths;
-        // A later death changes nothing.
+        // Only the earliest death counts.
         if deaths.noted.load(Ordering::Relaxed) == NEVER {
             note_first_death(store, number);
         }
     }
 
-    /// A recovery found records in the segment that newer ones supersede, or that cannot be read.
+    /// Notes that a recovery found records in the segment that are superseded or cannot be read.
     pub fn note_recovered_deaths(&self, number: SegmentNumber) {
         if Rule::RecoveryNotesDeaths.is_broken() || !self.segment(number).is_in_use() {
             return;
         }
         let store = self.durable_log();
         let entry = store.entry(number);
-        // A successor is in no commit before its predecessor's, and up to `cover` all are marked.
+        // A successor is never in an earlier commit than its predecessor, and deaths up to `cover`
+        // are marked.
         let opened = entry.opened.load(Ordering::Relaxed);
         self.restore_deaths(number, opened.max(store.cover(number) + 1));
     }
 
-    /// [`Log::earliest_death`] of the segment in its last life.
+    /// Restores [`Log::earliest_death`] of the segment from before the restart.
     pub(crate) fn restore_deaths(&self, number: SegmentNumber, earliest: u64) {
         let store = self.durable_log();
         let mut unmarked = lock(&store.unmarked);
@@ -202,14 +209,15 @@ impl Log {
         unmarked.update(store, number);
     }
 
-    /// The earliest commit in which a record of the segment may have died that its durable dead map
-    /// does not mark; `u64::MAX` if none did.
+    /// Returns the earliest commit in which a record of the segment may have died without a mark in
+    /// its durable dead map; `u64::MAX` if none did.
     pub(crate) fn earliest_death(&self, number: SegmentNumber) -> u64 {
         self.durable_log().entry(number).deaths.earliest()
     }
 
-    /// The index is being emptied, and the superblock has a fence above all versions. Once that is
-    /// durable, none of them comes back. Nothing can die meanwhile in the segments that are there.
+    /// Registers all unmarked deaths to be forgotten once the superblock's fence, above all
+    /// versions, is durable. From then on none of these records can come back. The index is being
+    /// emptied, so nothing else can die meanwhile in the segments present now.
     pub fn fence_deaths(&self) {
         let Some(store) = &self.store else { return };
         let changes = lock(&store.changing).changes();
@@ -220,7 +228,7 @@ impl Log {
         fenced.segments.extend(now);
     }
 
-    /// Forgets deaths below a fence that is durable.
+    /// Forgets deaths below a fence that has become durable.
     pub(crate) fn settle_fence(&self, store: &Store) {
         let durable = lock(&store.changing).durable();
         let mut fenced = lock(&store.fenced);
@@ -236,11 +244,12 @@ impl Log {
         }
     }
 
-    /// No appends follow in the segment.
+    /// Notes that no more appends follow in the segment.
     pub(crate) fn note_closed(&self, number: SegmentNumber) {
         if let Some(store) = &self.store {
-            // An append may follow the opening of a segment that is not counted here. With the fence behind which
-            // that append was shown, its thread sees that this segment is closed.
+            // A segment that is opened later is not counted here, and an append may follow its
+            // opening. The fence with which that append was shown makes its thread see that this
+            // segment is closed.
             fence(Ordering::SeqCst);
             let opened = store.opened_segments.load(Ordering::SeqCst);
             store.entry(number).deaths.closed.store(opened, Ordering::Release);
@@ -248,7 +257,7 @@ impl Log {
         }
     }
 
-    /// Whether a segment counts as opened after the other one was closed.
+    /// Returns true if a segment counts as opened after the other one was closed.
     #[cfg(all(test, loom))]
     pub(crate) fn is_opened_after(&self, number: SegmentNumber, other: SegmentNumber) -> bool {
         let deaths = |number| &self.durable_log().entry(number).deaths;
@@ -256,7 +265,7 @@ impl Log {
         deaths(number).opened.load(Ordering::Relaxed) > closed
     }
 
-    /// A segment in quarantine, if freeing it could bring something back.
+    /// Returns what decides whether a segment in quarantine is blocked by deaths elsewhere.
     pub(crate) fn ending(&self, number: SegmentNumber) -> Ending {
         let entry = self.durable_log().entry(number);
         Ending {
@@ -266,36 +275,36 @@ impl Log {
         }
     }
 
-    /// The segments with unmarked deaths.
+    /// Locks and returns the segments with unmarked deaths.
     fn unmarked_deaths(&self) -> MutexGuard<'_, Unmarked> {
         let store = self.durable_log();
         self.settle_fence(store);
         lock(&store.unmarked)
     }
 
-    /// Whether freeing `ending` could bring back what it hides.
+    /// Returns true if freeing `ending` could bring back versions that it hides.
     pub(crate) fn is_blocked(&self, ending: &Ending) -> bool {
         self.blocker(ending).is_some()
     }
 
-    /// The first segment whose records `ending` may hide and that has no dead map for them.
+    /// Returns the first segment with records that `ending` may hide and no dead map for them.
     fn blocker(&self, ending: &Ending) -> Option<SegmentNumber> {
         let store = self.durable_log();
         let unmarked = self.unmarked_deaths();
-        // Nearly all in which something died before are older segments, so this ends soon.
+        // Nearly all segments with such early deaths are older than `ending`, so this ends soon.
         unmarked.until(ending.last_commit).find(|&number| {
             self.count_looks(1);
             blocks(store, number, ending)
         })
     }
 
-    /// The segment with the earliest unmarked deaths that keeps one in quarantine from being freed.
+    /// Returns the segment with the earliest unmarked deaths that blocks freeing one in quarantine.
     pub fn blocker_of(&self, number: SegmentNumber) -> Option<SegmentNumber> {
         self.blocker(&self.ending(number))
     }
 
-    /// Segments in quarantine that would be free if others had dead maps, but for those that were
-    /// [given up](Log::expect_no_place).
+    /// Returns the segments in quarantine that only missing dead maps of others keep from being
+    /// freed, except those that were [given up](Log::expect_no_place).
     pub fn blocked_segments(&self) -> Vec<SegmentNumber> {
         let mut waiting = self.waiting_endings();
         let quarantine = lock(&self.quarantine);
@@ -304,8 +313,9 @@ impl Log {
         waiting.iter().filter(|ending| self.is_blocked(ending)).map(|it| it.number).collect()
     }
 
-    /// Segments without whose dead maps others cannot be freed, or tombstones not be dropped; those
-    /// with the earliest deaths first, and at most so many. Only what died up to the commit `until` counts.
+    /// Returns at most `most` segments whose missing dead maps block freeing others or dropping
+    /// tombstones, those with the earliest deaths first. Only deaths up to the commit `until`
+    /// count.
     pub fn blocking_segments(&self, until: u64, most: usize) -> Vec<SegmentNumber> {
         let store = self.durable_log();
         let mut endings = self.waiting_endings();
@@ -332,7 +342,8 @@ impl Log {
             }
         }
         drop(unmarked);
-        // One that leaves needs a map only if it waits for another that leaves, and so on in a circle.
+        // A segment in quarantine needs a map only if it and others in quarantine wait for each
+        // other in a cycle.
         if staying.is_empty() && !self.any_is_freeable() {
             leaving.truncate(most);
             return leaving;
@@ -340,7 +351,8 @@ impl Log {
         staying
     }
 
-    /// Whether [`Log::blocking_segments`] are at least so many: exactly, if these are few.
+    /// Returns true if [`Log::blocking_segments`] has at least `wanted` entries. Exact up to
+    /// `COUNTED` segments.
     pub fn needs_maps(&self, until: u64, wanted: usize) -> bool {
         self.blocking_segments(until, wanted.min(COUNTED)).len() >= wanted.min(COUNTED)
             && lock(&self.durable_log().unmarked).0.len() >= wanted
@@ -350,8 +362,8 @@ impl Log {
         !self.freeable(self.durable_log()).is_empty()
     }
 
-    /// What blocks any segment with copied tombstones blocks one of these: those that were closed last. There are
-    /// two, because none blocks itself.
+    /// Returns the last two closed segments with copied tombstones. A segment that blocks any
+    /// holder blocks one of these. Two are needed because no segment blocks itself.
     fn last_held(&self, store: &Store) -> Vec<Ending> {
         let holders = lock(&store.holders);
         let sealed = holders.closed().rev().filter(|&number| self.is_sealed(number));
@@ -362,26 +374,27 @@ impl Log {
         self.segment(number).state() == State::Sealed
     }
 
-    /// A record of the segment hides older versions without being hidden. As a tombstone it takes so
-    /// many bytes.
+    /// Notes that a record of the segment hides older versions without being hidden. As a tombstone
+    /// it takes `bytes`.
     pub fn note_end(&self, number: SegmentNumber, bytes: usize) {
         self.segment(number).note_end();
         self.count_end(number, bytes);
     }
 
-    /// As [`Log::note_end`], of a segment that is being emptied.
+    /// Like [`Log::note_end`], for a segment that is being emptied.
     pub fn count_end(&self, number: SegmentNumber, bytes: usize) {
         if let Some(store) = &self.store {
             store.entry(number).end_bytes.fetch_add(bytes as u32, Ordering::Relaxed);
         }
     }
 
-    /// About how many bytes the ends of a segment take as tombstones.
+    /// Returns about how many bytes the ends of a segment take as tombstones.
     pub fn end_bytes(&self, number: SegmentNumber) -> u64 {
         self.durable_log().entry(number).end_bytes.load(Ordering::Relaxed).into()
     }
 
-    /// A tombstone of `bytes` was copied into the segment. It counts as alive until nothing needs it.
+    /// Counts a tombstone of `bytes` that was copied into the segment. It counts as alive while it
+    /// is needed.
     pub fn hold_end(&self, number: SegmentNumber, bytes: usize) {
         self.note_end(number, bytes);
         let store = self.durable_log();
@@ -390,13 +403,13 @@ impl Log {
         }
     }
 
-    /// Whether copied tombstones take room that dead maps could give back.
+    /// Returns true if copied tombstones take room that dead maps could free.
     pub fn holds_ends(&self) -> bool {
         self.store.as_ref().is_some_and(|store| !lock(&store.holders).0.is_empty())
     }
 
-    /// A segment is about to be cut, and copied tombstones in it may go with what lies behind. They do not
-    /// count as alive any more.
+    /// Stops counting the copied tombstones of a segment that is about to be cut as alive, because
+    /// they may lie behind the cut.
     pub(crate) fn release_ends_of(&self, number: SegmentNumber) {
         let store = self.durable_log();
         lock(&store.holders).remove(store, number);
@@ -405,7 +418,7 @@ impl Log {
         self.note_changed(number);
     }
 
-    /// Copied tombstones that hide nothing any more do not count as alive.
+    /// Stops counting copied tombstones as alive that hide nothing any more.
     pub fn release_held_ends(&self) {
         let store = self.durable_log();
         loop {
@@ -415,7 +428,7 @@ impl Log {
             match self.blocker(&self.ending(number)) {
                 None => self.release_ends_of(number),
                 Some(blocker) => {
-                    // It blocks whatever was closed later, but not itself.
+                    // It blocks every segment closed later, but not itself.
                     let holds = store.entry(blocker).held_bytes.load(Ordering::Relaxed) > 0;
                     if holds && self.is_sealed(blocker) && !self.is_blocked(&self.ending(blocker)) {
                         self.release_ends_of(blocker);
@@ -426,25 +439,25 @@ impl Log {
         }
     }
 
-    /// Begins the dead map of a segment. What dies from here on is noted anew. The caller waits until
-    /// [`Log::map_state`] is ready, and then asks the index where it leads to.
+    /// Begins the dead map of a segment. Later deaths are noted separately. The caller waits until
+    /// [`Log::map_state`] is [`MapState::Ready`], and then asks the index which records are alive.
     pub fn begin_map(&self, number: SegmentNumber) -> BegunMap {
         let store = self.durable_log();
         let (segment, deaths) = (self.segment(number), &store.entry(number).deaths);
         let (generation, cover) = (segment.generation(), store.settled_commit());
         {
-            // Whoever looks at both numbers holds the lock: a death is never missing from both.
+            // The lock is held to read both numbers, so a death is never missing from both.
             let mut unmarked = lock(&store.unmarked);
             let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
             deaths.mapping.fetch_min(noted, Ordering::AcqRel);
             unmarked.update(store, number);
         }
-        // Later than the swap: all that has died was appended before.
+        // Read after the swap: every record that has died was appended before.
         let until = segment.filled();
         BegunMap { segment: number, generation, cover, until }
     }
 
-    /// Whether the index can be asked about the segment.
+    /// Returns whether the index can be asked about the segment.
     pub fn map_state(&self, begun: &BegunMap) -> MapState {
         let segment = self.segment(begun.segment);
         if segment.generation() != begun.generation || self.is_marked_free(begun.segment) {
@@ -457,7 +470,7 @@ impl Log {
         }
     }
 
-    /// The map will not be written: what it would have marked is noted again.
+    /// Gives up a map: the deaths it would have marked are noted again.
     pub fn abandon_map(&self, number: SegmentNumber, generation: u32) {
         let store = self.durable_log();
         let deaths = &store.entry(number).deaths;
@@ -484,7 +497,7 @@ fn note_first_death(store: &Store, number: SegmentNumber) {
 }
 
 impl Store {
-    /// A use of the segment begins, before anything is appended to it.
+    /// Begins a new generation of the segment, before anything is appended to it.
     pub(crate) fn begin_deaths(&self, number: SegmentNumber) {
         let deaths = &self.entry(number).deaths;
         let order = self.opened_segments.fetch_add(1, Ordering::SeqCst) + 1;
@@ -497,7 +510,7 @@ impl Store {
         deaths.closed.store(OPEN, Ordering::Release);
     }
 
-    /// The segment's map is durable.
+    /// Forgets the deaths that the segment's now durable map marks.
     pub(crate) fn settle_map(&self, number: SegmentNumber, cover: u64) {
         let entry = self.entry(number);
         entry.cover.fetch_max(cover, Ordering::Relaxed);
@@ -506,7 +519,7 @@ impl Store {
         unmarked.update(self, number);
     }
 
-    /// The segment is durably free: no crash brings its records back.
+    /// Forgets the deaths of a segment that is durably free: no crash brings its records back.
     pub(crate) fn settle_free(&self, number: SegmentNumber) {
         let mut unmarked = lock(&self.unmarked);
         self.entry(number).deaths.clear();

@@ -1,10 +1,10 @@
 //! Quiescent-state-based reclamation: memory is reused only after every participant has passed a
-//! quiescent point, at which it holds no reference from before. Readers pay one store per turn of
-//! their loop and nothing per read.
+//! quiescent point, at which it holds no earlier reference. Readers pay one store per turn of their
+//! loop and nothing per read.
 //!
-//! A participant that is about to block is *asleep*: it holds nothing, and nobody waits for it.
-//! Source of the scheme: T. Hart et al., "Performance of memory reclamation for lockless
-//! synchronization", 2007.
+//! A participant that is about to block is *asleep*: it holds no reference, and reclamation does
+//! not wait for it. Source of the scheme: T. Hart et al., "Performance of memory reclamation for
+//! lockless synchronization", 2007.
 
 use crate::rule::Rule;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -13,13 +13,13 @@ use std::sync::{Arc, PoisonError};
 
 const ASLEEP: u64 = u64::MAX;
 
-/// What one participant shows the others; a cache line of its own.
+/// One participant's state that others read, in a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Seen {
     /// The epoch of its last quiescent point, or `ASLEEP`.
     epoch: AtomicU64,
-    /// Odd while it may hold a reservation that is not filled and published.
+    /// Odd while the participant may hold a reservation that is not filled and published.
     appending: AtomicU64,
 }
 
@@ -37,15 +37,15 @@ impl Default for Epochs {
 }
 
 impl Epochs {
-    /// A new participant, asleep.
+    /// Adds a participant, which is asleep.
     pub fn join(self: &Arc<Self>) -> Participant {
         let seen = Arc::new(Seen { epoch: AtomicU64::new(ASLEEP), appending: AtomicU64::new(0) });
         self.lock().push(Arc::clone(&seen));
         Participant { epochs: Arc::clone(self), seen }
     }
 
-    /// Ends the epoch in which something was unlinked. The answer is the epoch that every
-    /// participant must have reached before what was unlinked may be reused.
+    /// Ends the epoch in which something was unlinked. Returns the epoch that every participant
+    /// must have reached before the unlinked memory may be reused.
     pub fn advance(&self) -> u64 {
         // Pairs with the fence in `tick`: either this thread sees the participant awake, or the
         // participant sees what was unlinked before.
@@ -53,31 +53,33 @@ impl Epochs {
         self.current.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Whether every participant has passed a quiescent point since `advance` answered `epoch`.
+    /// Returns true if every participant has passed a quiescent point since `advance` returned
+    /// `epoch`.
     pub fn passed(&self, epoch: u64) -> bool {
         self.horizon() >= epoch || Rule::QuiescentReuse.is_broken()
     }
 
-    /// The greatest epoch that has passed.
+    /// Returns the greatest epoch that has passed.
     pub fn horizon(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.lock().iter().map(|seen| seen.epoch.load(Ordering::Acquire)).min().unwrap_or(ASLEEP)
     }
 
-    /// Waits until every append that had begun is complete: filled, published, and whatever else
-    /// its thread does before it drops its [`Appending`]. An append takes less than a microsecond,
-    /// unless its value is large or its thread lost the processor.
+    /// Waits until every append that had begun is complete: filled, published, and its
+    /// [`Appending`] dropped. An append takes less than a microsecond, unless its value is large or
+    /// its thread lost the processor.
     ///
-    /// Whoever [shows](Participant::appending_seen) its append and then reads what this thread wrote
-    /// before the call either reads that or is waited for.
+    /// A thread that [shows](Participant::appending_seen) its append and then reads what this
+    /// thread wrote before the call either sees that write or is waited for.
     ///
-    /// An append that reserved before this thread closed the segment (by changing its tail) is seen:
-    /// the reservation changed the same tail after the mark was set.
+    /// An append that reserved before this thread closed the segment (by changing its tail) is
+    /// seen: the reservation changed the same tail after the mark was set.
     pub fn wait_for_appends(&self) {
         // Pairs with the fence in `appending_seen`.
         fence(Ordering::SeqCst);
-        // Without the lock: an append that is waited for may wait for somebody who asks for the horizon.
-        // Whoever joins from here on reserves behind what this thread has closed.
+        // Without the lock, because an append that is waited for may itself wait for a thread that
+        // needs the horizon. A participant that joins from here on reserves behind what this thread
+        // has closed.
         let all = self.lock().clone();
         for seen in all {
             let begun = seen.appending.load(Ordering::Acquire);
@@ -93,7 +95,7 @@ impl Epochs {
     }
 }
 
-/// One thread's part in the epochs.
+/// One thread's membership in the epochs.
 #[derive(Debug)]
 pub struct Participant {
     epochs: Arc<Epochs>,
@@ -101,14 +103,16 @@ pub struct Participant {
 }
 
 impl Participant {
-    /// A quiescent point: no reference from before is held. The participant is awake afterwards.
+    /// Passes a quiescent point: the thread holds no earlier reference. The participant is awake
+    /// afterwards.
     #[inline]
     pub fn tick(&mut self) {
         self.tick_after(|| ());
     }
 
-    /// As [`Participant::tick`]. Whoever finds an [epoch](Epochs::advance) passed sees all that `last` has done,
-    /// and `last` saw all that was done before that epoch began.
+    /// Like [`Participant::tick`], with `last` run just before. A thread that finds an
+    /// [epoch](Epochs::advance) passed sees everything `last` has done, and `last` saw everything
+    /// done before that epoch began.
     #[inline]
     pub fn tick_after(&mut self, last: impl FnOnce()) {
         let was_asleep = self.seen.epoch.load(Ordering::Relaxed) == ASLEEP;
@@ -116,33 +120,34 @@ impl Participant {
         last();
         self.seen.epoch.store(current, Ordering::Release);
         if was_asleep {
-            // What is read from here on must not be older than what `passed` relied on while it
-            // saw this participant asleep.
+            // Later reads must not be older than what `passed` relied on while it saw this
+            // participant asleep.
             fence(Ordering::SeqCst);
         }
     }
 
-    /// Holds nothing until the next `tick`.
+    /// Puts the participant to sleep: it holds no reference until the next `tick`.
     #[inline]
     pub fn sleep(&mut self) {
         self.seen.epoch.store(ASLEEP, Ordering::Release);
     }
 
-    /// From here until the answer is dropped, this thread may hold reservations that are not filled
-    /// and published: a commit waits for it.
+    /// Marks the thread as appending until the returned guard is dropped: it may hold reservations
+    /// that are not filled and published, and a commit waits for it.
     #[inline]
     pub fn appending(&self) -> Appending<'_> {
         let count = self.seen.appending.load(Ordering::Relaxed);
         debug_assert!(count.is_multiple_of(2));
-        // Whoever waits for an append may see the next one's count only.
+        // A thread that waits for an append may see only the next append's count.
         self.seen.appending.store(count + 1, Ordering::Release);
         Appending { seen: &self.seen }
     }
 
-    /// As [`Participant::appending`], shown to all before the calling thread reads anything more.
+    /// Like [`Participant::appending`], but visible to all threads before the calling thread reads
+    /// anything more.
     #[inline]
     pub fn appending_seen(&self) -> Appending<'_> {
-        // On this processor a swap orders as the fence does, in half the time.
+        // On x86-64 a swap orders as the fence does, in half the time.
         #[cfg(all(target_arch = "x86_64", not(loom)))]
         {
             let count = self.seen.appending.load(Ordering::Relaxed);
@@ -159,7 +164,7 @@ impl Participant {
     }
 }
 
-/// While it lives, a commit waits: see [`Participant::appending`].
+/// A guard: while it lives, commits wait. See [`Participant::appending`].
 #[derive(Debug)]
 pub struct Appending<'a> {
     seen: &'a Seen,

@@ -1,21 +1,22 @@
-//! Which commits have failed, for those who wait for one.
+//! Remembers which commits have failed, for threads that wait for one.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
-/// Outages that are remembered. Each takes as long as the committer waits before it tries again, at least,
-/// and whoever waits for a commit is woken when it has failed: nobody asks after so many more.
+/// The largest number of outages remembered. Each lasts at least as long as the committer waits
+/// before it tries again, and waiters are woken when their commit has failed, so none asks after
+/// that many more outages.
 const OUTAGES: usize = 4096;
 
-/// Numbers of commits that have failed: those of one outage follow each other.
+/// Numbers of failed commits. The numbers of one outage are consecutive.
 #[derive(Debug, Default)]
 pub(crate) struct FailedCommits {
-    /// In order.
+    /// In ascending order.
     outages: VecDeque<RangeInclusive<u64>>,
 }
 
 impl FailedCommits {
-    /// This commit has failed, and no later one.
+    /// Adds a commit that has failed, later than all before.
     pub(crate) fn insert(&mut self, commit: u64) {
         match self.outages.back_mut() {
             Some(last) if *last.end() + 1 >= commit => *last = *last.start()..=commit,

@@ -1,5 +1,5 @@
-//! What happens to the log when a commit could not be made durable: the streams are cut at their
-//! durable ends and go on in other segments, so the pages of the failed commit are never believed.
+//! Handling of commits that could not be made durable: the streams are cut at their durable ends
+//! and continue in other segments, so the pages of the failed commit are never trusted.
 
 use crate::address::SegmentNumber;
 use crate::commit::{Closed, Committer, Written};
@@ -13,7 +13,7 @@ use crate::usage::End;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// A segment that was cut, until its durable end is in place on the device.
+/// A segment that was cut and whose durable end is not yet in place on the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) segment: SegmentNumber,
@@ -22,8 +22,9 @@ pub(crate) struct Cut {
 }
 
 impl Log {
-    /// Gives up the commits `closed`. Their changes were undone (nothing in the index leads to a
-    /// record of theirs), nobody appends, and no other commit is closed but not settled.
+    /// Gives up the commits `closed`. Their changes must have been undone, so that nothing in the
+    /// index leads to their records. No thread may be appending, and no other commit may be closed
+    /// but not settled.
     pub fn fail_commits(&self, committer: &mut Committer, closed: &[Closed]) {
         let store = self.durable_log();
         committer.forget_writes();
@@ -53,11 +54,11 @@ impl Log {
         committer.cuts.push(cut);
     }
 
-    /// Segments that were emptied by changes after `durable`, which were undone, hold live records
-    /// again.
+    /// Restores segments that were emptied by undone changes after commit `durable`: they hold live
+    /// records again.
     fn restore_quarantined(&self, durable: u64) {
         let mut quarantine = lock(&self.quarantine);
-        // What is marked as free was emptied by a durable commit.
+        // Segments marked as free were emptied by a durable commit.
         for entry in quarantine.take_undone(|entry| entry.emptied > durable) {
             let segment = self.segment(entry.number);
             segment.set_state(State::Sealed);
@@ -68,7 +69,7 @@ impl Log {
         }
     }
 
-    /// Writes the last block of each segment that was cut, and where it ends.
+    /// Writes the last block of each cut segment, and a meta with its end.
     pub(crate) fn write_cuts(
         &self,
         store: &Store,
@@ -107,10 +108,11 @@ impl Log {
         Ok(())
     }
 
-    /// Reads the superblock back, past a failure and past the page cache: the device answers again.
+    /// Checks after a failure that the device works again, by reading the superblock back around
+    /// the page cache.
     ///
     /// # Errors
-    /// Those of the device, or that it answers something else than was written.
+    /// Those of the device, or that it returns something else than was written.
     pub fn verify_device(&self) -> io::Result<()> {
         let store = self.durable_log();
         let superblock = store.superblock();
@@ -119,7 +121,7 @@ impl Log {
         let answered = store.device.read_stored(SUPERBLOCKS[superblock.copy()], &mut read);
         let lost = || io::Error::other("the device does not give back what was written to it");
         let verified = answered.and_then(|()| (read == written).then_some(()).ok_or_else(lost));
-        // Should its place be bad: the next commit writes the other copy.
+        // In case its place is bad: the next commit writes the other copy.
         verified.inspect_err(|_| store.change_superblock(|_| {}))
     }
 }

@@ -1,5 +1,5 @@
 //! The frames: equal pieces of one reserved region. A frame is charged to the budget from the
-//! moment it is first taken until it is given back to the operating system.
+//! moment it is first taken until it is returned to the operating system.
 
 use crate::memory::HUGE_PAGE;
 use crate::sync::{Mutex, MutexGuard};
@@ -18,15 +18,15 @@ pub(crate) struct Frames {
 struct Pool {
     /// Frames that are resident, charged and unused.
     ready: Vec<u32>,
-    /// Frames that were given back.
+    /// Frames that were returned to the operating system.
     absent: Vec<u32>,
     /// Frames below this number have been taken at least once.
     fresh: u32,
-    /// Frames in use.
+    /// Number of frames in use.
     used: u32,
 }
 
-/// Frames that only the cleaner may take, so that it always has somewhere to move survivors to.
+/// Frames that only the cleaner may take, so that it always has room to move survivors to.
 pub(crate) const CLEANER_RESERVE: usize = 2;
 
 impl Frames {
@@ -41,13 +41,14 @@ impl Frames {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there may ever be.
+    /// Returns the largest number of frames there may ever be.
     pub(crate) fn count(&self) -> u32 {
         (self.region.len() / self.size) as u32
     }
 
-    /// Takes a frame: a ready one, or a new one if the budget has room. The last ones that could be
-    /// had are the cleaner's. It may even exceed the budget, because what it moves there frees more.
+    /// Takes a frame: a ready one, or a new one if the budget has room. The last available frames
+    /// are reserved for the cleaner. The cleaner may even exceed the budget, because what it moves
+    /// frees more.
     pub(crate) fn take(&self, budget: &Budget, for_cleaner: bool) -> Option<*mut u8> {
         if !budget.grants() {
             return None;
@@ -77,7 +78,7 @@ impl Frames {
         Some(self.region.at(frame as usize * self.size))
     }
 
-    /// Has a frame ready for the next taker, its memory supplied, if the budget has room for one.
+    /// Makes a frame with resident memory ready for the next taker, if the budget has room for one.
     pub(crate) fn prepare(&self, budget: &Budget) {
         let frame = {
             let mut pool = self.lock();
@@ -100,28 +101,29 @@ impl Frames {
         pool.ready.push(frame);
     }
 
-    /// Frames that are resident and unused.
+    /// Returns the number of frames that are resident and unused.
     pub(crate) fn ready(&self) -> usize {
         self.lock().ready.len()
     }
 
-    /// Frames that could be taken without reclaiming: ready ones, and what the budget has room for.
+    /// Returns the number of frames that could be taken without reclaiming: ready ones, and those
+    /// that the budget has room for.
     fn in_reach(&self, pool: &Pool, budget: &Budget) -> usize {
         let untaken = (self.count() - pool.fresh) as usize + pool.absent.len();
         pool.ready.len() + untaken.min((budget.room() / self.size as u64) as usize)
     }
 
-    /// Puts an unused frame back: ready for the next, or to the operating system if the budget is
-    /// exceeded.
+    /// Puts an unused frame back: it becomes ready for reuse, or is returned to the operating
+    /// system if the budget is exceeded.
     ///
     /// # Safety
-    /// Nobody may use the frame any more.
+    /// No thread may use the frame any more.
     pub(crate) unsafe fn put(&self, frame: *mut u8, budget: &Budget) {
         let offset = frame as usize - self.region.at(0) as usize;
         let mut pool = self.lock();
         pool.used -= 1;
         if budget.excess() > 0 {
-            // SAFETY: the caller says that the frame is unused.
+            // SAFETY: by the caller's promise the frame is unused.
             unsafe { self.region.discard(offset, self.size) };
             budget.release(self.size as u64);
             pool.absent.push((offset / self.size) as u32);
@@ -130,7 +132,7 @@ impl Frames {
         }
     }
 
-    /// Gives ready frames back to the operating system while the budget is exceeded.
+    /// Returns ready frames to the operating system while the budget is exceeded.
     pub(crate) fn shrink(&self, budget: &Budget) {
         let mut pool = self.lock();
         while budget.excess() > 0 && pool.ready.len() > CLEANER_RESERVE {
@@ -142,12 +144,12 @@ impl Frames {
         }
     }
 
-    /// Frames that writers could take without reclaiming.
+    /// Returns the number of frames that writers could take without reclaiming.
     pub(crate) fn available(&self, budget: &Budget) -> usize {
         self.in_reach(&self.lock(), budget).saturating_sub(CLEANER_RESERVE)
     }
 
-    /// Bytes of frames in use and ready.
+    /// Returns the bytes of frames that are in use or ready.
     pub(crate) fn resident(&self) -> u64 {
         let pool = self.lock();
         (pool.used as u64 + pool.ready.len() as u64) * self.size as u64

@@ -1,13 +1,14 @@
-//! A store that grows while it is used.
+//! Growing a store while it is used.
 //!
-//! A place follows from its number alone, so growing adds numbers behind the last one and moves nothing. In
-//! this order, each durable before the next:
+//! A place follows from its number alone, so growing adds numbers behind the last one and moves
+//! nothing. The steps, each durable before the next:
 //!
 //! 1. the device has its new size;
 //! 2. both copies of the superblock say how many places there are.
 //!
-//! Only then may the new places be used. A crash in between leaves a device that is larger than its store,
-//! as one that was made larger before a start is; the other way round it would be refused as cut off.
+//! Only then may the new places be used. A crash in between leaves a device that is larger than its
+//! store, like a device that was enlarged before a start. In the other order the store would be
+//! refused as cut off.
 
 use crate::address::{MAX_SEGMENT, SegmentNumber};
 use crate::format::geometry::SUPERBLOCKS;
@@ -20,38 +21,38 @@ use crate::sync::atomic::AtomicU8;
 use std::fmt;
 use std::io;
 
-/// A running store grows until its tables would take one in so many bytes of memory.
+/// A running store's tables may grow to 1/`MEMORY_SHARE` of memory.
 const MEMORY_SHARE: u64 = 4;
 
-/// How many places the tables may have that so much memory has room for.
+/// Returns the largest number of places whose tables fit with `memory` bytes of memory.
 pub(crate) fn most_places(memory: u64) -> u32 {
     (memory / MEMORY_SHARE / bytes_per_segment(true) as u64).min(MAX_SEGMENT.into()) as u32
 }
 
-/// Why a store does not grow. Nothing that is used has changed.
+/// Why a store does not grow. Nothing in use has changed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GrowError {
     /// There is no store.
     NoStore,
-    /// It has more.
+    /// The store is larger than the requested size.
     Smaller {
-        /// What it has, bytes.
+        /// The store's size, in bytes.
         size: u64,
     },
-    /// It would not be enough for another segment.
+    /// The requested size has no room for another segment.
     TooLittle {
-        /// What would, bytes.
+        /// The least size that has, in bytes.
         least: u64,
     },
-    /// The tables of a running store are not made for that.
+    /// The tables of a running store cannot grow that far.
     TooLarge {
-        /// What they are made for with the memory that there is, bytes.
+        /// The largest size possible with the present memory, in bytes.
         most: u64,
     },
     /// The store is closed.
     Closed,
-    /// The device refuses.
+    /// The device has failed or refused.
     Device(io::Error),
 }
 
@@ -79,8 +80,8 @@ impl fmt::Display for GrowError {
 impl std::error::Error for GrowError {}
 
 impl Log {
-    /// Grows the store to `bytes`, all of its devices together, while it is used; for one that has so many
-    /// already nothing happens. It waits for the device.
+    /// Grows the store, all of its devices together, to `bytes` while it is used. Does nothing if
+    /// the store already has that many segments. Waits for the device.
     ///
     /// # Errors
     /// See [`GrowError`].
@@ -94,12 +95,13 @@ impl Log {
         let now = store.superblock().geometry;
         let next = self.next_geometry(store, now, bytes)?;
         grow_device(store, bytes, &mut unsure).map_err(GrowError::Device)?;
-        // A stop may have passed by while the device was busy. The device is then larger than its store.
+        // The server may have stopped while the device was busy. The device is then larger than its
+        // store.
         let closed = lock(&store.closed_to_growth);
         if *closed {
             return Err(GrowError::Closed);
         }
-        // Both copies: the older one would otherwise describe the store without its new places.
+        // Both copies: otherwise the older one would describe the store without its new places.
         for _ in SUPERBLOCKS {
             let change = |superblock: &mut Superblock| superblock.geometry = next;
             store.change_superblock_now(change).map_err(GrowError::Device)?;
@@ -108,8 +110,8 @@ impl Log {
         Ok(())
     }
 
-    /// Refuses every growth from now on. A growth that still waits for its device is refused afterwards; this
-    /// call does not wait for it.
+    /// Refuses every growth from now on, including one that still waits for its device. Does not
+    /// wait for that one.
     pub fn close_to_growth(&self) {
         if let Some(store) = &self.store {
             *lock(&store.closed_to_growth) = true;
@@ -141,11 +143,11 @@ impl Log {
         Ok(next)
     }
 
-    /// Lets everybody have the places up to the last one.
+    /// Makes the places up to `last` available.
     fn use_places(&self, store: &Store, last: SegmentNumber) {
         let (first, len) = (self.numbers().end, last as usize + 1);
         let Some(more) = (last + 1).checked_sub(first) else { return };
-        // As places that were free at the last start.
+        // Like places that were free at the last start.
         let generation = store.superblock().generation_floor.saturating_sub(1);
         self.budget.charge(u64::from(more) * bytes_per_segment(true) as u64);
         let segment = |_| {
@@ -153,11 +155,11 @@ impl Log {
             segment.set_generation(generation);
             segment
         };
-        // Before the locks, which writers wait for.
+        // Before taking the locks, which writers wait for.
         store.entries.prepare(len, |_| Entry::default());
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
-        // What claims leave to others follows from how many places there are.
+        // What claims leave to others depends on the number of places.
         let mut numbers = lock(&self.numbers);
         store.entries.grow(len, |_| Entry::default());
         self.listed.grow(len, |_| AtomicU8::new(0));
@@ -166,7 +168,7 @@ impl Log {
     }
 }
 
-/// Makes the device larger, and that durable.
+/// Enlarges the device and makes its new size durable.
 fn grow_device(store: &Store, bytes: u64, unsure: &mut Option<u64>) -> io::Result<()> {
     let failed_syncs = store.failed_syncs();
     *unsure = Some(store.device.size());
@@ -183,8 +185,8 @@ fn grow_device(store: &Store, bytes: u64, unsure: &mut Option<u64>) -> io::Resul
     grown
 }
 
-/// Sets the device back to its size before a growth that may not be durable: the operating system remembers the
-/// larger size and would take the next growth for done.
+/// Sets the device back to its size before a growth that may not be durable. Otherwise the
+/// operating system would remember the larger size and take the next growth for done.
 fn undo_growth(store: &Store, unsure: &mut Option<u64>) -> io::Result<()> {
     if let Some(size) = *unsure {
         store.device.shrink(size)?;

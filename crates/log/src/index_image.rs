@@ -1,5 +1,5 @@
-//! The log's part of the index image: parts written to and read from free segments, and the segment
-//! table in them.
+//! The log's part of the index image: image parts written to and read from free segments, and the
+//! segment table in them.
 
 use crate::address::SegmentNumber;
 use crate::format::BLOCK;
@@ -14,11 +14,11 @@ use crate::usage::End;
 use std::io::{self, Read, Write};
 use std::sync::atomic::Ordering;
 
-/// Numbers that are read at a time: what an image claims to hold is allocated as it comes.
+/// Numbers read at a time: memory for what an image claims to hold is allocated only as it is read.
 const CHUNK: usize = 4096;
 
-/// Writes an image into free segments. Nothing must be taken from the free ones until the next
-/// start; what is written means nothing before the superblock says so.
+/// Writes an image into free segments. Free segments must not be taken until the next start. The
+/// image is invalid until the superblock names it.
 #[derive(Debug)]
 pub struct ImageWriter<'a> {
     store: &'a Store,
@@ -30,8 +30,8 @@ pub struct ImageWriter<'a> {
     bytes: u64,
 }
 
-/// Reads an image, each part checked before any of it is given out. That something else was found
-/// than was written is an error of kind [`io::ErrorKind::InvalidData`].
+/// Reads an image and checks each part before returning any of it. Reports anything other than what
+/// was written as an error of kind [`io::ErrorKind::InvalidData`].
 #[derive(Debug)]
 pub struct ImageReader<'a> {
     store: &'a Store,
@@ -42,7 +42,7 @@ pub struct ImageReader<'a> {
     end: usize,
 }
 
-/// An error that says that an image is not what was written.
+/// Returns an error that says that an image is not what was written.
 pub fn unusable(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
@@ -63,7 +63,7 @@ impl<'a> ImageWriter<'a> {
         Ok(())
     }
 
-    /// Writes what is left. The answer is the first part's place and the image's length.
+    /// Writes the rest. Returns the first part's place and the image's length.
     ///
     /// # Errors
     /// Those of the device.
@@ -121,7 +121,7 @@ impl Read for ImageReader<'_> {
     }
 }
 
-/// Writes how many numbers there are, and the numbers.
+/// Writes the length of a list and its numbers.
 fn write_list(to: &mut impl Write, numbers: &[u32]) -> io::Result<()> {
     to.write_all(&(numbers.len() as u32).to_le_bytes())?;
     numbers.iter().try_for_each(|number| to.write_all(&number.to_le_bytes()))
@@ -143,7 +143,7 @@ fn read_list(from: &mut impl Read) -> io::Result<Vec<u32>> {
 }
 
 impl Log {
-    /// Begins an index image; `None` if no segment is free.
+    /// Begins an index image. Returns `None` if no segment is free.
     pub fn write_image(&self) -> Option<ImageWriter<'_>> {
         let store = self.durable_log();
         let mut free: Vec<_> = lock(&self.numbers).iter().collect();
@@ -152,7 +152,7 @@ impl Log {
         Some(ImageWriter { store, free, first, current: first, buffer, bytes: 0 })
     }
 
-    /// The index image of the last stop, if there is one.
+    /// Returns a reader for the index image of the last stop, if there is one.
     pub fn read_image(&self) -> Option<ImageReader<'_>> {
         let store = self.durable_log();
         let superblock = store.superblock();
@@ -168,19 +168,19 @@ impl Log {
         })
     }
 
-    /// Writes the segment table to an image. Everything is durable, every segment is sealed, and
-    /// nobody appends or cleans.
+    /// Writes the segment table to an image. Everything must be durable and every segment sealed,
+    /// and no thread may append or clean.
     ///
     /// # Errors
     /// Those of the image.
     pub fn save_table(&self, image: &mut impl Write) -> io::Result<()> {
         let store = self.durable_log();
-        // Once: both loops below must see the same segments.
+        // Read once, because both loops below must see the same segments.
         let numbers = self.numbers();
         let mut rows: Vec<Row> = numbers.clone().map(|number| self.row(store, number)).collect();
         let quarantine = lock(&self.quarantine);
         for entry in quarantine.marked() {
-            // Nobody reads it after the stop: it is free.
+            // No thread reads it after the stop, so it is free.
             for number in store.parts(entry.number).into_iter().chain([entry.number]) {
                 rows[number as usize - 1].usage = Usage::Free;
             }
@@ -244,7 +244,7 @@ impl Log {
             last_commit: entry.last_commit.load(Ordering::Relaxed),
             cover: entry.cover.load(Ordering::Relaxed),
             filled: segment.filled(),
-            // Whether its tombstones are still needed is found out anew.
+            // The next start determines anew whether its tombstones are still needed.
             dead: self.dead(number) + entry.held_bytes.load(Ordering::Relaxed),
             end: entry.end.load(Ordering::Relaxed),
             born: segment.born(),
@@ -256,8 +256,8 @@ impl Log {
         }
     }
 
-    /// Makes the segment table what an image says. The answer is which segments had frames, the
-    /// newest first: all are without now.
+    /// Restores the segment table from an image. Returns the segments that had frames, the newest
+    /// first; no segment has a frame now.
     ///
     /// # Errors
     /// Those of the image, and of the device. Then the log must not be used.
@@ -312,7 +312,7 @@ impl Log {
         Ok(resident.into_iter().map(|(_, number)| number).collect())
     }
 
-    /// A number of this store.
+    /// Checks that a number belongs to this store.
     fn known(&self, number: u32) -> io::Result<SegmentNumber> {
         let known = self.numbers().contains(&number);
         known.then_some(number).ok_or_else(|| unusable("no such segment"))
@@ -354,8 +354,8 @@ impl Log {
         Ok(())
     }
 
-    /// Reads a segment back into a frame, if it is still there without one and memory has room. One that
-    /// is damaged stays without: whoever asks for what is lost of it must be told.
+    /// Reads a segment back into a frame, if it still lacks one and memory has room. A damaged
+    /// segment stays without, because readers of its lost records must get an error.
     ///
     /// # Errors
     /// Those of the device, or that the segment is not what it was.
@@ -373,7 +373,7 @@ impl Log {
             };
         }
         let Some(frame) = self.frames.take(&self.budget, false) else { return Ok(()) };
-        // SAFETY: the frame was just taken, and nobody has seen it.
+        // SAFETY: the frame was just taken, and no other thread has seen it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) };
         let damaged = self.read_segment(number, bytes);
         match damaged {
@@ -381,7 +381,7 @@ impl Log {
                 segment.set_frame(frame);
                 self.note_changed(number);
             }
-            // SAFETY: nobody has seen the frame.
+            // SAFETY: no other thread has seen the frame.
             Ok(true) | Err(_) => unsafe { self.frames.put(frame, &self.budget) },
         }
         damaged.map(drop)

@@ -1,9 +1,9 @@
-//! The one log: fixed-size segments of records in RAM frames.
+//! The log: fixed-size segments of records in RAM frames.
 //!
-//! This crate knows records, segments, streams and addresses; it does not know what a key means.
-//! A record is appended to the open segment of a stream and never changes afterwards, so readers
-//! need no lock: they follow an address into a frame and copy out. What keeps that frame from being
-//! reused under them is the quiescent period of [`epoch`].
+//! This crate knows records, segments, streams and addresses; it does not know what a key means. A
+//! record is appended to the open segment of a stream and never changes afterwards. Readers
+//! therefore need no lock: they follow an address into a frame and copy the bytes out. A frame is
+//! reused only after the quiescent period of [`epoch`], so never under a reader.
 
 pub mod address;
 pub mod appender;

@@ -1,5 +1,5 @@
 //! Streams of segments: where records are appended, in which order segments are reclaimed, and how
-//! a segment's frame gets back to the pool.
+//! a segment's frame returns to the pool.
 
 use crate::address::{Address, SegmentNumber};
 use crate::chunks::{Closings, OpenChunk};
@@ -25,36 +25,36 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, PoisonError};
 
-/// A stream: what kind of records are appended together.
+/// A stream: a sequence of segments that takes one kind of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stream {
     /// New writes: S3-FIFO's probation queue.
     Hot = 0,
-    /// What has proved its worth: S3-FIFO's main queue.
+    /// Records that the cleaner kept: S3-FIFO's main queue.
     Survivors = 1,
 }
 
 impl Stream {
-    /// The stream that a segment's header names.
+    /// Returns the stream with the number `stream` in a segment's header.
     pub fn of(stream: u8) -> Stream {
         if stream == Stream::Hot as u8 { Stream::Hot } else { Stream::Survivors }
     }
 }
 
-/// Who asks for space: the more urgent, the greater.
+/// The kind of operation that asks for space, in order of rising urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Claim {
-    /// A client's write of something new.
+    /// A client writes something new.
     Write = 0,
-    /// As [`Claim::Update`], and larger than what is there.
+    /// A client updates an item and makes it larger.
     Grow = 1,
-    /// A client's write of the next state of what is there: a counter, or an item with another expiry.
+    /// A client updates an item without making it larger: a counter, or a new expiry.
     Update = 2,
-    /// A client's delete.
+    /// A client deletes an item.
     Delete = 3,
-    /// The cleaner, which may use all there is.
+    /// The cleaner. It may use all the space there is.
     Clean = 4,
 }
 
@@ -64,33 +64,35 @@ impl Claim {
 
 /// Segments of a store that only the cleaner may take: one per stream that it appends to.
 const CLEANER_SEGMENTS: usize = 2;
-/// Of a store that evicts nothing, deletes have one segment in so many to themselves, updates as much again,
-/// and so have those that make items larger. The first two make at least as much dead as they append, so
-/// when theirs is used up, some segment holds enough that is dead to be worth cleaning. Only what is alive
-/// must leave room for them: see [`Log::set_reclaimable`].
+/// In a store that evicts nothing, deletes have 1/`RESERVE_SHARE` of the segments to themselves.
+/// Updates have as much again, and so do updates that make items larger. Deletes and plain updates
+/// make at least as many bytes dead as they append. So when their reserve is used up, some segment
+/// holds enough dead bytes to be worth cleaning. Only live records must leave room for the
+/// reserves: see [`Log::set_reclaimable`].
 const RESERVE_SHARE: usize = 64;
-/// The claims that such a reserve is kept from or for.
+/// Number of these reserves: for deletes, for updates, and for updates that make items larger.
 const RESERVES: usize = 3;
-/// How far behind a reservation memory is fetched for later ones, bytes: a few records, for the fetch takes as
-/// long as a few writes.
+/// Distance between a reservation and the memory that is prefetched for later ones, in bytes. It
+/// covers a few records, because a fetch takes as long as a few writes.
 const PREFETCH_AHEAD: usize = 512;
-/// Of longer records only so many bytes: the processor sees by itself where the rest goes.
+/// The largest number of bytes prefetched per record. Beyond them the hardware prefetcher follows
+/// by itself.
 const PREFETCHED: usize = 256;
 
-/// Space for one record, not yet visible to anybody. It must be filled before the thread's next
+/// Space for one record, not yet visible to other threads. The thread must fill it before its next
 /// quiescent point.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation {
-    /// Where the record will be.
+    /// The address of the future record.
     pub address: Address,
-    /// Its memory: 8-byte aligned, as long as was asked for, written by this thread alone.
+    /// Its memory: 8-byte aligned, of the requested length, written by this thread alone.
     pub memory: *mut u8,
 }
 
 impl Reservation {
-    /// Asks the processor for memory that later records of the thread will be written to, as much as one of
-    /// `bytes` needs. What is written to memory that is not at hand keeps the next lock waiting, for
-    /// a locked instruction waits for all writes before it.
+    /// Prefetches the memory for the thread's later records, as much as a record of `bytes` needs.
+    /// A locked instruction waits for all earlier writes, so a write that misses the processor's
+    /// cache would delay the next lock.
     #[inline]
     pub fn prefetch_next(&self, bytes: usize) {
         for line in (0..bytes.min(PREFETCHED)).step_by(prefetch::LINE) {
@@ -99,25 +101,26 @@ impl Reservation {
     }
 }
 
-/// A sealed segment in the order of sealing.
+/// A sealed segment, with the epoch of its sealing.
 #[derive(Clone, Copy, Debug)]
 pub struct Sealed {
     /// The segment.
     pub segment: SegmentNumber,
-    /// Its last appenders are done when this epoch has passed.
+    /// Once this epoch has passed, no thread appends to the segment any more.
     pub sealed: u64,
 }
 
-/// What was appended together: an address and its record's bytes.
+/// An appended record: its address and its bytes.
 pub type Appended<'a> = (Address, Record<'a>);
 
-/// Room that a mapping for [`Log::adopt_jumbo`] must have in front of the record: the header that
-/// comes first on a device.
+/// Bytes that a mapping for [`Log::adopt_jumbo`] must leave in front of the record, for the segment
+/// header that precedes it on a device.
 pub const JUMBO_HEADROOM: usize = HEADER_BYTES;
-/// Room that it must have behind the record.
+/// Bytes that the mapping must leave behind the record, for the commit trailer.
 pub const JUMBO_FOOTROOM: usize = TRAILER_BYTES;
 
-/// Numbers for a jumbo: its own, and with a store those of the further places it covers.
+/// Segment numbers claimed for a jumbo: its own, and with a store those of the further places it
+/// covers.
 #[derive(Debug)]
 pub struct JumboClaim {
     number: SegmentNumber,
@@ -125,35 +128,36 @@ pub struct JumboClaim {
     size: usize,
 }
 
-/// How a log is built.
+/// Configuration of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Bytes of a segment: a power of two, at most 8 MiB.
     pub segment_size: usize,
-    /// The most bytes of frames that may ever be wanted.
+    /// The largest number of bytes that frames may ever take.
     pub max_frame_bytes: u64,
-    /// Nothing is evicted: a store that is full must still be able to delete and to update.
+    /// True if nothing is evicted. A full store must then still accept deletes and updates.
     pub keeps_all: bool,
 }
 
-/// Where a stream is appended to. All threads that append read it, so nothing that changes often shares its
-/// cache lines.
+/// The append position of a stream. Every appending thread reads it, so no frequently changing
+/// field shares its cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Open {
     /// The open segment; 0 before the first.
     pub(crate) segment: AtomicU32,
-    /// The least urgent [claim](Claim) that may append to it. Written under the lock, before the segment.
+    /// The least urgent [claim](Claim) that may append to the segment. Written under `roll`, before
+    /// `segment`.
     claim: AtomicU8,
     pub(crate) roll: Mutex<()>,
 }
 
-/// The log.
+/// The log: the segment table, the frames and the streams.
 #[derive(Debug)]
 pub struct Log {
     segment_size: usize,
     pub(crate) budget: Arc<Budget>,
-    /// Memory for the next segments that are [loaded](Log::load_if_absent).
+    /// Memory kept for the next segments that are [loaded](Log::load_if_absent).
     pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: Table<Segment>,
@@ -161,45 +165,45 @@ pub struct Log {
     pub(crate) numbers: Mutex<Places>,
     pub(crate) streams: [Open; 2],
     pub(crate) closings: Closings,
-    /// The chunks of all threads that [append](Log::appender), and how many these are.
+    /// The chunks of all [appenders](Log::appender); `appenders` is their number.
     pub(crate) open_chunks: Mutex<Vec<Arc<OpenChunk>>>,
     pub(crate) appenders: AtomicUsize,
     pub(crate) usage: Mutex<UsageTable>,
-    /// Segments that have changed since the usage table looked at them, each listed once.
+    /// Segments that have changed since the usage table last looked at them, each listed once.
     pub(crate) changed: Mutex<Vec<SegmentNumber>>,
-    /// For each segment, whether it is listed.
+    /// For each segment, whether it is in `changed`.
     pub(crate) listed: Table<AtomicU8>,
-    /// How often threads were asked to tell what they made dead.
+    /// How often threads were asked to report the bytes they made dead.
     pub(crate) counts_wanted: AtomicU64,
     pub(crate) quarantine: Mutex<Quarantine>,
     wanted_numbers: AtomicU32,
-    /// Nothing is evicted from the store.
+    /// True if nothing is evicted from the store.
     pub(crate) keeps_all: bool,
-    /// Places that cleaning dead records would free; 0 where items are evicted.
+    /// Places that cleaning dead records would free; 0 if items are evicted.
     reclaimable: AtomicUsize,
-    /// Segments being emptied, or emptied and not durably free.
+    /// Segments that are being emptied, or are emptied and not yet durably free.
     pub(crate) evicting: AtomicU32,
-    /// Frames that were dropped, and the epochs that must have passed before they are reused.
+    /// Dropped frames, with the epochs that must pass before they are reused.
     pub(crate) dropped: Mutex<VecDeque<Dropped>>,
-    /// Held while a jumbo gets its mapping or loses it.
+    /// Held while a jumbo gains or loses its mapping.
     pub(crate) jumbo_frames: Mutex<()>,
-    /// How often the background has looked at a segment.
+    /// How often background work has looked at a segment.
     pub(crate) looks: AtomicU64,
     pub(crate) copies: Copies,
     pub(crate) pins: Arc<Pins>,
     pub(crate) store: Option<Store>,
 }
 
-/// Bytes of the tables that a place takes.
+/// Returns the bytes of table entries per place.
 pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
     let entry = if with_store { size_of::<Entry>() } else { 0 };
     size_of::<Segment>() + entry + UsageTable::BYTES + size_of::<AtomicU8>()
 }
 
-/// Of a store with so many places, those that each claim leaves to more urgent ones.
+/// Returns, for a store of `places` places, how many of them each claim leaves to more urgent ones.
 fn spared(places: usize, keeps_all: bool, reclaimable: usize) -> [usize; Claim::ALL.len()] {
     let of_each = places.div_ceil(RESERVE_SHARE).saturating_sub(reclaimable / RESERVES);
-    // Where items are evicted there is soon room for all of them.
+    // Where items are evicted, space for all claims soon becomes free.
     let reserve = if keeps_all { of_each.max(1) } else { 1 };
     let more = if keeps_all { reserve } else { 0 };
     let delete = CLEANER_SEGMENTS;
@@ -212,8 +216,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Log {
-    /// An empty log; memory is touched as it is written. With a store, its segments are loaded by
-    /// [`Log::recover`] before anything is appended.
+    /// Creates an empty log. Its memory is touched only as it is written. With a store,
+    /// [`Log::recover`] must load the segments before anything is appended.
     pub fn new(
         config: Config,
         mut store: Option<Store>,
@@ -223,7 +227,7 @@ impl Log {
         assert!(config.segment_size.is_power_of_two());
         assert!(config.segment_size <= crate::MAX_SEGMENT_SIZE);
         let frames = Frames::reserve(config.max_frame_bytes, config.segment_size)?;
-        // Without a store nothing is read from one.
+        // Without a store nothing is read from a device, so there are no copies.
         let frames_at_most = if store.is_some() { frames.count() as usize } else { 0 };
         let count = match &mut store {
             Some(store) => {
@@ -231,8 +235,8 @@ impl Log {
                 store.segment_count()
             }
             None => {
-                // Jumbos are longer than half a segment: three numbers per frame are enough for
-                // any mix.
+                // Jumbos are longer than half a segment: three numbers per frame are enough for any
+                // mix.
                 let wanted = (config.max_frame_bytes as usize / config.segment_size + 8) * 3;
                 wanted.min(crate::address::MAX_SEGMENT as usize)
             }
@@ -274,38 +278,39 @@ impl Log {
         })
     }
 
-    /// The store, if there is one.
+    /// Returns the store, if there is one.
     pub fn store(&self) -> Option<&Store> {
         self.store.as_ref()
     }
 
-    /// Bytes of a segment.
+    /// Returns the bytes of a segment.
     pub fn segment_size(&self) -> usize {
         self.segment_size
     }
 
-    /// Records up to this many bytes lie in normal segments; larger ones are jumbos.
+    /// Returns the largest size of a record in a normal segment, in bytes; larger ones are jumbos.
     pub fn largest_record(&self) -> usize {
         self.segment_size / 2
     }
 
-    /// The entry of a segment.
+    /// Returns the segment's table entry.
     #[inline]
     pub fn segment(&self, number: SegmentNumber) -> &Segment {
         &self.segments[number as usize]
     }
 
-    /// The numbers of all segments.
+    /// Returns the numbers of all segments.
     pub fn numbers(&self) -> std::ops::Range<SegmentNumber> {
         1..self.segments.len() as SegmentNumber
     }
 
-    /// Segments that hold records.
+    /// Returns the number of segments that hold records.
     pub fn segments_in_use(&self) -> u32 {
         self.numbers().filter(|&number| self.segment(number).is_in_use()).count() as u32
     }
 
-    /// How many segments were looked at, each time counted, to find out what to write, free or tell.
+    /// Returns how often background work looked at a segment to decide what to write, free or
+    /// report.
     pub fn segments_looked_at(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
     }
@@ -314,48 +319,48 @@ impl Log {
         self.looks.fetch_add(segments as u64, Ordering::Relaxed);
     }
 
-    /// Bytes of RAM in normal frames.
+    /// Returns the bytes of RAM in normal frames.
     pub fn frame_bytes(&self) -> u64 {
         self.frames.resident()
     }
 
-    /// Frames that writers could take without reclaiming.
+    /// Returns the number of frames that writers could take without reclaiming.
     pub fn available_frames(&self) -> usize {
         self.frames.available(&self.budget)
     }
 
-    /// Frames whose memory was used before and that are ready for writers.
+    /// Returns the number of frames with resident memory that are ready for writers.
     pub fn ready_frames(&self) -> usize {
         self.frames.ready()
     }
 
-    /// Has the next frame's memory supplied before a writer needs it.
+    /// Makes the memory of the next frame resident before a writer needs it.
     pub fn prepare_frame(&self) {
         self.frames.prepare(&self.budget);
     }
 
-    /// Whether nothing stands before this record in its segment: a frame was taken for it.
+    /// Returns true if this record is the first of its segment, so a frame was taken for it.
     #[inline]
     pub fn begins_segment(&self, address: Address) -> bool {
         address.offset() <= HEADER_BYTES
     }
 
-    /// Gives unused frames back to the operating system while the budget is exceeded.
+    /// Returns unused frames to the operating system while the budget is exceeded.
     pub fn shrink(&self) {
         self.frames.shrink(&self.budget);
     }
 
-    /// Gives the memory back that is kept for segments which are loaded: there may be less from now on.
+    /// Frees the memory kept for loading segments, because fewer may be loaded from now on.
     pub fn forget_spare(&self) {
         let spare = std::mem::take(&mut *lock(&self.spare_images));
         self.budget.release((spare.len() * self.segment_size()) as u64);
     }
 
-    /// The record at `address`, or `None` if it has no RAM copy.
+    /// Returns the record at `address`, or `None` if its segment has no frame.
     ///
     /// # Safety
-    /// `address` must have been read from a published slot since the thread's last quiescent point
-    /// (or be protected in another way from the frame's reuse).
+    /// `address` must have been read from a published slot since the thread's last quiescent point,
+    /// or the frame must be protected from reuse in another way.
     #[inline]
     pub unsafe fn record(&self, address: Address) -> Option<Record<'_>> {
         let segment = self.segment(address.segment());
@@ -364,20 +369,20 @@ impl Log {
             return None;
         }
         // SAFETY: a published address points to a whole record; by the caller's promise its frame
-        // is not reused while the answer is in use.
+        // is not reused while the returned record is in use.
         Some(unsafe { Record::at(frame.add(address.offset()), || segment.jumbo_value()) })
     }
 
-    /// Whether a value in this segment's frame is [pinned](Log::pin).
+    /// Returns true if a value in this segment's frame is [pinned](Log::pin).
     pub fn is_pinned(&self, number: SegmentNumber) -> bool {
         self.pins.are_in(self.segment(number).frame())
     }
 
-    /// Keeps the value of the record at `address` readable from its byte `from` on, whatever becomes of
-    /// the record.
+    /// Keeps the value of the record at `address`, from its byte `from` on, readable even after the
+    /// record is dead or its frame dropped.
     ///
     /// # Safety
-    /// As [`Log::record`], for the record as it is given.
+    /// The same as for [`Log::record`], for the given record.
     pub unsafe fn pin(&self, address: Address, record: &Record<'_>, from: usize) -> Pin {
         let rest = &record.value()[from..];
         let segment = self.segment(address.segment());
@@ -388,15 +393,15 @@ impl Log {
         if !in_frame {
             return self.pins.copy(rest);
         }
-        // SAFETY: a frame is given back by `Log::give_back`, by the caller's promise not before the thread's
-        // next quiescent point.
+        // SAFETY: only `Log::give_back` returns a frame, and by the caller's promise not before the
+        // thread's next quiescent point.
         unsafe { self.pins.pin(frame, rest) }
     }
 
-    /// Asks the processor to fetch the record at `address`, or what leads to its copy.
+    /// Prefetches the record at `address`, or the slots that lead to its copy.
     ///
     /// # Safety
-    /// The thread is awake in the epochs.
+    /// The thread must be awake in the epochs.
     #[inline]
     pub unsafe fn prefetch(&self, address: Address) {
         let frame = self.segment(address.segment()).frame();
@@ -409,7 +414,7 @@ impl Log {
         prefetch::for_reading(at.wrapping_add(prefetch::LINE));
     }
 
-    /// Reserves space for a record of `bytes` (a multiple of 8). Never waits; `None` means that
+    /// Reserves space for a record of `bytes` (a multiple of 8). Never waits. Returns `None` if
     /// memory must be reclaimed first.
     #[inline]
     pub fn reserve(
@@ -429,7 +434,7 @@ impl Log {
                     segment.note_record(bytes as u32);
                 }
                 let address = Address::new(number, offset as usize);
-                // SAFETY: the reserved range lies inside of the frame.
+                // SAFETY: the reserved range lies inside the frame.
                 let memory = unsafe { segment.frame().add(offset as usize) };
                 crate::rule::reserved();
                 return Some(Reservation { address, memory });
@@ -438,14 +443,14 @@ impl Log {
         }
     }
 
-    /// The segment that the stream is appended to; 0 before the first.
+    /// Returns the stream's open segment; 0 before the first.
     #[inline]
     pub(crate) fn open_segment(&self, stream: Stream) -> SegmentNumber {
         self.streams[stream as usize].segment.load(Ordering::Acquire)
     }
 
-    /// Takes a free number for a segment of a stream, unless it is among those reserved for more urgent
-    /// claims; with the least urgent claim that may append to the segment.
+    /// Takes a free number for a segment of a stream, unless the free ones are reserved for more
+    /// urgent claims. Also returns the least urgent claim that may append to the segment.
     fn take_number(&self, stream: Stream, claim: Claim) -> Option<(SegmentNumber, Claim)> {
         let mut numbers = lock(&self.numbers);
         if numbers.len() <= self.spared(claim) {
@@ -456,19 +461,19 @@ impl Log {
         Some((number, Claim::ALL.into_iter().find(admitted).unwrap_or(claim)))
     }
 
-    /// Whether the claim may append to the stream's segment `open`, which was read before: `None` if that was
-    /// opened for more urgent ones.
+    /// Returns `Some` if the claim may append to `open`, the stream's open segment as read before.
+    /// Returns `None` if that segment was opened for more urgent claims.
     #[inline]
     pub(crate) fn admit(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
-        // Read after the segment that it is about.
+        // Read after `segment`, which it belongs to.
         if self.streams[stream as usize].claim.load(Ordering::Relaxed) > claim as u8 {
             self.admit_late(stream, open, claim)?;
         }
         Some(())
     }
 
-    /// The stream's segment `open` was opened for more urgent claims. If as much is free again as this one
-    /// has to spare, it may append there; else the answer is `None`.
+    /// Admits a claim to segment `open`, which was opened for more urgent claims, if enough places
+    /// have become free since then. Otherwise returns `None`.
     #[cold]
     fn admit_late(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
         let stream = &self.streams[stream as usize];
@@ -484,23 +489,25 @@ impl Log {
         Some(())
     }
 
-    /// Places of the store that a claim leaves to more urgent ones; without a store, none.
+    /// Returns the number of places that a claim leaves to more urgent ones; 0 without a store.
     pub fn spared(&self, claim: Claim) -> usize {
         let Some(store) = &self.store else { return 0 };
         let reclaimable = self.reclaimable.load(Ordering::Relaxed);
         spared(store.segment_count(), self.keeps_all, reclaimable)[claim as usize]
     }
 
-    /// Sets the number of places that cleaning dead records would free. They count as free in the reserves, because
-    /// cleaning costs less the more dead records a store may hold. The cleaner must count again before a place that
-    /// it emptied becomes free: otherwise that place would count twice.
+    /// Sets the number of places that cleaning dead records would free. The reserves count them as
+    /// free, because cleaning gets cheaper the more dead records a store may hold. The cleaner must
+    /// count again before a place that it emptied becomes free; otherwise that place would count
+    /// twice.
     pub fn set_reclaimable(&self, places: usize) {
         self.reclaimable.store(places, Ordering::Relaxed);
     }
 
-    /// Bytes of places that emptying a sealed segment gains at least, however badly what is alive in it packs: a
-    /// record that does not fit leaves less than its length unused. Ends may have to move on as tombstones. New
-    /// segments leave so much room to their summaries.
+    /// Returns a lower bound of the place bytes gained by emptying a sealed segment, however badly
+    /// its live records pack: a record that does not fit leaves less than its own length unused.
+    /// Ends may have to be moved as tombstones. `summary_room` is what a new segment leaves to its
+    /// summary.
     pub(crate) fn gain(&self, number: SegmentNumber, live: u32, summary_room: u64) -> u64 {
         let size = self.segment_size as u64;
         let usable = size - HEADER_BYTES as u64 - TRAILER_BYTES as u64;
@@ -511,17 +518,19 @@ impl Log {
         size.saturating_sub((moving * size).div_ceil(filled_at_least))
     }
 
-    /// The most bytes that a new segment of either stream leaves to its summary.
+    /// Returns the largest number of bytes that a new segment of either stream leaves to its
+    /// summary.
     pub(crate) fn most_summary_room(&self) -> u64 {
         self.summary_room(Stream::Hot).max(self.summary_room(Stream::Survivors)).into()
     }
 
-    /// Whether claims leave places to more urgent ones for good: nothing is evicted from the store.
+    /// Returns true if claims permanently leave places to more urgent ones, because the store
+    /// evicts nothing.
     pub fn keeps_reserves(&self) -> bool {
         self.store.is_some() && self.keeps_all
     }
 
-    /// Places of the store that a claim could take; without a store, `usize::MAX`.
+    /// Returns the number of places that a claim could take; `usize::MAX` without a store.
     pub fn available_numbers(&self, claim: Claim) -> usize {
         match self.store {
             Some(_) => lock(&self.numbers).len().saturating_sub(self.spared(claim)),
@@ -529,7 +538,8 @@ impl Log {
         }
     }
 
-    /// Seals the stream's segment `full` and opens the next. `None`: no frame, or no place.
+    /// Seals the stream's segment `full` and opens the next. Returns `None` if no frame or no place
+    /// is available.
     #[cold]
     fn roll(&self, stream: Stream, full: SegmentNumber, now: u32, claim: Claim) -> Option<()> {
         let open = &self.streams[stream as usize];
@@ -539,11 +549,11 @@ impl Log {
         }
         let frame = self.frames.take(&self.budget, claim == Claim::Clean)?;
         let Some((number, least)) = self.take_number(stream, claim) else {
-            // SAFETY: the frame was just taken and nobody has seen it.
+            // SAFETY: the frame was just taken and no other thread has seen it.
             unsafe { self.frames.put(frame, &self.budget) };
             return None;
         };
-        // What is appended to the next segment is newer than all that is in this one.
+        // Records in the next segment must be newer than all records in this one.
         self.close_segment(full);
         match &self.store {
             None => self.segment(number).open(frame, 0..self.segment_size, stream as u8, now),
@@ -559,15 +569,15 @@ impl Log {
                 unsafe { store.begin_segment(number, segment, stream, frame, None) };
             }
         }
-        // Before the epoch in which `full` is sealed begins: a thread that has seen that epoch does not
-        // take `full` for the open segment, and fills no chunk of it any more.
+        // Stored before the epoch of `full`'s sealing begins. A thread that has seen that epoch no
+        // longer takes `full` for the open segment, and fills no chunk of it.
         open.claim.store(least as u8, Ordering::Relaxed);
         open.segment.store(number, Ordering::Release);
         self.enqueue_sealed(stream, full);
         Some(())
     }
 
-    /// No appends follow in the segment, if there is one.
+    /// Ends appends to the segment; does nothing for number 0.
     pub(crate) fn close_segment(&self, number: SegmentNumber) {
         if number != 0 {
             self.segment(number).close();
@@ -587,13 +597,13 @@ impl Log {
         }
     }
 
-    /// Seals both open segments, whatever they hold.
+    /// Seals both open segments, full or not.
     pub fn seal_all(&self) {
         self.seal(Stream::Hot);
         self.seal(Stream::Survivors);
     }
 
-    /// Seals the open segment of a stream, whatever it holds.
+    /// Seals the open segment of a stream, full or not.
     pub fn seal(&self, stream: Stream) {
         let open = &self.streams[stream as usize];
         let _rolling = lock(&open.roll);
@@ -602,9 +612,9 @@ impl Log {
         self.enqueue_sealed(stream, number);
     }
 
-    /// Gives a filled mapping a segment number: one record, of the size that was claimed for, that begins at `start`
-    /// in the mapping's first page. The mapping is charged already. `seal` completes the record when
-    /// its address is known.
+    /// Gives a filled mapping the claimed segment number. The mapping holds one record of the
+    /// claimed size, which begins at `start` in the first page, and is charged already. `seal`
+    /// completes the record once its address is known.
     pub fn adopt_jumbo(
         &self,
         claimed: JumboClaim,
@@ -623,7 +633,7 @@ impl Log {
         segment.make_jumbo(size, value, bytes);
         seal(Address::new(number, 0));
         if let Some(store) = &self.store {
-            // SAFETY: in front of the record there is room for the header, see `JUMBO_HEADROOM`.
+            // SAFETY: there is room for the header in front of the record, see `JUMBO_HEADROOM`.
             unsafe {
                 let header = at.wrapping_sub(HEADER_BYTES);
                 store.begin_segment(number, segment, Stream::Hot, header, Some(parts));
@@ -635,18 +645,18 @@ impl Log {
         Address::new(number, 0)
     }
 
-    /// Places in the store that a jumbo waits for.
+    /// Returns the number of places in the store that a jumbo waits for.
     pub fn wanted_numbers(&self) -> usize {
         self.wanted_numbers.load(Ordering::Relaxed) as usize
     }
 
-    /// Nobody waits for them any more.
+    /// Clears the number of wanted places, because no jumbo waits any more.
     pub fn unwant_numbers(&self) {
         self.wanted_numbers.store(0, Ordering::Relaxed);
     }
 
-    /// Claims what [`Log::adopt_jumbo`] needs for a record of `size` bytes; `None` if places must be
-    /// freed first.
+    /// Claims the segment numbers that [`Log::adopt_jumbo`] needs for a record of `size` bytes.
+    /// Returns `None` if places must be freed first.
     pub fn claim_jumbo(&self, size: usize, claim: Claim) -> Option<JumboClaim> {
         let Some(store) = &self.store else {
             let (number, _) = self.take_number(Stream::Hot, claim)?;
@@ -670,28 +680,29 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         for Dropped { frame, jumbo, .. } in std::mem::take(&mut *lock(&self.dropped)) {
-            // SAFETY: the log ends, so nobody reads it any more.
+            // SAFETY: the log ends, so no thread reads the frame any more.
             unsafe { self.give_back(frame as *mut u8, jumbo) };
         }
         for number in self.numbers() {
             let segment = self.segment(number);
             let jumbo = segment.jumbo_mapping();
             if segment.state() != State::Free && jumbo != 0 && !segment.frame().is_null() {
-                // SAFETY: the log ends, so nobody reads the jumbo any more.
+                // SAFETY: the log ends, so no thread reads the jumbo any more.
                 drop(unsafe { jumbo_mapping(segment.free(), jumbo) });
             }
         }
     }
 }
 
-/// Takes an adopted mapping of `bytes` back, whose record begins at `frame`.
+/// Takes back an adopted mapping of `bytes` whose record begins at `frame`.
 ///
 /// # Safety
-/// `frame` is what [`Log::adopt_jumbo`] stored, nobody reads it any more, and this is called once for it.
+/// `frame` must be what [`Log::adopt_jumbo`] stored, no thread may still read it, and this must be
+/// called only once for it.
 pub(crate) unsafe fn jumbo_mapping(frame: *mut u8, bytes: usize) -> Mapping {
     let base = frame.wrapping_sub(frame as usize % PAGE);
     // SAFETY: the record begins in the mapping's first page, so this is the base that `into_raw`
-    // gave; it is taken back once, when its segment is freed.
+    // returned. It is taken back once, when its segment is freed.
     unsafe { Mapping::from_raw(base, bytes) }
 }
 

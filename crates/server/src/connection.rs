@@ -1,14 +1,13 @@
-//! The server's [`Service`]: what happens between a socket's bytes and the commands. A worker
-//! parses everything that has arrived, prefetches the buckets of all keys while it parses, then
-//! their records, then executes: the wait for memory is paid once per batch instead of once per
-//! key.
+//! The server's [`Service`]: the work between a socket's bytes and the commands. A worker parses
+//! everything that has arrived and prefetches the buckets of all keys meanwhile. It then prefetches
+//! the records and executes. A batch waits for memory once instead of once per key.
 //!
-//! Invariant: input is consumed exactly when its requests are executed. Whatever interrupts a
-//! batch (a full output, memory that is being reclaimed), the rest of it is still in the input and
-//! is parsed again; only values too long to wait for in the input are kept here, see `body.rs`.
+//! Invariant: input is consumed exactly when its requests are executed. If something interrupts a
+//! batch (a full output, memory that is being reclaimed), its rest stays in the input and is parsed
+//! again. Only values too long to wait for in the input are kept here, see `body.rs`.
 //!
-//! Replies that must not be seen before a commit is durable are withheld by the connection, and all
-//! behind them (`gates.rs`, `withheld.rs`); execution goes on meanwhile.
+//! The connection withholds replies that must not be seen before a commit is durable, and all
+//! replies behind them (`gates.rs`, `withheld.rs`). Execution continues meanwhile.
 
 pub(crate) mod arrivals;
 mod batch;
@@ -37,12 +36,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Connection {
     protocol: Protocol,
-    /// A value that is being sent; it comes before everything else.
+    /// A value that is being sent. It is sent before anything else.
     value: Option<LongValue>,
     state: State,
     /// Replies that wait for commits, if there are any.
     gates: Option<Box<Gates>>,
-    /// Records that were not in memory: it goes on when they are read.
+    /// Reads of records that are not in memory. The connection continues when they have arrived.
     reads: Option<Reads>,
 }
 
@@ -54,16 +53,16 @@ enum Protocol {
     Binary,
 }
 
-/// What the connection is in the middle of.
+/// The work that the connection has begun but not finished.
 #[derive(Debug)]
 enum State {
-    /// Nothing: a request begins.
+    /// None. The next input begins a request.
     Ready,
     /// A retrieval whose keys are in the input.
     Keys(Get),
-    /// The value of a refused request: so many bytes are to be thrown away.
+    /// The value of a refused request. Holds the number of bytes still to discard.
     Swallow(usize),
-    /// A refused line, to be thrown away up to its end.
+    /// A refused line, which is discarded up to its end.
     SkipLine,
     /// A long value that is being received.
     Body(Box<Body>),
@@ -86,7 +85,7 @@ impl Budget for Engine {
     }
 }
 
-/// What a part of the work says about the whole.
+/// How the connection continues after one part of its work.
 enum Step {
     /// Go on.
     Next,
@@ -102,12 +101,12 @@ pub struct Worker {
     clock: Box<dyn Fn() -> UnixSeconds + Send>,
     text: Scratch<Text>,
     binary: Scratch<Binary>,
-    /// When it looked last for values that arrive too slowly.
+    /// Time of the last check for values that arrive too slowly.
     looked: Instant,
 }
 
 impl Worker {
-    /// A worker that uses `session` and reads the time from `clock` once per turn.
+    /// Creates a worker that uses `session` and reads the time from `clock` once per turn.
     pub fn new(
         context: Arc<ServerContext>,
         mut session: Session,
@@ -129,7 +128,7 @@ impl Worker {
         }
     }
 
-    /// Finishes what the connection is in the middle of.
+    /// Continues the work that the connection has begun.
     fn resume(
         &mut self,
         connection: &mut Connection,
@@ -192,8 +191,8 @@ impl Worker {
         }
     }
 
-    /// Sends more of a dump. A part of it that was not kept ends the connection: its reader sees by that
-    /// that the dump is not whole.
+    /// Sends more of a dump. If a part of it was not kept, closes the connection, which tells the
+    /// reader that the dump is incomplete.
     fn dump(&mut self, connection: &mut Connection, output: &mut OutputBuffer<'_>) -> Step {
         let State::Dump(mut dump) = std::mem::replace(&mut connection.state, State::Ready) else {
             return Step::Next;
@@ -210,7 +209,7 @@ impl Worker {
         Step::Stop(if sent == Sent::Wait { Flow::Park } else { Flow::Drain })
     }
 
-    /// Answers a retrieval whose keys are in the input, one batch of them.
+    /// Answers one batch of the keys of a retrieval. The keys are in the input.
     fn keys(
         &mut self,
         get: &Get,
@@ -347,7 +346,7 @@ impl Service for Worker {
         let reads = connection.reads.take();
         let flow = self.go_on(connection, input, output);
         let wanted = self.session.take_reads();
-        // Now, for what was read for the last call may be what this one wants as well.
+        // Released only now, because this call may want the records that the last one read.
         if let Some(reads) = reads {
             self.session.release(reads);
         }

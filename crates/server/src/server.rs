@@ -2,7 +2,8 @@
 //! [`Settings`]. Nothing here is global and nothing ends the process, so that a test can run
 //! several servers at once.
 //!
-//! Invariant: whatever can fail, fails in [`Server::start`], before the first client is served.
+//! Invariant: everything that can fail at start-up fails in [`Server::start`], before the first
+//! client is served.
 
 mod devices;
 mod prepare;
@@ -107,11 +108,13 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Lanes of a server without a store: one for every four threads, because one cleaner keeps up with that many.
+/// Returns the number of lanes of a server without a store: one per four threads, because one
+/// cleaner keeps up with four threads.
 fn lanes_in_memory(settings: &Settings) -> usize {
-    /// Threads that one cleaner serves.
+    /// Number of threads that one cleaner serves.
     const THREADS: usize = 4;
-    /// Memory of a lane, in bytes, and how many of the largest items it has room for: each keeps what it is given.
+    /// The smallest memory of a lane, in bytes, and the smallest number of largest items that fit
+    /// in it. A lane keeps the items it is given.
     const MEMORY: u64 = 1 << 30;
     const LARGEST_ITEMS: u64 = 64;
     let lane = MEMORY.max(settings.max_item_size.saturating_mul(LARGEST_ITEMS));
@@ -144,7 +147,7 @@ pub struct Host {
     pub sockets: Vec<OwnedFd>,
     /// Sets how much is logged: called by `verbosity` and by a reload.
     pub set_log_level: Option<Box<dyn Fn(LogLevel) + Send + Sync>>,
-    /// Told now and then what a long start is at, and thereby that it goes on.
+    /// Called now and then during a long start with its progress, which also shows that it goes on.
     pub starting: Option<Tell>,
 }
 
@@ -154,7 +157,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Told when a worker's thread ends, however it ends.
+/// Reports that a worker's thread has ended, for whatever reason.
 struct Watch {
     source: Arc<Source>,
     index: usize,
@@ -184,7 +187,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server in this process, which serves when this returns.
+    /// Starts a server in this process. It serves clients when this returns.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -192,7 +195,7 @@ impl Server {
         Self::start_in(settings, Host::default())
     }
 
-    /// As [`start`](Self::start), in a process that has something to give.
+    /// Does the same as [`start`](Self::start), with the resources of the process in `host`.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -239,7 +242,7 @@ impl Server {
                 Ok(server)
             }
             Err(error) => {
-                // What was recovered is not to be thrown away for want of a port.
+                // A missing port must not throw away the recovered state.
                 store::close(&engine)?;
                 Err(error)
             }
@@ -316,7 +319,7 @@ impl Server {
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || {
-                // All of it moves in here, not the one field that is assigned.
+                // Moves the whole `Watch` into the closure, not just the field assigned below.
                 let mut watch = watch;
                 watch.result = worker.run(service);
             })
@@ -347,52 +350,52 @@ impl Server {
         );
     }
 
-    /// The TCP addresses of the data port, with the ports that the kernel chose for port 0.
+    /// Returns the TCP addresses of the data port. A port 0 appears as the port the kernel chose.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.source.net.options().listeners.iter();
         listeners.filter_map(Listener::address).collect()
     }
 
-    /// The address of the admin page, if there is one.
+    /// Returns the address of the admin page, if there is one.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(Admin::address)
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.source.engine
     }
 
-    /// What statistics are read from.
+    /// Returns the source of the statistics.
     pub fn stats(&self) -> &Arc<Source> {
         &self.source
     }
 
-    /// Asks this server to stop.
+    /// Returns a handle that can ask this server to stop.
     pub fn stopper(&self) -> Stopper {
         self.source.stopper.clone()
     }
 
-    /// Gives this server new settings.
+    /// Returns a handle that gives this server new settings.
     pub fn reloader(&self) -> Reloader {
         Reloader(Arc::clone(&self.source))
     }
 
-    /// How long a graceful stop may take, by the settings in use.
+    /// Returns the time limit of a graceful stop in the current settings.
     pub fn drain_timeout(&self) -> Duration {
         self.source.settings().drain_timeout
     }
 
-    /// Waits until a [`Stopper`], the `shutdown` command or a failure asks to stop; returns who it
-    /// was. The server still serves when this returns.
+    /// Blocks until a [`Stopper`], the `shutdown` command or a failure asks to stop. Returns the
+    /// source of that request. The server still serves when this returns.
     pub fn wait(&self) -> String {
         self.source.stopper.wait()
     }
 
-    /// Takes no new connections, gives commands in flight `grace`, and ends.
+    /// Accepts no new connections, gives commands in flight `grace` to finish, and stops.
     ///
     /// # Errors
-    /// If the server had ended by itself: why.
+    /// Returns the reason if the server had ended by itself.
     pub fn shutdown(mut self, grace: Duration) -> Result<(), Failure> {
         self.end(grace);
         match self.source.stopper.state().failure.take() {
@@ -415,7 +418,7 @@ impl Server {
                 error!(event = "worker_panicked");
             }
         }
-        // Nobody can write any more.
+        // The workers have ended, so no client can write any more.
         if let Err(error) = store::close(&self.source.engine) {
             error!(event = "store_not_closed", %error);
             self.source.stopper.fail(error.to_string());

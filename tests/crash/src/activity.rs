@@ -1,31 +1,32 @@
-//! What a server does in the background, as its statistics tell: a kill is to come in the middle of it.
+//! The background work of a server, as its statistics show it, so that a kill can come in the
+//! middle.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::server::Server;
 
-/// Between two looks at the statistics.
+/// Interval between two looks at the statistics.
 const LOOK: Duration = Duration::from_millis(4);
 
-/// What the background has to do in a round.
+/// The background work that a round aims at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Partitions move from device to device.
+    /// Partitions move between devices.
     Drain,
-    /// Items make room for others.
+    /// Items are evicted to make room.
     Evict,
-    /// Segments move to the big devices.
+    /// Segments move to the lower devices.
     Cool,
 }
 
-/// The rows that change while there is work.
+/// The rows of the statistics that change during such work.
 #[derive(Debug, PartialEq, Eq)]
 struct Look {
     rows: Vec<(String, String)>,
     moved: u64,
     evicted: u64,
-    /// How many partitions each lane has.
+    /// The number of partitions of each lane.
     partitions: Vec<(String, String)>,
     draining: bool,
     has_lower: bool,
@@ -53,15 +54,15 @@ impl Look {
     }
 }
 
-/// What was under way at the last look.
+/// The work under way at the last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Activity {
     /// The cleaner moved items.
     pub(crate) cleaning: bool,
-    /// It did so in lanes of two tiers, where what it moves goes down.
+    /// The cleaner moved items in lanes of two tiers, where they go to the lower device.
     pub(crate) cooling: bool,
     pub(crate) evicting: bool,
-    /// A device was being emptied, or partitions changed their lane.
+    /// A device was being drained, or partitions changed their lane.
     pub(crate) draining: bool,
 }
 
@@ -89,13 +90,13 @@ impl Activity {
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) activity: Activity,
-    /// Items that the server has evicted since its start.
+    /// Number of items that the server has evicted since its start.
     pub(crate) evicted: u64,
     /// The rows of the statistics.
     pub(crate) rows: Vec<(String, String)>,
 }
 
-/// Looks until the server is at `work`, if it is within `patience`.
+/// Looks until the server does `work`, but at most for `patience`.
 pub(crate) fn watch(server: &Server, work: Work, patience: Duration) -> io::Result<Watched> {
     let begun = Instant::now();
     let mut before = Look::at(server)?;
@@ -110,14 +111,14 @@ pub(crate) fn watch(server: &Server, work: Work, patience: Duration) -> io::Resu
     }
 }
 
-/// Rounds whose end came in the middle of what.
+/// Number of rounds whose end interrupted each kind of work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Interrupted {
     pub(crate) cleaning: u32,
     pub(crate) cooling: u32,
     pub(crate) evicting: u32,
     pub(crate) draining: u32,
-    /// Items that were evicted in all rounds.
+    /// Items evicted in all rounds.
     pub(crate) evicted: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Everything that clients noted, key by key, against what the server answers after a crash.
+//! Compares the journals of all clients, key by key, with what the server returns after a crash.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -10,23 +10,24 @@ use crate::operation::{Key, Operation};
 use crate::reply::{Reply, Seen};
 use crate::value::Print;
 
-/// Cas ids remembered for each key.
+/// Number of cas ids remembered for each key.
 const REMEMBERED: usize = 256;
 
-/// What a run has seen.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// Requests that were answered.
     pub(crate) answered: u64,
-    /// Of these, with `SERVER_ERROR`.
+    /// Those answered with `SERVER_ERROR`.
     pub(crate) failed: u64,
     /// Requests without an answer when the server ended.
     pub(crate) in_flight: u64,
-    /// What readers read.
+    /// Reads by readers.
     pub(crate) read: u64,
-    /// Keys that were checked after a crash, each time.
+    /// Keys checked after a crash; each check of a key counts.
     pub(crate) checked: u64,
-    /// Steps that crashes took back, and those of them that were acknowledged (in time to be lost).
+    /// Steps that crashes took back, and those of them that were acknowledged (recently enough to
+    /// be lost).
     pub(crate) taken: u64,
     pub(crate) taken_told: u64,
 }
@@ -50,7 +51,7 @@ pub(crate) struct Checker {
     /// The server may evict.
     evicts: bool,
     cas_ids: HashMap<Key, BTreeMap<u64, Print>>,
-    /// Microseconds since 1970 at microsecond 0 of the monotonic clock.
+    /// Unix time in microseconds at microsecond 0 of the monotonic clock.
     epoch: u64,
     /// When the last write was acknowledged, in microseconds.
     pub(crate) last_write: u64,
@@ -69,7 +70,7 @@ impl Checker {
         }
     }
 
-    /// All keys that any client has used.
+    /// Returns all keys that any client has used.
     pub(crate) fn keys(&self) -> Vec<Key> {
         self.histories.keys().copied().collect()
     }
@@ -84,8 +85,9 @@ impl Checker {
         self.histories.entry(key).or_insert_with(|| History::new(key, evicts))
     }
 
-    /// Takes in the notes of all connections of a round. With `errors` requests may have been answered with
-    /// an error, and ones without answer may have failed: the disk was failing, or memory is short.
+    /// Takes in the journals of all connections of a round. With `errors`, requests may have been
+    /// answered with an error, and unanswered ones may have failed, because the disk failed or
+    /// memory was short.
     pub(crate) fn feed(&mut self, journals: &[Vec<Event>], errors: bool) -> Vec<Violation> {
         let mut violations = Vec::new();
         for journal in journals {
@@ -174,9 +176,9 @@ impl Checker {
         }
     }
 
-    /// A cas id stands for one value of a key for ever, across all restarts. One that was `given` just now is
-    /// newer than all before; a reader may see one that is older than those remembered, for the notes of the
-    /// round's writers come first, and a crash may bring one back.
+    /// Checks that a cas id stands for one value of a key for ever, across all restarts. An id that
+    /// was just `given` is newer than all before. A reader may see an id older than those
+    /// remembered: the round's writers are taken in first, and a crash may bring an old value back.
     fn cas_id(&mut self, key: Key, cas: u64, print: Print, given: bool) -> Option<Violation> {
         let known = self.cas_ids.entry(key).or_default();
         let text = match known.get(&cas) {
@@ -201,8 +203,8 @@ impl Checker {
         Some(Violation { fault: Fault::CasReused, key: Some(key), text })
     }
 
-    /// Every key was read between two moments after a crash. What anybody was told until `cutoff` must
-    /// be there (`u64::MAX`: all of it).
+    /// Takes in a read of every key between two moments after a crash. Everything that a client was
+    /// told until `cutoff` must be there (`u64::MAX`: all of it).
     pub(crate) fn recovered(
         &mut self,
         found: &[(Key, Option<Seen>)],
@@ -315,7 +317,7 @@ mod tests {
         writes.push(Event::Read { key: KEY, asked, answered: answered_at, seen });
         writes.extend((1..=2 * REMEMBERED as u64).flat_map(write));
         assert_eq!(faults(&checker.feed(&[writes], false)), []);
-        // One that is given anew must be newer.
+        // A newly given id must be newer.
         let number = 2 * REMEMBERED as u64 + 1;
         let again = [sent(number, set(number)), answered(number, Reply::Stored(Some(90)))];
         assert_eq!(faults(&checker.feed(&[again.into()], false)), [Fault::CasReused]);

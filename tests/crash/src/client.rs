@@ -1,7 +1,7 @@
-//! A client process: connections that write and connections that read, each with its journal. The test
-//! starts itself again as these, so that clients are processes of their own, as in life.
+//! A client process: connections that write and connections that read, each with a journal. The
+//! test starts its own program as clients, so clients are separate processes, as in real use.
 //!
-//! A writer's connection has two threads, so that requests go out whether answers come or not.
+//! A writing connection has two threads, so requests go out whether answers come or not.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Write};
@@ -18,12 +18,12 @@ use crate::random::Random;
 use crate::reply::{self, Reply};
 use crate::workload::{CasIds, Sizes, Workload};
 
-/// How long an answer may take before it counts as never coming.
+/// Time after which an answer counts as never coming.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Cas ids remembered for each key, to try old ones.
+/// Number of cas ids remembered for each key, in order to try old ones.
 const CAS_IDS: usize = 16;
 
-/// What a client process does.
+/// The work of a client process.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ClientPlan {
     #[arg(long)]
@@ -62,7 +62,7 @@ pub(crate) struct ClientPlan {
 }
 
 impl ClientPlan {
-    /// The command line that makes a process do this.
+    /// Returns the command line that makes a process do this work.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let sizes = clap::ValueEnum::to_possible_value(&self.sizes);
         let sizes = sizes.map_or_else(String::new, |value| value.get_name().to_owned());
@@ -89,7 +89,7 @@ impl ClientPlan {
 /// Runs a client process to its end.
 ///
 /// # Errors
-/// Journals that cannot be written; what happens to connections is in the journals.
+/// Returns an error if a journal cannot be written. Errors of connections go into the journals.
 pub(crate) fn run(plan: &ClientPlan) -> io::Result<()> {
     thread::scope(|scope| {
         let writers = (plan.first..plan.first + plan.writers)
@@ -110,7 +110,7 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// How a connection ended: as one to a killed server does, or with a fault.
+/// Describes how a connection ended: like one to a killed server, or with a fault.
 fn ended(error: &io::Error) -> Event {
     let fault = match error.kind() {
         io::ErrorKind::InvalidData => Some(format!("wrong answer: {error}")),
@@ -122,15 +122,15 @@ fn ended(error: &io::Error) -> Event {
     Event::Ended { time: clock::now(), fault }
 }
 
-/// What the two threads of a writer share.
+/// State that the two threads of a writer share.
 #[derive(Default)]
 struct Progress {
-    /// Sent and to be answered.
+    /// Requests that were sent and need an answer.
     waiting: VecDeque<(u64, Key, Operation)>,
     cas_ids: CasIds,
-    /// No more will be sent.
+    /// No more requests will be sent.
     finished: bool,
-    /// No more will be answered.
+    /// No more answers will come.
     broken: bool,
 }
 
@@ -195,7 +195,7 @@ impl Writer {
             self.journal.note(&events)?;
             self.changed.notify_all();
             if stream.write_all(&bytes).is_err() {
-                // The receiver notes how the connection ended.
+                // The receiver records how the connection ended.
                 return Ok(());
             }
             bytes.clear();
@@ -255,8 +255,8 @@ impl Writer {
     }
 }
 
-/// Reads keys of all writers, one after the other, until the server ends. In a burst it reads as often
-/// as a writer writes.
+/// Reads the keys of all writers in turn until the server ends. In a burst it reads as often as a
+/// writer writes.
 fn read_all(plan: &ClientPlan, reader: u16) -> io::Result<()> {
     let name = format!("reader-{:03}-{reader:03}", plan.first);
     let journal = Journal::create(&plan.journals.join(name))?;

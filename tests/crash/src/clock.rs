@@ -1,11 +1,11 @@
-//! The clock that all processes of a run share, so that their notes can be put in order.
+//! The clock that all processes of a run share, so that their journals can be merged in order.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Microseconds of the monotonic clock, which all processes of a machine share.
+/// Returns microseconds of the monotonic clock, which all processes of a machine share.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the structure it is given, and this clock exists on every Linux.
+    // SAFETY: the call fills the structure that it gets, and every Linux has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }

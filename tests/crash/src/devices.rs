@@ -1,5 +1,6 @@
-//! The devices of a store of several: a lane is added at some starts, and some are drained and some grow while the
-//! server works. What was drained is not given to it any more, and no start knows of what has grown.
+//! The devices of a store with several. Some starts add a lane; while the server works, some lanes
+//! are drained and some grow. Later starts leave out drained devices, and do not know that others
+//! have grown.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,14 +12,14 @@ use crate::disk::Disk;
 use crate::random::Random;
 use crate::server::{Server, ServerPlan};
 
-/// What the lanes of a store are made of.
+/// The devices of each lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// The size of a device in MiB, the fast one if there are two.
+    /// Size of a device in MiB; with two tiers, that of the fast one.
     pub(crate) device_mib: u64,
-    /// The size in MiB of a big device that every lane has beside it.
+    /// Size in MiB of the lower device of every lane, if there is one.
     pub(crate) lower_mib: Option<u64>,
-    /// A server has memory for so many.
+    /// The largest number of lanes that the server has memory for.
     pub(crate) most: usize,
 }
 
@@ -29,18 +30,18 @@ pub(crate) struct Devices {
     layout: Layout,
     names: Vec<u32>,
     next: u32,
-    /// Lanes that were added, and that were drained to the end.
+    /// Number of lanes added, and of lanes drained to the end.
     pub(crate) added: u32,
     pub(crate) drained: u32,
-    /// How often one grew.
+    /// How often a device grew.
     pub(crate) grown: AtomicU32,
 }
 
-/// How much larger than at its creation a device becomes at most, in MiB.
+/// The largest growth of a device since its creation, in MiB.
 const MORE_MIB: u64 = 16;
 
 impl Devices {
-    /// The first devices of a store whose files are in `directory`.
+    /// Returns the first devices of a store whose files are in `directory`.
     pub(crate) fn new(directory: PathBuf, layout: Layout) -> Devices {
         Devices {
             directory,
@@ -61,7 +62,7 @@ impl Devices {
         format!("{}-big", self.path(name))
     }
 
-    /// What the server is given.
+    /// Returns the values of `--store` for the server.
     fn stores(&self) -> Vec<String> {
         let Layout { device_mib, lower_mib, .. } = self.layout;
         let device = |&name: &u32| {
@@ -77,7 +78,7 @@ impl Devices {
         self.names.iter().flat_map(device).collect()
     }
 
-    /// Adds a lane to those of the next start, perhaps, and tells the plan.
+    /// Adds, by chance, a lane for the next start, and updates the plan.
     pub(crate) fn before_start(&mut self, random: &mut Random, plan: &mut ServerPlan) {
         let percent = if self.names.len() == 1 { 80 } else { 40 };
         if self.names.len() < self.layout.most && random.chance(percent) {
@@ -88,7 +89,8 @@ impl Devices {
         plan.devices = self.stores();
     }
 
-    /// While the server is under load: drains devices, and takes that back, and makes some larger, now and then.
+    /// Now and then drains devices, cancels that, and grows devices, while the server is under
+    /// load.
     pub(crate) fn shake(
         &self,
         random: &mut Random,
@@ -104,7 +106,8 @@ impl Devices {
                 50..75 => format!("store keep {}", self.path(name)),
                 _ => self.growth(name, random),
             };
-            // The last one is not drained, none shrinks, and one that is drained already is none of the store's.
+            // The server refuses to drain the last device or one that was drained before, and to
+            // shrink any.
             let answer = talk.line(&command)?;
             if answer != "OK" && !answer.starts_with("SERVER_ERROR ") {
                 return Err(io::Error::other(format!("{command} was answered {answer:?}")));
@@ -118,7 +121,7 @@ impl Devices {
         Ok(())
     }
 
-    /// The command that makes a lane larger.
+    /// Returns the command that grows a lane.
     fn growth(&self, name: u32, random: &mut Random) -> String {
         let (path, mib) = match self.layout.lower_mib {
             Some(mib) => (self.lower_path(name), mib),
@@ -127,14 +130,14 @@ impl Devices {
         format!("store grow {} {path}", (mib + random.below(MORE_MIB + 1)) << 20)
     }
 
-    /// Those that are drained, as the rows of the statistics say, leave the store: the next start does
-    /// without them.
+    /// Takes drained devices, as the rows of the statistics show them, out of the plan for the next
+    /// start.
     pub(crate) fn leave(&mut self, rows: &[(String, String)], plan: &mut ServerPlan) {
         let is_drained = |path: &str| {
             let of_lane = |(row, value): &(String, String)| {
                 value == path && row.starts_with("larder_lane_") && row.ends_with("_device")
             };
-            // One that was drained before the start is no lane any more.
+            // A device that was drained before the start has no lane any more.
             rows.iter().find(|row| of_lane(row)).is_none_or(|(row, _)| {
                 let state = row.replace("_device", "_state");
                 rows.iter().any(|(row, value)| *row == state && value == "drained")
@@ -147,7 +150,7 @@ impl Devices {
         plan.devices = self.stores();
     }
 
-    /// Deletes what the server does not use any more; called when it has ended.
+    /// Deletes the files that the server no longer uses. Called after it has ended.
     pub(crate) fn erase(&self, disk: Option<&Disk>) -> io::Result<()> {
         let is_used = |file: &str| {
             let name = file.strip_suffix("-big").unwrap_or(file);

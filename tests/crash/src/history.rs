@@ -1,51 +1,52 @@
-//! All that happened to one key, and what may be left of it after a crash.
+//! The history of one key, and what may be left of it after a crash.
 //!
-//! Each request that was executed, or may have been, is a step with the states it may have left. A crash
-//! takes the history back to some step, not behind the last one that somebody had been told of in time.
-//! What was taken back never comes again: after each check the history ends at what was found.
+//! Each request that was executed, or may have been, is a step with the states it may have left. A
+//! crash takes the history back to some step, but not before the last step that a client was told
+//! of in time. Steps that were taken back never return: after each check the history ends at what
+//! was found.
 
 use crate::model::{Item, State, When, after, after_reply, evictable, fits};
 use crate::operation::{Key, Operation};
 use crate::reply::{Reply, Seen};
 use crate::value::Print;
 
-/// Steps kept behind what is allowed, to tell in a message what came back.
+/// Number of steps kept before the oldest possible one, so that a message can name what came back.
 const ARCHIVE: usize = 40;
 
 #[derive(Clone, Debug)]
 struct Step {
     states: Vec<State>,
-    /// Microseconds at which somebody was first told of it, or of what follows from it.
+    /// When a client was first told of the step, or of one that follows from it, in microseconds.
     told: Option<u64>,
     what: String,
-    /// States of a write that was answered with an error: gone, and not to come back.
+    /// States of a write that was answered with an error. They must never appear.
     undone: Vec<State>,
 }
 
-/// Something that must not happen.
+/// A violation of the promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// An answer that contradicts all that is known.
+    /// An answer contradicts everything known.
     Contradiction,
     /// An acknowledged item is gone.
     Lost,
-    /// An older value than one that was acknowledged or seen.
+    /// A value is older than one that was acknowledged or seen.
     RolledBack,
-    /// Something acknowledged as deleted, expired or flushed is back.
+    /// An item is back after its deletion, expiry or flush was acknowledged.
     Resurrected,
-    /// A write that was answered with an error is there.
+    /// The effect of a write that was answered with an error is there.
     Undone,
-    /// A value that no request has stored, or not under this key.
+    /// No request has stored this value, or not under this key.
     Foreign,
-    /// A reader saw less than was acknowledged before it asked.
+    /// A reader saw less than was acknowledged before its request.
     Stale,
-    /// A cas id that has stood for another value.
+    /// A cas id has stood for another value before.
     CasReused,
-    /// A connection broke its protocol, or nothing was answered.
+    /// A connection broke the protocol, or no answer came.
     Broken,
 }
 
-/// A fault with its circumstances.
+/// A fault and its circumstances.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) fault: Fault,
@@ -60,12 +61,12 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// What a crash took from one key.
+/// The steps that a crash took from one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Steps that are gone.
+    /// Number of steps that are gone.
     pub(crate) steps: u32,
-    /// Of these, those that somebody had been told of.
+    /// Number of those steps that a client had been told of.
     pub(crate) told: u32,
 }
 
@@ -74,15 +75,15 @@ pub(crate) struct Taken {
 pub(crate) struct History {
     key: Key,
     steps: Vec<Step>,
-    /// Nothing before this step is possible any more, whatever happens.
+    /// No step before this one is possible any more, whatever happens.
     sure: usize,
-    /// The server evicts: an item may be missing at any time, and come back after a crash unless something
-    /// has followed it.
+    /// The server evicts. So an item may be missing at any time, and may come back after a crash
+    /// unless something has followed it.
     evicts: bool,
 }
 
 impl History {
-    /// A key that was never used.
+    /// Returns the history of a key that was never used.
     pub(crate) fn new(key: Key, evicts: bool) -> History {
         let unused = Step {
             states: vec![None],
@@ -94,16 +95,16 @@ impl History {
     }
 
     fn last(&self) -> &Step {
-        // There is always at least one step: none is ever removed without another one behind it.
+        // There is always at least one step: a step is only removed if another one follows it.
         &self.steps[self.steps.len() - 1]
     }
 
-    /// What a step may have left by now.
+    /// Returns the states that a step may have left by now.
     fn possible(&self, step: &Step) -> Vec<State> {
         if self.evicts { evictable(&step.states) } else { step.states.clone() }
     }
 
-    /// True if this step is what was read by somebody else, or after a crash.
+    /// Returns true if this step explains what another client read, or what was read after a crash.
     fn fits(&self, step: &Step, seen: Option<&Seen>, when: When) -> bool {
         self.possible(step).iter().any(|state| fits(state, seen, when))
     }
@@ -112,7 +113,8 @@ impl History {
         Violation { fault, key: Some(self.key), text }
     }
 
-    /// A request was executed and its answer is not known. `may_fail` if it may as well have failed.
+    /// Adds a request that was executed and whose answer is unknown. `may_fail` tells that it may
+    /// also have failed.
     pub(crate) fn executed(&mut self, operation: &Operation, when: When, may_fail: bool) {
         if *operation == Operation::Get {
             return;
@@ -126,7 +128,7 @@ impl History {
         self.steps.push(Step { states, told: None, what, undone: Vec::new() });
     }
 
-    /// A request was executed and answered at `told` microseconds.
+    /// Adds a request that was executed and answered at `told` microseconds.
     pub(crate) fn answered(
         &mut self,
         operation: &Operation,
@@ -156,7 +158,7 @@ impl History {
         let last = self.steps.len() - 1;
         // A touch may give a new cas id to a value that looks the same.
         let touches = matches!(operation, Operation::Touch { .. });
-        // An item that was found to have expired was there for those who read before.
+        // An item found to be expired was still there for earlier readers.
         let expired = states == [None] && before != states;
         if !expired && (*operation == Operation::Get || (before == states && !touches)) {
             self.steps[last].states = states;
@@ -168,8 +170,8 @@ impl History {
         Ok(())
     }
 
-    /// Another connection read this between two moments, in microseconds. Proves that what it read had
-    /// been executed.
+    /// Takes in what another connection read between two moments, in microseconds. It proves that
+    /// the step it shows was executed.
     pub(crate) fn read(
         &mut self,
         seen: Option<&Seen>,
@@ -197,7 +199,7 @@ impl History {
             );
             return Err(self.violation(Fault::Stale, text));
         }
-        // The oldest step that explains it is all that it proves.
+        // It only proves the oldest step that explains it.
         let from = self.sure.min(newest);
         let oldest = self.steps[from..].iter().position(fitting);
         if let Some(oldest) = oldest {
@@ -207,8 +209,8 @@ impl History {
         Ok(())
     }
 
-    /// The key was read after a crash. Whatever somebody was told of until `cutoff` microseconds must be
-    /// there. From now on the history is what was found.
+    /// Takes in what was read after a crash. Every step that a client was told of until `cutoff`
+    /// microseconds must be there. The history now ends at what was found.
     pub(crate) fn recovered(
         &mut self,
         seen: Option<&Seen>,
@@ -226,7 +228,8 @@ impl History {
         let lost = &self.steps[found + 1..];
         let told = lost.iter().filter(|step| step.told.is_some()).count() as u32;
         let taken = Taken { steps: lost.len() as u32, told };
-        // Steps that differ by a second of expiry only can look alike: any of them may be what was found.
+        // Steps that differ only by a second of expiry can look alike: any of them may be what was
+        // found.
         let mut states = Vec::new();
         for state in self.steps[floor..=found].iter().flat_map(|step| self.possible(step)) {
             if fits(&state, seen, when) {
@@ -273,7 +276,7 @@ impl History {
         self.violation(fault, text)
     }
 
-    /// The last steps, oldest first.
+    /// Lists the last steps, oldest first.
     fn recent(&self) -> String {
         let from = self.steps.len().saturating_sub(6);
         let shown = self.steps[from..].iter().map(|step| match step.told {
@@ -285,7 +288,7 @@ impl History {
         shown.collect::<Vec<_>>().join(" ")
     }
 
-    /// The cas id that is known to stand for the key's value.
+    /// Returns the cas id that is known to stand for the key's value.
     pub(crate) fn cas_id(&self) -> Option<(u64, Print)> {
         match &self.last().states[..] {
             [Some(item)] => item.cas.map(|cas| (cas, item.print)),

@@ -1,5 +1,6 @@
-//! What client processes note, one line per event, written to a file with one system call each: whatever
-//! happens to whom, the parent has everything that was sent and everything that was answered.
+//! The journals of client processes, one line per event. Each note is written to the file with one
+//! system call. So the parent has everything that was sent and everything that was answered,
+//! however a process ends.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,15 +16,15 @@ use crate::value::{Chunk, Content, Print};
 pub(crate) enum Event {
     /// A request is about to be sent. Numbers count up from 0 on each connection.
     Sent { number: u64, time: u64, key: Key, operation: Operation },
-    /// Its answer has arrived.
+    /// The answer has arrived.
     Answered { number: u64, time: u64, reply: Reply },
-    /// A reader asked for a key of somebody else's.
+    /// A reader requested a key of some writer.
     Read { key: Key, asked: u64, answered: u64, seen: Option<Seen> },
-    /// The connection ended; `fault` if not as a connection to a killed server does.
+    /// The connection ended. `fault` is set unless it ended like one to a killed server.
     Ended { time: u64, fault: Option<String> },
 }
 
-/// Writes a journal; several threads of one connection share it.
+/// Writes a journal. Several threads of one connection share it.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: Mutex<File>,
@@ -34,7 +35,7 @@ impl Journal {
         Ok(Journal { file: Mutex::new(File::create(path)?) })
     }
 
-    /// Notes events, in this order and together.
+    /// Appends events together, in this order.
     pub(crate) fn note(&self, events: &[Event]) -> io::Result<()> {
         let lines: String = events.iter().map(|event| line(event) + "\n").collect();
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,7 +43,8 @@ impl Journal {
     }
 }
 
-/// Reads a journal. A line that is cut off, as that of a process that ended within a write, is not there.
+/// Reads a journal. Ignores an incomplete last line, which a process leaves that ends during a
+/// write.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<Event>> {
     let text = std::fs::read_to_string(path)?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -126,7 +128,7 @@ fn optional(number: Option<u64>) -> String {
     number.map_or("-".into(), |number| number.to_string())
 }
 
-/// The words of a line, taken one by one.
+/// The words of a line, read one by one.
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {

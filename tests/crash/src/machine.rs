@@ -1,9 +1,9 @@
-//! What the server under test runs on, and how that ends.
+//! The environment of the server under test, and how its runs end.
 
 use crate::activity::Work;
 use crate::devices::Layout;
 
-/// What a server runs on.
+/// The environment of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Machine {
     /// `kill -9` on the file system of `--directory`.
@@ -35,7 +35,8 @@ impl Machine {
         self == Machine::Evict
     }
 
-    /// Of several devices: what they are like, if `mib` is asked for where all must have room.
+    /// Returns the layout of several devices, for a size of `mib` MiB where everything must have
+    /// room.
     pub(crate) fn layout(self, mib: u64) -> Option<Layout> {
         let one = |device_mib| Some(Layout { device_mib, lower_mib: None, most: 4 });
         match self {
@@ -48,12 +49,12 @@ impl Machine {
         }
     }
 
-    /// Whether its devices are so small that a round fills them.
+    /// Returns true if the devices are so small that a round fills them.
     pub(crate) fn fills(self) -> bool {
         matches!(self, Machine::Evict | Machine::Tiers | Machine::PowerTiers)
     }
 
-    /// What a round of several devices waits for before it ends.
+    /// Returns the background work that a round on several devices waits for before it ends.
     pub(crate) fn work(self) -> Option<Work> {
         match self {
             Machine::Plain | Machine::Power => None,
@@ -64,9 +65,9 @@ impl Machine {
     }
 }
 
-/// A device that is full after some rounds.
+/// Size in MiB of a device that is full after some rounds.
 const EVICTING_MIB: u64 = 12;
-/// A fast device from which everything must move on.
+/// Size in MiB of a fast device from which everything must move on.
 const FAST_MIB: u64 = 24;
 
 impl std::fmt::Display for Machine {

@@ -1,11 +1,11 @@
-//! The real server under load from real processes, killed and cut off from power and failed by its disk,
-//! started again and checked: what it acknowledged must be there.
+//! Tests the real server under load from real processes. The server is killed, loses power, or its
+//! disk fails; then it is started again and checked: what it acknowledged must be there.
 //!
 //!     cargo run -p larder-crash -- --rounds 100 --seed 7 --durability sync --power-loss
 //!
-//! What happens follows from the seed, apart from how the kernel schedules processes: a failing seed run a
-//! few times fails again. Histories (`history.rs`) and the disk (`disk/`) have tests of their own, in
-//! which faults are planted.
+//! The seed determines what happens, except how the kernel schedules processes. So a failing seed,
+//! run a few times, fails again. Histories (`history.rs`) and the disk (`disk/`) have their own
+//! tests, in which faults are planted.
 
 mod activity;
 mod checker;
@@ -91,7 +91,7 @@ struct Arguments {
     /// One more argument for the server.
     #[arg(long, allow_hyphen_values = true)]
     server_argument: Vec<String>,
-    /// Where stores, journals and logs go; a directory of its own is made in it.
+    /// Parent of the directory for stores, journals and logs, which is created in it.
     #[arg(long)]
     directory: Option<PathBuf>,
     #[arg(long, default_value_t = 256)]
@@ -108,7 +108,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// What rounds are on.
+    /// Returns the machines that rounds run on.
     fn machines(&self) -> Vec<Machine> {
         let chosen = |machine: &Machine| match self.on.is_empty() {
             false => self.on.contains(machine),
@@ -124,7 +124,7 @@ impl Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// A client process; the test starts these by itself.
+    /// A client process; the test starts these itself.
     #[command(hide = true)]
     Client(ClientPlan),
 }
@@ -145,7 +145,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The server to test.
+/// Returns the path of the server to test.
 fn binary(given: Option<&Path>) -> io::Result<PathBuf> {
     let path = match given {
         Some(path) => path.to_owned(),
@@ -158,12 +158,12 @@ fn binary(given: Option<&Path>) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::NotFound, text))
 }
 
-/// A whole run and its sums.
+/// A whole run and its totals.
 struct Run {
     arguments: Arguments,
     binary: PathBuf,
     directory: PathBuf,
-    /// Why there can be no power loss here.
+    /// The reason why power loss cannot be tested here.
     no_disk: Option<io::Error>,
     passed: u32,
     failed: u32,
@@ -195,7 +195,7 @@ impl Run {
         }
     }
 
-    /// Runs everything; true if nothing failed.
+    /// Runs everything. Returns true if nothing failed.
     fn run(mut self) -> io::Result<bool> {
         let promises = match self.arguments.durability {
             Some(one) => vec![one],
@@ -248,7 +248,7 @@ impl Run {
         Ok(())
     }
 
-    /// True, and said so, if this needs the disk and there is none.
+    /// Returns true, and prints it, if the test needs the disk and there is none.
     fn skips(&mut self, name: &str) -> bool {
         if let Some(error) = &self.no_disk {
             println!("{name}: SKIPPED: no FUSE file system can be mounted here: {error}");

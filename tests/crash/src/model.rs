@@ -1,18 +1,20 @@
-//! What a key may hold, and what each request may answer and leave behind: memcached's rules, for one key.
+//! The possible states of a key, and what each request may answer and leave behind: memcached's
+//! rules for one key.
 //!
-//! A state is not always known exactly. Around the second in which an item expires both answers are right,
-//! so every rule answers a list of outcomes, and a reply picks those that fit. A server that evicts may do so
-//! between any two requests: see [`evictable`].
+//! A state is not always known exactly. Around the second in which an item expires both answers are
+//! right. So every rule returns a list of outcomes, and a reply selects those that fit. A server
+//! that evicts may do so between any two requests: see [`evictable`].
 
 use crate::operation::{Operation, Store};
 use crate::reply::{Reply, Seen};
 use crate::value::{Content, Print};
 
-/// How far the second may be off in which the server lets an item expire: its clock counts whole seconds,
-/// and so does the protocol.
+/// Tolerance for the second in which an item expires, in seconds: both the server's clock and the
+/// protocol count whole seconds.
 const SLACK: u64 = 2;
 
-/// Above this length an append may be refused for the size of the whole: it depends on the key's length.
+/// Length in bytes above which an append may be refused because of the item's size, which depends
+/// on the key's length.
 const NEARLY_FULL: u32 = (1 << 20) - 1024;
 
 /// An item.
@@ -21,12 +23,12 @@ pub(crate) struct Item {
     pub(crate) content: Content,
     pub(crate) print: Print,
     pub(crate) flags: u32,
-    /// Seconds since 1970; 0 is never.
+    /// Unix seconds at which the item expires; 0 is never.
     pub(crate) expires: u64,
-    /// Its cas id, where an answer has told it.
+    /// The cas id, if an answer has revealed it.
     pub(crate) cas: Option<u64>,
-    /// It was evicted, which is durable only later: nobody finds it any more, but a crash may bring it back
-    /// as long as nothing has followed it.
+    /// The item was evicted, which becomes durable only later. No get finds it any more, but a
+    /// crash may bring it back as long as nothing has followed it.
     pub(crate) evicted: bool,
 }
 
@@ -36,7 +38,7 @@ impl Item {
         Item { content, print, flags, expires, cas: None, evicted: false }
     }
 
-    /// True if this is what was read at some moment of `when`.
+    /// Returns true if a read at some moment of `when` may have seen this item.
     pub(crate) fn is(&self, seen: &Seen, when: When) -> bool {
         let ttl = match (seen.ttl, self.expires) {
             (None, expires) => expires == 0,
@@ -54,15 +56,15 @@ impl Item {
     }
 }
 
-/// What a key holds: an item or nothing.
+/// The state of a key: an item or nothing.
 pub(crate) type State = Option<Item>;
 
-/// The item that is found.
+/// Returns the item that a get finds.
 fn live(state: &State) -> Option<&Item> {
     state.as_ref().filter(|item| !item.evicted)
 }
 
-/// These states, and what becomes of them if the server evicts now.
+/// Returns these states, and those after an eviction now.
 pub(crate) fn evictable(states: &[State]) -> Vec<State> {
     let mut all = states.to_vec();
     for item in states.iter().filter_map(live) {
@@ -74,14 +76,14 @@ pub(crate) fn evictable(states: &[State]) -> Vec<State> {
     all
 }
 
-/// Between which seconds since 1970 something happened.
+/// The range of Unix seconds in which something happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct When {
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
-/// The states that `state` may have become by the clock alone.
+/// Returns the states that `state` may have become through the clock alone.
 pub(crate) fn by_then(state: &State, when: When) -> Vec<State> {
     match state {
         Some(item) if item.expires != 0 && item.expires + SLACK < when.from => vec![None],
@@ -92,7 +94,8 @@ pub(crate) fn by_then(state: &State, when: When) -> Vec<State> {
     }
 }
 
-/// True if `state` is what was read, before an eviction perhaps or after the crash that took it back.
+/// Returns true if a read may have seen `state`, perhaps before an eviction or after the crash that
+/// took it back.
 pub(crate) fn fits(state: &State, seen: Option<&Seen>, when: When) -> bool {
     match (state, seen) {
         (None, seen) => seen.is_none(),
@@ -105,13 +108,13 @@ pub(crate) fn fits(state: &State, seen: Option<&Seen>, when: When) -> bool {
     }
 }
 
-/// The states after `operation` was executed on `state`, whatever was answered.
+/// Returns the possible states after `operation` was executed on `state`, for any answer.
 pub(crate) fn after(state: &State, operation: &Operation, when: When) -> Vec<State> {
     by_then(state, when).iter().flat_map(|state| execute(state, operation)).collect()
 }
 
-/// The states after `operation` was executed on `state` and answered `reply`; none if it cannot have
-/// been answered so.
+/// Returns the possible states after `operation` was executed on `state` and answered with `reply`;
+/// empty if that reply is impossible.
 pub(crate) fn after_reply(
     state: &State,
     operation: &Operation,
@@ -128,13 +131,13 @@ pub(crate) fn after_reply(
         .collect()
 }
 
-/// One rule per request: what may be there afterwards.
+/// Returns the possible states after a request, with one rule per request.
 fn execute(state: &State, operation: &Operation) -> Vec<State> {
     match (operation, live(state)) {
         (Operation::Get, _) | (Operation::Touch { .. }, None) => vec![state.clone()],
         (Operation::Delete { .. }, _) => vec![None],
         (Operation::Touch { expires, .. }, Some(item)) => {
-            // Whether a touch gives the item a new cas id is the server's choice.
+            // The server may choose whether a touch gives the item a new cas id.
             vec![Some(Item { expires: *expires, cas: None, ..item.clone() })]
         }
         (Operation::Count { initial: None, .. }, None) => vec![state.clone()],
@@ -179,7 +182,7 @@ fn appended(item: &Item, content: &Content) -> Item {
     Item::new(Content::Chunks(chunks), item.flags, item.expires)
 }
 
-/// The state `after`, made more exact by `reply`; `None` if the reply contradicts it.
+/// Returns the state `after`, made more exact by `reply`; `None` if the reply contradicts it.
 fn explained(
     before: &State,
     after: State,

@@ -1,10 +1,10 @@
-//! The requests that clients send, as the bytes of memcached's text and meta protocols.
+//! The requests of clients, as bytes of memcached's text and meta protocols.
 
 use std::io::Write;
 
 use crate::value::Content;
 
-/// A key: which writer owns it, and which of its keys it is.
+/// A key: the writer that owns it, and its number among that writer's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) writer: u16,
@@ -12,13 +12,13 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// The name on the wire; every seventh is as long as the protocol allows.
+    /// Returns the name in the protocol. Every seventh is as long as the protocol allows.
     pub(crate) fn name(self) -> String {
         let name = format!("w{:03}k{:04}", self.writer, self.index);
         if self.index % 7 == 6 { format!("{name:-<250}") } else { name }
     }
 
-    /// Counters are only ever counted up, so that readers can tell a step back.
+    /// Returns true for counters. They only count up, so that readers notice a step back.
     pub(crate) fn is_counter(self) -> bool {
         self.index.is_multiple_of(4)
     }
@@ -31,7 +31,7 @@ pub(crate) enum Store {
     Add,
     Replace,
     Append,
-    /// Only over this cas id.
+    /// Stores only over this cas id.
     Cas(u64),
 }
 
@@ -42,15 +42,15 @@ pub(crate) enum Operation {
         how: Store,
         content: Content,
         flags: u32,
-        /// Seconds since 1970 at which it ends; 0 is never.
+        /// Unix seconds at which the item expires; 0 is never.
         expires: u64,
         quiet: bool,
-        /// As a meta command, which answers the cas id.
+        /// Uses a meta command, whose answer has the cas id.
         meta: bool,
     },
     Count {
         by: u64,
-        /// Creates a counter of this value where there is none.
+        /// Creates a missing counter with this value.
         initial: Option<u64>,
     },
     Delete {
@@ -58,14 +58,14 @@ pub(crate) enum Operation {
     },
     Touch {
         expires: u64,
-        /// Answers the item as well.
+        /// Also returns the item.
         get: bool,
     },
     Get,
 }
 
 impl Operation {
-    /// True if the server answers nothing.
+    /// Returns true if the server sends no answer.
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self, Operation::Store { quiet: true, .. })
     }
@@ -115,7 +115,7 @@ impl Operation {
         }
     }
 
-    /// For messages: what it was, in a few words.
+    /// Describes the request in a few words, for messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             Operation::Store { how, content, expires, quiet, .. } => {
@@ -134,13 +134,13 @@ impl Operation {
     }
 }
 
-/// A store of one chunk, or of a number for counters.
+/// Returns a store of one chunk, or of a number for counters.
 #[cfg(test)]
 pub(crate) fn store(how: Store, content: Content) -> Operation {
     Operation::Store { how, content, flags: 0, expires: 0, quiet: false, meta: false }
 }
 
-/// The value of one chunk.
+/// Returns a value of one chunk.
 #[cfg(test)]
 pub(crate) fn chunk(seed: u64, length: u32) -> Content {
     Content::Chunks(vec![crate::value::Chunk { seed, length }])

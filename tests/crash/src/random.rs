@@ -1,5 +1,5 @@
-//! The one source of chance: what happens in a run follows from `--seed`, apart from how the kernel
-//! schedules processes.
+//! The only source of randomness. `--seed` determines a run, except how the kernel schedules
+//! processes.
 
 /// A splitmix64 generator: small, fast, and good enough to choose scenarios and fill values.
 #[derive(Clone, Debug)]
@@ -10,7 +10,8 @@ impl Random {
         Random(seed)
     }
 
-    /// A generator of its own for one part of a run: parts do not shift each other's numbers.
+    /// Returns a separate generator for one part of a run, so that parts do not shift each other's
+    /// numbers.
     pub(crate) fn part(seed: u64, path: &[u64]) -> Random {
         let mut random = Random(seed);
         for step in path {
@@ -28,22 +29,22 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number in `0..bound`; 0 for a bound of 0.
+    /// Returns a number in `0..bound`; 0 for a bound of 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True in `percent` of 100 calls.
+    /// Returns true in `percent` of 100 calls.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of `choices`, which must not be empty.
+    /// Returns one of `choices`, which must not be empty.
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }

@@ -1,16 +1,16 @@
-//! What a server answers, read from the bytes of a connection.
+//! The server's replies, parsed from the bytes of a connection.
 
 use std::io::{self, BufRead, Read};
 
 use crate::operation::Operation;
 use crate::value::Print;
 
-/// An item as it was read.
+/// An item as a client read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) print: Print,
     pub(crate) flags: u32,
-    /// Seconds it still has; `None` is for ever.
+    /// Seconds left to live; `None` is for ever.
     pub(crate) ttl: Option<u64>,
     pub(crate) cas: u64,
 }
@@ -18,18 +18,18 @@ pub(crate) struct Seen {
 /// The answer to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// `STORED` or `HD`, with the cas id where it was asked for.
+    /// `STORED` or `HD`, with the cas id if it was requested.
     Stored(Option<u64>),
     NotStored,
     Exists,
     NotFound,
-    /// A counter's new value, with its cas id where that was asked for.
+    /// A counter's new value, with its cas id if that was requested.
     Number(u64, Option<u64>),
     Deleted,
     Touched,
     Item(Seen),
     Miss,
-    /// `SERVER_ERROR` and its reason: the server could not.
+    /// `SERVER_ERROR` with its reason.
     Failed(String),
 }
 
@@ -37,10 +37,10 @@ fn broken(what: &str, line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{what}: {line:?}"))
 }
 
-/// The longest line, or short value read as one.
+/// The longest line in bytes, including a short value read as a line.
 const LINE: u64 = 1 << 16;
 
-/// Reads one line without its end.
+/// Reads one line and strips its end.
 pub(crate) fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     let mut line = Vec::new();
     from.by_ref().take(LINE).read_until(b'\n', &mut line)?;
@@ -50,7 +50,7 @@ pub(crate) fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
-/// The value of a meta flag in a reply line.
+/// Returns the value of a meta flag in a reply line.
 fn flag(line: &str, letter: char) -> Option<&str> {
     line.split(' ').skip(1).find_map(|word| word.strip_prefix(letter))
 }
@@ -72,7 +72,8 @@ fn value(from: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
 /// Reads the answer to `operation`.
 ///
 /// # Errors
-/// A broken connection; [`io::ErrorKind::InvalidData`] for an answer that is none.
+/// Returns the error of a broken connection, or [`io::ErrorKind::InvalidData`] for a malformed
+/// reply.
 pub(crate) fn read(from: &mut impl BufRead, operation: &Operation) -> io::Result<Reply> {
     let line = read_line(from)?;
     if let Some(reason) = line.strip_prefix("SERVER_ERROR ") {

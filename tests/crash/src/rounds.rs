@@ -1,4 +1,4 @@
-//! Rounds of load and sudden ends over one store: what a seed decides, and what is told about it.
+//! Rounds of load and sudden ends over one store: the choices of a seed, and the report.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -14,28 +14,28 @@ use crate::server::Server;
 use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, TIGHT_MIB, World};
 
-/// The longest value: the largest item less the longest key and what an item costs beside it.
+/// The longest value in bytes: the largest item minus the longest key and the overhead of an item.
 pub(crate) const LARGEST: u32 = (1 << 20) - 512;
-/// Connections that write in one process, at most. Writers keep their keys from round to round.
+/// The largest number of writing connections per process. Writers keep their keys across rounds.
 const WRITERS: u16 = 4;
 const PROCESSES: u16 = 3;
-/// Where devices are to be full, there are so many times as many keys.
+/// Factor for the number of keys where devices should become full.
 const FILLING: u16 = 5;
-/// How long an end waits for a moment at which the disk has something to lose, or the cleaner or the mover
-/// something to do.
+/// The longest wait of an end for a moment at which the disk has something to lose, or the cleaner
+/// or the mover works.
 const AIMING: Duration = Duration::from_millis(200);
 
-/// What rounds have done.
+/// The counts of all rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) rounds: u32,
     pub(crate) totals: Totals,
     pub(crate) slowest_start: Duration,
-    /// Power failures with something to lose, and the bytes.
+    /// Power failures with something to lose, and the number of bytes.
     pub(crate) cuts: (u64, u64),
-    /// Devices that were added and drained, and how often one grew.
+    /// Number of devices added, number drained, and how often a device grew.
     pub(crate) devices: (u32, u32, u32),
-    /// If there are several: what the servers were at when they ended.
+    /// With several devices: the background work of servers at their ends.
     pub(crate) interrupted: Interrupted,
 }
 
@@ -47,17 +47,17 @@ pub(crate) struct Stopped {
     pub(crate) failure: Failure,
 }
 
-/// What rounds are kept to.
+/// The limits of a series of rounds.
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) rounds: u32,
-    /// None is begun after this.
+    /// No round begins after this.
     pub(crate) until: Option<Instant>,
-    /// The server's memory, instead of chance's choice.
+    /// The server's memory, instead of a random choice.
     pub(crate) memory_mib: Option<u64>,
-    /// The longest value, of all sizes that are asked for.
+    /// The longest value in bytes.
     pub(crate) largest: u32,
-    /// One line for each.
+    /// Print one line per round.
     pub(crate) verbose: bool,
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn run(world: &mut World, seed: u64, limits: &Limits) -> Result<Done,
     Ok(done)
 }
 
-/// The check of the last end, and that of an orderly one.
+/// Checks the store after the last end, and again after an orderly one.
 fn finish(world: &mut World) -> Result<(), Failure> {
     let server = world.start()?;
     world.end(server, End::Terminate)?;
@@ -106,21 +106,22 @@ fn finish(world: &mut World) -> Result<(), Failure> {
     Ok(world.end(server, End::Terminate)?)
 }
 
-/// A round as the seed decides it.
+/// A round as the seed chose it.
 #[derive(Debug)]
 struct Round {
     memory_mib: u64,
     load: Option<Load>,
     time: Duration,
     sync_delay: Duration,
-    /// Ends when something was written that no sync has covered yet, or is being moved.
+    /// Ends the round when written data is not yet covered by a sync, or while data is being moved.
     aimed: bool,
     end: End,
-    /// The start after that is killed this early, in the middle of its recovery.
+    /// Time after which the next start is killed, in the middle of its recovery.
     stillborn: Option<Duration>,
-    /// The server after that meets this at once: what it had shown of the recovered must be durable.
+    /// The power failure that the server after that meets at once: recovered items that it has
+    /// shown must be durable.
     again: Option<Cut>,
-    /// What becomes of the devices.
+    /// Decides what happens to the devices.
     devices: Random,
 }
 
@@ -164,7 +165,7 @@ impl Round {
             (10..70, Some(_)) => End::PowerLoss(cut),
             _ => End::Kill,
         };
-        // Some lives are so short that recovery itself is what gets interrupted or repeated.
+        // Some runs are so short that they interrupt or repeat recovery itself.
         let idle = random.chance(12);
         let longest = random.pick(&[80, 400, 1200]);
         Round {
@@ -225,7 +226,7 @@ impl Round {
             devices.leave(&watched.rows, &mut world.plan);
         }
         if let (Some(disk), true) = (&world.disk, self.aimed) {
-            // Between a write and the sync that covers it, if one comes soon.
+            // Aims between a write and the sync that covers it, if one comes soon.
             let aiming = Instant::now();
             while disk.unsynced() == 0 && aiming.elapsed() < AIMING {
                 thread::yield_now();

@@ -1,4 +1,5 @@
-//! The situations in which stores have been seen to lose or to hang, one by one and on purpose.
+//! Deliberate tests of the single situations in which stores have been seen to lose data or to
+//! hang.
 
 mod basic;
 mod disk;
@@ -17,7 +18,7 @@ use crate::world::{End, Failure, World};
 pub(crate) enum Scenario {
     /// A burst, then silence, then the end: nothing may wait in memory for the next request.
     Burst,
-    /// flush_all, delayed too, and expiry stay what they were after a crash.
+    /// A crash changes neither flush_all, delayed or not, nor expiry.
     Flush,
     /// A client that stalls in the middle of a value delays nobody.
     Stall,
@@ -27,7 +28,7 @@ pub(crate) enum Scenario {
     FullStore,
     /// Syncs that fail: every writer gets an error, readers see the old value, and it heals.
     FailingSync,
-    /// The disk is full: likewise.
+    /// The disk is full: the same must hold as with failing syncs.
     FullDisk,
     /// A sync that takes long: others are served, and what is not durable is not shown.
     SlowSync,
@@ -68,12 +69,12 @@ impl Scenario {
     }
 }
 
-/// What a scenario is given.
+/// The input of a scenario.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) plan: ServerPlan,
     pub(crate) directory: PathBuf,
-    /// Power loss can be tested here.
+    /// True if power loss can be tested here.
     pub(crate) has_disk: bool,
     pub(crate) seed: u64,
 }
@@ -84,7 +85,7 @@ impl Setup {
         World::new(&self.directory, self.plan.clone(), machine, self.seed)
     }
 
-    /// The hardest end that can be tested here: nothing is kept that was not synced.
+    /// Returns the hardest end that can be tested here: with a disk, nothing unsynced is kept.
     fn hard_end(&self) -> End {
         if self.has_disk { End::PowerLoss(Cut::Nothing) } else { End::Kill }
     }
@@ -108,7 +109,7 @@ fn expect(what: &str, found: Option<String>, wanted: Option<&str>) -> Result<(),
     Err(wrong(format!("{what}: found {}, expected {}", show(found.as_deref()), show(wanted))))
 }
 
-/// Tries until it is so, or `patience` is over.
+/// Repeats `is` until it returns true, and fails after `patience`.
 fn becomes(
     what: &str,
     patience: Duration,

@@ -1,4 +1,4 @@
-//! The server under test: a real process that is started, asked, and killed.
+//! The server under test: a real process that is started, queried and killed.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -11,39 +11,39 @@ use std::time::{Duration, Instant};
 use crate::operation::{Key, Operation};
 use crate::reply::{self, Reply, Seen};
 
-/// How long a start may take, recovery included.
+/// The longest time for a start, including recovery.
 const START: Duration = Duration::from_secs(30);
-/// How long a stop may take when asked to.
+/// The longest time for a requested stop.
 const STOP: Duration = Duration::from_secs(30);
-/// How long a connection of the test's waits for an answer.
+/// The longest wait for an answer on one of the test's connections.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Keys asked for together after a restart.
+/// Number of keys requested together after a restart.
 const TOGETHER: usize = 16;
 
-/// What a write is promised.
+/// The durability promised for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Durability {
     Sync,
     Async,
 }
 
-/// How the server is started.
+/// How to start the server.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerPlan {
     pub(crate) binary: PathBuf,
     /// The directory of the store and its size in MiB.
     pub(crate) store: PathBuf,
     pub(crate) store_mib: u64,
-    /// What `--store` is given for each of several devices, instead of the one.
+    /// The values of `--store` for several devices; they replace `store`.
     pub(crate) devices: Vec<String>,
-    /// A full store evicts; otherwise it refuses.
+    /// If true, a full store evicts; otherwise it refuses.
     pub(crate) evicts: bool,
     pub(crate) memory_mib: u64,
     pub(crate) durability: Durability,
     pub(crate) sync_interval: Duration,
-    /// More arguments.
+    /// Further arguments.
     pub(crate) arguments: Vec<String>,
-    /// What it prints goes here.
+    /// The file that receives its output.
     pub(crate) log: PathBuf,
 }
 
@@ -77,7 +77,7 @@ impl ServerPlan {
         Ok(command)
     }
 
-    /// Starts the server and kills it some time later, whether it has finished its recovery or not.
+    /// Starts the server and kills it some time later, even during its recovery.
     pub(crate) fn start_and_kill(&self, after: Duration) -> io::Result<()> {
         let mut child = self.command(free_port()?)?.spawn()?;
         thread::sleep(after);
@@ -88,7 +88,7 @@ impl ServerPlan {
     /// Starts the server and waits until it answers.
     ///
     /// # Errors
-    /// A server that ends or stays silent, with the end of what it printed.
+    /// Returns an error with the end of its output if the server ends or stays silent.
     pub(crate) fn start(&self) -> io::Result<Server> {
         let port = free_port()?;
         let begun = Instant::now();
@@ -116,7 +116,7 @@ impl ServerPlan {
     }
 }
 
-/// What a get of `key` was answered.
+/// Returns what a get of `key` found.
 fn content(key: Key, reply: Reply) -> io::Result<Option<Seen>> {
     match reply {
         Reply::Item(seen) => Ok(Some(seen)),
@@ -125,7 +125,7 @@ fn content(key: Key, reply: Reply) -> io::Result<Option<Seen>> {
     }
 }
 
-/// Whether it says that the other side has closed the connection.
+/// Returns true if the other side has closed the connection.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
@@ -134,7 +134,7 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// The end of a file of text.
+/// Returns the end of a text file.
 pub(crate) fn tail(path: &Path) -> String {
     let text = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -142,12 +142,12 @@ pub(crate) fn tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-/// A running server; killed when dropped.
+/// A running server. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
-    /// How long it took from its start until it answered.
+    /// Time from its start until it answered.
     pub(crate) ready_after: Duration,
 }
 
@@ -156,26 +156,26 @@ impl Server {
         Talk::new(self.port)
     }
 
-    /// True if the process is there.
+    /// Returns true if the process still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it as nothing can be caught, and waits until it is gone.
+    /// Kills the server with SIGKILL and waits until it is gone.
     pub(crate) fn kill(mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
-    /// Only kills: a process that waits for its disk goes when the disk answers.
+    /// Only sends SIGKILL: a process that waits for its disk ends when the disk answers.
     pub(crate) fn signal_kill(&mut self) -> io::Result<()> {
         self.child.kill()
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Asks the server to stop, and waits until it has.
     pub(crate) fn terminate(mut self) -> io::Result<ExitStatus> {
         let id = libc::pid_t::try_from(self.child.id()).map_err(io::Error::other)?;
-        // SAFETY: the call takes numbers; the child was not waited for, so the id is still its own.
+        // SAFETY: the call takes numbers. The child was not waited for, so its id is still its own.
         if unsafe { libc::kill(id, libc::SIGTERM) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -189,8 +189,8 @@ impl Server {
         Err(io::Error::other(format!("the server did not stop within {} s", STOP.as_secs())))
     }
 
-    /// What every key holds. With `errors` a value may find no room in memory beside others that are asked
-    /// for or moved: then it is asked for again, alone.
+    /// Reads every key. With `errors`, there may be no room in memory for a value beside others
+    /// that are requested or moved. Such a value is requested again, alone.
     pub(crate) fn read_all(
         &self,
         keys: &[Key],
@@ -202,8 +202,8 @@ impl Server {
         for group in keys.chunks(TOGETHER) {
             loop {
                 match talk.get_all(group, errors) {
-                    // A large value that is evicted or moves while it is being sent ends the connection, and the
-                    // server counts it.
+                    // If a large value is evicted or moved while it is sent, the connection ends,
+                    // and the server counts that.
                     Err(error) if is_end(&error) && cut < self.values_cut()? => {
                         cut += 1;
                         talk = self.connect()?;
@@ -219,7 +219,7 @@ impl Server {
         self.stat("larder_values_cut")?.parse().map_err(io::Error::other)
     }
 
-    /// The rows of `stats`.
+    /// Returns the rows of `stats`.
     pub(crate) fn stats(&self) -> io::Result<Vec<(String, String)>> {
         let mut talk = self.connect()?;
         talk.raw(b"stats\r\n")?;
@@ -233,7 +233,7 @@ impl Server {
         }
     }
 
-    /// A row of `stats`.
+    /// Returns a row of `stats`.
     pub(crate) fn stat(&self, name: &str) -> io::Result<String> {
         let row = self.stats()?.into_iter().find(|(row, _)| row == name);
         row.map(|(_, value)| value)
@@ -243,13 +243,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only for a process that is gone.
+        // Both calls fail only if the process is gone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A connection of the test's own.
+/// One of the test's own connections.
 #[derive(Debug)]
 pub(crate) struct Talk {
     from: BufReader<TcpStream>,
@@ -264,7 +264,7 @@ impl Talk {
         Ok(Talk { from: BufReader::with_capacity(1 << 16, stream) })
     }
 
-    /// What each of these keys holds, asked for together; see [`Server::read_all`].
+    /// Reads these keys in one pipeline; see [`Server::read_all`].
     fn get_all(&mut self, keys: &[Key], errors: bool) -> io::Result<Vec<(Key, Option<Seen>)>> {
         for key in keys {
             self.send(*key, &Operation::Get)?;
@@ -296,7 +296,7 @@ impl Talk {
         self.read_line()
     }
 
-    /// Sends a line and expects another one.
+    /// Sends a line and fails if the reply differs from `answer`.
     pub(crate) fn expect(&mut self, request: &str, answer: &str) -> io::Result<()> {
         let got = self.line(request)?;
         if got == answer {
@@ -316,7 +316,7 @@ impl Talk {
         reply::read(&mut self.from, operation)
     }
 
-    /// What a key holds, as soon as that is answered without an error.
+    /// Reads a key, and repeats the request until it succeeds or [`PATIENCE`] is over.
     fn get_at_last(&mut self, key: Key) -> io::Result<Option<Seen>> {
         let begun = Instant::now();
         loop {
@@ -329,7 +329,7 @@ impl Talk {
         }
     }
 
-    /// A short value, `None` for a miss.
+    /// Reads a short value; `None` for a miss.
     pub(crate) fn get(&mut self, key: &str) -> io::Result<Option<String>> {
         let line = self.line(&format!("get {key}"))?;
         if line == "END" {
@@ -345,7 +345,7 @@ impl Talk {
         }
     }
 
-    /// True if something can be read within `patience`.
+    /// Returns true if something can be read within `patience`.
     pub(crate) fn answers_within(&mut self, patience: Duration) -> io::Result<bool> {
         if !self.from.buffer().is_empty() {
             return Ok(true);

@@ -1,11 +1,11 @@
-//! What keys hold, said so briefly that a history of megabytes fits into a few words: a value is a list of
-//! chunks, each made from a seed, or a number.
+//! The values of keys in a compact form: a list of chunks, each generated from a seed, or a number.
+//! So a history of megabytes fits into a few words.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::random::Random;
 
-/// Bytes that follow from a seed.
+/// Bytes generated from a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) seed: u64,
@@ -52,12 +52,12 @@ impl Content {
     }
 }
 
-/// What is noted of a value that was read: enough to know it again.
+/// What is recorded of a value that was read: enough to recognise it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Print {
     pub(crate) length: u32,
     pub(crate) hash: u64,
-    /// The value as a number, where it is one.
+    /// The value as a number, if it is one.
     pub(crate) number: Option<u64>,
 }
 

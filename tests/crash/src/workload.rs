@@ -1,4 +1,5 @@
-//! What a writer sends: every verb, on keys of its own, values from one byte to the largest item.
+//! The requests of a writer: every verb, on its own keys, with values from one byte to the largest
+//! item.
 
 use std::collections::HashMap;
 
@@ -7,7 +8,7 @@ use crate::operation::{Key, Operation, Store};
 use crate::random::Random;
 use crate::value::{Chunk, Content};
 
-/// How long values are.
+/// The lengths of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sizes {
     /// Mostly up to a hundred bytes.
@@ -21,7 +22,7 @@ pub(crate) enum Sizes {
 }
 
 impl Sizes {
-    /// A length of at most `largest`.
+    /// Returns a length of at most `largest` bytes.
     fn length(self, random: &mut Random, largest: u32) -> u32 {
         let largest = u64::from(largest);
         let length = match self {
@@ -47,7 +48,7 @@ impl Sizes {
     }
 }
 
-/// A writer's requests, one after the other.
+/// The stream of a writer's requests.
 #[derive(Debug)]
 pub(crate) struct Workload {
     random: Random,
@@ -55,11 +56,11 @@ pub(crate) struct Workload {
     keys: u16,
     sizes: Sizes,
     largest: u32,
-    /// To be sent next: the check of a request that is not answered.
+    /// The next request, if it is the check of an unanswered one.
     next: Option<(Key, Operation)>,
 }
 
-/// The cas ids that answers have told, newest last.
+/// The cas ids that answers have revealed, newest last.
 pub(crate) type CasIds = HashMap<Key, Vec<u64>>;
 
 impl Workload {
@@ -67,12 +68,13 @@ impl Workload {
         Workload { random, writer, keys, sizes, largest, next: None }
     }
 
-    /// True if the last request answers nothing and its check must follow before the work may end.
+    /// Returns true if the last request gets no answer, so its check must follow before the work
+    /// may end.
     pub(crate) fn owes(&self) -> bool {
         self.next.is_some()
     }
 
-    /// The next request. `cas_ids` are those known by now.
+    /// Returns the next request. `cas_ids` are those known so far.
     pub(crate) fn next(&mut self, cas_ids: &CasIds) -> (Key, Operation) {
         if let Some(next) = self.next.take() {
             return next;
@@ -112,7 +114,7 @@ impl Workload {
                 append
             }
             62..72 => match cas_ids.get(&key).filter(|known| !known.is_empty()) {
-                // An old one must be refused, after any number of restarts.
+                // An old cas id must be refused, after any number of restarts.
                 Some(known) if self.random.chance(25) => {
                     let cas = self.random.pick(known);
                     self.store(Store::Cas(cas))
@@ -146,7 +148,7 @@ impl Workload {
         Content::Chunks(vec![Chunk { seed: self.random.next(), length }])
     }
 
-    /// Never, in some days, or very soon.
+    /// Returns an expiry: never, in some days, or very soon.
     fn expiry(&mut self) -> u64 {
         match self.random.below(10) {
             0..3 => 0,

@@ -1,4 +1,4 @@
-//! One store through many lives of the server: load, an end, a new start, and the check of every key.
+//! One store through many runs of the server: load, an end, a new start, and a check of every key.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use crate::journal::{self, Event};
 use crate::machine::Machine;
 use crate::server::{Durability, Server, ServerPlan, tail};
 
-/// How much older than the promise what an asynchronous server lost may be: a commit must end before the
-/// kill and clients must have read their answers, on a busy machine.
+/// Time by which lost writes of an asynchronous server may be older than promised. On a busy
+/// machine a commit must end before the kill, and clients must have read their answers.
 pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
 
-/// With so little memory a server may refuse values while others of a megabyte wait for their sync or are
-/// read: that is counted, and no fault.
+/// Memory in MiB up to which a server may refuse values while other values of a megabyte wait for
+/// their sync or are read. Such refusals are counted; they are no fault.
 pub(crate) const TIGHT_MIB: u64 = 32;
 
-/// What ends a run.
+/// The reason why a run ends.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The server has lost or invented something.
+    /// The server has lost or invented data.
     Violations(Vec<Violation>),
-    /// Something that should work did not.
+    /// An operation failed that should succeed.
     Io(io::Error),
 }
 
@@ -55,47 +55,47 @@ fn none(violations: Vec<Violation>) -> Result<(), Failure> {
     if violations.is_empty() { Ok(()) } else { Err(Failure::Violations(violations)) }
 }
 
-/// How the server ends.
+/// How a run of the server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// `kill -9`: what the kernel was given stays.
+    /// `kill -9`: everything passed to the kernel stays.
     Kill,
-    /// Power loss: `kill -9`, and the disk keeps what syncs have covered, the rest by chance.
+    /// Power loss: `kill -9`, and the disk keeps what syncs have covered, and the rest by chance.
     PowerLoss(Cut),
-    /// SIGTERM: everything stays, acknowledged long ago or just now.
+    /// SIGTERM: everything acknowledged stays, however recently.
     Terminate,
 }
 
-/// The load of one life.
+/// The load of one run of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) processes: u16,
-    /// What each process does; port, journals and numbers are filled in.
+    /// The work of each process. The port, journals and writer numbers are filled in.
     pub(crate) client: ClientPlan,
 }
 
-/// A store and everything that is known about it.
+/// A store and all that is known about it.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) plan: ServerPlan,
     pub(crate) machine: Machine,
     pub(crate) disk: Option<Disk>,
-    /// If there are several.
+    /// Set if the store has several devices.
     pub(crate) devices: Option<Devices>,
     checker: Checker,
     directory: PathBuf,
     /// When the last server ended, in microseconds, and whether it was asked to.
     ended: Option<(u64, bool)>,
-    /// Servers end some time after their load.
+    /// Servers are ended some time after their load.
     pub(crate) idle: bool,
     /// The longest start after an end.
     pub(crate) slowest_start: Duration,
-    /// What servers were at when they ended.
+    /// The background work of servers at their ends.
     pub(crate) interrupted: Interrupted,
 }
 
 impl World {
-    /// A new store in `directory`.
+    /// Creates a new store in `directory`.
     pub(crate) fn new(
         directory: &Path,
         mut plan: ServerPlan,
@@ -133,18 +133,18 @@ impl World {
         self.checker.totals
     }
 
-    /// The end of what the servers printed.
+    /// Returns the end of the servers' output.
     pub(crate) fn log(&self) -> String {
         tail(&self.plan.log)
     }
 
-    /// Keeps the store as it is now, to be looked at after the run.
+    /// Saves the store as it is now, for inspection after the run.
     pub(crate) fn keep(&self) -> io::Result<()> {
         let disk = self.disk.as_ref();
         disk.map_or(Ok(()), |disk| disk.save(&self.directory.join("image")))
     }
 
-    /// Starts the server and checks what every key holds.
+    /// Starts the server and checks the content of every key.
     pub(crate) fn start(&mut self) -> Result<Server, Failure> {
         let server = self.plan.start()?;
         if self.ended.is_some() {
@@ -164,14 +164,15 @@ impl World {
         none(self.checker.recovered(&found, asked, self.cutoff()))
     }
 
-    /// Until when what was acknowledged must be there.
+    /// Returns the time up to which acknowledged writes must be there.
     fn cutoff(&self) -> u64 {
         match (self.plan.durability, self.ended) {
             (Durability::Async, Some((ended, false))) => {
                 let interval = self.plan.sync_interval.as_micros() as u64;
                 let slack = ASYNC_SLACK.as_micros() as u64;
-                // The promise is about one interval's acknowledgements, not about the last interval: when
-                // the disk stalls, so do they. Only without load must all be durable after an interval.
+                // The promise is about the acknowledgements of one interval, not about the last
+                // interval: while the disk stalls, acknowledgements stall too. Only without load
+                // must everything be durable after an interval.
                 let last = if self.idle { ended } else { ended.min(self.checker.last_write) };
                 last.saturating_sub(interval + slack)
             }
@@ -198,7 +199,7 @@ impl World {
         Ok(Clients { children, journals })
     }
 
-    /// Ends the server, and afterwards the disk's memory of what was not synced.
+    /// Ends the server, and with a power loss then drops unsynced data from the disk.
     pub(crate) fn end(&mut self, mut server: Server, end: End) -> io::Result<()> {
         self.ended = Some((clock::now(), end == End::Terminate));
         if end == End::Terminate {
@@ -215,7 +216,7 @@ impl World {
         }
         server.signal_kill()?;
         if let Some(disk) = &self.disk {
-            // A process in a sync cannot go before that ends.
+            // A process in a sync cannot end before the sync does.
             match end {
                 End::PowerLoss(_) => disk.release(),
                 _ => disk.abandon_syncs(),
@@ -228,7 +229,8 @@ impl World {
         }
     }
 
-    /// Takes in what clients have noted. `errors` if the server had a reason to answer with errors.
+    /// Takes in the clients' journals. `errors` tells that the server had a reason to return
+    /// errors.
     pub(crate) fn collect(&mut self, clients: Clients, errors: bool) -> Result<(), Failure> {
         let journals = clients.finish()?;
         none(self.checker.feed(&journals, errors))
@@ -243,7 +245,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Waits until all have ended by themselves, and keeps their notes for [`World::collect`].
+    /// Waits until all have ended by themselves, and keeps their journals for [`World::collect`].
     pub(crate) fn wait(&mut self, patience: Duration) -> io::Result<()> {
         let begun = Instant::now();
         for child in &mut self.children {
@@ -278,7 +280,7 @@ impl Clients {
 impl Drop for Clients {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // Both fail only for a process that is gone.
+            // Both calls fail only if the process is gone.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,6 +1,6 @@
-//! `larder bench compare`: the standard table. Every contender is one server thread on one processor,
-//! loaded from another, started anew in each round, in turn: A B C A B C. What a machine does to all of
-//! them, a noisy neighbour or a warm cache, it does to each in every round.
+//! `larder bench compare`: the standard table. Every contender is a server with one thread on one
+//! processor, loaded from another processor. Each round starts all contenders anew, in turn: A B C
+//! A B C. So a noisy neighbour or a warm cache affects each of them in every round.
 
 use crate::{complain, say};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::responder::Responder;
 use crate::workload::{Lengths, Mix, Shape, Verb};
 use crate::{Error, Result};
 
-/// Who, how often, on which processors.
+/// The contenders, the rounds and the processors.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// Another server: [NAME=]PATH, options behind it in the same word; repeatable. The first one is
@@ -110,7 +110,7 @@ struct Measured {
     summary: Summary,
 }
 
-/// What the rounds of one contender and line come to.
+/// The result of all rounds of one contender and line.
 #[derive(Debug, Serialize)]
 struct Cell {
     line: &'static str,

@@ -1,10 +1,11 @@
-//! `larder bench cores`: what threads cost each other. The engine runs without sockets; threads get and set in
-//! batches, as the workers of a server do with pipelines, one thread and then several, in turns. What counts is the
-//! processor time of a request: what several threads spend more than one alone is what they wait for each other's
-//! cache lines and locks.
+//! `larder bench cores`: the cost of sharing the engine between threads. The engine runs without
+//! sockets. Threads get and set in batches, like the workers of a server with pipelines; first one
+//! thread, then several, in turns. The measure is the processor time per request. What several
+//! threads spend beyond a single one is the time that they wait for each other's cache lines and
+//! locks.
 //!
-//! Cleaners and committers are reported by themselves. There is one of each per lane: their time per request says
-//! how many requests per second they can keep up with.
+//! Cleaners and committers are reported separately. Each lane has one of each, so their time per
+//! request limits the number of requests per second that they can keep up with.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,14 +28,15 @@ use crate::process::Probe;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
-/// Requests of a batch, and how far ahead of a set its lock is asked for: as the server does.
+/// Number of requests per batch, and how many requests ahead the lock of a set is prefetched, as in
+/// the server.
 const BATCH: usize = 16;
 const LOCK_AHEAD: usize = 4;
-/// Batches between two looks at the clock.
+/// Number of batches between two looks at the clock.
 const BATCHES_PER_TURN: u32 = 64;
 const KEY_BYTES: usize = 15;
 const NOW: u32 = 1000;
-/// A thread that waits for space is woken; this only bounds what is lost if it is not.
+/// The longest wait for space, in case the wake-up is missed.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How many threads, and what they do.
@@ -69,15 +71,15 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// What the threads do.
+/// The work of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Work {
-    /// Gets of keys that are there.
+    /// Gets of existing keys.
     Get,
-    /// Sets of keys that are there.
+    /// Sets of existing keys.
     Set,
-    /// Sets of keys that never come again: memory is full of others, which are evicted.
+    /// Sets of keys that never come again. Memory is full of older ones, which are evicted.
     SetNew,
 }
 
@@ -93,24 +95,24 @@ impl Work {
     }
 }
 
-/// One kind of work by a number of threads, over all rounds.
+/// One kind of work with one number of threads, over all rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     store: bool,
     work: Work,
     threads: usize,
-    /// Nanoseconds of the threads' processor time per request.
+    /// The threads' processor time per request, in nanoseconds.
     ns_per_request: Spread,
-    /// The work of these threads by that of the first row's in the same time, if each has a processor of its own.
-    /// Each round is compared with its own first run.
+    /// The work that these threads do, relative to the threads of the first row in the same time,
+    /// if each thread has a processor. Each round is compared with its own first run.
     times_the_work: Spread,
-    /// Nanoseconds of processor time of the threads that work for all, per request.
+    /// Processor time per request, in nanoseconds: cleaners, and committers with early writers.
     cleaner_ns: Spread,
     writer_ns: Spread,
     requests_per_second: Spread,
 }
 
-/// One run.
+/// The counts of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     requests: u64,
@@ -164,7 +166,7 @@ impl Arguments {
             for round in 0..=self.rounds {
                 for (runs, &threads) in runs.iter_mut().zip(&self.threads) {
                     let run = run(&engine, work, threads, time, self.keys, &mut first_new, &value)?;
-                    // The first round brings memory to where it stays.
+                    // The first round brings memory to its steady state.
                     if round > 0 {
                         runs.push(run);
                     }
@@ -210,7 +212,7 @@ fn row(
 }
 
 fn open_store(path: &Path) -> Result<StoreOptions> {
-    /// Bytes of the store.
+    /// Size of the store in bytes.
     const SIZE: u64 = 4 << 30;
     let device = FileDevice::open(path, Some(SIZE)).map_err(|e| Error::server(e.to_string()))?;
     let start = Instant::now();
@@ -239,14 +241,14 @@ impl Wake for Unpark {
     }
 }
 
-/// One thread's requests.
+/// The session and the requests of one thread.
 struct Worker {
     session: Session,
     keys: [[u8; KEY_BYTES]; BATCH],
 }
 
 impl Worker {
-    /// For the calling thread.
+    /// Returns a worker for the calling thread.
     fn new(engine: &Arc<Engine>) -> Worker {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut session = engine.session(waker);
@@ -264,7 +266,7 @@ impl Worker {
         }
     }
 
-    /// One batch of requests, and the end of the turn.
+    /// Sends one batch of requests and ends the turn.
     fn batch(&mut self, work: Work, value: &[u8]) -> Result<()> {
         self.session.tick(NOW);
         let session = &self.session;
@@ -286,7 +288,7 @@ impl Worker {
                 session.prefetch_lock(later);
             }
             if !set(session, &keys[at], value)? {
-                // The keys were looked up before the wait.
+                // The prepared look-ups of the other keys are stale after the wait.
                 self.set_the_rest(at, value)?;
                 break;
             }
@@ -306,7 +308,7 @@ impl Worker {
     }
 }
 
-/// Whether there was space.
+/// Stores an item. Returns false if there was no space.
 fn set(session: &Session, key: &Key<'_>, value: &[u8]) -> Result<bool> {
     match session.store(key, Store::set(value, 0, Expiry::NEVER)) {
         Outcome::Ready(Stored::Stored { .. }) | Outcome::AfterCommit(Stored::Stored { .. }, _) => {

@@ -1,6 +1,6 @@
-//! `larder bench counters`: one key, more and more connections. Threads that fight for one item make
-//! other servers slower with every connection; and a lost update would show here as a number that was
-//! answered twice.
+//! `larder bench counters`: one key, and more and more connections. Contention for one item makes
+//! other servers slower with every connection. A lost update would show here as a number that was
+//! returned twice.
 
 use crate::say;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::process::Probe;
 use crate::workload::{Mix, Shape, Verb};
 use crate::{Error, Result};
 
-/// How many connections, and for how long each.
+/// The connections, and the time for each number of them.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// The server: HOST:PORT or unix:PATH
@@ -113,7 +113,7 @@ fn step(load: &Load) -> Result<Step> {
     })
 }
 
-/// N increments of a counter that began at 0 answer each of 1..=N once and leave N behind.
+/// Checks that N increments of a counter from 0 returned each of 1..=N once and left N behind.
 fn check_numbers(numbers: &[u64], value: &[u8]) -> Result<()> {
     let void = |text: String| Err(Error::Void(text));
     let mut seen = vec![false; numbers.len()];

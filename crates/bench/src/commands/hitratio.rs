@@ -1,6 +1,6 @@
 //! `larder bench hitratio`: miss ratios at equal *resident* memory. Servers count their limits
-//! differently: one leaves its hash table out, another its connections. What an operator pays for is
-//! what the kernel counts, so the peer's limit is adjusted until that is equal.
+//! differently: one leaves out its hash table, another its connections. An operator pays for the
+//! memory that the kernel counts, so the peer's limit is adjusted until that is equal.
 
 use crate::{complain, say};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::replay::Outcome;
 use crate::{Error, Result};
 
-/// Who, which traces, how much memory.
+/// The servers, the traces and the memory.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// Another server: [NAME=]PATH, options behind it in the same word; repeatable
@@ -56,13 +56,13 @@ struct Row {
     rss: u64,
     outcome: Outcome,
     miss_ratio: f64,
-    /// Misses relative to Larder's: above 1 means more.
+    /// Misses relative to Larder's; above 1 means more misses.
     relative_misses: f64,
-    /// Whether resident memory came within the tolerance.
+    /// True if resident memory came within the tolerance.
     equal: bool,
 }
 
-/// Limits that are tried until resident memory is equal.
+/// The largest number of limits to try for equal resident memory.
 const ATTEMPTS: usize = 9;
 
 impl Arguments {
@@ -96,7 +96,8 @@ impl Arguments {
         write_json(self.json.as_deref(), &rows)
     }
 
-    /// Replays with other limits until the peer's resident memory is that of the first server.
+    /// Repeats the replay with other limits until the peer's resident memory equals the first
+    /// server's.
     fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<Row> {
         let mut best: Option<Row> = None;
         let mut search = Search { limit: self.memory, below: None, above: None, last: None };
@@ -136,12 +137,12 @@ impl Arguments {
     }
 }
 
-/// Looks for the limit with which resident memory becomes what is wanted.
+/// A search for the limit at which resident memory is as wanted.
 #[derive(Clone, Copy, Debug)]
 struct Search {
-    /// What to try next, in MiB.
+    /// The next limit to try, in MiB.
     limit: u64,
-    /// The greatest limit that gave too little, and the least that gave too much.
+    /// The greatest limit that gave too little memory, and the smallest that gave too much.
     below: Option<u64>,
     above: Option<u64>,
     /// Resident bytes of the last attempt.
@@ -149,9 +150,10 @@ struct Search {
 }
 
 impl Search {
-    /// Chooses the next limit after `rss` bytes were resident; false if there is none to try.
+    /// Chooses the next limit after an attempt with `rss` resident bytes. Returns false if none is
+    /// left.
     fn go_on(&mut self, rss: u64, wanted: u64) -> bool {
-        // More room that is not used: everything fits, and no limit will make it more.
+        // A higher limit did not add memory: everything fits, so no limit will add any.
         let full = self.last.is_none_or(|last| rss > last + last / 100);
         if rss < wanted && self.above.is_none() && !full {
             return false;
@@ -162,8 +164,8 @@ impl Search {
         } else {
             self.above = Some(self.limit.min(self.above.unwrap_or(u64::MAX)));
         }
-        // What lies above the limit (code, tables, buffers) stays when the limit changes, so the
-        // difference is what the limit moves by; halving follows where that leads nowhere.
+        // Memory beyond the limit (code, tables, buffers) does not change with the limit, so the
+        // limit moves by the difference. If that leaves the known range, halve the range.
         let difference = (wanted as f64 - rss as f64) / f64::from(1 << 20);
         let direct = (self.limit as f64 + difference).round().max(2.0) as u64;
         let (low, high) = (self.below.unwrap_or(1), self.above.unwrap_or(direct.saturating_add(1)));

@@ -1,8 +1,9 @@
-//! `larder bench hostile`: polite clients alone, and beside crowds that are slow, rude or greedy, one after
-//! the other and all together. Each server's memory is full when the measurement begins, as a cache's is.
-//! The crowds stand for clients on other machines. They run at the lowest priority, so they compete as
-//! little as possible with the polite clients for a processor. If the server has one of its own, latencies are
-//! measured between the sockets, so what remains of that competition does not count.
+//! `larder bench hostile`: polite clients alone, then beside crowds that are slow, rude or greedy:
+//! one crowd at a time, and all together. Each server's memory is full when the measurement begins,
+//! like that of a cache. The crowds stand for clients on other machines, so they should not compete
+//! with the polite clients for a processor. They run at the lowest priority. If the server has its
+//! own processor, latencies are measured between the sockets, so what remains of that competition
+//! does not count.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,7 +27,7 @@ use crate::say;
 use crate::workload::{Lengths, Mix, Shape, Verb};
 use crate::{Error, Result};
 
-/// Whom to measure, and for how long.
+/// The servers to measure, and for how long.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// Another server to put into the same company: [NAME=]PATH[ EXTRA…]; may be repeated
@@ -70,14 +71,14 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// All crowds together, as `--crowd` knows them.
+/// The name of all crowds together, for `--crowd`.
 const ALL_CROWDS: &str = "all";
 
 fn crowd_names() -> Vec<&'static str> {
     Kind::ALL.map(Kind::name).into_iter().chain([ALL_CROWDS]).collect()
 }
 
-/// What polite clients saw beside a crowd.
+/// The figures of polite clients beside a crowd.
 #[derive(Debug, Serialize)]
 struct Row {
     server: String,
@@ -85,10 +86,10 @@ struct Row {
     p50_us: f64,
     p99_us: f64,
     max_us: f64,
-    /// Errors that polite clients were answered, or why their run was void.
+    /// Error answers to polite clients, or the reason why their run was void.
     errors: u64,
     void: Option<String>,
-    /// What became of those in the crowd that behave.
+    /// The results of those crowds that behave.
     crowd_answers: u64,
     crowd_cut: u64,
     crowd_refused: u64,
@@ -97,7 +98,8 @@ struct Row {
 }
 
 impl Row {
-    /// Rounds in the same company: latencies in the median, the most memory, and the rest in sum.
+    /// Combines rounds beside the same crowd: medians of latencies, the most memory, sums of the
+    /// rest.
     fn median<'r>(rounds: impl Iterator<Item = &'r Row>) -> Row {
         let rounds: Vec<&Row> = rounds.collect();
         let median = |of: fn(&Row) -> f64| {
@@ -162,15 +164,16 @@ impl Arguments {
     /// Fills the server's memory, then stores the polite clients' items.
     fn fill_memory(&self, load: &Load, shape: &Shape) -> Result<()> {
         const VALUE: usize = 1000;
-        // With its header, an item is longer than that.
+        // An item is longer than its value, by its header, so this is more than fits.
         let keys = self.memory.saturating_mul((1 << 20) + (1 << 18)) / VALUE as u64;
         let value_lengths = Lengths { min: VALUE, max: VALUE };
-        // Some peers refuse sets while their eviction lags behind. Their memory is full all the same.
+        // Some peers refuse sets while their eviction lags behind. Their memory is full all the
+        // same.
         store_all(load, &Shape { keys, value_lengths, ..shape.clone() }, Verb::Set)?;
         store_all(load, shape, Verb::Set).map(drop)
     }
 
-    /// Starts crowds whose threads have the lowest priority. They begin on a thread of their own, because
+    /// Starts crowds whose threads have the lowest priority. A separate thread starts them, because
     /// a thread may not be allowed to raise its priority again.
     fn start_crowds(&self, kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
         let start = || {
@@ -199,7 +202,8 @@ impl Arguments {
             pacing: Pacing::Constant(self.rate),
             duration: Some(time),
             cpu: self.load_cpu,
-            // Else a busy server would keep the generator from sending, and what was not sent would not count.
+            // Otherwise a busy server would keep the generator from sending, and unsent requests
+            // would not count.
             wire_times: self.server_cpu.is_some()
                 && self.load_cpu.is_some()
                 && self.server_cpu != self.load_cpu,
@@ -236,7 +240,7 @@ impl Arguments {
     }
 }
 
-/// Runs the load, and watches the server's resident memory meanwhile. The generator may share its
+/// Runs the load and meanwhile watches the server's resident memory. The generator may share its
 /// processor with the crowds or the server. Short turns keep its own waits out of the latencies.
 fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>, u64) {
     let done = AtomicBool::new(false);

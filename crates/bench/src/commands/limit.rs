@@ -1,6 +1,6 @@
 //! `larder bench limit`: the load of `larder bench load` against a responder that does nothing but
-//! answer. No server can be cheaper on this machine with this kernel interface; with `--device`, no
-//! server that has nothing in memory.
+//! answer. No server can be cheaper on this machine with this kernel interface. With `--device` the
+//! same holds for servers that have nothing in memory.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use super::output::{print_summary, write_json};
 use crate::responder::Responder;
 use crate::{Error, Result};
 
-/// What to ask, and over which kernel interface.
+/// The load, and the kernel interface to use.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// The responder's network back-end: auto, epoll or uring

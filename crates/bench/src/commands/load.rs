@@ -1,4 +1,4 @@
-//! `larder bench load`.
+//! `larder bench load`: loads any memcached-compatible server.
 
 use crate::complain;
 use crate::interrupt;
@@ -14,7 +14,7 @@ use crate::process::Probe;
 use crate::workload::{Distribution, Lengths, Mix, Shape, Verb};
 use crate::{Error, Result};
 
-/// What to ask, how fast, and of whom.
+/// The load and the server.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// The server: HOST:PORT or unix:PATH
@@ -36,7 +36,7 @@ pub struct Arguments {
     quiet: bool,
 }
 
-/// The options that every command with a load of its own has.
+/// The options of every command with its own load.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Traffic {
     /// Connections in all
@@ -164,7 +164,7 @@ impl Arguments {
     }
 }
 
-/// Stores every key of the shape once, in order, and its counters if it needs them.
+/// Stores every key of the shape once, in order, and the counters if the mix needs them.
 pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
     if shape.mix.needs_counters() {
         store_all(load, shape, Verb::SetCounter)?.without_errors()?;
@@ -177,7 +177,7 @@ pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
     Ok(())
 }
 
-/// Sends `verb` for every key of the shape, in order; the summary has the refusals.
+/// Sends `verb` for every key of the shape, in order. The summary counts refusals.
 pub(super) fn store_all(load: &Load, shape: &Shape, verb: Verb) -> Result<Summary> {
     let mix = Mix::only(verb);
     let filling = Shape { mix, keys_per_get: 1, in_order: true, ..shape.clone() };
@@ -185,5 +185,5 @@ pub(super) fn store_all(load: &Load, shape: &Shape, verb: Verb) -> Result<Summar
     load.once_through(&filling).run(filling)
 }
 
-/// Requests in flight per connection while filling.
+/// Number of requests in flight per connection while filling.
 const FILL_DEPTH: usize = 64;

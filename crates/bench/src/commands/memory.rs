@@ -15,7 +15,7 @@ use crate::launch::{Allowance, Program};
 use crate::machine::Machine;
 use crate::workload::{Lengths, Shape};
 
-/// Who, how many items, how much memory.
+/// The servers, the number of items and the memory limits.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// Another server: [NAME=]PATH, options behind it in the same word; repeatable
@@ -45,7 +45,7 @@ struct Case {
     name: &'static str,
     key_lengths: Lengths,
     value_lengths: Lengths,
-    /// Store more than fits and count what is left.
+    /// Store more items than fit, and count those that are left.
     overfill: bool,
 }
 
@@ -76,16 +76,16 @@ struct Row {
     server: String,
     version: String,
     memory_limit_mib: u64,
-    /// Items that were stored, and those that the server still had.
+    /// Number of items stored, and number of items that the server still had.
     stored: u64,
     held: u64,
     rss_empty: u64,
     rss_filled: u64,
-    /// All resident memory for each item held, the empty server's included.
+    /// Resident memory per held item, including that of the empty server, in bytes.
     bytes_per_item: f64,
-    /// What the items added.
+    /// Resident memory per held item, without that of the empty server, in bytes.
     added_bytes_per_item: f64,
-    /// Items held in a gibibyte of resident memory: the comparison at equal memory.
+    /// Held items per gibibyte of resident memory: the comparison at equal memory.
     items_per_gib: f64,
 }
 
@@ -124,7 +124,7 @@ impl Arguments {
     fn measure(&self, case: &Case, program: &Program) -> Result<Row> {
         let memory = if case.overfill { self.full_memory } else { self.memory };
         let items = match case.overfill {
-            // Half as much again as the payload alone could ever fit.
+            // 1.5 times as many as could fit by their payload alone.
             true => (memory << 20) / 1012 * 3 / 2,
             false => self.items,
         };

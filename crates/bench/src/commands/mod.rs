@@ -1,4 +1,4 @@
-//! The commands of the lab.
+//! The lab's commands.
 
 mod compare;
 mod cores;
@@ -17,7 +17,7 @@ use clap::Subcommand;
 
 use crate::Result;
 
-/// `larder bench …`: what can be measured.
+/// The measurements of `larder bench …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Load any memcached-compatible server and report rates, latencies and its cost per request
@@ -48,7 +48,7 @@ impl Command {
     /// Runs the command and prints its report on the standard output.
     ///
     /// # Errors
-    /// Whatever kept it from giving figures; a server's wrong answer is one of the reasons.
+    /// Returns the reason why there are no figures; a wrong answer of the server is one.
     pub fn run(self) -> Result<()> {
         match self {
             Command::Load(arguments) => arguments.run(),

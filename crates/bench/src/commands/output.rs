@@ -1,4 +1,4 @@
-//! How figures look: text for people, markdown for pages, JSON for programs.
+//! The output of figures: text for people, markdown for pages, JSON for programs.
 
 use crate::say;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::generator::Summary;
 use crate::machine::Machine;
 use crate::{Error, Result};
 
-/// A report with everything that is needed to repeat it.
+/// A report with all that is needed to repeat the measurement.
 #[derive(Debug, Serialize)]
 struct Document<'a, T> {
     machine: Machine,
@@ -18,7 +18,7 @@ struct Document<'a, T> {
     report: &'a T,
 }
 
-/// Writes a report with the machine's facts and the command line; `-` is the standard output.
+/// Writes a report with facts about the machine and the command line; `-` is the standard output.
 pub(super) fn write_json<T: Serialize>(path: Option<&Path>, report: &T) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let command = std::env::args().collect::<Vec<_>>().join(" ");
@@ -32,7 +32,7 @@ pub(super) fn write_json<T: Serialize>(path: Option<&Path>, report: &T) -> Resul
     fs::write(path, text + "\n").map_err(|e| Error::io(doing(), e))
 }
 
-/// The report of one run, for people.
+/// Prints the report of one run for people.
 pub(super) fn print_summary(summary: &Summary) {
     say!(
         "{}, {} connections, pipeline {}, {}, {} keys of {} bytes ({}), values of {} bytes, seed {}",
@@ -98,14 +98,15 @@ pub(super) fn print_summary(summary: &Summary) {
     }
 }
 
-/// A server of its own processor waits less than this.
+/// The largest average number of threads waiting for a processor at which a server counts as
+/// undisturbed.
 pub(super) const WAITING_MAX: f64 = 0.1;
 
 pub(super) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Least, median and greatest of some runs.
+/// Minimum, median and maximum of some runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Spread {
     pub(super) min: f64,
@@ -126,7 +127,7 @@ impl Spread {
         Spread { min: sorted[0], median, max: sorted[sorted.len() - 1] }
     }
 
-    /// `median (min–max)` with so many decimals.
+    /// Formats `median (min–max)` with this many decimals.
     pub(super) fn show(&self, decimals: usize) -> String {
         let Spread { min, median, max } = self;
         if min == max {
@@ -136,7 +137,7 @@ impl Spread {
     }
 }
 
-/// A markdown table.
+/// Prints a markdown table.
 pub(super) fn print_table(header: &[&str], rows: &[Vec<String>]) {
     say!("| {} |", header.join(" | "));
     say!("|{}", "---|".repeat(header.len()));

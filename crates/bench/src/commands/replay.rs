@@ -1,4 +1,4 @@
-//! `larder bench replay`.
+//! `larder bench replay`: replays a trace against a server.
 
 use crate::say;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::trace::{self, Synthetic};
 use crate::workload::Lengths;
 use crate::{Error, Result};
 
-/// Which trace, against whom.
+/// The trace and the server.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// A file (.csv of key,size[,ttl]; otherwise libCacheSim's oracleGeneral) or a built-in trace:
@@ -33,7 +33,7 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// How traces are made and replayed.
+/// How traces are generated and replayed.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
     /// Different keys of a built-in trace
@@ -62,10 +62,11 @@ pub(super) struct Options {
     skip: u64,
 }
 
-/// Values are cut to this: one byte more than half a mebibyte is refused by many servers once the key
-/// and the header are counted.
+/// The largest value in bytes; longer ones are cut. Many servers, which count key and header too,
+/// refuse values that are one byte longer.
 const SIZE_MAX: usize = 512 * 1024;
-/// Equal for every server, so that items live through equally many requests.
+/// Requests per second for `ttl:` traces. Equal for every server, so items live for equally many
+/// requests.
 const TTL_RATE: f64 = 200_000.0;
 
 impl Options {

@@ -1,4 +1,4 @@
-//! One connection of the load: what it has asked, and the judge of its answers.
+//! One connection of the load: its pending requests, and the check of its answers.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,15 @@ use super::reply::{Parser, Reply, Sink};
 use crate::workload::values::Expected;
 use crate::workload::{Asked, Verb, Workload};
 
-/// A request without an answer yet.
+/// An unanswered request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) asked: Asked,
-    /// How many of its keys no value has been matched with; only kept when values are verified.
+    /// Number of its keys not yet matched with a value; kept only when values are verified.
     pub(crate) unmatched: u32,
-    /// When it was due (open loop) or sent (closed loop), in nanoseconds since the start. Between the sockets:
-    /// when it was sent, less what the last answer on its connection kept it waiting.
+    /// When it was due (open loop) or sent (closed loop), in nanoseconds since the start. With
+    /// `wire_times`: when it was sent, minus the time for which the last answer on its connection
+    /// held it up.
     pub(crate) start: u64,
 }
 
@@ -32,9 +33,9 @@ pub(crate) struct Connection {
     pub(crate) backlog: VecDeque<u64>,
     /// When the last answer came, in nanoseconds since the start.
     pub(crate) free_since: u64,
-    /// Bytes that the socket did not take.
+    /// Bytes that the socket has not accepted yet.
     pub(crate) unsent: Vec<u8>,
-    /// What the value that is arriving must be; kept over reads.
+    /// The expected content of the value that is arriving; kept across reads.
     pub(crate) arriving: Option<Expected>,
 }
 
@@ -53,12 +54,12 @@ impl Connection {
     }
 }
 
-/// When answers count.
+/// The period in which answers count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Decide by when the request was due instead of when it was answered.
+    /// Decide by the time the request was due, not by the time it was answered.
     pub(crate) by_start: bool,
 }
 
@@ -70,23 +71,23 @@ impl Window {
     }
 }
 
-/// Everything that answers are written into; shared by the connections of a thread.
+/// Collects the results of all answers. The connections of a thread share it.
 #[derive(Debug)]
 pub(crate) struct Book {
     pub(crate) window: Window,
-    /// The current second.
+    /// The tally of the current second.
     pub(crate) tally: Tally,
     pub(crate) faults: Faults,
     /// Answers since the start, counted or not.
     pub(crate) answered: u64,
     pub(crate) answered_keys: u64,
-    /// The numbers that counters answered, when they are wanted.
+    /// The numbers that counters returned, if wanted.
     pub(crate) counted: Option<Vec<u64>>,
     pub(crate) verify: bool,
     pub(crate) key: Vec<u8>,
 }
 
-/// Takes the answers of one read of one connection.
+/// Processes the answers in one read of one connection.
 pub(crate) struct Judge<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) book: &'a mut Book,
@@ -97,8 +98,8 @@ pub(crate) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// The key that a value must belong to: the next one of the oldest request that matches. Keys
-    /// that are passed over were misses.
+    /// Finds the key that an arriving value must belong to: the next matching key of the oldest
+    /// request. The keys before it were misses.
     fn expect_value(&mut self, key: &[u8], length: usize) {
         *self.arriving = None;
         let Some(request) = self.pending.front_mut() else { return };
@@ -155,7 +156,7 @@ impl Sink for Judge<'_> {
 
     #[inline]
     fn reply(&mut self, reply: Reply<'_>) {
-        // What a run of quiet sets answers before its end is about one of them.
+        // An error that arrives before the end of a run of quiet sets is about one of the sets.
         if let (Some(run), Reply::Error(line)) = (self.pending.front(), reply)
             && run.asked.verb == Verb::QuietSets
         {

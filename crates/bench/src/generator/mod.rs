@@ -1,4 +1,4 @@
-//! The load generator: threads with event loops of their own, paced or not, over one workload.
+//! The load generator: threads with their own event loops, paced or not, over one workload.
 
 mod connection;
 mod pacing;
@@ -31,43 +31,44 @@ use connection::Connection;
 use record::Tally;
 use worker::{Report, Worker};
 
-/// A run of the generator.
+/// The options of one run of the generator.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// The server.
+    /// Number of connections in all; at least one per thread.
     pub server: Address,
     /// Connections in all; at least one per thread.
     pub connections: usize,
-    /// Generator threads.
+    /// Number of generator threads.
     pub threads: usize,
-    /// Requests that one connection may have unanswered. In the closed loop they are sent as one
-    /// batch, and the next batch when all are answered.
+    /// The largest number of unanswered requests per connection. The closed loop sends them as one
+    /// batch, and the next batch once all are answered.
     pub pipeline: usize,
     /// Closed or open loop.
     pub pacing: Pacing,
-    /// How long is measured, after the warm-up; `None` until `requests` are answered.
+    /// Length of the measurement, after the warm-up; `None` runs until `requests` are answered.
     pub duration: Option<Duration>,
-    /// How many requests are sent; `None` until `duration` is over.
+    /// Number of requests to send; `None` sends until `duration` is over.
     pub requests: Option<u64>,
-    /// What is left out at the beginning.
+    /// Time at the beginning that is not measured.
     pub warm_up: Duration,
-    /// How long answers are waited for after the end.
+    /// How long to wait for answers after the end.
     pub grace: Duration,
-    /// Measure between the sockets: from when a request is sent to when the kernel has received its answer.
-    /// Waits of the generator for a processor do not count then; what the server's last answer kept a request
-    /// waiting on its connection does. Only in the open loop, without pipelines; over TCP.
+    /// Measure between the sockets: from sending a request until the kernel has received its
+    /// answer. The generator's own waits for a processor do not count then. The time for which the
+    /// previous answer held up a request on its connection does. Only in the open loop, without
+    /// pipelines, over TCP.
     pub wire_times: bool,
     /// Check every value against its key.
     pub verify: bool,
-    /// Keep every number that a counter answered.
+    /// Keep every number that counters return.
     pub collect_numbers: bool,
-    /// Decides the stream of requests.
+    /// Seed of the stream of requests.
     pub seed: u64,
-    /// The processor that the generator's threads are kept on.
+    /// The processor to pin the generator's threads to.
     pub cpu: Option<usize>,
-    /// Whose processor time and memory to measure.
+    /// The process whose processor time and memory to measure.
     pub probe: Option<Probe>,
-    /// Print a line per second on the error output.
+    /// Print a line per second to the standard error output.
     pub progress: bool,
 }
 
@@ -94,13 +95,13 @@ impl Load {
         }
     }
 
-    /// The same load until each key of the shape was asked for once: a fill.
+    /// Returns the same load, but so that it asks for each key of the shape once: a fill.
     pub(crate) fn once_through(&self, shape: &Shape) -> Load {
         let keys = shape.keys.div_ceil(shape.keys_per_get as u64);
         Load {
             pacing: Pacing::Closed,
             duration: None,
-            // Threads have shares of the keys, not of the requests: leave room for rounding.
+            // Threads share the keys, not the requests: leave room for rounding.
             requests: Some(keys.saturating_add(self.threads as u64 * 2)),
             warm_up: Duration::ZERO,
             wire_times: false,
@@ -165,7 +166,7 @@ impl Load {
         Ok(Connection::new(stream))
     }
 
-    /// Measures the server at the bounds of the measured seconds and prints the progress.
+    /// Samples the server at the start and end of each measured second, and prints the progress.
     fn observe(&self, shared: &Shared) -> Result<Vec<Moment>> {
         let warm = self.warm_up;
         let end = self.duration.map(|duration| warm + duration);
@@ -180,7 +181,7 @@ impl Load {
             }
             moments.push(self.moment(shared)?);
             if self.progress {
-                // The threads hand over their second shortly after it has ended.
+                // The threads hand over each second shortly after it has ended.
                 self.sleep_until(shared, next + Duration::from_millis(120));
                 shared.print_second(second as usize);
             }
@@ -190,7 +191,8 @@ impl Load {
         Ok(moments)
     }
 
-    /// True if all threads have finished, or one has failed, before the time.
+    /// Sleeps until the given time. Returns true if all threads finished, or one failed, before
+    /// that.
     fn sleep_until(&self, shared: &Shared, until: Duration) -> bool {
         loop {
             if shared.failed.load(Relaxed) || shared.finished.load(Relaxed) == self.threads {
@@ -218,7 +220,7 @@ impl Load {
     }
 }
 
-/// A bound of a measured second, as the observing thread saw it.
+/// The counts at the border of a measured second, as the observing thread saw them.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     time: u64,
@@ -227,7 +229,7 @@ struct Moment {
     server: Option<Sample>,
 }
 
-/// What the threads of a run share. Counters are written by one thread each.
+/// State that the threads of a run share. Each counter is written by one thread only.
 #[derive(Debug)]
 struct Shared {
     ready: Barrier,
@@ -238,7 +240,7 @@ struct Shared {
     seconds: Mutex<Vec<Tally>>,
 }
 
-/// Answers since the start, published once per turn; a cache line of its own.
+/// Answers since the start, published once per turn. It has its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Progress {
@@ -258,7 +260,7 @@ impl Shared {
         }
     }
 
-    /// Nanoseconds since the first call, which follows the start barrier.
+    /// Returns the nanoseconds since the first call, which follows the start barrier.
     #[inline]
     fn now(&self) -> u64 {
         self.clock.get_or_init(Instant::now).elapsed().as_nanos() as u64

@@ -4,21 +4,21 @@ use std::fmt;
 
 use crate::workload::random::Random;
 
-/// How requests follow each other.
+/// The pacing of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pacing {
-    /// Closed loop: a connection sends its next batch when the last one is answered. A server that
-    /// stalls is asked less often, so the percentiles flatter it.
+    /// Closed loop: a connection sends its next batch once the last one is answered. A server that
+    /// stalls gets fewer requests, so its percentiles look better than they are.
     Closed,
-    /// Open loop: so many requests per second in all, evenly spaced. Latency counts from the moment a
-    /// request was due, whether or not it could be sent.
+    /// Open loop with evenly spaced requests: this many per second in all. Latency counts from the
+    /// moment a request was due, whether or not it could be sent.
     Constant(f64),
-    /// Open loop with exponential gaps, as independent users make them.
+    /// Open loop with exponential gaps, like requests of independent users.
     Poisson(f64),
 }
 
 impl Pacing {
-    /// Requests per second in all; `None` for the closed loop.
+    /// Returns the requests per second in all; `None` for the closed loop.
     pub(crate) fn rate(&self) -> Option<f64> {
         match self {
             Pacing::Closed => None,
@@ -47,12 +47,12 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// One of `threads` schedules that together have the rate; `None` for the closed loop.
+    /// Returns one of `threads` schedules that together have the rate; `None` for the closed loop.
     pub(crate) fn new(pacing: Pacing, seed: u64, index: u64, threads: u64) -> Option<Schedule> {
         let gap = 1e9 * threads as f64 / pacing.rate()?;
         let exponential = matches!(pacing, Pacing::Poisson(_));
         let mut random = Random::new(!seed ^ index);
-        // Threads take turns in the constant case; each Poisson process begins with a gap.
+        // With a constant rate the threads take turns. Each Poisson process begins with a gap.
         let next = match exponential {
             true => -gap * random.unit().ln(),
             false => gap * index as f64 / threads as f64,
@@ -60,12 +60,12 @@ impl Schedule {
         Some(Schedule { gap, exponential, next, random })
     }
 
-    /// When the next request is due.
+    /// Returns when the next request is due.
     pub(crate) fn due(&self) -> u64 {
         self.next as u64
     }
 
-    /// Goes on to the one after it.
+    /// Advances to the next request.
     pub(crate) fn advance(&mut self) {
         self.next += match self.exponential {
             true => -self.gap * self.random.unit().ln(),

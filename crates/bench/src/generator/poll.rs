@@ -1,10 +1,10 @@
-//! The kernel's list of ready sockets, and the few other calls that the standard library lacks.
+//! Waits for ready sockets with epoll, and wraps the few other system calls that std lacks.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// What a connection waits for.
+/// The events that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Read,
@@ -20,7 +20,7 @@ impl Interest {
     }
 }
 
-/// A level-triggered epoll instance; every socket has a number.
+/// A level-triggered epoll instance. Each socket has a number.
 #[derive(Debug)]
 pub(crate) struct Poll {
     epoll: OwnedFd,
@@ -38,12 +38,12 @@ pub(crate) struct Ready {
 
 impl Poll {
     pub(crate) fn new(capacity: usize) -> io::Result<Poll> {
-        // SAFETY: no pointer is passed; the answer is checked before it is used as a descriptor.
+        // SAFETY: no pointer is passed. The result is checked before it is used as a descriptor.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just created and has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         let events = vec![libc::epoll_event { events: 0, u64: 0 }; capacity.clamp(16, 1024)];
         Ok(Poll { epoll, events, nanoseconds: true })
@@ -77,7 +77,7 @@ impl Poll {
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits for at most `timeout`; returns how many are ready, for [`Poll::ready`].
+    /// Waits for at most `timeout`. Returns the number of ready sockets, for [`Poll::ready`].
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         loop {
             let count =
@@ -99,8 +99,8 @@ impl Poll {
             tv_sec: timeout.as_secs() as libc::time_t,
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        // SAFETY: the kernel writes at most the given number of events into the vector, which is as
-        // long; the time-out lives until the call returns; no signal mask is passed.
+        // SAFETY: the kernel writes at most the given number of events into the vector, which has
+        // that length. The time-out lives until the call returns. No signal mask is passed.
         unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
@@ -114,7 +114,7 @@ impl Poll {
         }
     }
 
-    /// For kernels before 5.11; rounds down, so that an early wake-up replaces a late one.
+    /// Waits on kernels before 5.11. Rounds down: waking up early is better than late.
     fn wait_coarse(&mut self, timeout: Duration) -> libc::c_long {
         let milliseconds = timeout.as_millis().min(1000) as libc::c_int;
         // SAFETY: as in `wait_exact`.
@@ -129,26 +129,26 @@ impl Poll {
         }
     }
 
-    /// The `index`-th ready socket of the last wait.
+    /// Returns the `index`-th ready socket of the last wait.
     pub(crate) fn ready(&self, index: usize) -> Ready {
         let event = self.events[index];
         let bits = event.events as i32;
         Ready {
             number: event.u64 as usize,
-            // An error or a hang-up shows when it is read.
+            // A read will show an error or a hang-up.
             readable: bits & !libc::EPOLLOUT != 0,
             writable: bits & libc::EPOLLOUT != 0,
         }
     }
 }
 
-/// Lets the calling thread wake up as exactly as the kernel can; a failure only costs exactness.
+/// Makes the calling thread wake up as exactly as the kernel can. A failure costs only exactness.
 pub(crate) fn exact_timers() {
     // SAFETY: this call takes numbers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
 }
 
-/// Nanoseconds that the calling thread has spent on a processor.
+/// Returns the nanoseconds that the calling thread has spent on a processor.
 pub(crate) fn thread_cpu() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes into the local variable.

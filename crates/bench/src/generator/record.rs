@@ -1,5 +1,5 @@
-//! What one generator thread has seen: latencies by verb, answers by kind, and everything that makes a
-//! run void.
+//! The results of one generator thread: latencies by verb, answers by kind, and every fault that
+//! makes a run void.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -8,10 +8,10 @@ use super::reply::Reply;
 use crate::workload::mix::VERBS;
 use crate::workload::{Asked, Verb};
 
-/// The longest latency that is told apart from longer ones: an hour, in nanoseconds.
+/// The longest latency that the histogram resolves: one hour, in nanoseconds.
 const LATENCY_MAX: u64 = 3_600_000_000_000;
 
-/// A histogram of nanoseconds, three digits exact.
+/// Returns a histogram of nanoseconds with three significant digits.
 pub(crate) fn histogram() -> Histogram<u64> {
     // The bounds are constants, so this cannot fail.
     Histogram::new_with_bounds(64, LATENCY_MAX, 3).expect("the bounds of the histogram are valid")
@@ -22,12 +22,12 @@ fn record(slot: &mut Option<Box<Histogram<u64>>>, nanoseconds: u64) {
     slot.get_or_insert_with(|| Box::new(histogram())).saturating_record(nanoseconds);
 }
 
-/// How the answers to one verb turned out.
+/// The counts of answers to one verb, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerbCount {
     /// Answered requests.
     pub requests: u64,
-    /// Keys in them.
+    /// Keys in these requests.
     pub keys: u64,
     /// Keys found, or changes made.
     pub hits: u64,
@@ -50,14 +50,14 @@ impl VerbCount {
     }
 }
 
-/// Counts and latencies of a stretch of time.
+/// Counts and latencies of a period.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     pub(crate) counts: [VerbCount; VERBS],
-    /// One histogram per verb of the mix, made at first use.
+    /// One histogram per verb of the mix, created at first use.
     pub(crate) latencies: [Option<Box<Histogram<u64>>>; VERBS],
-    /// Nanoseconds by which requests left late although their connection was free (open loop): the
-    /// generator's own fault, or that of a machine that did not let it run.
+    /// Nanoseconds by which requests left late although their connection was free (open loop). The
+    /// generator is the cause, or a machine that did not let it run.
     pub(crate) lag: Option<Box<Histogram<u64>>>,
 }
 
@@ -128,16 +128,16 @@ impl Tally {
     }
 }
 
-/// What was wrong, with the first example of each kind.
+/// The faults of a run, with the first example of each kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
-    /// Answers that belong to another request, or values that are not what the key asks for.
+    /// Answers that belong to another request, and values that do not match their key.
     pub(crate) wrong: u64,
     pub(crate) first_wrong: Option<String>,
-    /// Error answers, outside the measured time too.
+    /// Error answers, also those outside the measured time.
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
-    /// Requests that had no answer when the run gave up waiting.
+    /// Requests that had no answer when the run stopped waiting.
     pub(crate) unanswered: u64,
 }
 
@@ -161,7 +161,7 @@ impl Faults {
     }
 }
 
-/// Whether a reply can be the answer to a verb at all.
+/// Returns true if a reply is a possible answer to a verb.
 pub(crate) fn fits(verb: Verb, reply: &Reply<'_>) -> bool {
     use Reply as R;
     matches!(

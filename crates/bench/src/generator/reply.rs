@@ -1,12 +1,12 @@
-//! Finds the ends of answers in a stream of bytes that is cut anywhere, without keeping values. It
-//! needs no knowledge of what was asked: every answer of the text and meta commands that the load
-//! sends shows by its first line whether more follows.
+//! Finds the ends of answers in a stream of bytes that is cut anywhere. It keeps no values and does
+//! not need the requests: the load sends only text and meta commands whose first answer line shows
+//! whether more follows.
 
-/// Receives what was found. Values come in pieces, as they arrive.
+/// Receives what the parser finds. Values come in pieces, as they arrive.
 pub(crate) trait Sink {
-    /// A value begins; the key is empty in meta answers.
+    /// A value begins. The key is empty in meta answers.
     fn value(&mut self, key: &[u8], length: usize);
-    /// The next piece of it.
+    /// The next piece of the value.
     fn body(&mut self, offset: usize, piece: &[u8]);
     /// An answer is complete.
     fn reply(&mut self, reply: Reply<'_>);
@@ -15,7 +15,7 @@ pub(crate) trait Sink {
 /// A complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply<'a> {
-    /// The end of a get that found so many values (0 or 1 for a meta get).
+    /// The end of a get that found this many values (0 or 1 for a meta get).
     Values(u32),
     /// `STORED`.
     Stored,
@@ -29,9 +29,9 @@ pub(crate) enum Reply<'a> {
     Deleted,
     /// `TOUCHED`.
     Touched,
-    /// `HD`: a meta command did what it says.
+    /// `HD`: a meta command succeeded.
     Done,
-    /// `MN`: everything before it has been answered.
+    /// `MN`: all requests before it are answered.
     Noop,
     /// A counter's value.
     Number(u64),
@@ -47,21 +47,22 @@ enum State {
         offset: usize,
         length: usize,
     },
-    /// So many bytes of the line end behind a value were seen.
+    /// The number of bytes seen of the line end behind a value.
     BodyEnd {
         meta: bool,
         seen: usize,
     },
 }
 
-/// The longest line of an answer: a key of 250 bytes and some numbers, with room to spare.
+/// The longest line of an answer, in bytes: a key of 250 bytes and some numbers, with room to
+/// spare.
 const LINE_MAX: usize = 4096;
 
-/// The state between two reads of a connection.
+/// The parser's state between two reads of a connection.
 #[derive(Debug)]
 pub(crate) struct Parser {
     state: State,
-    /// A line whose end has not arrived.
+    /// A line whose end has not arrived yet.
     partial: Vec<u8>,
     values: u32,
 }
@@ -71,7 +72,8 @@ impl Parser {
         Parser { state: State::Line, partial: Vec::new(), values: 0 }
     }
 
-    /// Consumes all of `bytes`. After an error the stream is out of step; the text says why.
+    /// Consumes all of `bytes`. After an error the parser has lost its place in the stream; the
+    /// text says why.
     pub(crate) fn feed(&mut self, mut bytes: &[u8], sink: &mut impl Sink) -> Result<(), String> {
         while !bytes.is_empty() {
             match self.state {
@@ -166,7 +168,7 @@ impl Parser {
             [b'E', b'X'] | [b'E', b'X', b' ', ..] => Reply::Exists,
             [b'N', b'F'] | [b'N', b'F', b' ', ..] => Reply::NotFound,
             line if is_error(line) => {
-                // A get that broke off after some values ends here too.
+                // A get that failed after some values also ends here.
                 self.values = 0;
                 Reply::Error(line)
             }
@@ -225,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what it is told, with the pieces of a value joined.
+    /// Records all calls, with the pieces of a value joined.
     #[derive(Default, Debug, PartialEq, Eq)]
     struct Log(Vec<String>, Vec<u8>);
 

@@ -1,17 +1,18 @@
-//! When the kernel has received what a socket reads.
+//! Asks the kernel when it received the bytes that a socket reads.
 //!
-//! A generator that shares its processor reads answers later than they came. Measuring at the kernel, or at the
-//! network card where there is one, leaves that out: Kogias, Mallon, Bugnion, "Lancet: A self-correcting Latency
-//! Measuring Tool", USENIX ATC 2019.
+//! A generator that shares its processor reads answers later than they arrived. Time stamps of the
+//! kernel, or of the network card, exclude that delay. Method: Kogias, Mallon,
+//! Bugnion, "Lancet: A self-correcting Latency Measuring Tool", USENIX ATC 2019.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, SystemTime};
 
-/// Room for the one control message that is asked for; aligned as the kernel's headers are.
+/// Room for the one control message that is requested, in words of 8 bytes; aligned as the kernel's
+/// headers are.
 const CONTROL_WORDS: usize = 8;
 
-/// Has the kernel note when the socket's bytes come.
+/// Makes the kernel note when bytes for the socket arrive.
 pub(super) fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option's value lives until the call returns, and its size is given.
@@ -27,18 +28,19 @@ pub(super) fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads what is there, at most the buffer; with how long ago the last of it came. 0 bytes are the end of the
-/// connection.
+/// Reads at most the buffer's length. Returns the number of bytes and how long ago the last of them
+/// arrived. 0 bytes mean the end of the connection.
 pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Duration)> {
     let mut control = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: the header is plain numbers and pointers, for which zeros are allowed.
+    // SAFETY: the header consists of numbers and pointers, for which zeros are valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the header leads to the buffer and to the control words, which live until the call returns.
+    // SAFETY: the header points to the buffer and the control words, which live until the call
+    // returns.
     let read = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) };
     if read < 0 {
         return Err(io::Error::last_os_error());
@@ -46,7 +48,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
     Ok((read as usize, stamp(&header).map_or(Duration::ZERO, age)))
 }
 
-/// The time in the header's control messages, since the epoch.
+/// Returns the time in the header's control messages, since the Unix epoch.
 fn stamp(header: &libc::msghdr) -> Option<Duration> {
     // SAFETY: the kernel has filled the control words and set their length.
     let message = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
@@ -80,14 +82,14 @@ mod tests {
         let (late, mut buffer) = (Duration::from_millis(30), [0; 100]);
         let mut ages = (0..100).map(|_| {
             server.write_all(b"answer").unwrap();
-            // The answer is there before it is read.
+            // The answer has arrived before it is read.
             client.peek(&mut [0; 6]).unwrap();
             thread::sleep(late);
             let (read, age) = receive(client.as_fd(), &mut buffer).unwrap();
             assert_eq!(&buffer[..read], b"answer");
             age
         });
-        // The kernel begins a moment after it was asked.
+        // The kernel begins to take stamps a moment after it was asked to.
         let age = ages.find(|age| !age.is_zero()).unwrap();
         assert!(age >= late && age < Duration::from_secs(20), "{age:?}");
         drop(ages);

@@ -13,16 +13,16 @@ use crate::process::Sample;
 use crate::workload::{Shape, Verb};
 use crate::{Error, Result};
 
-/// Percentiles of a latency, in microseconds.
+/// The distribution of a latency, in microseconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Latencies {
-    /// The least.
+    /// The minimum.
     pub min_us: f64,
     /// The arithmetic mean.
     pub mean_us: f64,
     /// Percentiles by name, `p50` to `p99.999`, in order.
     pub percentiles_us: Vec<(String, f64)>,
-    /// The greatest.
+    /// The maximum.
     pub max_us: f64,
 }
 
@@ -56,13 +56,13 @@ impl Latencies {
         }
     }
 
-    /// A percentile by its name; 0 if nothing was measured.
+    /// Returns the percentile with this name; 0 if nothing was measured.
     pub fn get(&self, name: &str) -> f64 {
         self.percentiles_us.iter().find(|row| row.0 == name).map_or(0.0, |row| row.1)
     }
 }
 
-/// One second of a run, with what was answered in it.
+/// One second of a run, and the requests answered in it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Second {
     /// Answered requests per second.
@@ -75,21 +75,22 @@ pub struct Second {
     pub p99_us: f64,
     /// The 99.9th percentile in microseconds.
     pub p999_us: f64,
-    /// The greatest latency in microseconds.
+    /// The maximum latency in microseconds.
     pub max_us: f64,
-    /// How late the generator itself was at worst, in microseconds (open loop): what the machine did to
-    /// the generator, and not the server.
+    /// The longest delay that the generator itself caused, in microseconds (open loop). It shows
+    /// what the machine did to the generator; the server has no part in it.
     pub generator_lag_us: f64,
-    /// The server's side, if its process was known.
+    /// The server's resources, if its process was known.
     pub server: Option<SecondUse>,
 }
 
-/// What the server took in one second.
+/// The server's use of resources in one second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SecondUse {
-    /// Processors busy on average.
+    /// Average number of busy processors.
     pub busy: f64,
-    /// Threads that on average were ready and had no processor: the machine was shared.
+    /// Average number of threads that were ready but had no processor. Above 0, the machine was
+    /// shared.
     pub waiting: f64,
     /// Bytes per second written to devices or to their cache; 0 if unknown.
     pub written_per_second: f64,
@@ -111,22 +112,23 @@ impl Second {
     }
 }
 
-/// What the run cost the server.
+/// The server's use of resources during the run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ServerUse {
     /// Microseconds of processor time per request.
     pub cpu_us_per_request: f64,
     /// Microseconds of processor time per key.
     pub cpu_us_per_key: f64,
-    /// Processors busy on average.
+    /// Average number of busy processors.
     pub busy: f64,
-    /// Threads that on average were ready and had no processor: the machine was shared.
+    /// Average number of threads that were ready but had no processor. Above 0, the machine was
+    /// shared.
     pub waiting: f64,
-    /// Resident bytes at the beginning of the measured time.
+    /// Resident bytes at the start of the measurement.
     pub rss_before: u64,
-    /// Resident bytes at its end.
+    /// Resident bytes at the end of the measurement.
     pub rss_after: u64,
-    /// Bytes written to devices or to their cache within the measured time; 0 if unknown.
+    /// Bytes written to devices or to their cache during the measurement; 0 if unknown.
     pub written: u64,
 }
 
@@ -137,35 +139,35 @@ pub struct Summary {
     pub pacing: String,
     /// The verbs with their weights.
     pub mix: String,
-    /// Connections in all.
+    /// Number of connections in all.
     pub connections: usize,
-    /// Generator threads.
+    /// Number of generator threads.
     pub threads: usize,
     /// Requests in flight per connection.
     pub pipeline: usize,
-    /// Different keys.
+    /// Number of different keys.
     pub keys: u64,
-    /// Bytes of a key.
+    /// Key lengths in bytes.
     pub key_lengths: String,
-    /// Bytes of a value.
+    /// Value lengths in bytes.
     pub value_lengths: String,
-    /// Which keys are popular.
+    /// The popularity of keys.
     pub distribution: String,
-    /// Keys in one get.
+    /// Number of keys per get.
     pub keys_per_get: usize,
     /// The seed of the stream of requests.
     pub seed: u64,
     /// Whether values were checked.
     pub verified: bool,
-    /// Measured seconds.
+    /// Length of the measurement in seconds.
     pub seconds: f64,
-    /// All verbs together.
+    /// The counts of all verbs together.
     pub total: VerbCount,
     /// Answered requests per second.
     pub requests_per_second: f64,
     /// Answered keys per second.
     pub keys_per_second: f64,
-    /// Found keys of all keys asked for; `None` if nothing was read.
+    /// Keys found divided by keys asked for; `None` if nothing was read.
     pub hit_ratio: Option<f64>,
     /// Latencies of all verbs together.
     pub latency: Latencies,
@@ -173,25 +175,25 @@ pub struct Summary {
     pub verbs: BTreeMap<&'static str, VerbCount>,
     /// Latencies by verb.
     pub verb_latency: BTreeMap<&'static str, Latencies>,
-    /// Requests that were never answered; they count in the latencies with the time they waited.
+    /// Requests without an answer. The latencies include the time they waited.
     pub unanswered: u64,
-    /// Error answers in the whole run, the warm-up included.
+    /// Error answers in the whole run, including the warm-up.
     pub errors: u64,
     /// The first error answer.
     pub first_error: Option<String>,
-    /// Processors that the generator kept busy.
+    /// Average number of processors that the generator kept busy.
     pub generator_busy: f64,
-    /// The generator used more than 80 % of its threads: the figures may be its own.
+    /// The generator used more than 80 % of its threads' time: it may have limited the figures.
     pub generator_bound: bool,
-    /// How late the generator itself was, 99th percentile in microseconds (open loop).
+    /// 99th percentile of the delay that the generator itself caused, in microseconds (open loop).
     pub generator_lag_p99_us: f64,
-    /// The server's side, if its process was known.
+    /// The server's resources, if its process was known.
     pub server: Option<ServerUse>,
-    /// Second by second.
+    /// The figures of each second.
     pub per_second: Vec<Second>,
     /// Requests of the run that were answered after its last second.
     pub answered_late: u64,
-    /// What counters answered, if it was asked for.
+    /// The numbers that counters returned, if collected.
     #[serde(skip)]
     pub numbers: Vec<u64>,
 }
@@ -271,10 +273,10 @@ impl Summary {
         })
     }
 
-    /// Fails if the server refused anything: for runs whose figures only count without errors.
+    /// Fails if the server refused anything. For runs whose figures count only without errors.
     ///
     /// # Errors
-    /// [`Error::Void`] with the first error answer.
+    /// Returns [`Error::Void`] with the first error answer.
     pub fn without_errors(self) -> Result<Summary> {
         match &self.first_error {
             None if self.unanswered == 0 => Ok(self),
@@ -316,12 +318,12 @@ fn server_use(moments: &[Moment]) -> Option<ServerUse> {
     })
 }
 
-/// The last one may be shorter; a sliver is none.
+/// Returns the number of measured seconds. The last may be shorter, but a sliver does not count.
 fn measured_seconds(length: f64) -> usize {
     (length - 0.001).max(0.0).ceil() as usize
 }
 
-/// What came after the run is no second of it.
+/// Returns the figures of each second. Answers after the run belong to no second.
 fn per_second(seconds: &[Tally], length: f64, moments: &[Moment]) -> Vec<Second> {
     let rows = seconds.iter().take(measured_seconds(length)).enumerate();
     rows.map(|(index, tally)| {

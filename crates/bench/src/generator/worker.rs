@@ -1,8 +1,8 @@
 //! One generator thread: an event loop over its share of the connections.
 //!
-//! It writes requests into one buffer, sends it, reads whatever is there into another, and judges it on
-//! the spot. Nothing is allocated per request, and a connection without unsent or torn bytes owns no
-//! buffer, so thousands of connections stay in the processor's cache.
+//! The thread writes requests into one buffer, sends it, reads all available answers into another
+//! buffer, and checks them at once. It allocates nothing per request. A connection without unsent
+//! or incomplete bytes owns no buffer, so thousands of connections fit into the processor's cache.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -19,21 +19,21 @@ use crate::machine;
 use crate::workload::{Source, Workload};
 use crate::{Error, Result};
 
-/// One read takes at most this much.
+/// The largest number of bytes per read.
 const INPUT: usize = 128 * 1024;
-/// How long the wait for events may last at most, so that the end of a run is noticed.
+/// The longest wait for events, in nanoseconds, so that the thread notices the end of a run.
 const WAIT_MAX: u64 = 50_000_000;
-/// When a server without any sign of life is given up.
+/// Time without any answer, in nanoseconds, after which the server counts as dead.
 const SILENCE: u64 = 60_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// What a thread hands over at its end.
+/// The results that a thread hands over at its end.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) faults: Faults,
-    /// Values that counters answered, if wanted.
+    /// The numbers that counters returned, if wanted.
     pub(super) counted: Vec<u64>,
-    /// Processor time within the measured window, and the length of that window.
+    /// Processor time within the measured window, and the length of the window, in nanoseconds.
     pub(super) cpu: u64,
     pub(super) window: u64,
 }
@@ -50,11 +50,11 @@ pub(super) struct Worker<'a> {
     book: Book,
     output: Vec<u8>,
     input: Vec<u8>,
-    /// Requests that may still be sent.
+    /// The number of requests that may still be sent.
     budget: u64,
-    /// Sent and unanswered, over all connections.
+    /// The number of sent and unanswered requests on all connections.
     in_flight: u64,
-    /// Due and unsent, over all connections.
+    /// The number of due and unsent requests on all connections.
     waiting: u64,
     next_connection: usize,
     cpu_at_start: Option<(u64, u64)>,
@@ -176,8 +176,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Gives due requests to connections in turn. All that were due within the run are due, however
-    /// late this is noticed.
+    /// Gives due requests to the connections in turn. Every request due within the run counts,
+    /// however late the thread gets to it.
     fn arrive(&mut self, until: u64, now: u64) -> Result<()> {
         while self.budget > 0 || self.load.duration.is_some() {
             let Some(schedule) = &mut self.schedule else { return Ok(()) };
@@ -202,7 +202,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Waits for sockets or the next due request, and serves what is ready.
+    /// Waits for sockets or the next due request, and serves the ready sockets.
     fn turn(&mut self, now: u64) -> Result<()> {
         let due = match &self.schedule {
             Some(schedule) if self.budget > 0 => schedule.due().saturating_sub(now),
@@ -270,8 +270,9 @@ impl<'a> Worker<'a> {
         self.top_up(number, now)
     }
 
-    /// Sends what the connection may send now: in the closed loop a whole batch when the last one is
-    /// answered, so that every server sees the same batches; in the open loop what is due.
+    /// Sends what the connection may send now. In the open loop these are the due requests. In the
+    /// closed loop it is a whole batch once the last one is answered, so every server gets the same
+    /// batches.
     fn top_up(&mut self, number: usize, now: u64) -> Result<()> {
         let depth = self.load.pipeline;
         let connection = &mut self.connections[number];
@@ -340,8 +341,8 @@ impl<'a> Worker<'a> {
             .map_err(|e| Error::io("cannot watch a connection", e))
     }
 
-    /// Requests that nobody answered count with the time they have waited: leaving them out would
-    /// hide the very stall that a run is to show.
+    /// Counts unanswered requests with the time they have waited. Without them, the figures would
+    /// hide the very stall that a run should show.
     fn abandon(&mut self) {
         let now = self.shared.now();
         let window = self.book.window;
@@ -358,7 +359,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hands the second over as it is: adding up histograms here would be a hiccup in every second.
+    /// Hands over the tally of a second unchanged: adding up histograms here would cause a hiccup
+    /// each second.
     fn end_second(&mut self, second: u64) {
         self.shared
             .add_second(second as usize, std::mem::replace(&mut self.book.tally, Tally::new()));

@@ -1,4 +1,4 @@
-//! Lines of `key,size[,ttl]`. A first line whose size is no number is taken for a heading.
+//! Lines of `key,size[,ttl]`. A first line whose size is not a number counts as a heading.
 
 use std::io::BufRead;
 

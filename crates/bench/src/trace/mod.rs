@@ -1,5 +1,4 @@
-//! Streams of requests that were recorded, or that are made to look like some: a key, a size, and
-//! perhaps a time to live.
+//! Recorded or synthetic streams of requests: a key, a size, and perhaps a time to live.
 
 mod csv;
 mod oracle;
@@ -16,21 +15,21 @@ use crate::{Error, Result};
 /// One request of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// What the key is on the wire.
+    /// The key as sent to the server.
     pub(crate) key: Vec<u8>,
-    /// Bytes of the value.
+    /// Length of the value in bytes.
     pub(crate) size: usize,
-    /// Seconds to live; 0 is forever.
+    /// Time to live in seconds; 0 is forever.
     pub(crate) ttl: u32,
 }
 
-/// A trace, request by request. The access is overwritten, so that a million requests make no
-/// million allocations.
+/// A trace, read request by request. Each read reuses the same `Access`, so that it need not
+/// allocate.
 pub(crate) trait Trace {
-    /// Reads the next request; false at the end.
+    /// Reads the next request. Returns false at the end.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the place of what cannot be read.
+    /// Returns [`Error::Usage`] with the position of what cannot be read.
     fn next(&mut self, access: &mut Access) -> Result<bool>;
 }
 
@@ -38,7 +37,7 @@ pub(crate) trait Trace {
 /// built-in one such as `zipf:0.99`, see [`Synthetic`].
 ///
 /// # Errors
-/// [`Error::Usage`] or [`Error::Io`] if there is no such trace.
+/// Returns [`Error::Usage`] or [`Error::Io`] if there is no such trace.
 pub(crate) fn open(name: &str, synthetic: &Synthetic) -> Result<Box<dyn Trace>> {
     let path = Path::new(name);
     if !path.exists() {
@@ -59,11 +58,11 @@ pub(crate) fn open(name: &str, synthetic: &Synthetic) -> Result<Box<dyn Trace>> 
     }
 }
 
-/// The longest key of the protocol.
+/// The longest key of the protocol, in bytes.
 const KEY_MAX: usize = 250;
 
-/// Makes any bytes a key: what the protocol forbids becomes `_`; the rest of a longer key is replaced
-/// by its hash, so that two long keys stay two.
+/// Makes a valid key of any bytes. Bytes that the protocol forbids become `_`. In a longer key a
+/// hash replaces the rest, so that different long keys stay different.
 fn sanitize(bytes: &[u8], key: &mut Vec<u8>) {
     key.clear();
     let kept = if bytes.len() > KEY_MAX { KEY_MAX - 17 } else { bytes.len() };
@@ -74,7 +73,7 @@ fn sanitize(bytes: &[u8], key: &mut Vec<u8>) {
     }
 }
 
-/// Reads until the buffer is full; the number of bytes read if the end came first.
+/// Reads until the buffer is full. Returns the number of bytes read, which is less at the end.
 fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {

@@ -1,5 +1,5 @@
 //! libCacheSim's oracleGeneral format: records of 24 bytes, little-endian: u32 seconds, u64 object,
-//! u32 size, i64 when it is asked for next. The last one helps only simulators of perfect caches.
+//! u32 size, i64 time of the next request. Only simulators of perfect caches use the last one.
 
 use std::io::Read;
 

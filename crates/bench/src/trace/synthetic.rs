@@ -1,5 +1,5 @@
-//! Built-in traces: popularity by Zipf's law, optionally with scans through keys that nobody asks for
-//! twice, and with items that live only seconds.
+//! Built-in traces: popularity by Zipf's law, optionally with scans through keys that are requested
+//! only once, and with items that live only seconds.
 
 use super::{Access, Trace};
 use crate::workload::Lengths;
@@ -7,27 +7,27 @@ use crate::workload::distribution::{Distribution, Sampler};
 use crate::workload::random::{Random, mix};
 use crate::{Error, Result};
 
-/// The size of built-in traces.
+/// The size of a built-in trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Synthetic {
-    /// Different keys, not counting those of scans.
+    /// Number of different keys, without those of scans.
     pub(crate) keys: u64,
     pub(crate) requests: u64,
-    /// Bytes of a value; each key has its own, so the range is that of the keys.
+    /// Range of value lengths in bytes; each key has its own length.
     pub(crate) sizes: Lengths,
     pub(crate) seed: u64,
 }
 
-/// One request in so many begins a scan.
+/// Average number of requests, outside scans, from one scan to the next.
 const SCAN_EVERY: u64 = 20_000;
-/// So many keys in a row make a scan: half of all requests belong to one.
+/// Number of successive keys in a scan. With it half of all requests belong to scans.
 const SCAN_LENGTH: u64 = 20_000;
 
 impl Synthetic {
-    /// The trace with this name: `zipf:THETA`, `scan:THETA` or `ttl:THETA`.
+    /// Returns the trace with this name: `zipf:THETA`, `scan:THETA` or `ttl:THETA`.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it is neither a file nor a built-in trace.
+    /// Returns [`Error::Usage`] if the name is neither a file nor a built-in trace.
     pub(crate) fn named(&self, name: &str) -> Result<Box<dyn Trace>> {
         let unknown = || {
             Error::usage(format!(
@@ -62,7 +62,7 @@ struct Generated {
     left: u64,
     scans: bool,
     short_lived: bool,
-    /// Requests left in the current scan.
+    /// Number of requests left in the current scan.
     scanning: u64,
     next_scanned: u64,
 }
@@ -88,7 +88,7 @@ impl Trace for Generated {
         let hash = mix(number);
         access.size = self.options.sizes.of(hash);
         access.ttl = match hash % 4 {
-            // Half of the keys live seconds, a quarter a minute, a quarter until evicted.
+            // Half of the keys live for seconds, a quarter for a minute, a quarter until evicted.
             0 if self.short_lived => 2,
             1 if self.short_lived => 5,
             2 if self.short_lived => 60,
@@ -124,7 +124,7 @@ mod tests {
             entry.0 += 1;
         }
         let most = counts.values().map(|entry| entry.0).max().unwrap();
-        // The most popular of 1000 keys has 1/7.6 of the requests at 0.99.
+        // The most popular of 1000 keys gets 1/7.6 of the requests at theta = 0.99.
         assert!((12_000..14_500).contains(&most), "{most}");
     }
 

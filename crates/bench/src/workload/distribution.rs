@@ -1,4 +1,4 @@
-//! Which of the keys is asked for next.
+//! The choice of the next key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,15 @@ use std::str::FromStr;
 use super::random::Random;
 use crate::Error;
 
-/// How often each key is asked for.
+/// The popularity of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// All keys alike.
+    /// All keys are equally popular.
     Uniform,
-    /// A bell around the middle of the key space; the standard deviation as a fraction of it.
+    /// A bell curve around the middle of the key space. Its standard deviation is this fraction of
+    /// the key space.
     Gaussian(f64),
-    /// The k-th most popular key in proportion to k to the power of minus theta.
+    /// The frequency of the k-th most popular key is proportional to k to the power of minus theta.
     Zipf(f64),
 }
 
@@ -57,7 +58,7 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// Draws key indices below a bound.
+/// Draws key numbers below a bound.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     keys: u64,
@@ -72,7 +73,7 @@ enum Kind {
 }
 
 impl Sampler {
-    /// `keys` must not be 0.
+    /// Builds a sampler. `keys` must not be 0.
     pub(crate) fn new(distribution: Distribution, keys: u64) -> Sampler {
         assert!(keys > 0, "a key space without keys");
         let kind = match distribution {
@@ -96,7 +97,8 @@ impl Sampler {
                 }
             },
             Kind::Zipf { zipf, stride } => {
-                // Popular keys must not be neighbours: they were stored one after the other.
+                // Popular keys must not be neighbours, because neighbours were stored one after the
+                // other.
                 let rank = zipf.sample(random) - 1;
                 (u128::from(rank) * u128::from(*stride) % u128::from(self.keys)) as u64
             }
@@ -104,7 +106,7 @@ impl Sampler {
     }
 }
 
-/// A number near the golden section of `n` without a common divisor.
+/// Returns a number near `n` times the golden ratio that has no common divisor with `n`.
 fn coprime_stride(n: u64) -> u64 {
     let mut stride = (n as f64 * 0.618_033_988_749_895) as u64 | 1;
     while gcd(stride, n) != 1 {
@@ -117,13 +119,13 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Box and Muller's method, one of the two numbers.
+/// Draws from a normal distribution by the Box-Muller method; uses one of its two numbers.
 fn normal(random: &mut Random) -> f64 {
     (-2.0 * random.unit().ln()).sqrt() * (std::f64::consts::TAU * random.unit()).cos()
 }
 
-/// Ranks 1..=n by rejection-inversion (Hörmann and Derflinger, 1996): exact for any exponent, no
-/// table, about one and a half tries a number.
+/// Draws ranks 1..=n by rejection-inversion (Hörmann and Derflinger, 1996). Exact for any exponent,
+/// without a table, at about one and a half tries per number.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     ranks: f64,
@@ -158,11 +160,11 @@ impl Zipf {
         (-self.theta * x.ln()).exp()
     }
 
-    /// The integral of the density from 1 to x.
+    /// Returns the integral of the density from 1 to x.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let exponent = (1.0 - self.theta) * log;
-        // (eᵗ − 1) / t, which is 1 at 0: the case of theta = 1 needs no branch of its own.
+        // (eᵗ − 1) / t, which is 1 at 0, so theta = 1 needs no separate formula.
         let ratio = if exponent.abs() > 1e-8 { exponent.exp_m1() / exponent } else { 1.0 };
         log * ratio
     }
@@ -190,7 +192,8 @@ mod tests {
         counts
     }
 
-    /// Five standard deviations of a binomial count: a right sampler fails once in a million keys.
+    /// Allows five standard deviations of a binomial count: a correct sampler fails once in a
+    /// million keys.
     fn assert_probability(count: u64, probability: f64, what: &str) {
         let expected = probability * DRAWS as f64;
         let tolerance = 5.0 * (expected * (1.0 - probability)).sqrt() + 1.0;

@@ -1,5 +1,5 @@
-//! Keys by number. A key is the prefix, zeros, and its number in decimal; its length follows from the
-//! number, so the same number is the same key in every run and two numbers never share a key.
+//! Keys by number. A key is the prefix, zeros, and its number in decimal. The number determines the
+//! length. So a number gives the same key in every run, and no two numbers share a key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,14 +10,14 @@ use crate::{Error, Result};
 /// A fixed length or an inclusive range of lengths, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lengths {
-    /// The shortest.
+    /// The shortest length.
     pub min: usize,
-    /// The longest.
+    /// The longest length.
     pub max: usize,
 }
 
 impl Lengths {
-    /// The length that belongs to a hash: spread evenly over the range.
+    /// Returns the length that belongs to a hash. The lengths are spread evenly over the range.
     #[inline]
     pub(crate) fn of(&self, hash: u64) -> usize {
         let span = (self.max - self.min) as u64 + 1;
@@ -28,7 +28,7 @@ impl Lengths {
 impl FromStr for Lengths {
     type Err = Error;
 
-    /// `50`, `40-60`, `4k`, `1k-1m`.
+    /// Parses `50`, `40-60`, `4k`, `1k-1m`.
     fn from_str(text: &str) -> Result<Lengths> {
         let (min, max) = text.split_once('-').unwrap_or((text, text));
         let lengths = Lengths { min: parse_size(min)? as usize, max: parse_size(max)? as usize };
@@ -48,7 +48,7 @@ impl fmt::Display for Lengths {
     }
 }
 
-/// A number with an optional `k`, `m` or `g` behind it, of 1024 each.
+/// Parses a number with an optional suffix `k`, `m` or `g`: powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64> {
     let lower = text.trim().to_ascii_lowercase();
     let (digits, shift) = match lower.as_bytes().last() {
@@ -70,11 +70,11 @@ pub(crate) struct Keys {
     lengths: Lengths,
 }
 
-/// The longest key of the memcached protocol.
+/// The longest key of the memcached protocol, in bytes.
 const KEY_MAX: usize = 250;
 
 impl Keys {
-    /// Keys for the numbers below `count`.
+    /// Returns keys for the numbers below `count`.
     pub(crate) fn new(prefix: &str, lengths: Lengths, count: u64) -> Result<Keys> {
         let digits = count.saturating_sub(1).max(1).ilog10() as usize + 1;
         if prefix.bytes().any(|b| b <= b' ' || b == 0x7f) {
@@ -92,10 +92,11 @@ impl Keys {
         Ok(Keys { prefix: prefix.as_bytes().to_vec(), lengths })
     }
 
-    /// The same numbers under another prefix, for counters beside the values.
+    /// Returns keys with another prefix for the same numbers: the counters beside the values.
     pub(crate) fn counters(&self) -> Keys {
         let mut keys = self.clone();
-        // As long as before, so that lengths keep fitting; distinct from every key of the original.
+        // The prefix keeps its length, so that key lengths still fit. No key equals one of the
+        // original.
         match keys.prefix.last_mut() {
             Some(last) => *last = if *last == b'#' { b'+' } else { b'#' },
             None => keys.prefix.push(b'#'),
@@ -125,7 +126,7 @@ const PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
-/// Decimal digits behind as many zeros as the width needs.
+/// Appends a number in decimal, padded with zeros to `width`.
 #[inline]
 fn push_padded(buffer: &mut Vec<u8>, mut number: u64, width: usize) {
     let start = buffer.len();

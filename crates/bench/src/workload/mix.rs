@@ -1,4 +1,4 @@
-//! Which verbs, in which proportion.
+//! The verbs of a load and their proportions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::random::Random;
 use crate::Error;
 
-/// A command of the load.
+/// A command that the load sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verb {
@@ -32,7 +32,8 @@ pub enum Verb {
     MetaGet,
     /// `ms`.
     MetaSet,
-    /// A run of quiet `ms`, answered by the one `mn` behind it: all but the server itself costs next to nothing.
+    /// A run of quiet `ms`, answered by the `mn` behind it: apart from the server's work, a set
+    /// costs next to nothing.
     QuietSets,
     /// `md`.
     MetaDelete,
@@ -42,7 +43,7 @@ pub enum Verb {
     SetCounter,
 }
 
-/// How many verbs there are.
+/// The number of verbs.
 pub(crate) const VERBS: usize = 15;
 
 const TABLE: [(Verb, &str, &[u8]); VERBS] = [
@@ -68,7 +69,7 @@ impl Verb {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The name in the protocol, if it has one.
+    /// Returns the name in the protocol, if there is one.
     pub fn name(self) -> &'static str {
         TABLE[self as usize].1
     }
@@ -78,7 +79,7 @@ impl Verb {
         TABLE[self as usize].2
     }
 
-    /// What stands between two keys of one request.
+    /// Returns the separator between two keys of one request.
     #[inline]
     pub(crate) fn separator(self) -> &'static [u8] {
         if self == Verb::QuietSets { b"\r\nms " } else { b" " }
@@ -89,49 +90,49 @@ impl Verb {
         if self == Verb::QuietSets { b"\r\nmn\r\n" } else { b"\r\n" }
     }
 
-    /// Whether a request may have many keys.
+    /// Returns true if a request may have many keys.
     #[inline]
     pub(crate) fn is_multi(self) -> bool {
         matches!(self, Verb::Get | Verb::Gets | Verb::Gat | Verb::QuietSets)
     }
 
-    /// Whether the answer holds values that the workload can check.
+    /// Returns true if the answer holds values that the workload can check.
     #[inline]
     pub(crate) fn returns_values(self) -> bool {
         matches!(self, Verb::Get | Verb::Gets | Verb::Gat | Verb::MetaGet)
     }
 
-    /// Whether it works on the counters, which lie beside the values.
+    /// Returns true for verbs on counters, which are stored beside the values.
     #[inline]
     pub(crate) fn counts(self) -> bool {
         matches!(self, Verb::Incr | Verb::Decr | Verb::MetaArithmetic | Verb::SetCounter)
     }
 }
 
-/// Weights of verbs.
+/// Verbs with weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// Each verb with the sum of the weights up to and including its own.
+    /// Each verb with the sum of all weights up to and including its own.
     rows: Vec<(Verb, u64)>,
 }
 
 impl Mix {
-    /// One verb and nothing else.
+    /// Returns a mix of one verb.
     pub fn only(verb: Verb) -> Mix {
         Mix { rows: vec![(verb, 1)] }
     }
 
-    /// Whether the mix asks for this verb.
+    /// Returns true if the mix contains this verb.
     pub fn has(&self, verb: Verb) -> bool {
         self.rows.iter().any(|row| row.0 == verb)
     }
 
-    /// The verb that was named first.
+    /// Returns the verb that was named first.
     pub(crate) fn first(&self) -> Verb {
         self.rows.first().map_or(Verb::Get, |row| row.0)
     }
 
-    /// Whether any verb works on counters that must exist.
+    /// Returns true if a verb of the mix needs counters that exist.
     pub(crate) fn needs_counters(&self) -> bool {
         self.has(Verb::Incr) || self.has(Verb::Decr)
     }
@@ -163,7 +164,7 @@ impl Mix {
 impl FromStr for Mix {
     type Err = Error;
 
-    /// `get=90,set=10`, `incr`, or the sets to gets of other tools: `1:10`.
+    /// Parses `get=90,set=10`, `incr`, or other tools' ratio of sets to gets, `1:10`.
     fn from_str(text: &str) -> Result<Mix, Error> {
         let bad = || Error::usage(format!("{text:?} is no mix: get=90,set=10 or 1:10 (set:get)"));
         if let Some((sets, gets)) = text.split_once(':') {

@@ -1,5 +1,5 @@
-//! What is asked: verbs, keys, values. Requests are written straight into a send buffer; nothing here
-//! knows a socket or a clock, so the same seed is the same stream of requests.
+//! The requests: verbs, keys, values. They are written straight into a send buffer. Nothing here
+//! uses a socket or a clock, so a seed always gives the same stream of requests.
 
 pub(crate) mod distribution;
 pub(crate) mod keys;
@@ -20,31 +20,31 @@ use keys::{Keys, push_number};
 use random::Random;
 use values::Values;
 
-/// Everything that decides the bytes of the requests.
+/// All options that determine the bytes of the requests.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Which verbs, how often.
+    /// The verbs with their weights.
     pub mix: Mix,
-    /// How many different keys.
+    /// The number of different keys.
     pub keys: u64,
-    /// What every key begins with.
+    /// The prefix of every key.
     pub prefix: String,
-    /// How long keys are, the prefix included.
+    /// The lengths of keys in bytes, including the prefix.
     pub key_lengths: Lengths,
-    /// How long values are.
+    /// The lengths of values in bytes.
     pub value_lengths: Lengths,
-    /// Which keys are popular.
+    /// The popularity of keys.
     pub distribution: Distribution,
-    /// Keys in one get, or in one run of quiet sets.
+    /// The number of keys in one get, or in one run of quiet sets.
     pub keys_per_get: usize,
-    /// Seconds to live for everything stored and touched; 0 is forever.
+    /// Time to live of everything stored and touched, in seconds; 0 is forever.
     pub ttl: u32,
-    /// Go through the keys once and in order instead of drawing them.
+    /// Visit the keys once, in order, instead of drawing them.
     pub in_order: bool,
 }
 
 impl Default for Shape {
-    /// One million keys of 15 bytes with values of 50, read evenly.
+    /// One million keys of 15 bytes with values of 50 bytes, read evenly.
     fn default() -> Self {
         Shape {
             mix: Mix::only(Verb::Get),
@@ -60,7 +60,7 @@ impl Default for Shape {
     }
 }
 
-/// A shape made ready, shared by all generator threads.
+/// A shape ready for use. All generator threads share it.
 #[derive(Debug)]
 pub(crate) struct Workload {
     shape: Shape,
@@ -71,14 +71,14 @@ pub(crate) struct Workload {
     ttl: String,
 }
 
-/// The state of one generator thread: where it is in the stream of requests.
+/// The position of one generator thread in its stream of requests.
 #[derive(Debug)]
 pub(crate) struct Source {
     random: Random,
     next: Range<u64>,
 }
 
-/// What was asked, to judge the answer by.
+/// A sent request, as far as needed to check its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) verb: Verb,
@@ -105,7 +105,7 @@ impl Workload {
         &self.shape
     }
 
-    /// The source of generator thread `index` of `threads`.
+    /// Returns the source of generator thread `index` of `threads`.
     pub(crate) fn source(&self, seed: u64, index: u64, threads: u64) -> Source {
         let part = |index: u64| {
             (u128::from(self.shape.keys) * u128::from(index) / u128::from(threads)) as u64
@@ -116,8 +116,8 @@ impl Workload {
         }
     }
 
-    /// Appends the next request; `numbers` receives the numbers of its keys. `None` when the keys
-    /// were asked for in order and all have been.
+    /// Appends the next request and puts the numbers of its keys into `numbers`. Returns `None`
+    /// once an in-order run has asked for all keys.
     #[inline]
     pub(crate) fn push_request(
         &self,
@@ -162,7 +162,7 @@ impl Workload {
         Some(Asked { verb, keys: asked })
     }
 
-    /// What follows the key that begins at `start`.
+    /// Appends the rest of a request, behind the key that begins at `start`.
     #[inline]
     fn push_rest(&self, verb: Verb, buffer: &mut Vec<u8>, start: usize) {
         match verb {
@@ -196,13 +196,13 @@ impl Workload {
                 buffer.extend_from_slice(self.ttl.as_bytes());
             }
             Verb::MetaGet => buffer.extend_from_slice(b" v"),
-            // A missing counter begins at 0: no preparation is needed.
+            // A missing counter begins at 0, so it need not be stored first.
             Verb::MetaArithmetic => buffer.extend_from_slice(b" v N0 J0"),
             Verb::SetCounter => buffer.extend_from_slice(b" 0 0 1\r\n0"),
         }
     }
 
-    /// Writes the key that a number stands for.
+    /// Writes the key with this number.
     #[inline]
     pub(crate) fn key(&self, number: u64, buffer: &mut Vec<u8>) {
         buffer.clear();

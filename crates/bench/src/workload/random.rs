@@ -1,4 +1,4 @@
-//! The generator of random numbers: seeded, the same on every machine, a few nanoseconds a number.
+//! The random number generator: seeded, the same on every machine, a few nanoseconds per number.
 
 /// xoshiro256++ seeded through splitmix64.
 #[derive(Clone, Debug)]
@@ -27,20 +27,20 @@ impl Random {
         result
     }
 
-    /// Evenly spread below `bound` (bias below 2⁻⁶⁴ times the bound).
+    /// Returns an evenly distributed number below `bound` (bias below 2⁻⁶⁴ times the bound).
     #[inline]
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Evenly spread in (0, 1].
+    /// Returns an evenly distributed number in (0, 1].
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Spreads the bits of a number; a bijection.
+/// Mixes the bits of a number. Bijective.
 #[inline]
 pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -48,7 +48,7 @@ pub(crate) fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// A 64-bit hash of a key. Only the lab's own values depend on it.
+/// Returns a 64-bit hash of a key. Only the lab's own values depend on it.
 #[inline]
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mut state = 0x243f_6a88_85a3_08d3 ^ bytes.len() as u64;

@@ -1,12 +1,12 @@
-//! Values that can be checked: what stands under a key follows from the key, so an answer that belongs
-//! to another key, another length or a torn copy is found without remembering what was stored.
+//! Values that can be checked: the key determines its value. So a check finds values of another
+//! key, of another length and torn copies, without remembering what was stored.
 
 use super::keys::Lengths;
 use super::random::{Random, hash, mix};
 
-/// The digits of the key's hash come first, as far as they fit.
+/// Number of digits of the key's hash at the start of a value, as far as they fit.
 const CHECK: usize = 16;
-/// Where the filler behind them may begin.
+/// Number of positions at which the filler behind the digits may begin.
 const STARTS: usize = 4096;
 
 /// Writes and checks values.
@@ -16,12 +16,12 @@ pub(crate) struct Values {
     filler: Vec<u8>,
 }
 
-/// What the value under one key must be.
+/// The expected value of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Expected {
     digits: [u8; CHECK],
     start: usize,
-    /// The length of the whole value.
+    /// The length of the whole value in bytes.
     pub(crate) length: usize,
 }
 
@@ -29,7 +29,7 @@ impl Values {
     pub(crate) fn new(lengths: Lengths) -> Values {
         let mut random = Random::new(0x1a2d_e200);
         let length = STARTS + lengths.max;
-        // Printable: a value that ends up in a log or a terminal does no harm.
+        // Printable, so a value that ends up in a log or a terminal does no harm.
         let filler = (0..length).map(|_| b' ' + random.below(95) as u8).collect();
         Values { lengths, filler }
     }
@@ -39,7 +39,7 @@ impl Values {
         self.expected_with(key, |hash| self.lengths.of(mix(hash)))
     }
 
-    /// For traces, where the length comes from the trace.
+    /// Returns the expected value for traces, which give the length.
     #[inline]
     pub(crate) fn expected_with(&self, key: &[u8], length: impl Fn(u64) -> usize) -> Expected {
         let hash = hash(key);
@@ -59,7 +59,7 @@ impl Values {
         buffer.extend_from_slice(&self.filler[start..start + expected.length - check]);
     }
 
-    /// Whether `piece` is what stands at `offset` of the value; a value may arrive in pieces.
+    /// Returns true if `piece` equals the value at `offset`. A value may arrive in pieces.
     #[inline]
     pub(crate) fn matches(&self, expected: &Expected, offset: usize, piece: &[u8]) -> bool {
         if offset + piece.len() > expected.length {

@@ -1,10 +1,10 @@
-//! Segments that hold ends (tombstones, expired or evicted items) and may not be freed yet: either
-//! their ends move on, as tombstones, or other segments get dead maps.
+//! Handles segments that hold ends (tombstones, expired or evicted items) and may not be freed yet.
+//! Either their ends move on as tombstones, or other segments get dead maps.
 //!
-//! Moving tombstones costs as many bytes as they have. Maps cost as many as the segments have in which
-//! something died, but then all tombstones from before can go. So tombstones move until they have
-//! cost as much as the maps would: then the maps are made. Together that is at most twice what the
-//! better one of both costs.
+//! Moving tombstones costs their bytes. Maps cost the size of the maps of all segments in which a
+//! record died, but then all earlier tombstones can go. So tombstones move until they have cost as
+//! much as the maps would; then the maps are made. The total is at most twice the cost of the
+//! cheaper alternative.
 
 use super::Cleaner;
 use crate::key::Key;
@@ -14,30 +14,30 @@ use larder_log::record::{HEADER, Kind, write_head_as};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
-/// Segments that are tried in one turn although their ends do not move.
+/// The largest number of segments tried per turn although their ends do not move.
 const MOST_FAILED: usize = 4;
 
-/// What is known about ends between two turns.
+/// The state about ends between two turns.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    /// The durable commit at the last look: what waits changes with commits only.
+    /// The durable commit at the last look. Waiting segments can change only with a commit.
     looked_at: u64,
     /// Bytes of tombstones that moved since the last maps were made.
     moved: u64,
-    /// Maps are being made for all that died up to this commit; 0: they are not.
+    /// Maps are being made for all records that died up to this commit; 0 if none are being made.
     maps_until: u64,
-    /// Nothing else can be freed.
+    /// The cleaner found nothing else to free.
     is_stuck: bool,
 }
 
 impl Ends {
-    /// The cleaner found nothing to free, although room is wanted.
+    /// Notes that the cleaner found nothing to free although space is needed.
     pub(super) fn note_stuck(&mut self) {
         self.is_stuck = true;
     }
 }
 
-/// At most `most` segments that need dead maps and of which one can be made.
+/// Returns at most `most` segments that need dead maps and for which one can be made.
 fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
     let mut needed = lane.log.blocking_segments(until, most + lane.older.passed_over());
     needed.retain(|&number| !lane.older.is_passed_over(number));
@@ -46,7 +46,8 @@ fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
 }
 
 impl Cleaner {
-    /// Moves the ends of segments that wait, or says which segments need dead maps first, `most` of them at most.
+    /// Moves the ends of waiting segments, or returns at most `most` segments that need dead maps
+    /// first.
     pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
         let Some(store) = lane.log.store() else { return Vec::new() };
         let durable = store.durable_commit();
@@ -68,14 +69,15 @@ impl Cleaner {
             return Vec::new();
         }
         if stuck && lane.log.blocking_segments(durable, 1).is_empty() {
-            // Tombstones in the segment that is being filled may be all that can go. Maps that let
-            // them go are made when it is durable.
+            // Tombstones in the open segment may be all that can go. The maps that release them are
+            // made when that segment is durable.
             lane.log.seal(Stream::Survivors);
             self.ends.is_stuck = true;
         }
         let mut failed = 0;
         for number in blocked {
-            // Without many maps nobody would notice one that is written too early.
+            // The broken rule makes many maps; otherwise a map written too early would go
+            // unnoticed.
             let affordable = !Rule::MapWhenDurable.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
@@ -88,7 +90,7 @@ impl Cleaner {
                     self.ends.maps_until = durable;
                     return needed;
                 }
-                // Of what cannot be read there is no map. Tombstones move however much that costs.
+                // An unreadable segment gets no map, so tombstones move at any cost.
                 let tries = !moves && failed < MOST_FAILED;
                 if !tries || !self.move_ends_of(lane, number) {
                     failed += 1;
@@ -99,7 +101,8 @@ impl Cleaner {
         if stuck { mappable(lane, durable, most) } else { Vec::new() }
     }
 
-    /// Looks again at segments that were given up, because their ends did not move and maps could not be made.
+    /// Retries segments that were given up because their ends did not move and maps could not be
+    /// made.
     pub(crate) fn look_again_at_ends(&mut self, lane: &Lane) {
         if lane.log.expect_places() {
             self.ends.looked_at = 0;
@@ -109,15 +112,15 @@ impl Cleaner {
         }
     }
 
-    /// Whether the dead maps that are needed take at least this many bytes.
+    /// Returns true if the needed dead maps take at least this many bytes.
     fn maps_cost_more_than(&self, lane: &Lane, bytes: u64) -> bool {
         let Some(store) = lane.log.store() else { return false };
         let wanted = bytes.div_ceil(Meta::encoded_bytes(store.map_bytes()) as u64) as usize;
         lane.log.needs_maps(store.durable_commit(), wanted.max(1))
     }
 
-    /// Appends a tombstone for every key of a segment in quarantine whose newest version is there;
-    /// false if that cannot be done.
+    /// Appends a tombstone for every key whose newest version is in this quarantined segment.
+    /// Returns false if that cannot be done.
     fn move_ends_of(&mut self, lane: &Lane, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_dead_jumbo() {
             return false;
@@ -139,8 +142,8 @@ impl Cleaner {
         moved && lane.log.ends_are_carried(number, undoings)
     }
 
-    /// Appends a tombstone of the record's version, unless memory holds a newer version of its key. One
-    /// that is not needed does no harm: it hides older versions only.
+    /// Appends a tombstone with the record's version, unless memory holds a newer version of its
+    /// key. An unneeded tombstone does no harm: it hides older versions only.
     fn move_end(&mut self, lane: &Lane, record: &Record<'_>) -> bool {
         let key = Key::new(record.key(), lane.options.hash_seed);
         // SAFETY: the cleaner is awake.
@@ -165,7 +168,7 @@ impl Cleaner {
         };
         let fields = Fields { seq: record.seq(), ..Fields::default() };
         let value_hash = lane.log.store().map_or(0, |store| store.value_hash(&[], &[]));
-        // SAFETY: the reservation is this thread's own and as long as the layout says.
+        // SAFETY: only this thread uses the reservation, and it is as long as the layout says.
         unsafe {
             write_head_as(Kind::Tombstone, reserved.memory, &layout, &fields, key.bytes());
             lane.log.seal_record(reserved.address, reserved.memory, &layout, value_hash);

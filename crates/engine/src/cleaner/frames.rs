@@ -1,6 +1,7 @@
-//! With a store: which memory goes although what it holds stays. Frames whose segments are durable
-//! are dropped, and copies of what was read from the device forgotten, as S3-FIFO has it: frames of
-//! new writes are its probation, copies and frames of survivors its main queue.
+//! With a store: chooses which memory to free while its contents stay on the device. It drops
+//! frames of durable segments and forgets copies of records read from the device. Following
+//! S3-FIFO, frames of new writes are the probation queue; copies and frames of survivors are the
+//! main queue.
 
 use super::{Cleaner, READY_FRAMES, walk};
 use crate::key::Key;
@@ -10,24 +11,24 @@ use larder_log::{Address, Among, Queue, Record, SegmentNumber, Stream};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// New writes may hold one in so many bytes of the memory that could be freed before their oldest frame
-/// is, and so may new copies of all copies: half of what S3-FIFO gives its probation queue, for there
-/// are two of them.
+/// New writes may hold 1/`PROBATION` of the freeable memory before their oldest frame is dropped.
+/// New copies may hold the same share of all copies. That is half of S3-FIFO's share for probation,
+/// because there are two such queues.
 const PROBATION: u64 = 20;
 
-/// Frames of copies that may wait for their quiescent period.
+/// The largest number of retired frames of copies that wait for their epoch to pass.
 const RETIRED_COPY_FRAMES: usize = 4;
 
-/// Values that were just read and are dropped all the same, in a second. Beyond that the operations that
-/// want them cannot get on together, and one has to end.
+/// The largest number of just-read values dropped per second. Beyond that, the operations that need
+/// them keep evicting each other's values, and one has to fail.
 const REDROPS: u32 = 64;
 
 impl Cleaner {
-    /// Frees the frame that is wanted least; false if there is none.
+    /// Frees the least wanted frame. Returns false if there is none.
     pub(super) fn free_frame(&mut self, lane: &Lane) -> bool {
         let just_read = just_read(lane);
         let usage = lane.log.usage();
-        // The oldest frame of each stream, and the live bytes of each that are in memory.
+        // The oldest frame of each stream, and each stream's live bytes in memory.
         let [(hot, new), (survivors, old)] = [Stream::Hot, Stream::Survivors].map(|stream| {
             let oldest = usage.resident(stream).find(|number| !just_read.contains(number));
             (oldest, usage.live(stream, Among::Resident))
@@ -38,7 +39,7 @@ impl Cleaner {
         if lane.log.has_lower()
             && let Some(survivors) = survivors
         {
-            // It was moved because it has cooled; what is read often goes on as copies.
+            // The segment was moved because it has cooled; frequently read records go on as copies.
             return self.drop_frame(lane, Stream::Survivors, survivors);
         }
         if new * PROBATION > new + old + copies
@@ -49,7 +50,7 @@ impl Cleaner {
         if let Some(survivors) = survivors {
             return self.drop_frame(lane, Stream::Survivors, survivors);
         }
-        // What copies move to before their frames come back is beyond the budget.
+        // Memory for moved copies is beyond the budget until the old frames are returned.
         if small + main > 0 && lane.log.retired_copy_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
             return self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main });
@@ -57,8 +58,8 @@ impl Cleaner {
         hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot))
     }
 
-    /// Nothing else can be dropped: so is a large value that was just read. Whoever wanted it reads it
-    /// again, but not for ever.
+    /// Drops a jumbo that was just read, if nothing else can be dropped. Its reader fetches it
+    /// again, a bounded number of times.
     pub(super) fn drop_just_read(&mut self, lane: &Lane) -> bool {
         let now = lane.now.load(Ordering::Relaxed);
         if self.redropped.0 != now {
@@ -74,7 +75,7 @@ impl Cleaner {
         })
     }
 
-    /// What is read from the device would rather be in memory than what is.
+    /// Frees a frame if few are ready, to make room for copies of records read from the device.
     pub(super) fn free_frame_for_copies(&mut self, lane: &Lane) {
         let coming = lane.log.quarantined() + lane.log.dropped_frames();
         if lane.log.available_frames() + coming > READY_FRAMES {
@@ -83,8 +84,8 @@ impl Cleaner {
         self.free_frame(lane);
     }
 
-    /// Drops a segment's frame; what was read from it more than once goes on as copies. A large value
-    /// that was read has another turn.
+    /// Drops a segment's frame. Records read more than once go on as copies. A jumbo that was read
+    /// is kept for another round.
     fn drop_frame(&mut self, lane: &Lane, stream: Stream, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_jumbo() {
             return self.promote_jumbo(lane, stream, number) || lane.log.drop_frame(number);
@@ -119,7 +120,7 @@ impl Cleaner {
         self.participant.sleep();
     }
 
-    /// Forgets the oldest frame of copies, but for those that were read.
+    /// Forgets the oldest frame of copies, except those that were read.
     fn forget_copies(&mut self, lane: &Lane, queue: Queue) -> bool {
         self.participant.tick();
         let now = lane.now.load(Ordering::Relaxed);
@@ -132,14 +133,16 @@ impl Cleaner {
         let is_wanted = |address, record: &Record<'_>| {
             !walk::expired(*record, now) && slot_of(address, record).is_some()
         };
-        // It was read, but not lately: what is evicted from the store is to know.
+        // The record was read, but not lately. The lower frequency tells the eviction from the
+        // store.
         let forgotten = |address, record: &Record<'_>| {
             if let Some((place, slot)) = slot_of(address, record)
                 && slot.frequency() > 1
             {
                 let next = slot.with_frequency(1);
                 let order = Ordering::Relaxed;
-                // A lost race is a read or a write, whose result stands.
+                // If this fails, a concurrent read or write has changed the slot, and that result
+                // stands.
                 let _ = place.compare_exchange(slot.0, next.0, order, order);
             }
         };
@@ -149,8 +152,8 @@ impl Cleaner {
     }
 }
 
-/// Large values that were read from the device in this second or the last: dropping them before they are used would
-/// have them read again and again.
+/// Returns the jumbos that were read from the device in this second or the last. Dropping them
+/// before use would have them read again and again.
 fn just_read(lane: &Lane) -> HashSet<SegmentNumber> {
     let now = lane.now.load(Ordering::Relaxed);
     let mut values = lock(&lane.just_read);

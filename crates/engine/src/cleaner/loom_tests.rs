@@ -1,4 +1,4 @@
-//! Models of the cleaner that moves a live record while its key is overwritten or deleted, under a
+//! Models of the cleaner moving a live record while its key is overwritten or deleted, with a
 //! reader that takes no lock.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-engine --release loom`
@@ -12,15 +12,15 @@ use larder_log::sync::model::{Outcomes, check, spawn};
 const KEY: &[u8] = b"k";
 const OLD: &[u8] = b"old value";
 const NEW: &[u8] = b"new value";
-/// Bytes of a record of these.
+/// Bytes of a record with this key and one of these values.
 const SIZE: usize = 32;
 
-/// What the writer does to the key while its record is moved.
+/// What the writer does to the key while the cleaner moves its record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Write {
     Overwrite,
     Delete,
-    /// And then it is there again.
+    /// Delete, then set again.
     DeleteAndSet,
 }
 
@@ -31,7 +31,7 @@ fn clean_and_write(write: Write, switches: usize) {
         let lane = model::lane(model::SMALL);
         let (mut writer, mut reader) = (session(&lane), session(&lane));
         writer.tick(1);
-        // Half of the segment is dead: the rest is moved, whether it was read or not.
+        // Half of the segment is dead; the rest is moved, whether it was read or not.
         set(&writer, KEY, b"dead data");
         set(&writer, KEY, OLD);
         writer.sleep();
@@ -109,7 +109,7 @@ fn loom_an_item_that_moves_is_deleted_and_set_again() {
     clean_and_write(Write::DeleteAndSet, 1);
 }
 
-/// A segment of which nothing is alive is freed without a look at the index: the last of its records was
+/// A segment without live records is freed without a look at the index. Its last record was
 /// superseded by a writer whose lock the cleaner does not take.
 #[test]
 fn loom_a_dead_segment_is_freed_behind_its_last_slot() {

@@ -1,26 +1,28 @@
-//! Without a store: which segment of probation goes before its time.
+//! Without a store: chooses a probation segment to evict early.
 //!
-//! While survivors have less than their share, S3-FIFO evicts the oldest segment of probation. But a scan fills whole
-//! segments with items that nobody asks for twice. So an unread segment goes first, once all of probation's share was
-//! written after it. A scan then pushes out itself, and older items have more time to be read.
+//! While survivors have less than their share, S3-FIFO evicts the oldest segment of probation. But
+//! a scan fills whole segments with items that are never read again. So an unread segment is
+//! evicted first, once as much as probation's share was written after it. A scan then pushes out
+//! itself, and older items have more time to be read.
 //!
-//! With a store a look at a segment may read the device, and memory is not short.
+//! With a store this is not done: it might read the device, and memory is not short.
 
 use super::{Cleaner, PROBATION_SHARE, walk};
 use crate::lane::Lane;
 use larder_log::record::Kind;
 use larder_log::{Among, SegmentNumber, Stream};
 
-/// Live items that are looked at in a segment. If one item in 32 was read, 64 items show no read in one case of eight.
+/// Number of live items sampled per segment. If one item in 32 was read, 64 items show no read in
+/// one case of eight.
 const SAMPLE: usize = 64;
-/// Items that are walked at most to find these: others may be dead.
+/// The largest number of records walked to find the sample, as others may be dead.
 const MOST_WALKED: usize = 8 * SAMPLE;
-/// Segments that are looked at before one is evicted; it bounds a turn.
+/// The largest number of segments examined per eviction; it bounds a turn.
 const LOOKS: usize = 32;
 
 impl Cleaner {
-    /// The oldest segment of probation that has all of its share behind it and of which nothing was read. Those that
-    /// were found to be read are not looked at again.
+    /// Returns the oldest unread segment of probation that has all of probation's share behind it.
+    /// Segments found to be read are not examined again.
     pub(super) fn oldest_unread(&mut self, lane: &Lane) -> Option<SegmentNumber> {
         if lane.durable.is_some() {
             return None;
@@ -35,20 +37,20 @@ impl Cleaner {
         None
     }
 
-    /// The next segment that was not looked at, and its place, if all of probation's share lies behind it.
+    /// Returns the next unexamined segment and its place, if all of probation's share is behind it.
     fn next_beyond_share(&self, lane: &Lane) -> Option<(i64, SegmentNumber)> {
         let usage = lane.log.usage();
         let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));
         let share = u128::from((new + old) / PROBATION_SHARE);
         let (place, number) = usage.resident_behind(Stream::Hot, self.looked_to)?;
         let (first, last) = usage.resident_places(Stream::Hot)?;
-        // Places are given out one after the other, so they tell about how much lies behind one.
+        // Places are assigned in order, so they tell approximately how much is behind one.
         let part = |from: i64| u128::from(last.abs_diff(from));
         let behind = u128::from(new) * part(place) / part(first).max(1);
         (behind >= share).then_some((place, number))
     }
 
-    /// Whether one of the first items that are alive in a segment was read.
+    /// Returns true if one of the segment's first live items was read.
     fn is_read(&mut self, lane: &Lane, number: SegmentNumber) -> bool {
         self.participant.tick();
         // SAFETY: the segment is sealed and settled, and only the cleaner frees segments.

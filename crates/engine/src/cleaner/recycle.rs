@@ -1,27 +1,30 @@
-//! Without a store: memory that holds next to nothing is used again before memory that was never touched. A server
-//! whose items fit into a fraction of its memory, and are overwritten, then takes that fraction and not all of it.
+//! Without a store: reuses nearly empty segments before untouched memory. A server whose items fit
+//! into a fraction of its memory, and are overwritten, then takes only that fraction.
 //!
-//! Jumbos stay until memory is short, and so do segments with values that somebody still reads: these would have to be
-//! copied.
+//! Jumbos stay until memory is short. So do segments with values that are still being read, as
+//! these would have to be copied.
 
 use super::{Cleaner, Fate, Step};
 use crate::lane::Lane;
 
-/// A segment is recycled if this percentage of it is alive at most. Uniform overwrites then take about three times
-/// the memory of the live items, and cleaning copies one byte for every sixteen that are written.
+/// A segment is recycled if at most this percentage of it is live. Uniform overwrites then take
+/// about three times the memory of the live items, and cleaning copies one byte for every sixteen
+/// written.
 const RECYCLE_BELOW: usize = 6;
-/// Frames that are ready or on their way: a frame comes back some milliseconds after its segment was cleaned.
+/// Number of frames kept ready or on their way. A frame becomes available some milliseconds after
+/// its segment was cleaned.
 const RECYCLED_AHEAD: usize = 4;
 
 impl Cleaner {
-    /// Recycles segments until writers have enough frames. The answer is whether they need no untouched memory.
+    /// Recycles segments until writers have enough frames. Returns true if they need no untouched
+    /// memory.
     pub(super) fn recycle(&mut self, lane: &Lane) -> bool {
         if lane.durable.is_some() || self.must_free(lane) {
             return false;
         }
         let frames = || lane.log.ready_frames() + lane.log.quarantined();
         if frames() < RECYCLED_AHEAD {
-            // For the next turn: this one goes by what threads have told before.
+            // For the next turn: this one uses the counts that threads reported before.
             lane.log.want_counts();
         }
         for _ in frames()..RECYCLED_AHEAD {

@@ -1,4 +1,4 @@
-//! What the table of sealed segments says may be late.
+//! The table of sealed segments may be out of date.
 
 use super::*;
 use crate::lane::LaneOptions;
@@ -6,7 +6,8 @@ use crate::{Expiry, Options, Outcome, Store};
 use larder_log::Buffers;
 use std::task::Waker;
 
-/// An undo that came between the look at the table and the cleaning: the segment holds something again.
+/// An undo comes between the look at the table and the cleaning, so the segment holds a live record
+/// again.
 #[test]
 fn a_segment_that_holds_something_again_is_not_freed_as_dead() {
     let engine = Options { memory: 64 << 10, ..Options::default() };

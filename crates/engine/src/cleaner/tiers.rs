@@ -1,9 +1,9 @@
-//! With a lower device: what has cooled moves there, so that new writes find places on the fast one.
+//! With a lower device: moves cooled records there, so that new writes find places on the fast one.
 //!
-//! A segment's live records go to the survivors, whose new segments lie on the lower device. Every
-//! segment that is moved gives back a place and takes less than half of one on the fast device, and none
-//! is moved while the lower one is full: so it ends. Large values stay where they are; they leave as
-//! all do when the store is full, by their age.
+//! A segment's live records go to the survivors, whose new segments are on the lower device. Each
+//! moved segment gives back a place and takes less than half of one on the fast device. None is
+//! moved while the lower device is full, so the process terminates. Jumbos stay where they are;
+//! they are evicted by age like all others when the store is full.
 
 use super::{
     Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step, benefit, cleanable_percent,
@@ -13,18 +13,20 @@ use crate::stats::bump;
 use larder_log::{Among, Candidate, Claim, SegmentNumber, Stream, Tier};
 use std::sync::atomic::Ordering;
 
-/// Of a segment that is moved, one in so many bytes may stay on the fast device because it was read lately.
+/// 1/`STAYING_SHARE` of a moved segment's bytes may stay on the fast device because they were read
+/// lately.
 const STAYING_SHARE: usize = 4;
 
-/// Whether new writes find too few places on the fast device, whatever is on its way.
+/// Returns true if new writes find too few places on the fast device. `coming` places are about to
+/// become free.
 pub(super) fn is_fast_short(lane: &Lane, coming: usize) -> bool {
     let ready = (lane.log.places(Tier::Fast) / PLACES_SHARE).clamp(READY_FRAMES, MAX_READY_PLACES);
     lane.log.has_lower() && lane.log.free_places(Tier::Fast) + coming < ready
 }
 
 impl Cleaner {
-    /// Moves what has cooled off the fast device, a segment at a time, if that is short of places and the
-    /// lower one is not. The answer is whether something was moved.
+    /// Moves cooled records off the fast device, one segment per call, if it is short of places and
+    /// the lower one is not. Returns true if something was moved.
     pub(super) fn cool(&mut self, lane: &Lane) -> bool {
         if !is_fast_short(lane, lane.log.coming_places(Tier::Fast))
             || lane.log.free_places(Tier::Lower) <= lane.log.spared(Claim::Write)
@@ -49,8 +51,8 @@ impl Cleaner {
     }
 }
 
-/// The segment that is evicted from next: each item that was moved has gone through a queue already, so
-/// there is no probation, and the oldest segment goes first wherever it lies.
+/// Returns the segment to evict from next. Moved items have already passed a queue, so there is no
+/// probation: the oldest segment goes first, whichever device it is on.
 pub(super) fn older(
     lane: &Lane,
     hot: Option<(Stream, SegmentNumber)>,

@@ -1,4 +1,4 @@
-//! A walk over the records of a segment: what becomes of each, decided under its stripe's lock.
+//! Walks over the records of a segment and decides about each under its stripe's lock.
 
 use super::{Cleaner, Fate, Task};
 use crate::UnixSeconds;
@@ -16,14 +16,15 @@ use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// Reads that lift an item from probation to the survivors. With a store each move is another write of the
-/// device, so more is asked there.
+/// Number of reads that promote an item from probation to the survivors. With a store each move is
+/// one more write to the device, so the threshold is higher.
 const PROMOTE_AT: u8 = 1;
 const PROMOTE_AT_WITH_STORE: u8 = 2;
-/// Records whose buckets are fetched together.
+/// Number of records whose buckets are prefetched together.
 pub(crate) const BATCH: usize = 32;
 
-/// Of a segment that cannot be read as a whole: nothing of it may be lost.
+/// The error for a segment that cannot be read completely and must not be freed, because nothing
+/// may be lost.
 #[derive(Debug)]
 struct MustStay;
 
@@ -35,17 +36,17 @@ impl fmt::Display for MustStay {
     }
 }
 
-/// Whether that is why a walk has failed.
+/// Returns true if a walk failed for that reason.
 pub(super) fn must_stay(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<MustStay>())
 }
 
 impl Cleaner {
-    /// Decides about every record of a segment; false if one could not be moved. `ends` gets the
-    /// offsets of what was removed although nothing newer hides it.
+    /// Decides about every record of a segment. Returns false if one could not be moved. `ends`
+    /// receives the offsets of records that were removed although no newer version hides them.
     ///
     /// # Errors
-    /// The segment cannot be read, or not all of what it holds.
+    /// The segment cannot be read, at least not all of its contents.
     pub(super) fn walk(
         &mut self,
         lane: &Lane,
@@ -67,9 +68,9 @@ impl Cleaner {
         // SAFETY: the cleaner is awake.
         while complete && unsafe { next_batch(lane, &mut items, &mut batch) } {
             for (address, record, key) in &batch {
-                // Most records of a segment are dead, and a look without the lock tells. A slot that is undone later
-                // may lead here again, as it may behind a walk that has passed: `quarantine` notices both.
-                // SAFETY: the cleaner is awake.
+                // Most records of a segment are dead; a look-up without the lock shows that. An
+                // undo may later make a slot lead here again, as it may behind a walk that has
+                // passed; `quarantine` notices both.
                 if unsafe { lane.index.find(key, at(*address)) }.is_some() {
                     complete &= self.decide(lane, task, *address, *record, key, ends);
                 }
@@ -94,8 +95,9 @@ impl Cleaner {
         Ok(complete)
     }
 
-    /// What the index still leads to in a segment that was walked could not be read: it is as good as
-    /// evicted, unless nothing may be lost. Then the segment stays, and its readers are told.
+    /// Handles unreadable records that the index still leads to after a walk. They count as
+    /// evicted, unless nothing may be lost. In that case the segment stays, and readers of these
+    /// items get an error.
     fn give_up(
         &mut self,
         lane: &Lane,
@@ -112,7 +114,8 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Takes slots out of the index that lead to what cannot be read in a segment. The answer is the offsets.
+    /// Removes the slots selected by `takes`, which lead to unreadable records of a segment.
+    /// Returns their offsets.
     pub(crate) fn take_unreadable(
         &self,
         lane: &Lane,
@@ -131,7 +134,7 @@ impl Cleaner {
         offsets
     }
 
-    /// Decides about one record. False: it should have moved, and there was no space.
+    /// Decides about one record. Returns false if it should have moved and there was no space.
     fn decide(
         &mut self,
         lane: &Lane,
@@ -166,7 +169,7 @@ impl Cleaner {
         }
         let (to, frequency) = match fate {
             Fate::Sweep => return true,
-            // What lies on the lower device goes on there.
+            // Records on the lower device stay there.
             Fate::Keep if lane.log.tier(address.segment()) == Tier::Lower => {
                 (Stream::Survivors, slot.frequency())
             }
@@ -181,7 +184,7 @@ impl Cleaner {
                 }
             }
             Fate::Cool => (Stream::Survivors, slot.frequency()),
-            // Of a large value that is not in memory there is nothing to copy.
+            // A jumbo that is not in memory cannot be copied.
             Fate::Evict if keeps(lane, slot, stream) && whole => {
                 (Stream::Survivors, frequency_after(slot, stream))
             }
@@ -230,11 +233,11 @@ impl Cleaner {
     }
 }
 
-/// Makes `batch` the next items, with their keys, whose buckets are on the way to the processor; false
-/// if there are none left.
+/// Fills `batch` with the next items and their keys, and prefetches their buckets. Returns false if
+/// there are none left.
 ///
 /// # Safety
-/// The calling thread is awake in the epochs.
+/// The calling thread must be awake in the epochs.
 pub(crate) unsafe fn next_batch<'a>(
     lane: &Lane,
     items: &mut impl Iterator<Item = Appended<'a>>,
@@ -243,14 +246,14 @@ pub(crate) unsafe fn next_batch<'a>(
     batch.clear();
     for (address, record) in items.take(BATCH) {
         let key = Key::new(record.key(), lane.options.hash_seed);
-        // SAFETY: by the caller's promise.
+        // SAFETY: by the caller's promise the thread is awake in the epochs.
         unsafe { lane.index.prefetch(&key) };
         batch.push((address, record, key));
     }
     !batch.is_empty()
 }
 
-/// Accepts only the slot that leads to this very record.
+/// Returns a matcher that accepts only the slot that leads to this address.
 pub(crate) fn at(address: Address) -> impl FnMut(Slot) -> Option<()> {
     move |slot| (slot.address() == address).then_some(())
 }
@@ -259,7 +262,7 @@ pub(super) fn expired(record: Record<'_>, now: UnixSeconds) -> bool {
     record.expiry() != 0 && record.expiry() <= now
 }
 
-/// Whether S3-FIFO keeps an item that has come to the end of its queue.
+/// Returns true if S3-FIFO keeps an item at the end of its queue.
 pub(super) fn keeps(lane: &Lane, slot: Slot, stream: Stream) -> bool {
     match stream {
         Stream::Hot if lane.durable.is_some() => slot.frequency() >= PROMOTE_AT_WITH_STORE,
@@ -268,7 +271,7 @@ pub(super) fn keeps(lane: &Lane, slot: Slot, stream: Stream) -> bool {
     }
 }
 
-/// The frequency that a kept item goes on with: promoted ones prove themselves anew.
+/// Returns the new frequency of a kept item. Promoted items start again at 0.
 pub(super) fn frequency_after(slot: Slot, stream: Stream) -> u8 {
     match stream {
         Stream::Hot => 0,
@@ -276,7 +279,7 @@ pub(super) fn frequency_after(slot: Slot, stream: Stream) -> u8 {
     }
 }
 
-/// Copies a record, seq and all, to the end of a stream. The caller holds the stripe's lock.
+/// Copies a record, including its seq, to the end of a stream. The caller holds the stripe's lock.
 fn copy(lane: &Lane, record: Record<'_>, to: Stream) -> Option<Address> {
     let size = record.size();
     if size > lane.log.largest_record() {
@@ -285,11 +288,12 @@ fn copy(lane: &Lane, record: Record<'_>, to: Stream) -> Option<Address> {
     let now = lane.now.load(Ordering::Relaxed);
     let reserved = lane.log.reserve(to, size, now, Claim::Clean)?;
     larder_log::sync::writes(reserved.memory);
-    // SAFETY: the reservation is `size` bytes of this thread's own, and the record is that long.
+    // SAFETY: the reservation is `size` bytes that only this thread uses, and the record is that
+    // long.
     unsafe { reserved.memory.copy_from_nonoverlapping(record.pointer(), size) };
     if let Some(store) = lane.log.store() {
         let value_hash = store.value_hash(record.value(), &[]);
-        // SAFETY: the copy is whole, and nobody reads it before its slot is published.
+        // SAFETY: the copy is complete, and no thread reads it before its slot is published.
         unsafe {
             let (address, layout) = (reserved.address, record.layout());
             lane.log.seal_record(address, reserved.memory, &layout, value_hash);

@@ -1,6 +1,6 @@
-//! Early writes, in async mode: every few milliseconds what was acknowledged is written to the device, without
-//! a sync, so that the end of the process alone takes back no more than that. A thread does it that never
-//! syncs, so it goes on while the committer waits for a sync, however long that takes.
+//! Early writes, in async mode. Every few milliseconds, acknowledged records are written to the
+//! device without a sync, so that the end of the process alone loses no more than that. A separate
+//! thread that never syncs does it, so it continues while the committer waits for a sync.
 
 use super::{Durability, Durable};
 use crate::lane::{Lane, lock};
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// From one early write to the next.
+/// Interval between two early writes.
 const PERIOD: Duration = Duration::from_millis(8);
 
-/// When the thread does nothing, because nothing is written.
+/// The resting state of the thread while nothing is written.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     resting: AtomicBool,
@@ -21,11 +21,11 @@ pub(super) struct Rest {
 }
 
 impl Durable {
-    /// Records were appended by the calling thread: they are to be written early.
+    /// Notes that the calling thread has appended records that should be written early.
     #[inline]
     pub(crate) fn has_appended(&self) {
         if self.mode == Durability::Async {
-            // Either this thread sees the other one rest, or that one sees the records.
+            // Either this thread sees that the other one rests, or the other one sees the records.
             fence(Ordering::SeqCst);
             if self.early.resting.load(Ordering::Relaxed) {
                 self.end_rest();
@@ -43,7 +43,7 @@ impl Durable {
     }
 }
 
-/// Starts the thread. It holds no handle of the lane while it waits.
+/// Starts the thread. It holds no strong reference to the lane while it waits.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = lane.durable.as_ref().filter(|it| it.mode == Durability::Async) else {
         return Ok(());
@@ -73,9 +73,10 @@ fn run(weak: &Weak<Lane>) {
 }
 
 impl Lane {
-    /// In async mode: writes what was appended before this call, so that the end of the process does not
-    /// take it back. `Some` if it is written now, with whether there was anything new; `None` if that is left to
-    /// the next commit. The lane's thread does this by itself: calling it is for simulations.
+    /// In async mode: writes the records appended before this call, so that the end of the process
+    /// does not lose them. Returns `Some` with whether anything was new, or `None` if it left the
+    /// write to the next commit. The lane's thread does this by itself; only simulations call it
+    /// directly.
     pub(crate) fn write_early(&self) -> Option<bool> {
         let durable = self.durable.as_ref().filter(|it| it.mode == Durability::Async)?;
         let mut committer = lock(&self.committer);
@@ -85,7 +86,7 @@ impl Lane {
         let written = self.log.write_early(&mut committer.log);
         let written = written.ok().flatten();
         if written.is_none() {
-            // The commit finds out what it means, and writes all of it.
+            // The commit handles the failure and writes everything.
             durable.want_commit();
         }
         written

@@ -1,10 +1,11 @@
-//! Who asks for a commit, and what the committer's thread owes to those who ask before it is known.
+//! Tests of commit requests, and of what the committer's thread owes to requests before it sees
+//! them.
 
 use super::*;
 use crate::{Delete, Engine, Expiry, Options, Outcome, Session, Store};
 use larder_disk::{Failure, Fault, Operation, SimDevice};
 
-/// How often it is looked for what must not happen.
+/// How often a test checks that something does not happen.
 const LOOKS: u32 = 20_000;
 
 fn engine() -> Arc<Engine> {
@@ -34,9 +35,10 @@ fn who_asks_for_a_commit_before_the_committer_is_known_gets_it() {
     let unknown = lock(&durable.thread);
     thread::scope(|scope| {
         scope.spawn(|| spawn(lane).unwrap());
-        // Time for the committer to find nothing to do and to sleep; with less of it the test proves less.
+        // Time for the committer to find nothing to do and sleep; with less time the test proves
+        // less.
         thread::sleep(Duration::from_millis(50));
-        // As `want_commit`, which finds nobody to wake.
+        // As `want_commit` does when no thread is there to wake.
         assert!(!durable.wanted.swap(true, Ordering::AcqRel) && unknown.is_none());
         drop(unknown);
     });
@@ -75,8 +77,8 @@ fn a_commit_that_another_session_has_had_begun_is_not_asked_for() {
     assert!(asked());
 }
 
-/// A durable tombstone leaves the index before the cleaner may take its frame: afterwards nobody could
-/// tell which key it is of, and its slot would lead into memory that has another use.
+/// A durable tombstone leaves the index before the cleaner may take its frame. Afterwards its key
+/// could not be determined, and its slot would lead into reused memory.
 #[test]
 fn a_tombstone_is_buried_before_its_frame_may_go() {
     let device = Arc::new(SimDevice::new(8 << 20, 1));
@@ -101,7 +103,7 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
         let deleted = session.delete(key, &Delete::default());
         assert!(matches!(deleted, Outcome::AfterCommit(..)));
     }
-    // The cleaner can take the frame as soon as it is durable.
+    // The cleaner can take the frame once it is durable.
     let number = (lane.log.numbers())
         .find(|&number| lane.log.segment(number).is_in_use())
         .expect("something was written");
@@ -114,7 +116,7 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
     };
     assert_eq!(slots(), 2);
     thread::scope(|scope| {
-        // The committer waits for it at the first tombstone, after its sync.
+        // The committer waits for this lock at the first tombstone, after its sync.
         let guard = lane.index.lock(&first);
         let syncs = device.counts().syncs;
         let committer = scope.spawn(|| lane.commit());
@@ -133,8 +135,8 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
     assert!(lane.log.segment(number).has_ends() && lane.log.drop_frame(number));
 }
 
-/// A delete is on its way to the device while the key is stored again, and that fails: the delete stays,
-/// and so does nothing of the key but a tombstone that hides what is older.
+/// The key is stored again while its delete is being written, and the store fails. The delete
+/// stays, and only a tombstone that hides older versions remains of the key.
 #[test]
 fn a_tombstone_that_became_durable_is_not_put_back_by_an_undo() {
     let device = Arc::new(SimDevice::new(8 << 20, 1));

@@ -1,8 +1,9 @@
-//! Buckets: one cache line of eight slots, two candidates per key, one hop of displacement.
+//! Buckets of eight slots, one cache line each. A key has two candidate buckets; making room
+//! displaces at most one slot.
 //!
 //! The alternate of a bucket is computed from the bucket and the tag alone, in either direction:
-//! `alternate(b) = (mix(tag) - b) mod n`, so an item can be moved to its other bucket without a look
-//! at its key. Load reached in simulation: 0.74 without displacement, 0.91 with it.
+//! `alternate(b) = (mix(tag) - b) mod n`. So an item can move to its other bucket without reading
+//! its key. Load reached in simulation: 0.74 without displacement, 0.91 with it.
 
 use super::slot::{POSITION_BITS, Slot, TAG_BITS};
 use crate::key::Key;
@@ -12,12 +13,12 @@ use larder_log::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// Slots in a bucket.
 pub(crate) const SLOTS: usize = 8;
 
-/// Eight slots in a cache line.
+/// Eight slots in one cache line.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 pub(crate) struct Bucket(pub(crate) [AtomicU64; SLOTS]);
 
-/// All places of some buckets.
+/// Returns all slots of these buckets.
 pub(crate) fn places(buckets: &[Bucket]) -> impl Iterator<Item = &AtomicU64> {
     buckets.iter().flat_map(|bucket| &bucket.0)
 }
@@ -30,7 +31,7 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// The candidates of a key with this position among `buckets`.
+    /// Returns the candidates of a key with this position in a table of `buckets` buckets.
     #[inline]
     pub(crate) fn of(position: u32, buckets: usize) -> Self {
         let first = ((u64::from(position) * buckets as u64) >> POSITION_BITS) as usize;
@@ -40,11 +41,11 @@ impl Candidates {
 
 const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
 
-/// The fewest buckets of a table: see [`POSITION_BITS`].
+/// The smallest number of buckets of a table; see [`POSITION_BITS`].
 pub(crate) const MIN_BUCKETS: usize = 1 << (POSITION_BITS - TAG_BITS);
 
-/// The position of the key whose `slot` lies in `bucket`. The slots of a bucket have positions from an interval,
-/// in which a tag occurs at most once.
+/// Returns the position of the key whose `slot` is in `bucket`. Positions of the slots of one
+/// bucket are from an interval in which each tag occurs at most once.
 pub(crate) fn position(slot: Slot, bucket: usize, buckets: usize) -> u32 {
     debug_assert!(buckets >= MIN_BUCKETS);
     let tag = slot.tag();
@@ -53,22 +54,22 @@ pub(crate) fn position(slot: Slot, bucket: usize, buckets: usize) -> u32 {
     from + (tag.wrapping_sub(from) & TAG_MASK)
 }
 
-/// The other candidate of an item with `tag` that lies in `bucket`.
+/// Returns the other candidate of an item with `tag` that is in `bucket`.
 #[inline]
 pub(crate) fn alternate(bucket: usize, tag: u32, buckets: usize) -> usize {
     let sum = ((u64::from(tag.wrapping_mul(0x9E37_79B1)) * buckets as u64) >> 32) as usize;
     if sum >= bucket { sum - bucket } else { sum + buckets - bucket }
 }
 
-/// One of the sixteen slots of two candidate buckets.
+/// Returns one of the sixteen slots of two candidate buckets.
 #[inline]
 pub(crate) fn place(buckets: &[Bucket], at: Candidates, number: usize) -> &AtomicU64 {
     let bucket = if number < SLOTS { at.first } else { at.second };
     &buckets[bucket].0[number % SLOTS]
 }
 
-/// Which of the sixteen candidate slots have `tag`, a bit each. Computed without a branch: which of
-/// the two buckets an item lies in is a coin toss that no predictor wins.
+/// Returns a bit mask of the candidate slots that have `tag`. It has no branches: which of the two
+/// buckets an item is in is random, so a branch could not be predicted.
 #[inline]
 pub(crate) fn tagged(buckets: &[Bucket], at: Candidates, tag: u32) -> u32 {
     let (first, second) = (&buckets[at.first].0, &buckets[at.second].0);
@@ -81,7 +82,7 @@ pub(crate) fn tagged(buckets: &[Bucket], at: Candidates, tag: u32) -> u32 {
     mask
 }
 
-/// The slot with this number among the candidates of a key, if it has the key's tag.
+/// Returns the candidate slot with this number, if it has the key's tag.
 #[inline]
 pub(crate) fn hinted<'a>(
     buckets: &'a [Bucket],
@@ -96,8 +97,8 @@ pub(crate) fn hinted<'a>(
     (!slot.is_empty() && slot.tag() == key.tag()).then_some((place, slot))
 }
 
-/// The first slot with `tag` in the candidates that `matches` accepts, older ones after all others. Takes no
-/// lock: a slot that is displaced meanwhile may be missed, see [`Version`].
+/// Returns the first candidate slot with `tag` that `matches` accepts; older slots are tried last.
+/// Takes no lock, so it may miss a slot that is displaced meanwhile; see [`Version`].
 #[inline]
 pub(crate) fn find<T>(
     buckets: &[Bucket],
@@ -120,7 +121,7 @@ pub(crate) fn find<T>(
     if older != 0 { find_among(buckets, at, tag, older, matches) } else { None }
 }
 
-/// The first of the slots in `mask` that `matches` accepts.
+/// Returns the first of the slots in `mask` that `matches` accepts.
 #[cold]
 fn find_among<T>(
     buckets: &[Bucket],
@@ -134,7 +135,7 @@ fn find_among<T>(
         .find_map(|number| accept(place(buckets, at, number), tag, &mut matches))
 }
 
-/// The slot in `place` if it has `tag` and `matches` accepts it.
+/// Returns the slot in `place` if it has `tag` and `matches` accepts it.
 #[inline]
 pub(crate) fn accept<T>(
     place: &AtomicU64,
@@ -148,13 +149,13 @@ pub(crate) fn accept<T>(
     matches(slot).map(|found| (place, slot, found))
 }
 
-/// Lets readers notice that slots were displaced while they looked. Odd while a displacement is
+/// Lets readers detect that slots were displaced during a look-up. Odd while a displacement is
 /// under way.
 #[derive(Debug, Default)]
 pub(crate) struct Version(AtomicU32);
 
 impl Version {
-    /// Before a look.
+    /// Returns the version before a look-up. Waits while a displacement is under way.
     #[inline]
     pub(crate) fn begin(&self) -> u32 {
         let mut turn = 0;
@@ -167,14 +168,16 @@ impl Version {
         }
     }
 
-    /// After a look that found nothing: whether nothing was displaced since `begin`.
+    /// Returns true if nothing was displaced since `begin`. Called after a look-up that found
+    /// nothing.
     #[inline]
     pub(crate) fn unchanged(&self, begun: u32) -> bool {
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == begun
     }
 
-    /// Has readers that find nothing meanwhile look again. The caller holds the stripe's lock.
+    /// Runs `change` so that concurrent readers that find nothing look again. The caller holds the
+    /// stripe's lock.
     #[inline]
     pub(super) fn change(&self, change: impl FnOnce()) {
         let version = self.0.load(Ordering::Relaxed);
@@ -184,7 +187,8 @@ impl Version {
         self.0.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Moves `slot` to an empty place of its other bucket. The caller holds the stripe's lock.
+    /// Moves `slot` to `to`, an empty place in its other bucket. The caller holds the stripe's
+    /// lock.
     fn displace(&self, slot: &AtomicU64, to: &AtomicU64) {
         self.change(|| {
             let moved = Slot(slot.load(Ordering::Relaxed));
@@ -194,8 +198,8 @@ impl Version {
     }
 }
 
-/// An empty place for a key with these candidates, made by moving one resident to its other bucket
-/// if need be, and whether it is in the second of them; `None` when the table must grow. The caller
+/// Returns an empty place for a key with these candidates, and whether it is in the second of them.
+/// Moves one slot to its other bucket if needed. Returns `None` if the table must grow. The caller
 /// holds the stripe's lock.
 pub(crate) fn vacate<'a>(
     buckets: &'a [Bucket],
@@ -281,7 +285,7 @@ mod tests {
             positions.push(position);
             filled += 1;
         }
-        // Wherever a slot was moved to, it says where its key belongs.
+        // Every slot still determines its key's position, wherever it was moved.
         for (number, bucket) in buckets.iter().enumerate() {
             for slot in bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed))) {
                 if !slot.is_empty() {
@@ -303,7 +307,8 @@ mod loom_tests {
     use loom::thread;
     use std::sync::Arc;
 
-    /// A reader looks an item up while a writer displaces it to its other bucket: it must be found.
+    /// A reader looks up an item while a writer displaces it to its other bucket. The reader must
+    /// find it.
     #[test]
     fn loom_displacement_never_hides_an_item() {
         for backwards in [false, true] {

@@ -1,34 +1,35 @@
-//! Which parts of the tables' region are to become huge pages.
+//! Decides which parts of the tables' region become huge pages.
 //!
-//! A look-up touches a bucket or two anywhere in the index. With small pages the processor then has to find out
-//! where each of them lies, which costs as much as the look-up. But a huge page is resident as a whole, and
-//! tables come and go. So only those chunks are joined that tables fill nearly, and have filled for a while; and
-//! the tables of the others are moved together until they do.
+//! A look-up touches one or two buckets anywhere in the index. With small pages, the TLB misses
+//! cost as much as the look-up itself. But a huge page is resident as a whole, while tables come
+//! and go. So only chunks that tables nearly fill, and have filled for a while, become huge pages.
+//! Tables in other chunks are moved together until they fill chunks.
 
 use crate::UnixSeconds;
 use larder_log::memory::{HUGE_PAGE, PAGE};
 use std::io;
 use std::ops::Range;
 
-/// Pages of a chunk.
+/// Pages per chunk.
 pub(super) const CHUNK: usize = HUGE_PAGE / PAGE;
-/// The most pages without a table in a chunk that is joined.
+/// The largest number of unused pages in a chunk that is joined to a huge page.
 const HOLES: usize = CHUNK / 16;
-/// How long a chunk must have been as it is: while the index grows its tables are replaced all the time.
+/// Seconds that a chunk must be unchanged first: while the index grows, its tables are replaced all
+/// the time.
 const SETTLED: UnixSeconds = 2;
-/// When to try again where the system could not, for want of memory most of the time.
+/// Seconds before a chunk is tried again. Attempts mostly fail for want of memory.
 const RETRY: UnixSeconds = 60;
-/// The most that is done in a second.
+/// The largest number of steps per second.
 const MOST: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Since it was last looked.
+    /// Changed since the last look.
     #[default]
     Changed,
-    /// Stays as it is; something may be done from this second on.
+    /// Unchanged since the last look. A step is allowed from this second on.
     Settled(UnixSeconds),
-    /// The system is at it.
+    /// The system is joining its pages.
     Joining,
     Joined,
 }
@@ -39,26 +40,26 @@ struct Chunk {
     state: State,
 }
 
-/// What would make look-ups in a chunk cheaper.
+/// A step that makes look-ups in a chunk cheaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Todo {
-    /// A huge page.
+    /// Join its pages to a huge page.
     Join(usize),
-    /// Its tables should move to others.
+    /// Move its tables to other chunks.
     Empty(usize),
 }
 
-/// What became of a chunk that was to be joined.
+/// The result of joining a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// It is a huge page, with so many pages that no table uses.
+    /// It is a huge page with this number of pages that no table uses.
     With(usize),
-    /// Tables came or went meanwhile: what was given back may be resident again.
+    /// Tables were added or freed meanwhile, so freed pages may be resident again.
     Changed,
     Not,
 }
 
-/// The chunks of the region, and how far the present look at them has come.
+/// The chunks of the region, and the state of the current pass over them.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     chunks: Vec<Chunk>,
@@ -67,25 +68,25 @@ pub(super) struct Chunks {
     done: usize,
 }
 
-/// The chunks that a run of pages lies in.
+/// Returns the chunks that a run of pages is in.
 fn numbers(pages: &Range<usize>) -> Range<usize> {
     pages.start / CHUNK..pages.end.div_ceil(CHUNK)
 }
 
-/// The pages of a chunk.
+/// Returns the pages of a chunk.
 pub(super) fn pages(number: usize) -> Range<usize> {
     number * CHUNK..(number + 1) * CHUNK
 }
 
-/// What two runs have in common.
+/// Returns the intersection of two runs.
 pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     let start = one.start.max(other.start);
     start..one.end.min(other.end).max(start)
 }
 
 impl Chunks {
-    /// The huge pages that `run` lies in; they are none any more. With the number of their pages that have no
-    /// table.
+    /// Marks the huge pages that `run` is in as split. Returns their numbers, each with the number
+    /// of its pages that no table uses.
     pub(super) fn part(&mut self, run: &Range<usize>) -> Vec<(usize, usize)> {
         let mut parted = Vec::new();
         for number in numbers(run) {
@@ -97,12 +98,12 @@ impl Chunks {
         parted
     }
 
-    /// A table has taken these pages.
+    /// Counts pages that a table has taken.
     pub(super) fn take(&mut self, run: &Range<usize>) {
         self.each(run, |chunk, count| chunk.used += count);
     }
 
-    /// And has given them back.
+    /// Counts pages that a table has freed.
     pub(super) fn give(&mut self, run: &Range<usize>) {
         self.each(run, |chunk, count| chunk.used -= count);
     }
@@ -120,14 +121,15 @@ impl Chunks {
         }
     }
 
-    /// Chunks with tables, and how many of them are filled enough.
+    /// Returns the number of chunks with tables, and how many of them are full enough to be joined.
     #[cfg(all(test, not(loom)))]
     pub(super) fn count(&self) -> (usize, usize) {
         let used = self.chunks.iter().map(|chunk| chunk.used).filter(|&used| used > 0);
         (used.clone().count(), used.filter(|&used| used >= CHUNK - HOLES).count())
     }
 
-    /// What is to be done next, a little in every second. Tables are moved to the chunk `filling`.
+    /// Returns the next step, at most [`MOST`] per second. `filling` is the chunk to which tables
+    /// are being moved.
     pub(super) fn next(&mut self, now: UnixSeconds, filling: usize) -> Option<Todo> {
         if now != self.looked {
             (self.looked, self.at, self.done) = (now, 0, 0);
@@ -158,7 +160,7 @@ impl Chunks {
         None
     }
 
-    /// The system has tried to join a chunk.
+    /// Records the system's attempt to join a chunk.
     pub(super) fn joined(&mut self, number: usize, result: io::Result<()>) -> Joined {
         let chunk = &mut self.chunks[number];
         let still = chunk.state == State::Joining;

@@ -1,4 +1,4 @@
-//! What a writer does in a stripe while it holds the lock.
+//! Operations of a writer that holds a stripe's lock.
 
 use super::bucket::{self, Bucket, Candidates, Version};
 use super::slot::Slot;
@@ -10,23 +10,23 @@ use larder_log::record::MAX_SEQ;
 use larder_log::sync;
 use larder_log::sync::atomic::{AtomicU64, Ordering};
 
-/// Older slots that a key has at most: each takes one of the places that it can have.
+/// The largest number of older slots of a key; each takes one of the key's sixteen places.
 const MOST_OLDER: usize = 3;
 
-/// What is known of a slot with a key's tag.
+/// The relation of a slot with a key's tag to that key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// Another key's.
+    /// It belongs to another key.
     Other,
-    /// An older one, over which this key was set.
+    /// It is an older slot, already replaced by a set of this key.
     Older,
-    /// Perhaps this key's.
+    /// It may belong to this key.
     Suspect,
-    /// It has to be looked at first.
+    /// Unknown until its record has been read.
     Unknown,
 }
 
-/// A locked stripe. What a writer finds stays found until it lets go.
+/// A locked stripe. Slots that a writer found do not move until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     pub(super) index: &'a Index,
@@ -44,12 +44,12 @@ impl Drop for Guard<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     pub(super) place: &'a AtomicU64,
-    /// Of an empty place: whether it is in the second bucket of the key that it is for.
+    /// For an empty place: whether it is in the second candidate bucket of the key it is for.
     pub(super) displaced: bool,
 }
 
 impl Place<'_> {
-    /// What it holds now; readers may have raised the frequency meanwhile.
+    /// Returns the current slot. Concurrent readers may raise its frequency.
     pub(crate) fn slot(&self) -> Slot {
         Slot(self.place.load(Ordering::Relaxed))
     }
@@ -69,7 +69,7 @@ impl<'a> Guard<'a> {
         Some((Place { place, displaced: slot.is_displaced() }, slot))
     }
 
-    /// The key's slot, if `matches` accepts one.
+    /// Returns the key's slot, if `matches` accepts one.
     #[inline]
     pub(crate) fn find<T>(
         &self,
@@ -85,8 +85,8 @@ impl<'a> Guard<'a> {
         Some((Place { place, displaced: slot.is_displaced() }, slot, found))
     }
 
-    /// The next version. The last one is given again and again, which a start sees to it that nobody lives
-    /// to see.
+    /// Returns the next version. At [`MAX_SEQ`] it returns the same version every time; a start
+    /// refuses the store before that can happen.
     #[inline]
     pub(crate) fn next_seq(&self) -> u64 {
         let seq = (self.stripe.seq.load(Ordering::Relaxed) + 1).min(MAX_SEQ);
@@ -97,13 +97,13 @@ impl<'a> Guard<'a> {
         seq
     }
 
-    /// Every later version has a number above `seq`.
+    /// Makes every later version larger than `seq`.
     pub(super) fn raise_seq(&self, seq: u64) {
         let newest = self.stripe.seq.load(Ordering::Relaxed);
         self.stripe.seq.store(newest.max(seq), Ordering::Relaxed);
     }
 
-    /// Publishes a new slot in a place that is in use; the number of items changes by `items`.
+    /// Publishes a new slot in a place that is in use, and changes the number of items by `items`.
     #[inline]
     pub(crate) fn replace(&self, place: Place<'_>, slot: Slot, items: i32) {
         let displaced = place.slot().is_displaced();
@@ -113,15 +113,15 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Publishes a slot in a place that [`Guard::vacate`] gave; `items` as in [`Guard::replace`].
+    /// Publishes a slot in a place from [`Guard::vacate`]; `items` as in [`Guard::replace`].
     #[inline]
     pub(crate) fn fill(&self, place: Place<'_>, slot: Slot, items: i32) {
         sync::publish(place.place, slot.with_displaced(place.displaced).0);
         self.count(items);
     }
 
-    /// Publishes the slot of an item in a place that [`Guard::vacate`] gave. What `old` leads to may be another
-    /// version of its key.
+    /// Publishes an item's slot in a place from [`Guard::vacate`] and marks `old` as older, because
+    /// `old` may lead to another version of the same key.
     pub(crate) fn fill_over(&self, place: Place<'_>, slot: Slot, old: Place<'_>) {
         self.view.version.change(|| {
             sync::publish(old.place, old.slot().with_older(true).0);
@@ -129,7 +129,7 @@ impl<'a> Guard<'a> {
         });
     }
 
-    /// Takes [`Guard::fill_over`] back: `old` is current again.
+    /// Undoes [`Guard::fill_over`]: `old` is current again.
     pub(crate) fn take_back(&self, place: Place<'_>, old: Place<'_>, was_item: bool) {
         self.view.version.change(|| {
             sync::publish(old.place, old.slot().with_older(false).0);
@@ -138,14 +138,16 @@ impl<'a> Guard<'a> {
         self.count(i32::from(!was_item));
     }
 
-    /// Makes an older slot one like others: its record is the current item of another key.
+    /// Makes an older slot current, because its record turned out to be the current item of another
+    /// key.
     pub(crate) fn set_current(&self, old: Place<'_>) {
         self.view.version.change(|| sync::publish(old.place, old.slot().with_older(false).0));
         self.count(1);
     }
 
-    /// The one slot that may lead to the key's item, of those with its tag that `judge` cannot tell from it;
-    /// `None` if there are several, or none, or too few free places are left.
+    /// Returns the only slot that may lead to the key's item according to `judge`. Returns `None`
+    /// if there are none or several, if `judge` does not know, or if the key has [`MOST_OLDER`]
+    /// older slots.
     pub(crate) fn only_suspect(
         &self,
         key: &Key<'_>,
@@ -175,7 +177,7 @@ impl<'a> Guard<'a> {
         suspect.filter(|_| older < MOST_OLDER)
     }
 
-    /// Empties a place that led to an item, or to a tombstone.
+    /// Empties a place that led to an item, or to a tombstone if `was_item` is false.
     pub(crate) fn remove(&self, place: Place<'_>, was_item: bool) {
         sync::publish(place.place, Slot::EMPTY.0);
         if was_item {
@@ -188,7 +190,8 @@ impl<'a> Guard<'a> {
         self.stripe.items.store(items.wrapping_add_signed(by), Ordering::Relaxed);
     }
 
-    /// An empty place for the key; the table grows if it must. `None`: no memory for a larger table, or the limit.
+    /// Returns an empty place for the key, growing the table if needed. Returns `None` if there is
+    /// no memory for a larger table or the index is at its limit.
     #[inline]
     pub(crate) fn vacate(&self, key: &Key<'_>) -> Option<Place<'a>> {
         loop {
@@ -203,11 +206,11 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Replaces the table by one that is an eighth larger.
+    /// Replaces the table by one that is larger by 1/`growth`.
     #[cold]
     fn grow(&self) -> Option<()> {
-        // Growth comes in waves over all stripes: take back what the last ones left. After a flush that may be the
-        // whole index, too much for one writer with a stripe locked.
+        // Growth comes in waves over all stripes, so free what the previous wave left. After a
+        // flush that may be the whole index: too much for one writer that holds a stripe's lock.
         self.index.reap_some();
         let old = self.view.table();
         let mut pages = old.pages();
@@ -230,11 +233,11 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Replaces the table by the same one elsewhere, close to others that were moved. False without memory.
+    /// Moves the table close to others that were moved. Returns false if there is no memory.
     pub(super) fn move_table(&self) -> bool {
         let old = self.view.table();
         let Some(new) = self.index.pages.take_packed(old.pages()) else { return false };
-        // SAFETY: the table is this thread's own until it is published.
+        // SAFETY: only this thread knows the table until it is published.
         let target = unsafe { new.buckets() };
         for (place, old) in bucket::places(target).zip(bucket::places(self.buckets())) {
             place.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -243,7 +246,7 @@ impl<'a> Guard<'a> {
         true
     }
 
-    /// Has readers use another table.
+    /// Makes readers use the new table and retires the old one.
     fn publish(&self, old: Table, new: Table) {
         self.view.table.store(new.bits(), Ordering::Release);
         let epoch = self.index.epochs.advance();
@@ -252,9 +255,9 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Copies every slot to its bucket in an unpublished table; false if one does not fit.
+    /// Copies every slot to its bucket in an unpublished table. Returns false if one does not fit.
     fn copy_to(&self, new: Table) -> bool {
-        // SAFETY: the table is this thread's own until it is published.
+        // SAFETY: only this thread knows the table until it is published.
         let target = unsafe { new.buckets() };
         let unpublished = Version::default();
         let source = self.buckets();

@@ -1,5 +1,5 @@
-//! A model of versions that are raised, for keys that come from another lane, while somebody writes keys
-//! of the same stripe.
+//! A model of raising a stripe's versions, for keys that come from another lane, while another
+//! thread writes keys of the same stripe.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-engine --release loom`
 

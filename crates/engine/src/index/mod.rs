@@ -1,12 +1,13 @@
-//! The index: from a key's hash to the address of its record, 8 bytes a slot.
+//! The index maps a key's hash to the address of its record. It takes 8 bytes per slot.
 //!
-//! Keys are spread over *stripes*. A stripe has its own table of buckets, which grows by an eighth
-//! when it is full, without a pause for the others; its own lock for writers; and its own counter
-//! of versions (`seq`). Readers take no lock: they load the table, look at two buckets, and look
-//! again only if they found nothing while a slot was being displaced. What they load is kept apart
-//! from what every write changes, or they would wait for the writers' processors.
+//! Keys are spread over *stripes*. A stripe has its own table of buckets, writers' lock and version
+//! counter (`seq`). A full table grows by an eighth without stopping other stripes. Readers take no
+//! lock: they load the table and look at two buckets. They retry only if they found nothing while a
+//! slot was being displaced. The fields that readers load are kept on other cache lines than those
+//! that every write changes; otherwise reads would wait for cache lines held by writing processors.
 //!
-//! Invariant: at most one slot leads to a record of a given key, beside [older](crate::older) ones.
+//! Invariant: at most one slot leads to a record of a given key, apart from [older](crate::older)
+//! slots.
 
 pub(crate) mod bucket;
 mod chunks;
@@ -33,36 +34,38 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use table::{Pages, Table, Tidy};
 
-/// Memory per stripe: small enough that growing one is short, large enough that a table is many
-/// pages when memory is full of small items.
+/// Bytes of memory per stripe. Small enough that growing a table is short. Large enough that a
+/// table has many pages when memory is full of small items.
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
 const BYTES_PER_STRIPE: u64 = (size_of::<Stripe>() + size_of::<View>()) as u64;
 const MIN_STRIPES: u64 = if cfg!(loom) { 2 } else { 64 };
 const MAX_STRIPES: u64 = 1 << 18;
-/// A table grows by one in so many.
+/// Tables grow by 1/`GROWTH`.
 const GROWTH: u32 = 8;
-/// The same while a whole index is rebuilt.
+/// Tables grow by 1/`REBUILD_GROWTH` while the whole index is rebuilt.
 const REBUILD_GROWTH: u32 = 2;
-/// Of a table whose items are counted, one slot in so many stays free: it need not grow at once.
+/// A table sized for a known number of items keeps 1/`REBUILD_SPARE` of its slots free, so that it
+/// need not grow at once.
 const REBUILD_SPARE: usize = 5;
-/// The same where memory is short: then some tables grow.
+/// As `REBUILD_SPARE`, if memory is short. Some tables then have to grow.
 const PACKED_SPARE: usize = 16;
-/// Pages of tables that are given back in one piece of work: so long nobody else takes or gives a table.
+/// The approximate largest number of pages of retired tables freed in one step. During a step no
+/// other thread can take or free a table.
 const REAPED_PAGES: usize = 1024;
 
-/// What every write to a stripe changes. A cache line of its own.
+/// The fields that every write to a stripe changes, on a cache line of their own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Stripe {
-    /// 1 while a writer is in it.
+    /// 1 while a writer holds the lock.
     lock: AtomicU32,
-    /// Slots that lead to items. Written under the lock.
+    /// Number of slots that lead to items. Written under the lock.
     items: AtomicU32,
-    /// The last version given out. Written under the lock.
+    /// The last version assigned. Written under the lock.
     seq: AtomicU64,
 }
 
-/// What a stripe's readers load. Written under its lock, and seldom.
+/// The fields that a stripe's readers load. Written rarely, under the stripe's lock.
 #[derive(Debug, Default)]
 struct View {
     version: Version,
@@ -79,23 +82,24 @@ pub(crate) struct Index {
     shift: u32,
     pages: Pages,
     epochs: Arc<Epochs>,
-    /// Replaced tables and the epoch that must have passed before they are reused.
+    /// Replaced tables, each with the epoch that must pass before its pages are reused.
     retired: Mutex<VecDeque<(u64, Table)>>,
     /// Whether tables may grow only within the budget.
     strict: AtomicBool,
-    /// A table grows by one in so many.
+    /// Tables grow by 1/`growth`: [`GROWTH`] or [`REBUILD_GROWTH`].
     growth: AtomicU32,
-    /// What tables may take together, bytes.
+    /// The largest number of bytes of all tables together.
     limit: AtomicU64,
-    /// Some table could not grow for that limit.
+    /// A table could not grow because of `limit`.
     full: AtomicBool,
-    /// Versions from here on need a greater limit in the store before long.
+    /// A version at or above this mark makes the store raise its durable limit of versions.
     lease_mark: AtomicU64,
     wants_lease: AtomicBool,
 }
 
 impl Index {
-    /// An empty index. `max_memory` is the most memory that data and index may ever have.
+    /// Creates an empty index. `max_memory` is the largest number of bytes that data and index may
+    /// ever have. With `strict`, tables grow only within the budget.
     pub(crate) fn new(
         memory: u64,
         max_memory: u64,
@@ -127,8 +131,8 @@ impl Index {
         &self.views[self.stripe_of(key)]
     }
 
-    /// The slot that the key's [hint](Index::guess) leads to, if it has the key's tag still: worth a look before
-    /// the others.
+    /// Returns the slot that the key's [hint](Index::guess) names, if it still has the key's tag.
+    /// Callers try it before the other candidates.
     ///
     /// # Safety
     /// As [`Index::find`].
@@ -139,10 +143,11 @@ impl Index {
         bucket::hinted(unsafe { self.view(key).table().buckets() }, key, number)
     }
 
-    /// Looks a key up without a lock: the first slot with its tag that `matches` accepts.
+    /// Looks a key up without a lock. Returns the first slot with its tag that `matches` accepts.
     ///
     /// # Safety
-    /// The thread is awake in the epochs, and uses the answer before its next quiescent point.
+    /// The thread must be awake in the epochs and must use the result before its next quiescent
+    /// point.
     #[inline]
     pub(crate) unsafe fn find<T>(
         &self,
@@ -165,7 +170,7 @@ impl Index {
         }
     }
 
-    /// Asks the processor to fetch the key's buckets.
+    /// Prefetches the key's buckets.
     ///
     /// # Safety
     /// As [`Index::find`].
@@ -181,14 +186,15 @@ impl Index {
         prefetch::for_reading((&raw const buckets[at.second]).cast());
     }
 
-    /// Asks the processor for what [`Index::lock`] writes, which another thread may have written last.
+    /// Prefetches the cache line that [`Index::lock`] writes; another thread may have written it
+    /// last.
     #[inline]
     pub(crate) fn prefetch_lock(&self, key: &Key<'_>) {
         prefetch::for_writing((&raw const self.stripes[self.stripe_of(key)]).cast());
     }
 
-    /// The address that the key's tag leads to, most probably its record's, noted in the key so that
-    /// the look-up need not search again.
+    /// Returns the address of the first slot with the key's tag, most probably its record. Notes
+    /// the slot in the key so that the look-up need not search again.
     ///
     /// # Safety
     /// As [`Index::find`].
@@ -226,9 +232,9 @@ impl Index {
         Guard { index: self, stripe, view }
     }
 
-    /// Locks every stripe, makes the index empty and gives every later version a number above
-    /// every earlier one: the fence of flush_all. `while_locked` gets it and runs before anybody can
-    /// write.
+    /// Locks every stripe, empties the index and makes every later version larger than every
+    /// earlier one: the fence of flush_all. Calls `while_locked` with the fence before any writer
+    /// can proceed.
     pub(crate) fn clear(&self, while_locked: impl FnOnce(u64)) {
         let guards: Vec<_> =
             (0..self.stripes.len()).map(|number| self.lock_stripe(number)).collect();
@@ -236,7 +242,7 @@ impl Index {
         while_locked(fence);
         let mut tables = Vec::with_capacity(guards.len());
         for Guard { stripe, view, .. } in &guards {
-            // The next version is the fence itself: what is older is below it.
+            // The next version is the fence itself; all earlier versions are below it.
             stripe.seq.store(fence - 1, Ordering::Relaxed);
             stripe.items.store(0, Ordering::Relaxed);
             tables.push(Table::from_bits(view.table.swap(Table::NONE.bits(), Ordering::AcqRel)));
@@ -247,25 +253,26 @@ impl Index {
         self.lock_retired().extend(tables.into_iter().map(|table| (epoch, table)));
     }
 
-    /// Whether there is not even a table: nothing was written since it was [cleared](Index::clear).
+    /// Returns true if no stripe has a table: nothing was written since the index was
+    /// [cleared](Index::clear).
     pub(crate) fn is_bare(&self) -> bool {
         self.views.iter().all(|view| view.table() == Table::NONE)
     }
 
-    /// While an index is rebuilt its tables may exceed the budget, and grow by halves: nearly every
-    /// item would otherwise be copied eight times.
+    /// Lets tables exceed the budget and grow by a half while the index is rebuilt. With normal
+    /// growth nearly every item would be copied eight times.
     pub(crate) fn begin_rebuild(&self) {
         self.strict.store(false, Ordering::Relaxed);
         self.growth.store(REBUILD_GROWTH, Ordering::Relaxed);
     }
 
-    /// The stripe that the key belongs to.
+    /// Returns the number of the key's stripe.
     pub(crate) fn stripe_of(&self, key: &Key<'_>) -> usize {
         (key.lo >> self.shift) as usize
     }
 
-    /// Gives a stripe without a table one that `items` fit into. Without memory for it, it has to
-    /// grow.
+    /// Gives a stripe without a table one that holds `items`. If there is no memory for it, the
+    /// stripe grows its table as items arrive.
     pub(crate) fn reserve(&self, stripe: usize, items: usize) {
         let view = &self.views[stripe];
         if view.table() != Table::NONE || items == 0 {
@@ -280,61 +287,63 @@ impl Index {
         }
     }
 
-    /// Memory is short: tables leave as little room as those of a server that has filled its index.
+    /// Makes tables leave as little free room as those of a server that has filled its index.
+    /// Called if memory is short.
     pub(crate) fn pack(&self) {
         self.growth.store(GROWTH, Ordering::Relaxed);
     }
 
-    /// Whether tables of `items` items, with room to grow, fit into `bytes` bytes.
+    /// Returns true if tables of `items` items, with room to grow, fit into `bytes` bytes.
     pub(crate) fn has_room(items: usize, bytes: u64) -> bool {
         let sparse = items * REBUILD_SPARE / (REBUILD_SPARE - 1);
         (sparse * size_of::<Slot>()) as u64 <= bytes
     }
 
-    /// The index is rebuilt; `strict` as in [`Index::new`].
+    /// Ends the rebuild; `strict` as in [`Index::new`].
     pub(crate) fn end_rebuild(&self, strict: bool) {
         self.strict.store(strict, Ordering::Relaxed);
         self.growth.store(GROWTH, Ordering::Relaxed);
     }
 
-    /// Tables may take so many bytes together, but while the index is rebuilt.
+    /// Limits all tables together to `bytes`. The limit does not apply during a rebuild.
     pub(crate) fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether tables take at least this percentage of their limit.
+    /// Returns true if tables take at least this percentage of their limit.
     pub(crate) fn fills(&self, percent: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         self.pages.used_bytes() >= limit / 100 * percent
     }
 
-    /// Whether, since this was last asked, a table could not grow for the limit: items must go.
+    /// Returns true if, since the last call, a table could not grow because of the limit: the
+    /// caller must evict items.
     pub(crate) fn take_full(&self) -> bool {
         self.full.swap(false, Ordering::Relaxed)
     }
 
-    /// Every later version has a number above `seq`.
+    /// Makes every later version larger than `seq`.
     pub(crate) fn raise_seq(&self, seq: u64) {
         self.raise_seq_in(0..self.stripes.len(), seq);
     }
 
-    /// The newest version in these stripes.
+    /// Returns the newest version in these stripes.
     pub(crate) fn newest_seq(&self, stripes: Range<usize>) -> u64 {
         let newest = self.stripes[stripes].iter().map(|stripe| stripe.seq.load(Ordering::Relaxed));
         newest.max().unwrap_or(0)
     }
 
-    /// As [`Index::raise_seq`], in these stripes.
+    /// As [`Index::raise_seq`], for these stripes only.
     pub(crate) fn raise_seq_in(&self, stripes: Range<usize>, seq: u64) {
         stripes.for_each(|number| self.lock_stripe(number).raise_seq(seq));
     }
 
-    /// [`Index::wants_lease`] becomes true when a version reaches this number.
+    /// Sets the version at which [`Index::wants_lease`] becomes true.
     pub(crate) fn set_lease_mark(&self, seq: u64) {
         self.lease_mark.store(seq, Ordering::Relaxed);
     }
 
-    /// Whether some stripe's versions have reached the mark.
+    /// Returns true if, since the last call, a stripe assigned a version at or above the mark.
     pub(crate) fn wants_lease(&self) -> bool {
         self.wants_lease.swap(false, Ordering::Relaxed)
     }
@@ -343,13 +352,13 @@ impl Index {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back all tables that nobody can read any more.
+    /// Frees all retired tables whose epoch has passed.
     pub(crate) fn reap(&self) {
         while self.reap_some() {}
     }
 
-    /// Gives back the oldest tables that nobody can read any more, about [`REAPED_PAGES`] at most. False if there
-    /// are none.
+    /// Frees the oldest retired tables whose epoch has passed, about [`REAPED_PAGES`] at most.
+    /// Returns false if there were none.
     fn reap_some(&self) -> bool {
         let (mut tables, mut pages) = (Vec::new(), 0);
         let mut retired = self.lock_retired();
@@ -367,13 +376,13 @@ impl Index {
         !tables.is_empty()
     }
 
-    /// Whether replaced tables wait to be given back.
+    /// Returns true if replaced tables wait to be freed.
     pub(crate) fn has_retired(&self) -> bool {
         !self.lock_retired().is_empty()
     }
 
-    /// Brings tables closer together, or has a huge page take the place of small ones, if the index has been as it
-    /// is for a while. The answer is whether there may be more to do.
+    /// Moves tables closer together, or replaces small pages by a huge page, if the index has not
+    /// changed there for a while. Returns true if more work may be left.
     pub(crate) fn tidy(&self, now: UnixSeconds) -> bool {
         match self.pages.tidy(now) {
             None => false,
@@ -393,7 +402,7 @@ impl Index {
         self.pages.joins()
     }
 
-    /// Stripes.
+    /// Returns the number of stripes.
     pub(crate) fn stripe_count(&self) -> usize {
         self.stripes.len()
     }
@@ -409,7 +418,8 @@ impl Index {
         }
     }
 
-    /// Empties slots of a stripe. All of them lead to items. `taken` gets each while the stripe is locked.
+    /// Empties the slots of a stripe that `takes` selects, all of which must lead to items. Calls
+    /// `taken` for each while the stripe is locked.
     pub(crate) fn take_slots(
         &self,
         number: usize,
@@ -426,8 +436,8 @@ impl Index {
         }
     }
 
-    /// Empties the slot of a stripe that leads to an item at `address`, if there is one. `taken` runs
-    /// while the stripe is locked.
+    /// Empties the slot of a stripe that leads to `address`, if there is one. Calls `taken` while
+    /// the stripe is locked.
     pub(crate) fn take_address(&self, number: usize, address: Address, taken: impl FnOnce()) {
         let guard = self.lock_stripe(number);
         let mut places = bucket::places(guard.buckets());
@@ -442,7 +452,8 @@ impl Index {
         }
     }
 
-    /// Copies a stripe's table; the answer is its pages, and its slots that lead to items.
+    /// Copies a stripe's table. Returns its number of pages and its number of slots that lead to
+    /// items.
     pub(crate) fn copy_table(&self, number: usize, into: &mut Vec<u8>) -> (u32, u32) {
         let guard = self.lock_stripe(number);
         into.clear();
@@ -452,7 +463,7 @@ impl Index {
         (guard.view.table().pages() as u32, guard.stripe.items.load(Ordering::Relaxed))
     }
 
-    /// Gives a stripe without one a table as [`Index::copy_table`] gave it.
+    /// Gives a stripe without a table one whose contents [`Index::copy_table`] produced.
     pub(crate) fn fill_table(
         &self,
         number: usize,
@@ -468,7 +479,7 @@ impl Index {
         }
         let table = self.pages.take(pages, false).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut bytes = [0; size_of::<Bucket>()];
-        // SAFETY: the table is this thread's own until it is published.
+        // SAFETY: only this thread knows the table until it is published.
         for bucket in unsafe { table.buckets() } {
             from.read_exact(&mut bytes)?;
             for (place, slot) in bucket.0.iter().zip(bytes.as_chunks().0) {
@@ -480,17 +491,17 @@ impl Index {
         Ok(())
     }
 
-    /// Slots that lead to items.
+    /// Returns the number of slots that lead to items.
     pub(crate) fn items(&self) -> u64 {
         self.stripes.iter().map(|s| u64::from(s.items.load(Ordering::Relaxed))).sum()
     }
 
-    /// Bytes of RAM of stripes and tables.
+    /// Returns the bytes of memory that stripes and tables take.
     pub(crate) fn bytes(&self) -> u64 {
         self.pages.used_bytes() + self.stripes.len() as u64 * BYTES_PER_STRIPE
     }
 
-    /// Slots, used and free.
+    /// Returns the number of slots, used and free.
     pub(crate) fn slots(&self) -> u64 {
         self.pages.used_bytes() / size_of::<u64>() as u64
     }

@@ -4,11 +4,11 @@
 //! 63..47 tag (17)   46 displaced (1)   45..44 frequency (2)   43 older (1)   42..0 address (segment 23, offset 20)
 //! ```
 //!
-//! The tag saves looks at records: a match is a match after the key compared equal. It is the low
-//! end of the key's position, the bucket is the high end: so a slot can be moved to a larger table
-//! although its record, which may lie on a device only, is not at hand. Whether it lies in the second
-//! of its two buckets says the displaced bit, which is kept by the index alone. The older bit: see
-//! [`older`](crate::older).
+//! The tag saves reads of records; a hit counts only after the keys compare equal. The tag is the
+//! low part of the key's position and the bucket number is the high part. So a slot can move to a
+//! larger table without its record, which may be on a device only. The displaced bit tells whether
+//! the slot is in the second of its two buckets; only the index maintains it. For the older bit,
+//! see [`older`](crate::older).
 
 use larder_log::Address;
 
@@ -20,10 +20,10 @@ const OLDER: u64 = 1 << 43;
 
 /// Bits of a tag.
 pub(crate) const TAG_BITS: u32 = 17;
-/// Bits of a position, of which the lowest are the tag. A table has at least as many buckets as the bits beyond
-/// the tag can count, so that the bucket and the tag of a slot determine its position.
+/// Bits of a position; the lowest are the tag. A table has at least 2^(`POSITION_BITS` -
+/// `TAG_BITS`) buckets, so the bucket and the tag of a slot determine its position.
 pub(crate) const POSITION_BITS: u32 = if cfg!(loom) { TAG_BITS + 1 } else { 24 };
-/// The greatest frequency.
+/// The largest frequency.
 pub(crate) const MAX_FREQUENCY: u8 = 3;
 
 /// A slot's contents; all zero is empty.
@@ -55,7 +55,7 @@ impl Slot {
         Address::from_bits(self.0)
     }
 
-    /// Whether it lies in the second of its candidate buckets.
+    /// Returns true if the slot is in the second of its candidate buckets.
     #[inline]
     pub(crate) fn is_displaced(self) -> bool {
         self.0 & DISPLACED != 0
@@ -66,7 +66,7 @@ impl Slot {
         Slot(if displaced { self.0 | DISPLACED } else { self.0 & !DISPLACED })
     }
 
-    /// Whether a set has taken the item's place without a look whether it is the same key's.
+    /// Returns true if a later set replaced this slot without checking that the keys are equal.
     #[inline]
     pub(crate) fn is_older(self) -> bool {
         self.0 & OLDER != 0
@@ -77,7 +77,7 @@ impl Slot {
         Slot(if older { self.0 | OLDER } else { self.0 & !OLDER })
     }
 
-    /// How often the item was read, saturating at 3.
+    /// Returns how often the item was read, saturating at 3.
     #[inline]
     pub(crate) fn frequency(self) -> u8 {
         ((self.0 & FREQUENCY_MASK) >> FREQUENCY_SHIFT) as u8

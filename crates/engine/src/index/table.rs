@@ -1,8 +1,8 @@
 //! Memory of the index's tables: runs of whole pages in one reserved region.
 //!
-//! Tables come in a few sizes and whole generations of them are replaced by the next size at about
-//! the same time. The pages of freed runs are given back at once, so what is resident is what is in
-//! use, and their addresses are used again.
+//! Tables come in a few sizes, and all tables of one size are replaced by the next size at about
+//! the same time. Pages of freed runs are returned to the system at once, so only pages in use are
+//! resident. Their addresses are reused.
 
 use super::bucket::{Bucket, MIN_BUCKETS};
 use super::chunks::{self, Chunks, Joined, Todo};
@@ -15,17 +15,17 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-/// Buckets in a page. In a model a few, because loom remembers a history of each slot.
+/// Buckets per page. Loom models use few, because loom keeps a history of each slot.
 pub(crate) const BUCKETS_PER_PAGE: usize = if cfg!(loom) { 2 } else { PAGE / size_of::<Bucket>() };
-/// The fewest pages of a table.
+/// The smallest number of pages of a table.
 pub(crate) const MIN_PAGES: usize = MIN_BUCKETS.div_ceil(BUCKETS_PER_PAGE);
-/// Pages that are set aside at a time for tables that are moved together.
+/// Number of pages reserved at a time for tables that are moved together.
 const AREA: usize = 8 * chunks::CHUNK;
-/// The most pages of one table: the count shares a word with the table's address.
+/// The largest number of pages of a table: the count shares a word with the table's address.
 pub(crate) const MAX_PAGES: usize = PAGE - 1;
 
-/// A table: an array of buckets, and how many pages it has. Packed into one word, so that readers
-/// load both at once; all zero is no table.
+/// A table: the address of an array of buckets and its number of pages, packed into one word so
+/// that readers load both at once. Zero means no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Table(u64);
 
@@ -50,7 +50,7 @@ impl Table {
         self.0 as usize % PAGE
     }
 
-    /// Whether some of it lies in a range of addresses.
+    /// Returns true if part of the table is in this range of addresses.
     pub(crate) fn reaches(self, range: &Range<usize>) -> bool {
         let start = self.at() as usize;
         start < range.end && start + self.pages() * PAGE > range.start
@@ -60,25 +60,26 @@ impl Table {
         (self.0 as usize - self.pages()) as *mut u8
     }
 
-    /// Before the first use of the pages. They are zero, which is a table without slots; in a model it is
-    /// not, for atomics are loom's there.
+    /// Prepares new pages. They are zero, which is a table without slots. In a loom model zero is
+    /// not a valid table, because atomics are loom's; there this function writes the buckets.
     ///
-    /// Writes to each page, so that it is resident. A look-up that came first would map the system's page of
-    /// zeros, and the write after it would interrupt all processors to replace that.
+    /// Writes to each page to make it resident. A look-up that came first would map the system's
+    /// zero page, and the write after it would interrupt all processors to replace the mapping.
     fn begin(self) {
         sync::writes(self.at());
         for page in 0..self.pages() {
-            // SAFETY: the pages are this table's, and nobody uses them yet.
+            // SAFETY: the pages are this table's, and no other thread uses them yet.
             unsafe { self.at().add(page * PAGE).write_volatile(0) };
         }
         #[cfg(loom)]
         for bucket in 0..self.pages() * BUCKETS_PER_PAGE {
-            // SAFETY: the pages are this table's, have room for its buckets, and nobody uses them yet.
+            // SAFETY: the pages are this table's, have room for its buckets, and no other thread
+            // uses them yet.
             unsafe { self.at().cast::<Bucket>().add(bucket).write(Bucket::default()) };
         }
     }
 
-    /// The buckets; none without a table.
+    /// Returns the buckets, or none without a table.
     ///
     /// # Safety
     /// The table must not be given back to its [`Pages`] during `'a`.
@@ -89,13 +90,13 @@ impl Table {
             return &[];
         }
         sync::reads(self.at());
-        // SAFETY: a table is a run of pages that hold only atomics, zero being a valid state; to loom
-        // it is none, and `begin` made them.
+        // SAFETY: a table is a run of pages that hold only atomics, for which zero is a valid
+        // state. In a loom model zero is not valid, and `begin` has written them.
         unsafe { std::slice::from_raw_parts(self.at().cast(), pages * BUCKETS_PER_PAGE) }
     }
 }
 
-/// Where tables come from.
+/// Allocates and frees the pages of tables.
 #[derive(Debug)]
 pub(crate) struct Pages {
     region: Region,
@@ -105,20 +106,20 @@ pub(crate) struct Pages {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Pages handed out from the front of the region so far.
+    /// Number of pages allocated from the front of the region so far.
     fresh: usize,
     free: Runs,
-    /// Pages in use.
+    /// Number of pages in use by tables.
     used: usize,
     chunks: Chunks,
-    /// Set aside for tables that are moved together.
+    /// Pages reserved for tables that are moved together.
     area: Range<usize>,
-    /// How often the system was asked to join pages.
+    /// Number of requests to the system to join pages.
     joins: u64,
 }
 
-/// Free runs of pages. No two are adjacent: a generation of tables that was replaced becomes one
-/// run again, in which larger ones have room.
+/// Free runs of pages. Adjacent runs are merged, so the tables of a replaced size become one run
+/// again that has room for larger tables.
 #[derive(Debug, Default)]
 struct Runs {
     /// Lengths by first page.
@@ -128,21 +129,21 @@ struct Runs {
 }
 
 impl Runs {
-    /// Takes `pages` out of the shortest run that has them.
+    /// Takes `pages` pages out of the shortest run that has enough.
     fn take(&mut self, pages: usize) -> Option<usize> {
         let &(length, first) = self.by_length.range((pages, 0)..).next()?;
         self.cut(first..first + length, first..first + pages);
         Some(first)
     }
 
-    /// Takes a part out of a run.
+    /// Removes `part` from a free run.
     fn cut(&mut self, run: Range<usize>, part: Range<usize>) {
         self.remove(run.start, run.len());
         self.give(run.start..part.start);
         self.give(part.end..run.end);
     }
 
-    /// Adds a run, joined with those that it touches. It may be empty.
+    /// Adds a run, which may be empty, and merges it with adjacent ones.
     fn give(&mut self, run: Range<usize>) {
         if run.is_empty() {
             return;
@@ -162,12 +163,12 @@ impl Runs {
         self.by_length.insert((length, first));
     }
 
-    /// Length and first page of the longest one; (0, 0) if there is none.
+    /// Returns length and first page of the longest run, or (0, 0) if there is none.
     fn longest(&self) -> (usize, usize) {
         self.by_length.last().copied().unwrap_or_default()
     }
 
-    /// What of `pages` is free.
+    /// Returns the free parts of `pages`.
     fn within(&self, pages: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let before = self.by_place.range(..pages.start).next_back();
         let runs = before.into_iter().chain(self.by_place.range(pages.clone()));
@@ -181,7 +182,7 @@ impl Runs {
 }
 
 impl State {
-    /// A run of pages: one that was given back, or fresh ones.
+    /// Takes a run of pages, freed ones before new ones.
     fn run(&mut self, pages: usize, limit: usize) -> Option<usize> {
         if let Some(run) = self.free.take(pages) {
             return Some(run);
@@ -193,7 +194,7 @@ impl State {
         Some(self.fresh - pages)
     }
 
-    /// A run of pages right behind the one that was taken like this before, if there are any.
+    /// Takes a run of pages directly behind the previous one from this function, if possible.
     fn packed_run(&mut self, pages: usize, limit: usize) -> Option<usize> {
         while self.area.len() < pages && self.extend_area(limit) {}
         if self.area.len() < pages {
@@ -205,8 +206,8 @@ impl State {
         Some(self.area.start - pages)
     }
 
-    /// Adds the chunks behind the area to it, so that no rest stays behind that is too small for a table. False if
-    /// they are in use.
+    /// Extends the area by the chunks behind it, so that no remainder is left that is too small for
+    /// a table. Returns false if these chunks are in use.
     fn extend_area(&mut self, limit: usize) -> bool {
         let end = self.area.end;
         if end > 0 && end == self.fresh && end + AREA <= limit {
@@ -224,7 +225,8 @@ impl State {
         true
     }
 
-    /// Whole chunks without tables, at least so many pages: the longest such run that was given back, or fresh ones.
+    /// Returns a new area: whole chunks without tables, at least `pages` pages. It comes from the
+    /// longest free run, or else from new pages.
     fn next_area(&mut self, pages: usize, limit: usize) -> Option<Range<usize>> {
         let (length, first) = self.free.longest();
         let start = first.next_multiple_of(chunks::CHUNK);
@@ -244,11 +246,11 @@ impl State {
     }
 }
 
-/// What [`Pages::tidy`] has done, or wants done.
+/// What [`Pages::tidy`] did, or asks the caller to do.
 pub(crate) enum Tidy {
-    /// Some pages have become a huge one.
+    /// It asked the system to turn pages into a huge page.
     Joined,
-    /// These tables should be moved together with others: those that reach into this range of addresses.
+    /// Move the tables that reach into this range of addresses next to others.
     Move(Range<usize>),
 }
 
@@ -259,12 +261,12 @@ impl Pages {
         Ok(Pages { region, budget, state: Mutex::default() })
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use by tables.
     pub(crate) fn used_bytes(&self) -> u64 {
         (self.lock().used * PAGE) as u64
     }
 
-    /// How often the system was asked to have a huge page take the place of small ones.
+    /// Returns how often the system was asked to replace small pages by a huge page.
     pub(crate) fn joins(&self) -> u64 {
         self.lock().joins
     }
@@ -273,7 +275,8 @@ impl Pages {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An empty table. With `strict` only within the budget. `None`: no memory.
+    /// Allocates an empty table, with `strict` only within the budget. Returns `None` if there is
+    /// no memory.
     pub(crate) fn take(&self, pages: usize, strict: bool) -> Option<Table> {
         if pages > MAX_PAGES {
             return None;
@@ -299,7 +302,8 @@ impl Pages {
         Some(table)
     }
 
-    /// An empty table to move another one to, close to those that were moved before. `None`: no memory.
+    /// Allocates an empty table as the target of a move, close to those moved before. Returns
+    /// `None` if there is no memory.
     pub(crate) fn take_packed(&self, pages: usize) -> Option<Table> {
         let bytes = (pages * PAGE) as u64;
         if !self.budget.try_charge(bytes) {
@@ -325,11 +329,11 @@ impl Pages {
         Table::new(self.region.at(run.start * PAGE), run.len())
     }
 
-    /// Takes tables back. Their order changes: adjacent ones are given back to the system together, because
-    /// each such call interrupts all processors.
+    /// Frees tables and reorders the slice. Adjacent tables are returned to the system in one call,
+    /// because each call interrupts all processors.
     ///
     /// # Safety
-    /// Nobody may read them any more.
+    /// No thread may still read the tables.
     pub(crate) unsafe fn give_back(&self, tables: &mut [Table]) {
         tables.sort_unstable_by_key(|table| table.bits());
         let mut runs = tables.iter().filter(|&&table| table != Table::NONE).map(|&table| {
@@ -351,7 +355,7 @@ impl Pages {
     /// Frees a run of pages that no table uses any more.
     fn free(&self, state: &mut State, run: Range<usize>) {
         self.part(state, &run);
-        // SAFETY: no table lies there.
+        // SAFETY: no table uses these pages.
         unsafe { self.discard(&run) };
         self.budget.release((run.len() * PAGE) as u64);
         state.used -= run.len();
@@ -360,8 +364,8 @@ impl Pages {
         state.free.give(run);
     }
 
-    /// Before pages of a huge page are taken or given back: it is split, and what no table uses of it is not
-    /// resident any more.
+    /// Splits the huge pages that contain pages of `run`, before these are allocated or freed.
+    /// Their pages that no table uses stop being resident.
     fn part(&self, state: &mut State, run: &Range<usize>) {
         for (chunk, holes) in state.chunks.part(run) {
             self.discard_holes(state, chunk);
@@ -369,13 +373,13 @@ impl Pages {
         }
     }
 
-    /// What no table uses of a chunk is not resident any more.
+    /// Returns the pages of a chunk that no table uses to the system.
     fn discard_holes(&self, state: &State, chunk: usize) {
         let pages = chunks::pages(chunk);
         let others = [state.area.clone(), state.fresh..pages.end.max(state.fresh)];
         let others = others.map(|run| chunks::common(&run, &pages));
         for hole in state.free.within(&pages).chain(others) {
-            // SAFETY: no table lies there.
+            // SAFETY: no table uses these pages.
             unsafe { self.discard(&hole) };
         }
     }
@@ -384,26 +388,27 @@ impl Pages {
     /// As [`Region::discard`].
     unsafe fn discard(&self, run: &Range<usize>) {
         if !run.is_empty() {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller keeps this function's contract, which is the same.
             unsafe { self.region.discard(run.start * PAGE, run.len() * PAGE) };
         }
     }
 
-    /// Chunks with tables, and how many of them have a huge page or are filled enough for one.
+    /// Returns the number of chunks with tables, and how many of them have a huge page or are full
+    /// enough for one.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn chunks(&self) -> (usize, usize) {
         self.lock().chunks.count()
     }
 
-    /// Does one of the things that make look-ups cheaper, or says what is to be done; `None` if there is nothing
-    /// to do in this second.
+    /// Does one step that makes look-ups cheaper, or returns the step for the caller to do. Returns
+    /// `None` if there is nothing more to do in this second.
     pub(crate) fn tidy(&self, now: UnixSeconds) -> Option<Tidy> {
         let mut state = self.lock();
         let filling = state.area.start / chunks::CHUNK;
         match state.chunks.next(now, filling)? {
             Todo::Join(chunk) => {
                 state.joins += 1;
-                // Whoever needs a table need not wait for that.
+                // Threads that need a table do not wait for the system call.
                 drop(state);
                 let result = self.region.join_pages(chunk * HUGE_PAGE);
                 let mut state = self.lock();
@@ -435,14 +440,14 @@ mod tests {
         let pages = Pages::reserve(64 << 20, Arc::new(Budget::new(1 << 40))).unwrap();
         for table in [pages.take(5, false).unwrap(), pages.take_packed(5).unwrap()] {
             let mut resident = [0u8; 5];
-            // SAFETY: the kernel notes a byte for each of the five pages.
+            // SAFETY: the kernel writes one byte for each of the five pages.
             let asked =
                 unsafe { libc::mincore(table.at().cast(), 5 * PAGE, resident.as_mut_ptr().cast()) };
             assert_eq!((asked, resident), (0, [1; 5]));
         }
     }
 
-    /// All tables of an index grow to half of the addresses, an eighth at a time and one after
+    /// All tables of an index grow to half of the region, by an eighth at a time and one after
     /// another.
     #[test]
     fn addresses_are_used_again_by_larger_tables() {
@@ -453,7 +458,7 @@ mod tests {
             size += (size / 8).max(1);
             for table in &mut tables {
                 let larger = pages.take(size, false).unwrap_or_else(|| panic!("{size} pages each"));
-                // SAFETY: nobody else knows the table.
+                // SAFETY: only this test knows the table.
                 unsafe { pages.give_back(&mut [std::mem::replace(table, larger)]) };
             }
         }
@@ -463,21 +468,21 @@ mod tests {
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= size * PAGE), "none overlap");
     }
 
-    /// As a table has pages that is in use.
+    /// Makes the pages resident, as in a table that is used.
     fn touch(table: Table) {
         // SAFETY: the table was not given back.
         let places = bucket::places(unsafe { table.buckets() });
         places.for_each(|place| place.store(1, Ordering::Relaxed));
     }
 
-    /// Whatever the size of the tables, there is an end to moving them, and what comes of it are full chunks.
+    /// For every table size, moving ends and leaves full chunks.
     #[test]
     fn tables_of_any_size_come_to_rest() {
         for size in [1, 3, 9, 57, 114, 229, 257, 518, 654] {
             let count = 12 * chunks::CHUNK / size;
             let budget = Arc::new(Budget::new(1 << 40));
             let pages = Pages::reserve(256 << 20, Arc::clone(&budget)).unwrap();
-            // As growth leaves them: among gaps.
+            // As after growth: with gaps between the tables.
             let grown: Vec<_> = (0..count)
                 .map(|_| {
                     let table = pages.take(size, false).unwrap();
@@ -487,7 +492,7 @@ mod tests {
                 .collect();
             let mut tables: Vec<_> = grown.iter().map(|&(table, _)| table).collect();
             for (_, gap) in grown {
-                // SAFETY: nobody else knows the tables, here and below.
+                // SAFETY: only this test knows the tables, here and below.
                 unsafe { pages.give_back(&mut [gap]) };
             }
             let mut last = 0;
@@ -503,7 +508,7 @@ mod tests {
                     }
                 }
             }
-            // One more look at a chunk from which nothing could be moved comes after a minute.
+            // A chunk whose tables could not be moved is tried once more after a minute.
             assert!(last < 1200, "tables of {size} pages are still moved after {} s", last - 1000);
             let (chunks, full) = pages.chunks();
             assert!(full + 2 >= chunks, "{full} of {chunks} chunks with tables of {size} pages");
@@ -523,7 +528,7 @@ mod tests {
         let kept = tables.swap_remove(30);
         tables.push(Table::NONE);
         tables.swap(0, 17);
-        // SAFETY: nobody else knows the tables.
+        // SAFETY: only this test knows the tables.
         unsafe { pages.give_back(&mut tables) };
         assert_eq!(budget.used(), (kept.pages() * PAGE) as u64);
         assert_eq!(pages.lock().free.by_place.len(), 2, "a run on either side of what is kept");
@@ -531,7 +536,7 @@ mod tests {
         // SAFETY: the table was not given back.
         let mut places = bucket::places(unsafe { again.buckets() });
         assert!(places.all(|place| place.load(Ordering::Relaxed) == 0), "a new table is empty");
-        // SAFETY: nobody uses the tables any more.
+        // SAFETY: the test no longer uses the tables.
         unsafe { pages.give_back(&mut [again, kept]) };
         assert_eq!((budget.used(), pages.used_bytes()), (0, 0));
     }
@@ -552,11 +557,11 @@ mod tests {
         for (number, table) in tables.into_iter().enumerate() {
             if number % 3 == 0 { kept.push(table) } else { given.push(table) }
         }
-        // SAFETY: nobody else knows the tables.
+        // SAFETY: only this test knows the tables.
         unsafe { pages.give_back(&mut given) };
         assert_eq!(budget.used(), (kept.len() * PAGE) as u64);
         let mut resident = [0u8; COUNT];
-        // SAFETY: the kernel notes a byte for each of the pages.
+        // SAFETY: the kernel writes one byte for each of the pages.
         let asked = unsafe {
             libc::mincore(pages.region.at(0).cast(), COUNT * PAGE, resident.as_mut_ptr().cast())
         };

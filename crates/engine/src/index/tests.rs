@@ -14,7 +14,7 @@ fn address(number: u64) -> Address {
     Address::new(1 + (number >> 14) as SegmentNumber, (number as usize & 0x3FFF) << 6)
 }
 
-/// Every key's slot leads to an address of its own.
+/// Inserts keys; each key's slot leads to a different address.
 fn insert(index: &Index, numbers: Range<u64>) {
     for n in numbers {
         let key = key(n);
@@ -30,7 +30,7 @@ fn finds(index: &Index, n: u64) -> bool {
     unsafe { index.find(&key(n), wanted) }.is_some()
 }
 
-/// Tidies until there is nothing more to do, a second at a time.
+/// Runs `tidy` for each of these seconds until no work is left in it.
 fn tidy(index: &Index, participant: &mut larder_log::Participant, seconds: Range<u32>) {
     for now in seconds {
         while index.tidy(now) {}
@@ -39,7 +39,8 @@ fn tidy(index: &Index, participant: &mut larder_log::Participant, seconds: Range
     }
 }
 
-/// A writer whose table grows after a flush gives back a part of what the flush left, not all of it.
+/// A writer whose table grows after a flush frees part of the tables that the flush retired, not
+/// all.
 #[test]
 fn what_a_flush_leaves_is_given_back_in_parts() {
     let epochs = Arc::new(Epochs::default());
@@ -102,7 +103,7 @@ fn tables_come_to_lie_close_together_and_are_found_all_the_time() {
     let holes = budget.used() - used;
     assert!(holes <= (full * HUGE_PAGE / 16) as u64, "{holes} bytes resident for nothing");
 
-    // What grows, moves or goes gives back what its huge pages had taken beyond it.
+    // Tables that grow, move or are freed release the unused pages of their huge pages.
     insert(&index, KEYS..KEYS * 2);
     assert!((0..KEYS * 2).all(|n| finds(&index, n)));
     tidy(&index, &mut participant, 1040..1060);

@@ -1,4 +1,4 @@
-//! Walks over what a lane has of partitions that move: to copy it, or to delete it.
+//! Walks over a lane's items of partitions that move, to copy or to delete them.
 
 use super::run_length;
 use crate::engine::Engine;
@@ -17,42 +17,42 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-/// Items that one step copies or deletes at most.
+/// The largest number of items per step.
 const CHUNK: usize = 64;
-/// Bytes of values that one step copies before it ends.
+/// Bytes copied after which a step ends.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// How a step ended.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stepped {
-    /// There is more to do.
+    /// More work is left.
     On,
-    /// It waits for somebody else.
+    /// It waits for a read or for space.
     Waiting,
     /// The phase has ended.
     Done,
-    /// It cannot be done now.
+    /// It is not possible now.
     Failed,
 }
 
-/// A walk over the items of some stripes of a lane, until none is left that it has not seen. The cleaner
-/// gives items other addresses meanwhile, so it looks again when it has come to the end.
+/// A walk over the items of some stripes of a lane, until none is left that it has not seen. The
+/// cleaner may move items meanwhile, so the walk looks again when it reaches the end.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
-    /// What is to be looked at.
+    /// The items still to visit.
     handles: Vec<ItemHandle>,
     seen: HashSet<(Address, u32)>,
-    /// What the chunk at hand waits for.
+    /// The reads that the current chunk waits for.
     reads: Option<LaneReads>,
 }
 
 impl Walk {
-    /// What the chunk at hand waited for is not wanted any more.
+    /// Drops the reads that the current chunk waited for.
     pub(super) fn forget_reads(&mut self, lane: &LaneSession) {
         self.reads.take().into_iter().for_each(|reads| lane.release(reads));
     }
 
-    /// Deletes a chunk of what a lane has of the partitions.
+    /// Deletes a chunk of the lane's items of the partitions.
     pub(super) fn empty(
         &mut self,
         lane: &LaneSession,
@@ -65,7 +65,7 @@ impl Walk {
         })
     }
 
-    /// Copies a chunk of what a lane has of the partitions to another one.
+    /// Copies a chunk of the lane's items of the partitions to another lane.
     pub(super) fn copy(
         &mut self,
         from: &LaneSession,
@@ -91,8 +91,8 @@ impl Walk {
         })
     }
 
-    /// Has `each` look at the next few; it answers how many bytes that was. What it has to wait for it is
-    /// asked about again.
+    /// Calls `each` for the next few items; it returns the bytes processed. Items that must wait
+    /// are passed to it again later.
     fn step(
         &mut self,
         lane: &LaneSession,
@@ -117,7 +117,7 @@ impl Walk {
         self.chunk(lane, each)
     }
 
-    /// Has `each` look at a chunk of the handles.
+    /// Calls `each` for a chunk of the handles.
     fn chunk(
         &mut self,
         lane: &LaneSession,
@@ -150,14 +150,14 @@ impl Walk {
     }
 }
 
-/// The stripes of a lane that a walk is over.
+/// The stripes of a lane that a walk covers.
 pub(super) struct Walked {
     stripes: Range<usize>,
-    /// The lane owns keys in them that the motion is not about.
+    /// The lane owns keys in these stripes that are not part of the motion.
     shared: bool,
 }
 
-/// The stripes of a lane in which the partitions are.
+/// Returns the stripes of a lane that contain the partitions.
 pub(super) fn walked(engine: &Engine, position: usize, partitions: &Range<usize>) -> Walked {
     let lane = &engine.lanes[position];
     let stripes = lane.stripes(partitions.clone());
@@ -171,15 +171,16 @@ pub(super) fn walked(engine: &Engine, position: usize, partitions: &Range<usize>
     Walked { stripes, shared }
 }
 
-/// Deletes what recovery found in a lane of partitions that it does not own, durably, before anybody is
-/// served: it may be older than what the partitions' lanes have had. `all`: they may become this lane's
-/// at once, as those of lanes that are forgotten do.
+/// Durably deletes items that recovery found in a lane that does not own their partitions, before
+/// any client is served. They may be older than versions that the owners have had. With `all`, the
+/// partitions may become this lane's immediately, as those of forgotten lanes do, so nothing may be
+/// left.
 pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreError> {
     let strays = std::mem::take(&mut *lock(&lane.strays));
     if strays.is_empty() {
         return Ok(());
     }
-    // Memory is filled when clients are served.
+    // Memory is filled later, while clients are served.
     let cold = std::mem::take(&mut *lock(&lane.cold));
     let mut session = lane.session(Waker::noop().clone());
     let (mut walk, mut cleaner) = (Walk::default(), None);
@@ -195,7 +196,7 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
         lane.clean(&mut cleaner);
         if !lane.commit() || stepped == Stepped::Failed {
             if !all {
-                // They are deleted before their partitions can come back.
+                // The rest is deleted before these partitions can come back.
                 break;
             }
             let why = io::Error::other("what is left of keys that moved away cannot be deleted");
@@ -210,7 +211,7 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
     Ok(())
 }
 
-/// Whether a key is of one of the partitions.
+/// Returns true if a key is in one of the partitions.
 fn is_of(key: &Key<'_>, partitions: &Range<usize>) -> bool {
     partitions.contains(&partition(key.lo))
 }

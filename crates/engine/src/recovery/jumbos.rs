@@ -1,5 +1,5 @@
-//! Values with a segment of their own. They are read before anything else, while there is memory for
-//! them; one for which there is none is looked through, and stays on the device.
+//! Recovery of jumbos: values with a segment to themselves. They are read first, while there is
+//! memory. A jumbo that does not fit into memory is only checked and stays on the device.
 
 use super::newest::{Newest, Version};
 use super::segments::Scan;
@@ -12,12 +12,12 @@ use larder_log::{Address, SegmentNumber, format};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 
-/// The values with a segment of their own.
+/// The jumbos of a lane.
 #[derive(Default)]
 pub(super) struct Jumbos {
-    /// All that take part: the newest version of each key.
+    /// The newest version of each key, among jumbos not hidden by a flush.
     versions: HashMap<KeyHash, Version>,
-    /// Those that are not in memory, and whether they are the newest of their keys.
+    /// Jumbos that are not in memory, and whether each is the newest version of its key.
     unread: HashMap<SegmentNumber, bool>,
 }
 
@@ -26,13 +26,13 @@ impl Jumbos {
         self.unread.contains_key(&number)
     }
 
-    /// These are the newest versions of their keys.
+    /// Marks these unread jumbos as the newest versions of their keys.
     pub(super) fn choose(&mut self, numbers: Vec<SegmentNumber>) {
         self.unread.extend(numbers.into_iter().map(|number| (number, true)));
     }
 
-    /// Adds a version; false if there is a newer one of its key. Later passes know the newest only, so what that
-    /// supersedes is noted here.
+    /// Adds a version. Returns false if a newer one of its key is known. Later passes know only the
+    /// newest version, so this function notes the superseded one.
     fn add(&mut self, key: KeyHash, version: Version, newest: &Newest) -> bool {
         let known = self.versions.entry(key).or_insert(version);
         if version.supersedes(known) {
@@ -44,7 +44,7 @@ impl Jumbos {
         *known == version
     }
 
-    /// Enters all of them in another pass.
+    /// Enters all jumbos in a further pass.
     pub(super) fn enter(&self, newest: &Newest) {
         for (key, version) in &self.versions {
             newest.enter(*key, *version);
@@ -53,7 +53,7 @@ impl Jumbos {
 }
 
 impl Lane {
-    /// Reads the values for which there is memory, and looks through the others.
+    /// Reads the jumbos for which there is memory, and checks the others.
     pub(super) fn read_jumbos(
         &self,
         shared: &Shared<'_>,
@@ -68,7 +68,7 @@ impl Lane {
         Ok(jumbos)
     }
 
-    /// `None`: it is damaged, or its commit did not complete.
+    /// Reads one jumbo. Returns `None` if it is damaged or its commit did not complete.
     fn read_jumbo(
         &self,
         shared: &Shared<'_>,
@@ -77,12 +77,12 @@ impl Lane {
     ) -> Result<Option<Scan>, StoreError> {
         let Some((key, seq)) = self.log.look_at_jumbo(found)? else { return Ok(None) };
         let marked = is_marked(found, format::jumbo::RECORD_AT);
-        // Nobody needs a value that only hides older versions.
+        // A jumbo marked dead only hides older versions; its value is not needed.
         let loaded = if marked { LoadedJumbo::NoMemory } else { self.log.load_jumbo(found)? };
         let (scan, resident) = match loaded {
             LoadedJumbo::Damaged => return Ok(None),
             LoadedJumbo::Loaded(trailer) => (Scan::of_jumbo(&trailer), true),
-            // It was durable when it was marked.
+            // It was durable when it was marked dead.
             LoadedJumbo::NoMemory if marked && !found.unmarked => (Scan::of_unread(), false),
             LoadedJumbo::NoMemory => match self.log.check_jumbo(found)? {
                 Some(facts) => (Scan::of_jumbo(&facts.trailer), false),
@@ -105,7 +105,7 @@ impl Lane {
         Ok(Some(scan))
     }
 
-    /// Decides about the values that are not in memory.
+    /// Enters the jumbos that are not in memory: the newest versions as items, the others as dead.
     pub(super) fn settle_unread(&self, survey: &Survey, jumbos: &Jumbos) -> Result<(), StoreError> {
         for found in &survey.segments {
             let Some(&newest) = jumbos.unread.get(&found.number) else { continue };
@@ -115,7 +115,7 @@ impl Lane {
                 continue;
             }
             if !self.log.enter_absent_jumbo(found)? {
-                // It was whole when it was looked through.
+                // It was intact when it was checked.
                 return Err(io::Error::from(ErrorKind::InvalidData).into());
             }
             let address = Address::new(found.number, 0);
@@ -133,7 +133,8 @@ mod tests {
     use larder_log::Budget;
     use std::sync::Arc;
 
-    /// Later passes enter the newest version only, and a segment whose value is superseded must be known.
+    /// Later passes enter only the newest version, so a segment whose value is superseded must be
+    /// noted.
     #[test]
     fn a_superseded_value_is_noted_whatever_comes_first() {
         let key = KeyHash { lo: 1, hi: 2 };

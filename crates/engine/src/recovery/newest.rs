@@ -1,16 +1,17 @@
-//! Which version of each key is the newest: a table that recovery fills with all that it reads, and
-//! from which it then fills the index.
+//! A table of the newest version of each key. Recovery fills it with everything it reads, and then
+//! fills the index from it.
 //!
-//! Keys are told apart by 96 bits of their hash, so no record is read a second time to compare keys:
-//! with 64 bits two of 10⁹ keys would collide in one store of 37, with 96 in one of 10¹¹. The table is
-//! cut into shards by the hash's first bits, as many as it takes for one to fit into a processor's cache. Versions
-//! are added to the end of their shard. A shard that is full *decides*: of each key it keeps the newest version,
-//! and it grows if that leaves too little room. Together that is two passes in order over all entries, and what is
-//! looked at in no order is in the cache. The index is filled shard by shard, so its tables are in the cache, too.
+//! Keys are identified by 96 bits of their hash, so no record is read a second time to compare
+//! keys. With 64 bits, two of 10⁹ keys would collide in one store of 37; with 96 bits, in one of
+//! 10¹¹. The table is split into shards by the hash's first bits, so that one shard fits into a
+//! processor's cache. Versions are appended to their shard. A full shard *decides*: it keeps the
+//! newest version of each key, and grows if that leaves too little room. In total that is two
+//! sequential passes over all entries, and random accesses stay in the cache. The index is filled
+//! shard by shard, so its tables are in the cache, too.
 //!
-//! If the table reaches its limit, so many shards are forgotten that the rest should have room until
-//! the end of the pass; they are read in a further pass over the log, and so on. So a store may hold
-//! many more keys than memory has room to decide about at once.
+//! If the table reaches its limit, it drops enough shards that the rest should have room until the
+//! end of the pass. The dropped shards are read in a further pass over the log, and so on. So a
+//! store may hold many more keys than memory has room to decide at once.
 
 use crate::lane::lock;
 use larder_log::format::KeyHash;
@@ -19,41 +20,42 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bits of the hash that choose the shard, at least and at most.
+/// The smallest and largest number of hash bits that choose the shard.
 const SHARD_BITS: (u32, u32) = (8, 11);
-/// Entries that a shard has at the end, about,
+/// Approximate number of entries of a shard at the end,
 const SHARD_ENTRIES: u64 = 1 << 14;
 /// if records have this number of bytes.
 const RECORD_BYTES: u64 = 64;
-/// Bytes of the table's limit for each shard, at least.
+/// The smallest number of bytes of the table's limit per shard.
 const SHARD_BYTES: usize = 64 << 10;
-/// Versions that a thread collects for a shard before it enters them together.
+/// Number of versions that a thread collects for a shard before it enters them together.
 const GATHERED: usize = 32;
-/// Entries of a shard that begins.
+/// Initial capacity of a shard, in entries.
 const SMALLEST: usize = 128;
-/// All of the log, in the parts in which it is counted how much was read.
+/// Number of parts of the log, the unit in which reading progress is counted.
 const READ_ALL: usize = 256;
-/// A record's size is kept in units of this many bytes.
+/// Record sizes are stored in units of this many bytes.
 const GRANULE: usize = 8;
 
-/// A version of a key, and where it lies.
+/// A version of a key and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     pub(super) seq: u64,
     pub(super) address: Address,
-    /// Bytes of its record; 0 of one with a segment of its own.
+    /// Bytes of its record; 0 for a jumbo.
     pub(super) size: usize,
-    /// Whether clients see it. If not, it only hides older versions.
+    /// Whether clients see it. Otherwise it only hides older versions.
     pub(super) shown: bool,
 }
 
 impl Version {
-    /// Whether this version counts, and not the `other` of the same key.
+    /// Returns true if this version replaces the `other` one of the same key.
     pub(super) fn supersedes(&self, other: &Version) -> bool {
         if Rule::SeqDecides.is_broken() {
             return self.address.bits() > other.address.bits();
         }
-        // Of two with the same seq one is the cleaner's copy, which counts if the other is marked.
+        // Of two versions with the same seq, one is the cleaner's copy. The copy counts if the
+        // other is marked dead.
         let rank = |version: &Version| (version.seq, version.shown, version.address.bits());
         rank(self) > rank(other)
     }
@@ -67,7 +69,7 @@ struct Entry {
     lo: u64,
     /// Address (44 bits) and size.
     place: u64,
-    /// Seq (48 bits), and on top whether it is shown.
+    /// Seq (48 bits); the top bit is set if the version is shown.
     seq: u64,
     /// More of the hash.
     hi: u32,
@@ -98,25 +100,25 @@ impl Entry {
     }
 }
 
-/// The entries of keys whose hashes begin alike.
+/// The entries of keys whose hashes start with the same bits.
 #[derive(Default)]
 struct Shard {
-    /// In the order in which they came. The capacity is what is charged.
+    /// In order of arrival. The capacity is charged to the budget.
     entries: Vec<Entry>,
-    /// Entries at the front that are of different keys.
+    /// Number of entries at the front that are known to have different keys.
     decided: usize,
 }
 
 impl Shard {
-    /// Keeps the newest version of each key, and calls `superseded` with each of the others. `places` is memory
-    /// that is used again.
+    /// Keeps the newest version of each key and calls `superseded` with each of the others.
+    /// `places` is scratch memory that is reused.
     fn decide(&mut self, places: &mut Vec<u32>, mut superseded: impl FnMut(Version)) {
         const NONE: u32 = u32::MAX;
         let Shard { entries, decided } = self;
         if *decided == entries.len() {
             return;
         }
-        // Which entry has a key, by bits of the hash that differ within a shard.
+        // A hash table from the low bits of the hash, which differ within a shard, to the entry.
         let len = (entries.len() * 2).next_power_of_two();
         places.clear();
         places.resize(len, NONE);
@@ -150,12 +152,13 @@ impl Shard {
         *decided = kept;
     }
 
-    /// Whether `more` fit in as it is.
+    /// Returns true if `more` entries fit without growing.
     fn has_room(&self, more: usize) -> bool {
         self.entries.len() + more <= self.entries.capacity()
     }
 
-    /// How many entries there is to be room for, if `more` come; as many as there is, if it is not nearly full.
+    /// Returns the wanted capacity for `more` entries: the present one if the shard would be at
+    /// most three quarters full.
     fn wanted(&self, more: usize) -> usize {
         let capacity = self.entries.capacity();
         let needed = self.entries.len() + more;
@@ -167,24 +170,24 @@ impl Shard {
 pub(super) struct Newest {
     shard_bits: u32,
     shards: Box<[Mutex<Shard>]>,
-    /// The shards that this pass is about. The lock is for whoever makes them fewer.
+    /// The range of shards that this pass decides. The lock serializes threads that shorten it.
     from: AtomicUsize,
     until: AtomicUsize,
     narrowing: Mutex<()>,
-    /// How much of the log this pass has read, in parts of 256.
+    /// How much of the log this pass has read, in parts of 1/[`READ_ALL`].
     read: AtomicUsize,
-    /// Bytes of all shards, and how many there may be.
+    /// Bytes of all shards, and their limit.
     bytes: AtomicUsize,
     limit: AtomicUsize,
-    /// Entries in all shards.
+    /// Number of entries in all shards.
     entries: AtomicUsize,
-    /// Segments in which something would be shown if nothing newer hid it, a bit each.
+    /// One bit per segment: set if it holds a superseded version that no dead map marks.
     superseded: Box<[AtomicU64]>,
     budget: Arc<Budget>,
 }
 
 impl Newest {
-    /// An empty table that takes at most `limit` bytes or, if that is more, what one shard takes. It is
+    /// Creates an empty table of at most `limit` bytes, or one shard's size if that is more. It is
     /// for segments below `segments`, which hold `log_bytes` bytes together.
     pub(super) fn new(
         limit: usize,
@@ -211,49 +214,49 @@ impl Newest {
         }
     }
 
-    /// This pass has read `done` of `all`.
+    /// Notes that this pass has read `done` of `all` segments.
     pub(super) fn has_read(&self, done: usize, all: usize) {
         self.read.store((done * READ_ALL).checked_div(all).unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Changes the limit; what is beyond it already stays until the table grows next.
+    /// Changes the limit. Memory beyond it is kept until the table next grows.
     pub(super) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Bytes that the table has grown to, and keys in it, or somewhat more.
+    /// Returns the table's bytes, and an upper bound of the number of keys in it.
     pub(super) fn size(&self) -> (usize, usize) {
         (self.bytes.load(Ordering::Relaxed), self.entries.load(Ordering::Relaxed))
     }
 
-    /// The shards that this pass is about.
+    /// Returns the range of shards that this pass decides.
     pub(super) fn part(&self) -> Range<usize> {
         self.from.load(Ordering::Relaxed)..self.until.load(Ordering::Relaxed)
     }
 
-    /// How many there will be of what the passes up to this one have found `found` of.
+    /// Estimates the final count of something of which all passes up to this one found `found`.
     pub(super) fn expected(&self, found: usize) -> usize {
         found * self.shards.len() / self.part().end.max(1)
     }
 
-    /// How many passes such as this one it takes to look at all keys.
+    /// Returns how many passes of this size decide all keys.
     pub(super) fn passes(&self) -> usize {
         self.shards.len().div_ceil(self.part().len())
     }
 
-    /// How many such passes it takes from this one on, this one included.
+    /// Returns how many passes of this size are left, this one included.
     pub(super) fn passes_left(&self) -> usize {
         let part = self.part();
         (self.shards.len() - part.start).div_ceil(part.len())
     }
 
-    /// Goes on to the keys that were not looked at; false if there are none.
+    /// Begins the next pass, over keys not decided yet. Returns false if there are none.
     pub(super) fn next_part(&self) -> bool {
         let part = self.part();
         self.forget(part.clone());
         self.from.store(part.end, Ordering::Relaxed);
-        // What had room, and as much again: if that is too much it is noticed soon, and if this pass
-        // had looked at too few, it is made up for.
+        // Twice the shards that had room. If that is too much, the pass narrows soon; if this pass
+        // had decided too few, it makes up for that.
         self.until.store((part.end + 2 * part.len()).min(self.shards.len()), Ordering::Relaxed);
         self.has_read(0, 1);
         part.end < self.shards.len()
@@ -269,8 +272,8 @@ impl Newest {
         }
     }
 
-    /// Leaves some of the keys to another pass, unless that was done meanwhile: as many as will find
-    /// no room if the rest of the log is like what was read of it.
+    /// Leaves some shards to a later pass, unless another thread has narrowed the pass meanwhile.
+    /// Drops the shards that will not fit if the rest of the log resembles the part already read.
     fn narrow(&self, seen: &Range<usize>) {
         let _one_at_a_time = lock(&self.narrowing);
         if self.part() == *seen {
@@ -281,7 +284,7 @@ impl Newest {
         }
     }
 
-    /// Enters a version of a key at once.
+    /// Enters a version of a key immediately.
     pub(super) fn enter(&self, key: KeyHash, version: Version) {
         let entry = Entry::new(key, version);
         self.enter_all(self.shard_of(entry.lo), &[entry], &mut Vec::new());
@@ -290,7 +293,8 @@ impl Newest {
     fn enter_all(&self, number: usize, entries: &[Entry], places: &mut Vec<u32>) {
         loop {
             let mut shard = lock(&self.shards[number]);
-            // Whoever ends the part earlier looks at this shard afterwards.
+            // A thread that shortens the range drops this shard's entries afterwards, under its
+            // lock.
             let part = self.part();
             if !part.contains(&number) {
                 return;
@@ -327,7 +331,7 @@ impl Newest {
         self.entries.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
     }
 
-    /// A newer version of its key was found.
+    /// Notes that a newer version of this version's key was found.
     pub(super) fn note_superseded(&self, version: &Version) {
         if !version.shown {
             return;
@@ -337,13 +341,14 @@ impl Newest {
         self.superseded[word as usize].fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Whether a version in the segment was found to be superseded that no map marks.
+    /// Returns true if the segment holds a superseded version that no dead map marks.
     pub(super) fn is_superseded(&self, number: SegmentNumber) -> bool {
         let word = self.superseded[(number / u64::BITS) as usize].load(Ordering::Relaxed);
         word >> (number % u64::BITS) & 1 != 0
     }
 
-    /// Calls `visit` for every key of a shard with the newest version of it. `places` is memory that is used again.
+    /// Calls `visit` for every key of a shard with its newest version. `places` is scratch memory
+    /// that is reused.
     pub(super) fn visit(
         &self,
         shard: usize,
@@ -368,7 +373,7 @@ impl Drop for Newest {
     }
 }
 
-/// What one thread has read and not entered yet.
+/// Versions that one thread has read and not yet entered.
 pub(super) struct Gathering<'a> {
     newest: &'a Newest,
     shards: Vec<Vec<Entry>>,
@@ -382,7 +387,7 @@ impl<'a> Gathering<'a> {
         Gathering { newest, shards, places: Vec::new() }
     }
 
-    /// What it takes when it has something for each shard, bytes.
+    /// Returns its size in bytes when it holds versions for every shard.
     fn footprint(newest: &Newest) -> u64 {
         (newest.shards.len() * GATHERED * size_of::<Entry>()) as u64
     }
@@ -425,7 +430,7 @@ mod tests {
         Version { seq, address: Address::new(1 + place as u32 % 7, place * 8), size: 48, shown }
     }
 
-    /// What all passes of a table of `bytes` show, and how many there were.
+    /// Returns what all passes of a table of `bytes` bytes show, and the number of passes.
     fn decided(bytes: usize, all: &[(u32, Version)]) -> (HashMap<u64, Version>, usize) {
         let budget = Arc::new(Budget::new(1 << 30));
         let newest = Newest::new(bytes, 8, 1 << 20, &budget);

@@ -1,4 +1,4 @@
-//! From a device to a store: its superblock is read, or one is made.
+//! Opens the store on a device: reads its superblock or creates one.
 
 use super::report::{Recovered, StoreError};
 use super::tiers::join;
@@ -9,23 +9,23 @@ use larder_log::format::superblock;
 use larder_log::format::{Geometry, Superblock};
 use std::time::Duration;
 
-/// A store that is open, and what that says about its recovery.
+/// An open store, and the start of its recovery's report.
 pub(crate) struct Opened {
     pub(crate) store: Store,
     pub(crate) recovery: Recovery,
 }
 
-/// What recovery begins with.
+/// The state that recovery begins with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recovery {
     pub(crate) report: Recovered,
     pub(crate) began: Duration,
 }
 
-/// The fewest segments that a store works with: both open ones, and what is reserved.
+/// The smallest number of segments of a store: the two open ones, and the reserved ones.
 const MIN_SEGMENTS: u32 = 16;
 
-/// Opens the store whose superblock was found on a device, or makes one there.
+/// Opens the store whose superblock was found on a device, or creates one there.
 pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, StoreError> {
     let began = (options.common.clock.0)();
     let mut report = Recovered::default();
@@ -43,14 +43,15 @@ pub(crate) fn open_store(options: &LaneStore, hash_seed: u64) -> Result<Opened, 
             create(options, options.segment_size, hash_seed)?
         }
     };
-    // Before anything is written: a lane that is new is known as one of the set from its first superblock on.
+    // Set before anything is written: a new lane is marked as one of the set from its first
+    // superblock on.
     let superblock = Superblock { lanes: options.lanes, ..superblock };
     let (device, superblock) = join(&options.device, superblock)?;
     let store = Store::new(device, superblock);
     Ok(Opened { store, recovery: Recovery { report, began } })
 }
 
-/// The superblock of a new store.
+/// Creates the superblock of a new store.
 fn create(
     options: &LaneStore,
     segment_size: usize,
@@ -79,8 +80,8 @@ fn create(
     Ok(superblock)
 }
 
-/// The superblock of a store whose contents are discarded. It is the same store to its other devices, and
-/// with another secret nothing of what lies there passes for its own.
+/// Returns the superblock of a store whose contents are discarded. For its other devices it is
+/// still the same store. The new checksum seed makes all old data on the device invalid.
 fn discarded(options: &LaneStore, superblock: Superblock) -> Superblock {
     let Superblock { counter, compatible, store_id, hash_seed, geometry, .. } = superblock;
     let [.., checksum_seed] = options.device.seeds;
@@ -93,7 +94,7 @@ fn discarded(options: &LaneStore, superblock: Superblock) -> Superblock {
     }
 }
 
-/// The superblock of a store which has so many bytes now.
+/// Returns the superblock of a store that has `bytes` bytes now.
 pub(super) fn grown(superblock: Superblock, bytes: u64) -> Result<Superblock, StoreError> {
     let geometry = superblock.geometry;
     if bytes < geometry.total_bytes() {

@@ -1,4 +1,4 @@
-//! What a recovery tells: how far it has come, what it found, why it could not begin.
+//! Reports of a recovery: its progress, its findings, and why a store cannot be opened.
 
 use crate::OpenError;
 use larder_log::format::superblock::SuperblockError;
@@ -7,50 +7,52 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// How far a recovery has come.
+/// Progress of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Segments are being read.
     Reading {
-        /// Segments that were read, those that were read twice counted twice.
+        /// Segments read so far. Segments read twice count twice.
         segments: u64,
-        /// Segments to be read, as far as is known. All are read several times if memory cannot hold
-        /// a decision about every key at once.
+        /// Segments to be read, as far as is known. All are read several times if memory cannot
+        /// hold a decision about every key at once.
         of: u64,
     },
 }
 
-/// What a recovery found.
+/// The findings of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Items that were found alive.
+    /// Live items.
     pub items: u64,
     /// Segments that hold records.
     pub segments: u32,
     /// The store was new.
     pub created: bool,
-    /// The server before had ended properly.
+    /// The previous server stopped cleanly.
     pub clean: bool,
-    /// The server before had left an index image: the log was not read.
+    /// The previous server left an index image, so the log was not read.
     pub from_image: bool,
-    /// The store was in use without durability when its server died: its contents were discarded.
+    /// The store was in use without durability when its server died, so its contents were
+    /// discarded.
     pub discarded: bool,
-    /// Bytes of commits that had not completed, which nobody was told of.
+    /// Bytes of incomplete commits, which were never acknowledged.
     pub dropped_bytes: u64,
-    /// Runs of damaged bytes: at least as many records are lost, unless a run is none of a record.
+    /// Runs of damaged bytes. At least as many records are lost, unless a run contained no record.
     pub damaged_records: u64,
-    /// Of other runs of damaged bytes an earlier start has told already, and gone on without them.
+    /// Runs of damaged bytes that an earlier start reported and accepted.
     pub accepted_records: u64,
-    /// Damage was found that the store has no room to remember: the next start that reads the log finds it again.
+    /// The store has no room to remember some of the damage, so the next start that reads the log
+    /// will find it again.
     pub unremembered: bool,
-    /// Segments of which nothing could be read.
+    /// Segments that could not be read at all.
     pub damaged_segments: u32,
-    /// How long it took.
+    /// Duration of the recovery.
     pub took: Duration,
 }
 
 impl Recovered {
-    /// What was found in this lane and another one.
+    /// Combines the findings of this lane and another one.
     pub(crate) fn and(self, other: &Recovered) -> Recovered {
         Recovered {
             items: self.items + other.items,
@@ -75,71 +77,71 @@ impl Recovered {
 pub enum StoreError {
     /// The device failed.
     Device(io::Error),
-    /// What is on the device is no store that this program can use.
+    /// The device holds no store that this program can use.
     Superblock(SuperblockError),
     /// The device is too small.
     TooSmall {
-        /// The least that would do, in bytes.
+        /// The smallest sufficient size, in bytes.
         minimum: u64,
     },
     /// The device is smaller than the store on it.
     Shrunk {
-        /// What the store takes, in bytes.
+        /// The size of the store, in bytes.
         needed: u64,
     },
-    /// Records that were durable are damaged, and nothing may be lost without being told so.
+    /// Durable records are damaged, and the settings do not allow silent loss.
     Damaged {
-        /// Damaged places, at least.
+        /// The smallest possible number of damaged records.
         records: u64,
     },
-    /// Nearly all version numbers of items are used up, after millions of crashes.
+    /// Nearly all version numbers are used up, after millions of crashes.
     VersionsUsedUp,
     /// Memory cannot hold the index of the store.
     IndexTooLarge {
-        /// The least memory that can, in bytes.
+        /// The smallest sufficient memory, in bytes.
         minimum: u64,
     },
     /// One of several devices cannot be used.
     Lane {
-        /// What it is called.
+        /// The device's name.
         name: String,
-        /// What is wrong.
+        /// The error.
         error: Box<StoreError>,
     },
-    /// The device belongs to another store than the devices before it, or is given twice.
+    /// The device belongs to another store than the previous devices, or is given twice.
     Foreign {
-        /// What it is called.
+        /// The device's name.
         name: String,
     },
-    /// The store went on without the device: what is on it is out of date.
+    /// The store was used without this device, so its contents are out of date.
     LeftBehind {
-        /// What it is called.
+        /// The device's name.
         name: String,
     },
-    /// Devices of the store are not there.
+    /// Devices of the store are missing.
     Missing {
-        /// The numbers of their lanes.
+        /// The numbers of the missing lanes.
         lanes: Vec<usize>,
-        /// The devices that are there, with the numbers of theirs.
+        /// The given devices, each with the number of its lane.
         given: Vec<(String, usize)>,
     },
-    /// A lane that is to be forgotten is there.
+    /// A lane that should be forgotten is present.
     NotMissing {
         /// Its number.
         lane: usize,
     },
     /// The store has a lower device, and none was given.
     LowerMissing,
-    /// A lower device is not the one that the store has, or cannot become it.
+    /// The given lower device is not the store's, or cannot become it.
     Lower {
-        /// What it is called.
+        /// The device's name.
         name: String,
-        /// What is wrong.
+        /// The error.
         error: LabelError,
     },
     /// There are more devices than a store can have.
     TooManyLanes,
-    /// No device is left: all were drained, or are to be forgotten.
+    /// No device is left: all were drained or are to be forgotten.
     NoLanes,
 }
 

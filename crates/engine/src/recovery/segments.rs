@@ -1,5 +1,5 @@
-//! Reading normal segments: each once, those again of which others show that more was durable, and
-//! all again for the keys that memory had no room to decide about.
+//! Reads normal segments. Each is read once. A segment is read again if other segments prove that
+//! more of it was durable. All are read again for keys that memory had no room to decide.
 
 use super::jumbos::Jumbos;
 use super::newest::{Gathering, Version};
@@ -12,9 +12,9 @@ use larder_log::record::Kind;
 use larder_log::recover::Found;
 use std::sync::Mutex;
 
-/// The table that decides may take one in so many bytes of memory.
+/// The table of newest versions may take 1/`TABLE_SHARE` of memory.
 const TABLE_SHARE: usize = 2;
-/// Bytes per key of the index, which has free places.
+/// Bytes of index per key, including free slots.
 const INDEX_BYTES: usize = 11;
 
 impl Lane {
@@ -55,13 +55,14 @@ impl Lane {
         })
     }
 
-    /// Leaves memory to the index, as far as it can be told when `done` segments were read how much that will take.
+    /// Limits the table so that memory is left for the index. Estimates the index's size from the
+    /// `done` segments read so far.
     fn limit_table(&self, shared: &Shared<'_>, done: usize) {
         let all = shared.survey.segments.len();
         shared.newest.has_read(done, all);
         let memory = self.options.memory as usize;
         let (table, keys) = shared.newest.size();
-        // The first few say too little.
+        // The first few segments are no basis for an estimate.
         let expected = (done * 16 >= all).then(|| (keys * all).checked_div(done)).flatten();
         let index = expected.map_or(0, |keys| keys * shared.newest.passes() * INDEX_BYTES);
         let others = (self.budget.used() as usize).saturating_sub(table);
@@ -69,7 +70,8 @@ impl Lane {
         shared.newest.set_limit(limit.clamp(memory / 16, memory / TABLE_SHARE));
     }
 
-    /// Reads those segments again of which others show that more was durable than was found.
+    /// Reads those segments again of which other segments prove that more was durable than was
+    /// found.
     pub(super) fn read_damaged(
         &self,
         shared: &Shared<'_>,
@@ -80,8 +82,8 @@ impl Lane {
         let Some(newest) = newest else { return Ok(()) };
         let seen = proof(scans);
         let mut gathering = Gathering::new(&shared.newest);
-        // Per stream: when the last segment before this one was opened, and when the last one that
-        // was surely opened later was (one commit may open several).
+        // Per stream: the opening commit of the previous segment, and that of the last segment that
+        // was certainly opened later. (One commit may open several.)
         let mut opened = [(u64::MAX, u64::MAX); format::STREAMS];
         for (found, scan) in shared.survey.segments.iter().zip(scans.iter_mut()) {
             let Some(scan) = scan else { continue };
@@ -93,7 +95,8 @@ impl Lane {
             if found.opened < *last {
                 (*last, *later) = (found.opened, *last);
             }
-            // A later segment of its stream began before the newest commit: this one was sealed.
+            // A later segment of its stream was opened before the newest proved commit, so this one
+            // was sealed.
             let was_sealed = *later < seen;
             if scan.sealed {
                 continue;
@@ -105,7 +108,7 @@ impl Lane {
             let DurableEnd { segment, offset } = newest.durable[stream];
             let stated = segment == found.number && found.opened < newest.last_commit;
             let mut known = if stated { offset } else { 0 };
-            // A commit that has a trailer, and is older than one that is proved, was durable.
+            // A commit that has a trailer and is older than a proved one was durable.
             let proved = |scan: &Scan| match scan.torn {
                 Some((commit, end)) if commit < seen => end,
                 _ => 0,
@@ -141,8 +144,8 @@ impl Lane {
         Ok(Scan::of(&loaded))
     }
 
-    /// Gathers every record once more, for another part of the keys. `read` segments were read before,
-    /// and that and these is the answer.
+    /// Gathers every record again, for another part of the keys. `read` segments were read before;
+    /// returns the number read including these.
     pub(super) fn read_again(
         &self,
         shared: &Shared<'_>,
@@ -173,7 +176,7 @@ impl Lane {
                 }
                 let loaded = self.log.load_if_absent(found.number)?;
                 let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
-                // SAFETY: the segment was read before, and nobody frees anything during recovery.
+                // SAFETY: the segment was read before, and nothing is freed during recovery.
                 for (address, record) in unsafe { self.log.records(found.number, image) } {
                     let offset = address.offset() as u32;
                     if let Some(entry) = Entry::of(offset, &record, self.options.hash_seed) {
@@ -188,7 +191,7 @@ impl Lane {
     }
 }
 
-/// Gathers what is known of one record of a segment.
+/// Gathers one record of a segment.
 fn gather(shared: &Shared<'_>, found: &Found, entry: &Entry, gathering: &mut Gathering<'_>) {
     if entry.seq < shared.fence {
         return;
@@ -203,7 +206,7 @@ fn gather(shared: &Shared<'_>, found: &Found, entry: &Entry, gathering: &mut Gat
     gathering.add(entry.hash, version);
 }
 
-/// What matters of a scan.
+/// The facts that recovery keeps from the scan of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scan {
     end: u32,
@@ -236,7 +239,8 @@ impl Scan {
         }
     }
 
-    /// Of a segment that was not scanned, because it has a summary: so it is durable and sealed.
+    /// Returns the facts of a segment with a summary, which was not scanned: it is durable and
+    /// sealed.
     fn of_summary(summary: &Summary) -> Self {
         Scan {
             end: summary.end,
@@ -249,7 +253,7 @@ impl Scan {
         }
     }
 
-    /// Of a jumbo that is whole.
+    /// Returns the facts of an intact jumbo.
     pub(super) fn of_jumbo(trailer: &Trailer) -> Self {
         Scan {
             last_commit: trailer.commit,
@@ -261,13 +265,14 @@ impl Scan {
         }
     }
 
-    /// Of a jumbo that is known to be durable and was not read, so that it shows nothing about others.
+    /// Returns the facts of a jumbo that is known to be durable and was not read, so it proves
+    /// nothing about other segments.
     pub(super) fn of_unread() -> Self {
         Scan { sealed: true, ..Scan::default() }
     }
 }
 
-/// The greatest commit whose being there proves that everything of those before it was durable.
+/// Returns the largest commit whose presence proves that all earlier commits were durable.
 pub(super) fn proof(scans: &[Option<Scan>]) -> u64 {
     scans.iter().flatten().map(|scan| scan.proof).max().unwrap_or(0)
 }

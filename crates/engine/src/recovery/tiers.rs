@@ -1,9 +1,11 @@
-//! A lane's devices become one: the fast one, which its superblock is on, and the lower one, if it has one.
+//! Joins a lane's devices to one: the fast device, which has the superblock, and the lower device,
+//! if there is one.
 //!
-//! A lower device joins in three steps, each durable before the next: there is a superblock, the lower
-//! device has a label with that store's id, the superblock says that segments lie there. The last one is
-//! the first of the store's life, so nothing is written to the lower device before. After a crash in
-//! between, the next start begins again.
+//! A lower device joins in three steps, each durable before the next. First, a superblock exists.
+//! Second, the lower device gets a label with that store's id. Third, the superblock says that
+//! segments are on the lower device. The store writes its next superblock before any data, so
+//! nothing is written to the lower device before the third step. After a crash in between, the next
+//! start begins again.
 
 use super::open::grown;
 use super::report::StoreError;
@@ -15,7 +17,8 @@ use larder_log::format::{BLOCK, Geometry, Label, LabelError, Superblock};
 use std::io;
 use std::sync::Arc;
 
-/// All the bytes of the lane that `superblock` describes, and what that says with them.
+/// Returns one device with all bytes of the lane that `superblock` describes, and the updated
+/// superblock.
 pub(super) fn join(
     given: &StoreDevice,
     superblock: Superblock,
@@ -27,7 +30,7 @@ pub(super) fn join(
             false => Ok((Arc::clone(fast), grown(superblock, fast.size())?)),
         };
     };
-    // What a killed server wrote and did not sync is not durable merely because it can be read.
+    // Data that a killed server wrote without a sync can be read but is not durable.
     lower.device.sync()?;
     let superblock = match superblock.has_lower() {
         true => known(lower, superblock)?,
@@ -47,7 +50,7 @@ pub(super) fn join(
     Ok((Arc::new(joined), superblock))
 }
 
-/// The lower device that the superblock speaks of.
+/// Checks the lower device that the superblock names.
 fn known(lower: &LowerDevice, superblock: Superblock) -> Result<Superblock, StoreError> {
     let fast = superblock.fast_part().ok_or_else(|| wrong(lower, LabelError::Damaged))?;
     let label = Label::new(superblock.store_id, fast, superblock.lanes.here);
@@ -55,7 +58,7 @@ fn known(lower: &LowerDevice, superblock: Superblock) -> Result<Superblock, Stor
     Ok(superblock)
 }
 
-/// A lower device that the store gets now: its segments go on there.
+/// Adds a new lower device to the store: its segment numbers follow those of the fast device.
 fn joining(
     lower: &LowerDevice,
     fast: &Arc<dyn Device>,
@@ -71,7 +74,8 @@ fn joining(
         return Err(too_small(lower, LABEL_AREA.saturating_add(more)));
     }
     if superblock.counter == 0 {
-        // Nobody could use the lower device of a store that never came to be.
+        // A superblock must exist first. Otherwise a crash could leave a label of a store that was
+        // never created, and no store could use the device.
         superblock.counter = 1;
         let mut block = [0; BLOCK];
         superblock.encode(&mut block);

@@ -1,5 +1,5 @@
-//! Increment and decrement of decimal numbers, with memcached's rules: incr wraps at 2^64, decr
-//! stops at 0, and a result that is shorter than the stored text is padded with spaces.
+//! Increment and decrement of decimal numbers, by memcached's rules: incr wraps at 2^64, decr stops
+//! at 0, and a result shorter than the stored text is padded with spaces.
 
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
@@ -9,7 +9,8 @@ use crate::{Arith, Counted, Expiry, Key, Outcome};
 use larder_log::{Claim, Fields};
 
 impl LaneSession {
-    /// Counts up or down. Exact under any number of callers: each sees a number of its own.
+    /// Increments or decrements a number atomically: each of any number of concurrent calls is
+    /// applied exactly once and sees its own result.
     pub(crate) fn arith(&self, key: &Key<'_>, arith: &Arith) -> Outcome<Counted> {
         let (hits, misses) = if arith.decrement {
             (&self.counters.decr_hits, &self.counters.decr_misses)
@@ -50,7 +51,7 @@ impl LaneSession {
         arith: &Arith,
     ) -> Result<Counted, NotWritten> {
         let text = old.record.value();
-        // memcached's order: what is empty is no number whatever its version.
+        // memcached's order: an empty value is not a number, whatever its version.
         if text.is_empty() {
             return Ok(Counted::NonNumeric);
         }
@@ -101,13 +102,14 @@ impl LaneSession {
     }
 }
 
-/// The longest u64 in decimal.
+/// The largest number of decimal digits of a u64.
 const DIGITS: usize = 20;
-/// A number's text is padded at most this far; longer texts lose the rest of their spaces.
+/// The largest number of padding spaces; longer texts lose the rest of their spaces.
 static SPACES: [u8; 4096] = [b' '; 4096];
 
-/// The number at the beginning of `text`, by the rules of C's `strtoull` as memcached applies them:
-/// white space before it, a plus sign, and white space or a NUL behind it with anything after that.
+/// Parses the number at the beginning of `text`, by the rules of C's `strtoull` as memcached
+/// applies them. White space and a plus sign may precede the digits. After the digits, the text
+/// ends or goes on with white space or a NUL and then anything.
 fn parse_number(text: &[u8]) -> Option<u64> {
     let is_space = |b: u8| b == b' ' || (b'\t'..=b'\r').contains(&b);
     let start = text.iter().position(|&b| !is_space(b))?;

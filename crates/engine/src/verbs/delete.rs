@@ -18,7 +18,8 @@ impl LaneSession {
         let old = match existing {
             Ok(Some(old)) if !old.gone => old,
             Ok(existing) => {
-                // An evicted item is gone for good only when that is durable.
+                // An evicted item may come back after a crash until its eviction is durable, so a
+                // delete needs a tombstone.
                 if existing.is_none()
                     && self.lane.log.is_evicting()
                     && let Err(why) = self.write_tombstone(&guard, key, None)
@@ -70,7 +71,7 @@ impl LaneSession {
         }
     }
 
-    /// Counts as memcached does: an item that is only marked stale was not deleted.
+    /// Counts the delete as memcached does: marking an item stale is no delete.
     fn end_delete(&self, delete: &Delete, deleted: Deleted) -> Outcome<Deleted> {
         let counter = match deleted {
             _ if delete.uncounted => None,

@@ -1,11 +1,11 @@
-//! flush_all: forgets everything written before a moment, in time proportional to stripes and
-//! segments, not to items.
+//! flush_all: forgets everything written before a moment, in time proportional to the numbers of
+//! stripes and segments, not of items.
 //!
-//! The index is empty at once. With a store the fence, the version number below which everything is
-//! forgotten, is written with the next commit, and whoever flushed is answered when that is durable: no
-//! thread waits for the device here. In sync mode every answer of the lane waits for the same commit until then,
-//! for what it says follows from the flush. A flush whose commit fails is not taken back: the fence goes
-//! with the next one, and answers wait for that.
+//! The index is emptied at once. With a store, the fence (the version below which everything is
+//! forgotten) is written with the next commit, and the flush is answered when that commit is
+//! durable. No thread waits for the device here. Until then, in sync mode, every answer of the lane
+//! waits for the same commit, because it may depend on the flush. A flush whose commit fails is not
+//! undone: the fence goes with the next commit, and answers wait for that.
 
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
@@ -17,15 +17,16 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 impl LaneSession {
-    /// Whether the store does not take a flush.
+    /// Returns true if the store refuses a flush.
     pub(crate) fn refuses_flush(&self) -> bool {
         self.appending().is_err()
     }
 
-    /// See [`Session::flush_all`](crate::Session::flush_all); the answer is what it must wait for.
+    /// See [`Session::flush_all`](crate::Session::flush_all). Returns the commit that the answer
+    /// must wait for.
     ///
     /// # Errors
-    /// The store does not take it.
+    /// The store refuses it.
     pub(crate) fn flush_all(
         &self,
         at: Option<UnixSeconds>,
@@ -39,8 +40,8 @@ impl LaneSession {
         Ok(position.map(|position| CommitPoint { lane, position }))
     }
 
-    /// Flushes if a delayed flush is due; exactly one caller does it. If the store cannot take it, it
-    /// stays due, and the answer is false.
+    /// Flushes if a delayed flush is due; exactly one caller does it. If the store refuses it, the
+    /// flush stays due and this returns false.
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) -> bool {
         if !self.lane.flush_is_due(now) {
             return true;
@@ -55,20 +56,21 @@ impl LaneSession {
     }
 
     fn flush(&self) -> Result<Option<u64>, NotWritten> {
-        // A commit that fails waits for its end before it looks at the fence.
+        // A failing commit waits until this guard is dropped before it looks at the fence.
         let _appending = self.appending()?;
         Ok(self.lane.flush())
     }
 }
 
 impl Lane {
-    /// Whether a delayed flush is due.
+    /// Returns true if a delayed flush is due.
     pub(crate) fn flush_is_due(&self, now: UnixSeconds) -> bool {
         let at = self.flush_at.load(Ordering::Relaxed);
         at != 0 && at <= now
     }
 
-    /// A delayed flush is due at `at`, after a restart too. The answer is the commit that makes it so.
+    /// Schedules a flush at `at`, which survives restarts. Returns the commit that makes that
+    /// durable.
     fn flush_later(&self, at: UnixSeconds) -> Option<u64> {
         self.flush_at.store(at, Ordering::Relaxed);
         let store = self.log.store()?;
@@ -76,7 +78,8 @@ impl Lane {
         self.promised(store)
     }
 
-    /// As other lanes, it has a flush that is due at `at`: durably, before it is used.
+    /// Gives a joining lane the flush that is due at `at` in the other lanes, durably, before the
+    /// lane is used.
     pub(crate) fn join_flush(&self, at: UnixSeconds) -> io::Result<()> {
         if let Some(store) = self.log.store() {
             store.change_superblock_now(|superblock| superblock.pending_flush = at)?;
@@ -85,13 +88,14 @@ impl Lane {
         Ok(())
     }
 
-    /// The commit by which what the superblock says now is durable, if anybody is promised that.
+    /// Returns the commit that makes the present superblock durable, if clients are promised
+    /// durability.
     fn promised(&self, store: &Store) -> Option<u64> {
         let promises = self.durable.as_ref().is_some_and(|d| d.mode != Durability::None);
         promises.then(|| store.open_commit())
     }
 
-    /// Empties the engine. The answer is the commit that makes it durable.
+    /// Empties the lane. Returns the commit that makes that durable.
     fn flush(&self) -> Option<u64> {
         let (mut sealed, undoings) = (Vec::new(), self.undoings());
         let delayed = self.flush_at.swap(0, Ordering::Relaxed) != 0;
@@ -102,7 +106,7 @@ impl Lane {
             return promises.then_some(last);
         }
         let mut commit = None;
-        // Writers append under a stripe's lock, so while all are held nobody is appending.
+        // Writers append under a stripe's lock, so no append is under way while all are held.
         self.index.clear(|fence| {
             if let Some(store) = self.log.store() {
                 store.change_superblock(|superblock: &mut Superblock| {
@@ -111,17 +115,18 @@ impl Lane {
                 });
                 commit = self.promised(store);
             }
-            // Before anybody sees that the index is empty.
+            // Before any thread can see the empty index.
             self.fence.store(commit.unwrap_or(1), Ordering::Release);
             self.log.seal_all();
             sealed = self.log.drain_sealed();
             self.log.fence_deaths();
             self.older.clear(&self.log);
         });
-        // Only now is the index free of their addresses, so the quiescent period begins here.
+        // Only now does the index not contain their addresses, so their quiescent period begins
+        // here.
         for number in sealed {
             let stream = Stream::of(self.log.segment(number).stream());
-            // One that is kept, because something is being undone, is cleaned like others.
+            // A segment kept because of an undo is cleaned later like any other.
             self.quarantine(stream, number, Vec::new(), undoings);
         }
         self.set_full(None);
@@ -129,8 +134,8 @@ impl Lane {
         commit
     }
 
-    /// The commits up to this one have failed: a fence that was to be durable with one of them goes with
-    /// the next.
+    /// The commits up to `failed` have failed. Moves a fence that was to be durable with one of
+    /// them to the next commit.
     pub(crate) fn postpone_fence(&self, failed: u64) {
         if let Some(store) = self.log.store()
             && self.fence.load(Ordering::Acquire) >= failed

@@ -7,9 +7,9 @@ use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
 use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
 
-/// What a key leads to.
+/// The result of looking a key up.
 enum Found<'a> {
-    /// A live item, and the expiry that it had before the read.
+    /// A live item, and its expiry before the read.
     Live(Item<'a>, Expiry),
     Expired,
     Missing,
@@ -22,7 +22,7 @@ impl Found<'_> {
 }
 
 impl LaneSession {
-    /// Plain get, the hot path: counts, bumps.
+    /// Performs a plain get, the hot path: counts the read and raises the item's frequency.
     #[inline(always)]
     pub(crate) fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
         let found = self.find(key);
@@ -44,7 +44,8 @@ impl LaneSession {
         self.answer(Some(self.item(slot, record)))
     }
 
-    /// Get with options. Nothing is counted before there is an answer: the caller may have to repeat the call.
+    /// Performs a get with options. It counts nothing before the result is known, because the
+    /// caller may have to repeat the call.
     pub(crate) fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
         let found = match get.touch {
             Some(expiry) => self.touch(key, expiry),
@@ -105,7 +106,7 @@ impl LaneSession {
         Ok(Found::Live(item, item.expiry()))
     }
 
-    /// Gives the live item another expiry: a new version with the old cas id. The answer is the new
+    /// Gives the live item another expiry: a new version with the old cas id. Returns the new
     /// version and the old expiry.
     fn touch(&self, key: &Key<'_>, expiry: Expiry) -> Result<Found<'_>, NotWritten> {
         let guard = self.lane.index.lock(key);
@@ -128,7 +129,8 @@ impl LaneSession {
         item.map(|item| Found::Live(item.with_frequency_of(hit_before), old_expiry))
     }
 
-    /// Creates an empty item unless somebody else was faster. Either way the read has found one.
+    /// Creates an empty item, unless another thread did so first. In either case the read counts as
+    /// a hit.
     fn vivify(
         &self,
         key: &Key<'_>,
@@ -156,7 +158,7 @@ impl LaneSession {
             Ok(item) => {
                 self.count_get(get, true, expired);
                 self.lane.wins.claim(key, item.cas());
-                // As in memcached, who creates an item has read it.
+                // As in memcached, creating an item counts as a read of it.
                 if !get.no_bump {
                     self.bump(key);
                 }
@@ -176,7 +178,8 @@ impl LaneSession {
         }
     }
 
-    /// Decides who recaches: the first reader of a stale item, or of one that expires soon.
+    /// Decides whether this caller recaches: the first reader of a stale item, or of one that
+    /// expires soon, does.
     fn found<'a>(&self, key: &Key<'_>, get: &Get, item: Item<'a>, old_expiry: Expiry) -> Got<'a> {
         let wanted = get.recache.is_some_and(|recache| {
             let expiry = if recache.touched { item.expiry() } else { old_expiry };

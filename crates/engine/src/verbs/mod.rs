@@ -1,5 +1,5 @@
-//! What the verbs take and answer. The verbs themselves are methods of [`Session`](crate::Session),
-//! one file each.
+//! Arguments and results of the verbs. The verbs are methods of [`Session`](crate::Session), one
+//! file each.
 
 mod arith;
 mod delete;
@@ -12,43 +12,43 @@ pub use scan::ScanCursor;
 
 use crate::{Expiry, Item, LargeValue};
 
-/// As what a read appears in the counters.
+/// How the counters record a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadCount {
     /// A get.
     #[default]
     Get,
-    /// A touch, and not a get (touch, gat).
+    /// A touch and no get (touch, gat).
     Touch,
     /// A touch if there is an item, and a get if there is none (meta `T`).
     TouchIfFound,
-    /// Nothing: the read is part of another command, or for people (`me`).
+    /// Not counted: the read is part of another command, or serves debugging (`me`).
     Nothing,
 }
 
-/// How a read treats the item beside returning it. The default is memcached's plain `get`.
+/// How a read changes and counts the item it returns. The default is memcached's plain `get`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Get {
-    /// As what the read is counted.
+    /// How the counters record the read.
     pub counted_as: ReadCount,
     /// Leave the item's frequency alone (meta `u`, `me`).
     pub no_bump: bool,
     /// Give the item this expiry (gat, touch, meta `T`). Its cas id does not change.
     pub touch: Option<Expiry>,
-    /// Create an empty item on a miss (meta `N`); the caller is the winner who recaches.
+    /// Create an empty item on a miss (meta `N`). The caller becomes the winner that recaches it.
     pub vivify: Option<Vivify>,
-    /// Make one caller the winner who recaches (meta get): of a stale item, or of one that expires
-    /// soon. Without it nobody is told, so nobody wins.
+    /// Tell one caller to recache a stale item or one that expires soon (meta get). Without it, no
+    /// caller is told and none wins.
     pub recache: Option<Recache>,
 }
 
-/// Which items are to be recached although they are not stale: those that have fewer seconds to live
-/// than `below` (meta `R`). `Recache::default()` is none.
+/// Asks for recaching of items that are not stale but have fewer than `below` seconds to live (meta
+/// `R`). `Recache::default()` selects none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recache {
     /// The limit, in seconds.
     pub below: u32,
-    /// Judged by the expiry that `touch` gives, not by the one before.
+    /// Compare the expiry that `touch` sets, not the previous one.
     pub touched: bool,
 }
 
@@ -72,23 +72,23 @@ pub struct Got<'a> {
     pub created: bool,
     /// This caller should recache (meta `W`).
     pub won: bool,
-    /// Somebody else has been told to recache before (meta `Z`).
+    /// Another caller was told to recache earlier (meta `Z`).
     pub won_before: bool,
 }
 
-/// Which items a store may meet.
+/// What a store requires of the existing item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum StoreMode {
-    /// Any.
+    /// Nothing.
     #[default]
     Set,
-    /// Only a missing one.
+    /// The item must not exist.
     Add,
-    /// Only an existing one.
+    /// The item must exist.
     Replace,
-    /// An existing one, whose value grows at the end; flags and expiry stay.
+    /// The item must exist. The value is appended; flags and expiry stay.
     Append,
-    /// An existing one, whose value grows at the front; flags and expiry stay.
+    /// The item must exist. The value is prepended; flags and expiry stay.
     Prepend,
 }
 
@@ -102,7 +102,7 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Value::Bytes(bytes) => bytes.len(),
@@ -110,7 +110,7 @@ impl Value<'_> {
         }
     }
 
-    /// Whether the value has no bytes.
+    /// Returns true if the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -119,19 +119,19 @@ impl Value<'_> {
 /// A write of a whole value.
 #[derive(Debug)]
 pub struct Store<'a> {
-    /// Which items the write may meet.
+    /// What the write requires of the existing item.
     pub mode: StoreMode,
     /// The value, or what is appended or prepended.
     pub value: Value<'a>,
     /// The client's flags.
     pub flags: u32,
-    /// When the item dies.
+    /// When the item expires.
     pub expiry: Expiry,
     /// Write only over the item with this cas id (cas, meta `C`).
     pub compare: Option<u64>,
     /// The explicit cas id of the new version (meta `E`).
     pub cas: Option<u64>,
-    /// With `compare` lower than the item's cas id: store all the same, keep the old expiry and
+    /// If `compare` is lower than the item's cas id, store all the same, keep the old expiry and
     /// mark the item stale (meta `I`).
     pub invalidate: bool,
     /// Append and prepend create a missing item with this expiry (meta `N`).
@@ -139,7 +139,7 @@ pub struct Store<'a> {
 }
 
 impl<'a> Store<'a> {
-    /// A plain set.
+    /// Returns a plain set.
     pub fn set(value: &'a [u8], flags: u32, expiry: Expiry) -> Self {
         Store {
             mode: StoreMode::Set,
@@ -164,21 +164,21 @@ pub enum Stored {
         /// The length of the whole value, in bytes.
         size: usize,
     },
-    /// The mode forbids it: add met an item; replace, append or prepend met none. Or the item would
-    /// have grown beyond the largest one.
+    /// The mode forbids it: add found an item; replace, append or prepend found none. Also returned
+    /// if the item would have grown beyond the largest size.
     NotStored,
     /// The item has another cas id than `compare`.
     Exists,
     /// `compare` was given and there is no item.
     NotFound,
-    /// No item with this key can have such a value, whatever is stored already; nothing changed.
+    /// The value is too large for any item with this key, whatever is stored. Nothing changed.
     TooLarge,
 }
 
 /// A delete, or one of its meta variants.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delete {
-    /// The delete is part of another command: no counter shows it.
+    /// The delete is part of another command and is not counted.
     pub uncounted: bool,
     /// Delete only the item with this cas id.
     pub compare: Option<u64>,
@@ -209,20 +209,20 @@ pub enum Deleted {
 pub struct Arith {
     /// Subtract and stop at 0 instead of adding modulo 2^64.
     pub decrement: bool,
-    /// By how much.
+    /// The amount to add or subtract.
     pub delta: u64,
-    /// Only on the item with this cas id.
+    /// Change only the item with this cas id.
     pub compare: Option<u64>,
     /// The explicit cas id of the new version (meta `E`).
     pub cas: Option<u64>,
     /// The new expiry of an existing item (meta `T`).
     pub expiry: Option<Expiry>,
-    /// Create a missing counter with this value; the delta is not applied then.
+    /// Create a missing counter with this value, without applying the delta.
     pub create: Option<Create>,
 }
 
 impl Arith {
-    /// Adds `delta` to whatever counter is there.
+    /// Returns an increment by `delta` without conditions.
     pub fn add(delta: u64) -> Arith {
         Arith { decrement: false, delta, compare: None, cas: None, expiry: None, create: None }
     }

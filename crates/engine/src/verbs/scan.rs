@@ -1,13 +1,13 @@
 //! A walk over all items, a few at a time, for dumps.
 //!
-//! A lane is walked twice. First its segments that are on a device only, one after another, each read
-//! from one end to the other: a record is shown if the index leads to it. Then the index, for what was not
-//! shown: what is in memory, and what has been written or has moved meanwhile. A record that the index
-//! leads to in the end lay where it lies when its segment was read, so nothing is missed, and nothing is
-//! shown twice but what got another address in between.
+//! A lane is walked twice. The first walk reads its segments that are only on a device, one after
+//! another, each from start to end. It shows a record if the index leads to it. The second walk
+//! shows from the index what was not shown: items in memory, and items written or moved meanwhile.
+//! A record that the index still leads to was already there when its segment was read, so nothing
+//! is missed. Only items that changed their address meanwhile are shown twice.
 //!
-//! What is read goes through the session's [fetched records](crate::fetch), which bound it; nothing of it
-//! becomes a copy or counts as a read of the item.
+//! Reads go through the session's [fetched records](crate::fetch), which bound them. They create no
+//! copies and do not count as reads of the items.
 
 mod index;
 mod partitions;
@@ -23,28 +23,28 @@ use larder_log::record::Kind;
 use partitions::Partitions;
 use segments::{InSegments, Shown};
 
-/// Where a scan of all items stands. `ScanCursor::default()` is the beginning.
+/// The position of a scan of all items. `ScanCursor::default()` is the beginning.
 #[derive(Debug, Default)]
 pub struct ScanCursor {
     /// The position of the lane.
     lane: usize,
-    /// Where the walk of it stands, when it has begun.
+    /// The position within the lane, if its walk has begun.
     at: Option<LaneScan>,
-    /// With several lanes: which partitions were shown.
+    /// With several lanes: the partitions shown so far.
     partitions: Option<Box<Partitions>>,
-    /// All lanes were walked before.
+    /// All lanes were already walked once.
     again: bool,
     unreadable: u64,
 }
 
 impl ScanCursor {
-    /// Items that were left out so far because they cannot be read.
+    /// Returns the number of items omitted so far because they cannot be read.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
     }
 }
 
-/// Where a scan stands in a lane.
+/// The position of a scan in a lane.
 #[derive(Debug)]
 struct LaneScan {
     /// `None`: only the index is walked.
@@ -54,22 +54,22 @@ struct LaneScan {
 }
 
 impl Session {
-    /// Shows some live items to `visit` (a few hundred at most) and moves the cursor on; the answer is false
-    /// when the scan has ended. Every item that exists during the whole scan is shown at least once,
-    /// wherever it lies, and exactly once if nothing has rewritten or moved it meanwhile. One that is
-    /// deleted, expired, evicted or flushed before its turn is not shown. What is shown counts as answered
-    /// (see [`Outcome::AfterCommit`]), but not as read.
+    /// Shows some live items to `visit` (a few hundred at most) and advances the cursor. Returns
+    /// false when the scan has ended. Every item that exists during the whole scan is shown at
+    /// least once, and exactly once if it was not rewritten or moved meanwhile. An item that is
+    /// deleted, expired, evicted or flushed before its turn is not shown. Shown items count as
+    /// answered (see [`Outcome::AfterCommit`]), but not as read.
     ///
-    /// What is on a device only is read in the order in which it lies there. With
-    /// [`NeedsRead`](Outcome::NeedsRead) nothing was shown by this call, nor with
-    /// [`NeedsSpace`](Outcome::NeedsSpace): what is left to show is on its way from one lane to another.
+    /// Items that are only on a device are read in device order. A call that returns
+    /// [`NeedsRead`](Outcome::NeedsRead) or [`NeedsSpace`](Outcome::NeedsSpace) has shown nothing.
+    /// The latter means that the remaining items are moving between lanes.
     ///
-    /// A cursor that has begun takes memory until it is dropped: 8 bytes per segment of a lane. Whoever scans for
-    /// clients bounds how many there are.
+    /// A cursor in use takes 8 bytes of memory per segment of a lane until it is dropped. Callers
+    /// that scan for clients must bound the number of scans.
     ///
-    /// Items that cannot be read are left out and [counted](ScanCursor::unreadable). Where nothing may be
-    /// lost the scan is refused at its end then, with [`Refusal::StoreFailed`]; and so it is if what is left
-    /// to show does not arrive because a device fails.
+    /// Items that cannot be read are omitted and [counted](ScanCursor::unreadable). If nothing may
+    /// be lost, the scan is then refused at its end with [`Refusal::StoreFailed`]. The same happens
+    /// if items do not arrive because a device fails.
     pub fn scan(
         &self,
         cursor: &mut ScanCursor,
@@ -110,7 +110,7 @@ impl Session {
         }
     }
 
-    /// All lanes were walked; what was on its way meanwhile is looked for again.
+    /// Ends a walk of all lanes. Partitions that moved meanwhile are walked again.
     fn end_round(&self, cursor: &mut ScanCursor) -> Outcome<bool> {
         if let Some(partitions) = &cursor.partitions {
             let left = || partitions.left();
@@ -130,7 +130,7 @@ impl Session {
 }
 
 impl LaneSession {
-    /// Begins to walk the lane; `whole`: not its index alone.
+    /// Begins a walk of the lane: of its index only, unless `whole`.
     fn begin_scan(&self, whole: bool) -> LaneScan {
         LaneScan {
             segments: (whole && self.lane.log.store().is_some()).then(InSegments::default),
@@ -139,7 +139,8 @@ impl LaneSession {
         }
     }
 
-    /// Shows some items of the lane in the stripes that are `wanted`; false when there are no more.
+    /// Shows some items of the lane in the stripes that are `wanted`. Returns false when there are
+    /// no more.
     fn scan(
         &self,
         at: &mut LaneScan,
@@ -158,7 +159,7 @@ impl LaneSession {
         })
     }
 
-    /// Shows what a slot leads to.
+    /// Shows the item that a slot leads to, if it is live.
     fn show(&self, slot: Slot, record: Record<'_>, visit: &mut dyn FnMut(Listed<'_>)) {
         self.depends_on(slot.address(), &record);
         let item = self.item(slot, record);

@@ -6,12 +6,12 @@ use crate::write::{Body, Existing, NotWritten};
 use crate::{Key, Outcome, Store, StoreMode, Stored, Value};
 use larder_log::{Claim, Fields};
 
-/// How the item that a store meets compares with what the client compares to.
+/// The relation of the existing item's cas id to the one that the client compares with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Comparison {
     NotAsked,
     Match,
-    /// Lower than the item's, and the client allows that.
+    /// The client's is lower than the item's, and the client allows that.
     Stale,
     Mismatch,
 }
@@ -55,7 +55,7 @@ impl LaneSession {
         };
         let stored = match stored {
             Ok(stored) => stored,
-            // What is added is not too large, but the sum is.
+            // The added part is not too large, but the whole value would be.
             Err(NotWritten::TooLarge) => Stored::NotStored,
             Err(why) => return self.not_written(key, why),
         };
@@ -66,7 +66,7 @@ impl LaneSession {
         self.answer(stored)
     }
 
-    /// Set, add, replace, each with or without a comparison.
+    /// Performs set, add or replace, with or without a comparison.
     #[inline(always)]
     fn put<'a>(
         &'a self,
@@ -110,7 +110,8 @@ impl LaneSession {
         }
         let size = store.value.len();
         let body = body_of(store.value);
-        // Looked at where it is: a copy of what was just written piece by piece would wait for all of it.
+        // Read in place: copying the item, just written piece by piece, would stall until all its
+        // stores complete.
         let cas = match &self.write(guard, key, existing, Claim::Write, fields, body) {
             Ok(item) => item.cas(),
             Err(why) => return Err(*why),
@@ -129,7 +130,7 @@ impl LaneSession {
         Ok(Stored::Stored { cas, size })
     }
 
-    /// A plain set of what nobody has read, if that need not be read.
+    /// Performs a plain set over a record that is not in memory, if the record need not be read.
     fn put_unread<'a>(
         &'a self,
         guard: &crate::index::Guard<'a>,
@@ -146,7 +147,7 @@ impl LaneSession {
         Ok(Stored::Stored { cas: item.cas(), size })
     }
 
-    /// Append and prepend to a live item: flags and expiry stay, and it is not stale any more.
+    /// Appends or prepends to a live item. Flags and expiry stay, and it is no longer stale.
     fn extend<'a>(
         &'a self,
         guard: &crate::index::Guard<'a>,
@@ -174,7 +175,7 @@ impl LaneSession {
     }
 }
 
-/// Whether the item takes the place of whatever is there.
+/// Returns true if the write replaces any existing item.
 fn overwrites(store: &Store<'_>) -> bool {
     store.mode == StoreMode::Set
         && store.compare.is_none()
@@ -192,7 +193,7 @@ fn body_of(value: Value<'_>) -> Body<'_> {
     }
 }
 
-/// How the live item compares with the cas id that is wanted.
+/// Compares the live item's cas id with the wanted one.
 fn compared(old: &Existing<'_>, wanted: u64, stale_allowed: bool) -> Comparison {
     let cas = old.record.cas();
     if cas == wanted {
@@ -204,7 +205,7 @@ fn compared(old: &Existing<'_>, wanted: u64, stale_allowed: bool) -> Comparison 
     }
 }
 
-/// Whether a comparison matches, where only that is asked.
+/// Returns true if the item has the wanted cas id, or none is wanted.
 pub(super) fn is_version(old: &Existing<'_>, wanted: Option<u64>) -> bool {
     wanted.is_none_or(|wanted| compared(old, wanted, false) == Comparison::Match)
 }

@@ -5,7 +5,7 @@ use larder_engine::{Engine, ManualCleaner, Options, Session};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// The time, unix seconds: it does not pass.
+/// The time in Unix seconds; it never changes.
 pub(crate) const NOW: u32 = 1000;
 
 pub(crate) struct Machine {
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// `options` have a store on the device.
+    /// Opens an engine; `options` must have a store on the device.
     pub(crate) fn open(device: Arc<SimDevice>, options: Options) -> Machine {
         let engine = Engine::open_without_threads(options).unwrap();
         let mut session = engine.session(Waker::noop().clone());

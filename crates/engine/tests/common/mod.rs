@@ -1,4 +1,4 @@
-//! What several tests use.
+//! Helpers that several tests share.
 
 pub(crate) mod store;
 pub(crate) mod two_devices;

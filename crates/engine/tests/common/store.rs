@@ -1,4 +1,4 @@
-//! A store for tests: what they do not care about is said here once.
+//! Default store options for tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_disk::Device;
 use larder_engine::{Durability, MonotonicClock, StoreDevice, StoreOptions};
 
-/// A store on one device, in which no time passes.
+/// Returns the options of a store on one device with a stopped clock.
 pub(crate) fn store(device: Arc<dyn Device>, durability: Durability) -> StoreOptions {
     StoreOptions {
         devices: vec![StoreDevice {

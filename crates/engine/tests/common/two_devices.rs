@@ -1,4 +1,4 @@
-//! An engine whose lane lies on two simulated devices, and a machine that both stop with.
+//! An engine whose lane is on two simulated devices, and a machine that stops together with both.
 
 use larder_disk::{Device, SimDevice};
 use larder_engine::{
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-/// Turns after which a call that still waits waits for ever.
+/// Number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 300;
 
-/// What an engine is opened with.
+/// The arguments that an engine is opened with.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
     fast: Arc<dyn Device>,
@@ -42,12 +42,12 @@ impl Given {
         Given { durability, when_full, ..self }
     }
 
-    /// Another process has other random numbers.
+    /// Changes the random seed, as for another process.
     pub(crate) fn seeded(self, seed: u64) -> Given {
         Given { seed, ..self }
     }
 
-    /// With another lane.
+    /// Adds another lane.
     pub(crate) fn beside(self, other: Given) -> Given {
         Given { beside: Some(Box::new(other)), ..self }
     }
@@ -74,7 +74,7 @@ impl Given {
     }
 }
 
-/// Values that say which key they are of.
+/// Values that identify their key.
 pub(crate) struct Values {
     pub(crate) bytes: usize,
 }
@@ -95,7 +95,7 @@ pub(crate) struct World {
     cleaner: ManualCleaner,
 }
 
-/// The engine that finds what this one has left behind; it dies unless it was closed.
+/// Opens a new engine on the devices of this one, which dies unless it was closed.
 pub(crate) fn reopen(world: World, given: Given) -> World {
     drop(world);
     World::open(given)
@@ -118,14 +118,14 @@ impl World {
         self.engine.clean(&mut self.cleaner)
     }
 
-    /// One turn of the cleaner; whether it wants another.
+    /// Runs one turn of the cleaner and a commit. Returns true if the cleaner wants another turn.
     pub(crate) fn turn_and_commit(&mut self) -> bool {
         let more = self.turn();
         assert!(self.engine.commit(), "{:?}", self.engine.health());
         more
     }
 
-    /// Lets the cleaner do all that it wants to.
+    /// Runs the cleaner until it has nothing to do.
     pub(crate) fn settle(&mut self) {
         for _ in 0..PATIENCE {
             if !self.turn_and_commit() {
@@ -135,7 +135,7 @@ impl World {
         panic!("the cleaner does not come to an end: {:?}", self.engine.stats());
     }
 
-    /// Repeats a call until it is done; `None` if it is refused.
+    /// Repeats a call until it is done. Returns `None` if it is refused.
     fn done<T>(
         &mut self,
         call: impl for<'a> Fn(&'a Session) -> Outcome<T>,
@@ -160,7 +160,7 @@ impl World {
         panic!("a call waits for ever: {:?}", self.engine.stats());
     }
 
-    /// Whether it was stored; it is durable when the answer's commit is.
+    /// Stores a value. Returns `None` if it is refused. It is durable when the returned commit is.
     fn set(&mut self, n: u32, value: &str) -> Option<Option<CommitPoint>> {
         let name = format!("key{n}");
         let set = |session: &Session| {
@@ -194,7 +194,7 @@ impl World {
         assert!(self.start_delete(n).is_some(), "{n} was not deleted");
     }
 
-    /// What is found; `None` if that is an error.
+    /// Returns the value found, or `None` on an error.
     pub(crate) fn try_get(&mut self, n: u32) -> Option<Option<String>> {
         let name = format!("key{n}");
         let get = |session: &Session| {
@@ -223,7 +223,7 @@ impl World {
     }
 }
 
-/// Two devices that lose power together, at the change of a number that counts those of both.
+/// Two devices that lose power together, when their common count of changes reaches a number.
 #[derive(Debug)]
 pub(crate) struct Machine {
     devices: [Arc<SimDevice>; 2],
@@ -251,7 +251,7 @@ impl Machine {
         Given { fast: wired(0), lower: Some(wired(1)), ..given }
     }
 
-    /// What both are after the power loss.
+    /// Returns both devices as they are after the power loss.
     pub(crate) fn crash(&self, seed: u64) -> (Arc<SimDevice>, Arc<SimDevice>) {
         let [fast, lower] = &self.devices;
         (Arc::new(fast.crash(seed)), Arc::new(lower.crash(seed ^ 0x5EED)))
@@ -263,7 +263,7 @@ impl Wired {
         &self.machine.devices[self.own]
     }
 
-    /// Counts a change. The one in the middle of which the power goes is the last of both.
+    /// Counts a change. The change during which the power fails is the last on both devices.
     fn change(&self) -> &SimDevice {
         let change = self.machine.changes.fetch_add(1, Ordering::Relaxed) + 1;
         if change == self.machine.stop {
@@ -292,10 +292,10 @@ impl Device for Wired {
     }
 }
 
-/// What was done to each key, and how much of it was acknowledged.
+/// The history of each key, and how much of it was acknowledged.
 #[derive(Default)]
 pub(crate) struct History {
-    /// Per key: its states, the first that of a key that never was.
+    /// Per key: its states; the first is that of a key never written.
     states: HashMap<u32, Vec<Option<String>>>,
     /// Per key: the last state that must survive.
     acknowledged: HashMap<u32, usize>,
@@ -305,7 +305,7 @@ impl History {
     const KEYS: u64 = 700;
     const ROUNDS: u32 = 350;
 
-    /// Writes, overwrites and deletes until the machine stops; true if it did not.
+    /// Writes, overwrites and deletes until the machine stops. Returns true if it did not stop.
     pub(crate) fn run(&mut self, given: Given, seed: u64) -> bool {
         let Ok(mut world) = World::try_open(given) else { return false };
         let mut random = seed;
@@ -325,7 +325,7 @@ impl History {
                 };
                 match done {
                     Some(point) => waiting.push((n, number, point)),
-                    // Whether it happened is not known.
+                    // It is unknown whether this change happened.
                     None => return false,
                 }
             }
@@ -349,7 +349,7 @@ impl History {
         self.acknowledged.is_empty()
     }
 
-    /// Every key is as it was when it was acknowledged last, or as something later would have it.
+    /// Checks that every key has its last acknowledged state or a later one.
     pub(crate) fn check(&self, world: &mut World, stop: u64) {
         for (&n, states) in &self.states {
             let acknowledged = self.acknowledged.get(&n).copied().unwrap_or(0);

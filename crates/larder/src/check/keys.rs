@@ -1,17 +1,17 @@
-//! How many items are alive, without holding every key: when there are too many keys, every second
-//! one is forgotten (chosen by hash, so that all versions of a key are kept or none), and the result
-//! is an estimate.
+//! Counts live items without holding every key. When there are too many keys, half of them are
+//! dropped, and the result is an estimate. The choice is by hash, so either all versions of a key
+//! are kept or none.
 
 use std::collections::HashMap;
 
-/// Keys that are held at a time.
+/// The largest number of keys held at a time.
 const KEYS_MAX: usize = 4 << 20;
 
 /// The newest version of a key.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     seq: u64,
-    /// Bytes of the record; 0 if the key is a miss.
+    /// Bytes of the record; 0 if a get of the key would miss.
     alive: u64,
 }
 
@@ -19,12 +19,12 @@ struct Newest {
 #[derive(Debug)]
 pub(super) struct Keys {
     newest: HashMap<u64, Newest>,
-    /// Only hashes of which this many low bits are zero are held.
+    /// Only hashes whose lowest `shift` bits are zero are held.
     shift: u32,
     most: usize,
 }
 
-/// What is alive.
+/// The number and size of live items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Alive {
     pub(super) items: u64,
@@ -41,9 +41,9 @@ impl Keys {
         Keys { newest: HashMap::new(), shift: 0, most }
     }
 
-    /// A version of the key with this hash: `alive` bytes, or 0 for one that is a miss. Of versions
-    /// with the same seq, which are copies, the one that lives counts: a mark on one of them is about
-    /// its place.
+    /// Records a version of the key with this hash: `alive` bytes, or 0 if a get of it would miss.
+    /// Versions with the same seq are copies of one record, and the version is alive if any copy
+    /// is: a dead mark on a copy is about that copy's place only.
     pub(super) fn note(&mut self, hash: u64, seq: u64, alive: u64) {
         if !self.holds(hash) {
             return;
@@ -88,7 +88,7 @@ mod tests {
         for (key, seq, alive) in [(1, 5, 80), (1, 7, 0), (1, 6, 90), (2, 2, 40), (2, 1, 50)] {
             keys.note(hash(key), seq, alive);
         }
-        // A copy that was marked when it was moved.
+        // The first copy was marked dead when the record moved.
         keys.note(hash(3), 9, 0);
         keys.note(hash(3), 9, 64);
         keys.note(hash(3), 9, 0);
@@ -100,7 +100,7 @@ mod tests {
         let mut keys = Keys::with_most(4096);
         for version in 0..2 {
             for key in 0..100_000 {
-                // Every fourth is deleted.
+                // Every fourth key is deleted.
                 let alive = if version == 1 && key % 4 == 0 { 0 } else { 100 };
                 keys.note(hash(key), version, alive);
             }

@@ -1,5 +1,5 @@
-//! Reads a store's structures off its device: what the bytes mean is the format's business, where
-//! they lie and that reading can fail is this file's.
+//! Reads a store's structures off its device. `larder_log::format` interprets the bytes; this file
+//! knows where they lie and handles blocks that cannot be read.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,18 +18,18 @@ use larder_log::format::{
 /// A store on a device.
 pub(super) struct Store<'a> {
     device: &'a dyn Device,
-    /// Where blocks begin that cannot be read.
+    /// Offsets of unreadable blocks.
     unreadable: RefCell<BTreeSet<u64>>,
     pub(super) superblock: Superblock,
     pub(super) identity: Identity,
-    /// What each copy of the superblock is.
+    /// The state of each copy of the superblock.
     pub(super) copies: [superblock::Copy; 2],
     pub(super) tails: Vec<(Tail, Vec<u8>)>,
-    /// Tail places that cannot be read: where, and which of all.
+    /// Unreadable tail places: the offset and the number of each.
     pub(super) lost_tails: Vec<(u64, u32)>,
 }
 
-/// Why there is nothing to look at.
+/// Why a store cannot be inspected.
 #[derive(Debug)]
 pub(in crate::check) enum Unusable {
     Superblock(SuperblockError),
@@ -41,20 +41,20 @@ pub(in crate::check) enum Unusable {
 pub(super) struct Marks {
     pub(super) meta: Option<Meta>,
     pub(super) map: Vec<u8>,
-    /// A copy is not whole.
+    /// A copy of the meta is damaged.
     pub(super) damaged: bool,
-    /// A copy cannot be read, and may be the newer one.
+    /// A copy of the meta cannot be read, and it may be the newer one.
     pub(super) unreadable: bool,
 }
 
 impl<'a> Store<'a> {
-    /// Reads superblock and tails.
+    /// Reads the superblock and the tails.
     pub(super) fn open(device: &'a dyn Device) -> Result<Store<'a>, Unusable> {
         let mut copies = [[0; BLOCK]; 2];
         let mut unreadable = BTreeSet::new();
         for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
             if let Err(error) = device.read_at(at, copy) {
-                // It counts as damaged. The other one must do.
+                // An unreadable copy counts as damaged. The other copy must suffice.
                 *copy = superblock::mark();
                 unreadable.insert(at);
                 if unreadable.len() == SUPERBLOCKS.len() {
@@ -90,7 +90,7 @@ impl<'a> Store<'a> {
         Ok(store)
     }
 
-    /// Reads blocks; those that cannot be read are zero and noted. False if there are such.
+    /// Reads blocks. Fills unreadable ones with zeros, notes them, and then returns false.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
         if self.device.read_at(offset, bytes).is_ok() {
             return true;
@@ -105,17 +105,18 @@ impl<'a> Store<'a> {
         self.read(offset, front) & self.read(offset + half as u64, back)
     }
 
-    /// Whether the block with the header of a segment, which was looked at, could be read.
+    /// Returns true if the block with a segment's header was readable. The segment must have been
+    /// read.
     pub(super) fn can_read_header(&self, segment: SegmentNumber) -> bool {
         !self.is_unreadable(self.superblock.geometry.segment(segment), BLOCK)
     }
 
-    /// Whether a part of what was looked at could not be read.
+    /// Returns true if a part of this range was found to be unreadable.
     fn is_unreadable(&self, at: u64, bytes: usize) -> bool {
         self.unreadable.borrow().range(at..at + bytes as u64).next().is_some()
     }
 
-    /// Where what could not be read so far begins and ends.
+    /// Returns the ranges found to be unreadable so far.
     pub(super) fn unreadable(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for &at in &*self.unreadable.borrow() {
@@ -128,8 +129,8 @@ impl<'a> Store<'a> {
         ranges
     }
 
-    /// The last use of a segment without a header that has left a trailer in it: one that is not `over`, and
-    /// follows the last one `known` at most by one, or is the first one since the last start.
+    /// Finds the newest generation with a trailer in a segment without a header. It must be later
+    /// than `over` and at most the one after `known`, or the first one since the last start.
     pub(super) fn use_by_trailers(
         &self,
         segment: SegmentNumber,
@@ -144,19 +145,19 @@ impl<'a> Store<'a> {
         found.filter(|generation| (over + 1..=next).contains(generation)).max()
     }
 
-    /// Whether nothing of a segment that was looked at could be read.
+    /// Returns true if no block of a segment could be read. The segment must have been read.
     pub(super) fn is_lost_whole(&self, segment: SegmentNumber) -> bool {
         let place = self.superblock.geometry.segment(segment);
         let mut blocks = (0..u64::from(self.segment_size())).step_by(BLOCK);
         blocks.all(|at| self.is_unreadable(place + at, BLOCK))
     }
 
-    /// Whether the device is smaller than the store.
+    /// Returns true if the device is smaller than the store.
     pub(super) fn is_cut(&self) -> bool {
         self.device.size() < self.superblock.geometry.total_bytes()
     }
 
-    /// Whether a segment and its meta lie on the device.
+    /// Returns true if a segment and its meta lie within the device.
     pub(super) fn is_there(&self, segment: SegmentNumber) -> bool {
         let end = self.superblock.geometry.segment(segment) + u64::from(self.segment_size());
         end <= self.device.size()
@@ -166,7 +167,7 @@ impl<'a> Store<'a> {
         self.superblock.geometry.segment_size()
     }
 
-    /// The metas of a run of segments, in their order.
+    /// Reads the metas of a run of segments, in order.
     pub(super) fn marks(&self, run: std::ops::RangeInclusive<SegmentNumber>) -> Vec<Marks> {
         let geometry = &self.superblock.geometry;
         let (each, map_bytes) = (geometry.meta_bytes(), geometry.map_bytes());
@@ -193,7 +194,7 @@ impl<'a> Store<'a> {
         marks.collect()
     }
 
-    /// The header of a segment, with the tails over it.
+    /// Reads the header of a segment, with the tails laid over it.
     pub(super) fn header(&self, segment: SegmentNumber) -> Result<Header, NoSegment> {
         let mut block = vec![0; BLOCK];
         let readable = self.read(self.superblock.geometry.segment(segment), &mut block);
@@ -202,7 +203,7 @@ impl<'a> Store<'a> {
         header.map_err(|error| if readable { error } else { NoSegment::Damaged })
     }
 
-    /// The whole image of a segment, with the tails over it.
+    /// Reads the whole image of a segment, with the tails laid over it.
     pub(super) fn image(&self, segment: SegmentNumber, image: &mut Vec<u8>) {
         image.resize(self.segment_size() as usize, 0);
         self.read(self.superblock.geometry.segment(segment), image);
@@ -211,12 +212,13 @@ impl<'a> Store<'a> {
 
     fn lay_tails(&self, segment: SegmentNumber, image: &mut [u8]) {
         for (tail, data) in self.tails.iter().filter(|(tail, _)| tail.segment == segment) {
-            // One of another use of the segment changes nothing.
+            // A tail of another generation changes nothing.
             tail.lay_over(data, &self.identity, image);
         }
     }
 
-    /// Looks at all of a jumbo. `piece` names the segment that holds a piece of it, from 1.
+    /// Reads a whole jumbo. `piece` maps the index of a piece, from 1, to the segment that holds
+    /// it.
     pub(super) fn jumbo(
         &self,
         segment: SegmentNumber,
@@ -263,24 +265,24 @@ impl<'a> Store<'a> {
     }
 }
 
-/// What of `bytes`, which begin at `begins` of an image, lies in `range` of it.
+/// Returns the part of `bytes` that lies in `range` of an image. `bytes` start at `begins` of it.
 fn part<'b>(bytes: &'b [u8], begins: usize, range: &std::ops::Range<usize>) -> &'b [u8] {
     let from = range.start.saturating_sub(begins).min(bytes.len());
     let to = range.end.saturating_sub(begins).min(bytes.len());
     &bytes[from..to]
 }
 
-/// What there is of a jumbo.
+/// How much of a jumbo is there.
 #[derive(Debug)]
 pub(super) enum JumboState {
-    /// All of it.
+    /// The jumbo is complete.
     Whole(Trailer),
-    /// Header or head do not fit each other.
+    /// The header and the head of the record do not match.
     Headless,
-    /// No segment says that it holds some piece.
+    /// A piece is missing: no segment's meta names it.
     Incomplete,
-    /// The trailer is not there: its commit did not complete, or it is damaged.
+    /// The trailer is missing: the commit did not complete, or the trailer is damaged.
     NotCommitted,
-    /// The value is not what was written.
+    /// The value differs from what was written.
     WrongValue(Trailer),
 }

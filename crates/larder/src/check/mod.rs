@@ -1,6 +1,6 @@
-//! `larder check`: looks at a store that no server uses, and changes nothing. It reads everything
-//! that a recovery could have to read and checks every checksum, so it says more than a start would,
-//! and takes as long as reading the used part of the device does.
+//! `larder check`: inspects a store that no server uses, and changes nothing. It reads everything
+//! that a recovery could need and verifies every checksum. So it finds more than a start would, and
+//! takes as long as reading the used part of the device.
 
 mod keys;
 mod look;
@@ -24,12 +24,12 @@ use larder_log::format::tier::{LABEL_AREA, LABEL_BYTES};
 use larder_log::format::{Content, Label, LabelError, SuperblockError};
 use larder_log::recover::read_superblock;
 
-/// There is no store, or it cannot be read.
+/// Exit code: there is no store, or it cannot be read.
 const UNREADABLE: u8 = 3;
-/// How often a long check says how far it is.
+/// Interval between two progress messages.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The command line.
+/// Returns the command line of `check`.
 pub(crate) fn command() -> Command {
     Command::new("check")
         .about("Look at a store that no server uses; nothing is changed")
@@ -62,14 +62,14 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Why there is nothing to report.
+/// Why there is no report.
 #[derive(Debug)]
 enum CheckError {
     Missing(PathBuf),
     Open(larder_disk::OpenError),
     Superblock(PathBuf, SuperblockError),
     LowerMissing(PathBuf),
-    /// It is the lower device of a lane; its fast one, if that was given in its place.
+    /// The path is a lane's lower device. The third field is its fast one, if `--lower` named that.
     IsLower(PathBuf, Label, Option<PathBuf>),
     Lower(PathBuf, LabelError),
     Twice(PathBuf),
@@ -112,7 +112,7 @@ impl fmt::Display for CheckError {
     }
 }
 
-/// Runs it.
+/// Checks the store named on the command line.
 pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     let Some(path) = matches.get_one::<PathBuf>("store") else {
         return ExitCode::from(UNREADABLE);
@@ -120,7 +120,7 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     match check(path, matches.get_one::<PathBuf>("lower").map(PathBuf::as_path)) {
         Ok(report) => {
             let text = match matches.get_flag("json") {
-                // Numbers and strings only: this cannot fail.
+                // Cannot fail: the report holds only numbers and strings.
                 true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
                 false => report.to_string(),
             };
@@ -134,10 +134,10 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-/// The file or device of a store; nothing is created.
+/// Opens the file or device of a store. Creates nothing.
 fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
-    // Opening would create it.
+    // Opening a missing file would create it.
     let length = match file.metadata() {
         Ok(metadata) if metadata.is_file() => Some(metadata.len()),
         Ok(_) => None,
@@ -157,20 +157,20 @@ fn open(path: &Path) -> Result<(PathBuf, Arc<dyn Device>), CheckError> {
     Ok((file, Arc::new(device)))
 }
 
-/// What a device holds.
+/// Reads which kind of data a device holds.
 fn content(path: &Path, device: &dyn Device) -> Result<Content, CheckError> {
     let mut head = vec![0; HEAD.min(device.size() as usize)];
     device.read_at(0, &mut head).map_err(|error| CheckError::Read(path.to_owned(), error))?;
     Ok(Content::of(&head))
 }
 
-/// Whether the fast device of the lane with this lower one lies at `path`.
+/// Returns true if the device at `path` is the fast device of the lane with this lower device.
 fn is_fast_of(path: &Path, label: &Label) -> bool {
     let found = open(path).and_then(|(file, device)| content(&file, &*device));
     matches!(found, Ok(Content::Store(superblock)) if superblock.store_id == label.store_id)
 }
 
-/// The whole of a store whose segments go on on a lower device.
+/// Joins the fast device of a store with its lower one, if it has one.
 fn join(
     file: &Path,
     device: Arc<dyn Device>,
@@ -179,7 +179,7 @@ fn join(
     let read = |error| CheckError::Read(file.to_owned(), error);
     let superblock = match read_superblock(&*device).map_err(read)? {
         Ok(superblock) if superblock.has_lower() => superblock,
-        // What is wrong with it is found later.
+        // The survey reports errors in the superblock.
         Ok(_) | Err(_) => return Ok(device),
     };
     let Some(path) = lower else { return Err(CheckError::LowerMissing(file.to_owned())) };
@@ -224,7 +224,7 @@ fn check(path: &Path, lower: Option<&Path>) -> Result<report::Report, CheckError
     Ok(report)
 }
 
-/// Says on a terminal how far it is.
+/// Shows progress on a terminal.
 struct Teller {
     shown: bool,
     last: Instant,

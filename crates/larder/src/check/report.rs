@@ -1,4 +1,4 @@
-//! What a check has found, for people and for programs. The fields of the JSON are the fields here.
+//! The result of a check, for people and for programs. The JSON has the same fields as these types.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ pub(super) enum Verdict {
     /// Everything is as it was written.
     #[default]
     Clean,
-    /// A start drops what was not acknowledged, or not promised.
+    /// The next start drops data that was not acknowledged, or whose durability was not promised.
     Torn,
-    /// Something that was durable is not right any more.
+    /// Data that was durable is no longer correct.
     Damaged,
 }
 
@@ -28,26 +28,26 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Torn {
     pub(super) segment: u32,
-    /// Where the segment ends.
+    /// Offset at which the segment ends.
     pub(super) at: u64,
-    /// Bytes behind that which had arrived.
+    /// Bytes of the incomplete commit that reached the device behind that offset.
     pub(super) bytes: u64,
 }
 
-/// A segment of which something is lost.
+/// A segment that lost data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Damaged {
     pub(super) segment: u32,
-    /// Bytes in which no record is whole.
+    /// Bytes without a whole record.
     pub(super) bytes: u64,
-    /// At least so many records are lost.
+    /// A lower bound for the number of lost records.
     pub(super) records: u64,
     pub(super) what: String,
-    /// A start that reads the log meets it; other damage is met by who asks for what is damaged.
+    /// A start that reads the log meets this damage. Other damage shows when the item is requested.
     pub(super) met_at_start: bool,
 }
 
-/// Which starts serve, the next one.
+/// The settings with which the next start would serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Starts {
     /// With `--when-full evict`.
@@ -58,38 +58,38 @@ pub(super) struct Starts {
     pub(super) accept_damage: bool,
 }
 
-/// How segments are used.
+/// Segments by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Segments {
     pub(super) all: u32,
     pub(super) free: u32,
-    /// With records; jumbos not counted.
+    /// Segments with records, jumbos excluded.
     pub(super) in_use: u32,
-    /// Of these, not sealed.
+    /// Segments of `in_use` that are not sealed.
     pub(super) open: u32,
-    /// With a summary, which a start reads instead of them.
+    /// Segments with a summary, which a start reads in place of the records.
     pub(super) summarized: u32,
-    /// Items of more than half a segment.
+    /// Items longer than half a segment.
     pub(super) jumbos: u32,
-    /// Segments that these take beyond their first.
+    /// Further segments that jumbos occupy beyond their first.
     pub(super) jumbo_parts: u32,
-    /// Not used any more, because a part of their place cannot be read.
+    /// Segments taken out of use because a part of their place cannot be read.
     pub(super) retired: u32,
 }
 
-/// Which part of a store of several devices this one is, as it says itself; another device may know
-/// better.
+/// This device's part in a store of several devices, as its own superblock says. Another device may
+/// have a newer version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Lane {
     pub(super) number: u8,
     /// The numbers of all lanes of the store.
     pub(super) of: Vec<usize>,
-    /// Its shares of the keys, of 4096.
+    /// The number of its partitions, of 4096.
     pub(super) partitions: usize,
     pub(super) draining: bool,
-    /// It is a part of the store no more.
+    /// The lane is no longer part of the store.
     pub(super) left: bool,
-    /// Shares of the keys that are on their way from one lane to another.
+    /// The number of partitions on their way from one lane to another.
     pub(super) moving: u16,
 }
 
@@ -126,54 +126,54 @@ impl fmt::Display for Lane {
     }
 }
 
-/// All that was found.
+/// Everything that a check found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) verdict: Verdict,
     pub(super) path: String,
     pub(super) device_bytes: u64,
-    /// Hexadecimal.
+    /// In hexadecimal.
     pub(super) store_id: String,
     pub(super) format_version: u32,
-    /// Unix seconds.
+    /// In Unix seconds.
     pub(super) created: u64,
     pub(super) segment_size: u32,
     pub(super) stopped_cleanly: bool,
-    /// A server without durability has or had it open.
+    /// A server without durability has the store open, or had it open.
     pub(super) volatile: bool,
-    /// In a store of several devices.
+    /// Set if the device is part of a store of several devices.
     pub(super) lane: Option<Lane>,
-    /// The greatest commit number that was seen.
+    /// The greatest commit number seen.
     pub(super) last_commit: u64,
     pub(super) segments: Segments,
-    /// Items and tombstones that count, older versions included.
+    /// Valid items and tombstones, older versions included.
     pub(super) records: u64,
     pub(super) record_bytes: u64,
     pub(super) live_items: u64,
     pub(super) live_bytes: u64,
     pub(super) dead_bytes: u64,
-    /// The last three come from a sample.
+    /// The three fields before this one are estimates from a sample.
     pub(super) estimated: bool,
     pub(super) torn: Vec<Torn>,
     pub(super) damaged: Vec<Damaged>,
-    /// What is worth knowing and no damage.
+    /// Facts worth knowing that are not damage.
     pub(super) notes: Vec<String>,
     /// The device is smaller than the store.
     pub(super) cut: bool,
-    /// Records of kinds that only a newer program knows.
+    /// Records of kinds that only a newer version of the program knows.
     pub(super) newer_records: u64,
-    /// Why this program may not write to the store, whose features are newer.
+    /// Why this program may not write to the store: the store has newer features.
     pub(super) read_only: Option<String>,
-    /// The stop has left an index image, so that the next start need not read the log.
+    /// The last stop wrote an index image, so the next start need not read the log.
     pub(super) has_image: bool,
-    /// Which starts would serve.
+    /// The settings with which a start would serve.
     pub(super) starts: Starts,
-    /// What a start with this store does.
+    /// What a start with this store would do.
     pub(super) recovery: Vec<String>,
 }
 
 impl Report {
-    /// Draws the conclusions, when everything else is known.
+    /// Derives the verdict and the forecast, once all else is known.
     pub(super) fn conclude(&mut self) {
         let emptied = self.volatile && !self.stopped_cleanly;
         self.verdict = match (self.damaged.is_empty(), self.torn.is_empty() && !emptied) {
@@ -191,7 +191,7 @@ impl Report {
         self.recovery = self.forecast(emptied);
     }
 
-    /// What the next start does.
+    /// Describes what the next start does.
     fn forecast(&mut self, emptied: bool) -> Vec<String> {
         if self.cut {
             return vec!["is refused: the device is smaller than the store on it".to_owned()];
@@ -322,7 +322,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A size with one digit behind the point.
+/// Formats a size with one decimal digit.
 fn size(bytes: u64) -> String {
     let units = [(40, "TB"), (30, "GB"), (20, "MB"), (10, "KB")];
     for (shift, unit) in units {
@@ -337,10 +337,10 @@ fn size(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
-/// Unix seconds as date and time, UTC.
+/// Formats Unix seconds as date and time in UTC.
 fn date(seconds: u64) -> String {
     let (mut days, time) = (seconds / 86_400, seconds % 86_400);
-    // Beyond any date that a clock may show, and the loop below would be long.
+    // No clock shows such a date, and the loop below would take long.
     if days > 3_000_000 {
         return format!("{seconds} seconds after 1970");
     }

@@ -1,9 +1,9 @@
-//! All segments of a store, and what they prove about each other.
+//! Reads all segments of a store, and what each proves about the others.
 //!
-//! A commit is ended only after the one before it was synced. So the greatest commit number seen at the end of one
-//! anywhere says up to where everything was durable once, and with that what is torn (nobody was
-//! promised it) can be told from what is damaged. That number is known only when everything was
-//! looked at: segments that are not plainly whole are looked at twice.
+//! A commit ends only after the commit before it was synced. So the greatest commit number in any
+//! trailer shows up to where everything was durable once. That separates torn data, which was never
+//! promised, from damaged data. The number is known only after everything was read, so segments
+//! that are not plainly whole are read twice.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -25,10 +25,10 @@ pub(super) use super::look::Unusable;
 use super::look::{JumboState, Marks, Store};
 use super::report::{Damaged, Lane, Report, Segments, Torn};
 
-/// How many segments are named one by one in notes.
+/// The largest number of segments that notes name one by one.
 const NAMED_MAX: usize = 20;
 
-/// Looks at everything. `progress` hears how many segments were looked at, of how many.
+/// Reads the whole store. `progress` receives the number of segments read so far and their total.
 pub(super) fn survey(
     device: &dyn Device,
     now: u64,
@@ -42,24 +42,24 @@ pub(super) fn survey(
     Ok(survey.conclude())
 }
 
-/// A segment that has to be judged when everything is known.
+/// A segment to judge once everything was read.
 struct Open {
     segment: SegmentNumber,
     marks: Marks,
     header: Option<Header>,
-    /// The generation to go by when the header is damaged.
+    /// The generation to assume if the header is damaged.
     generation: Option<u32>,
-    /// Trailers that were recognised behind the end that the first look found: commit and end.
+    /// Trailers found behind the end that the first look saw: commit number and end offset of each.
     behind: Vec<(u64, u32)>,
     sealed: bool,
 }
 
-/// A jumbo that was read.
+/// A jumbo as read.
 struct LargeItem {
     header: Header,
     state: JumboState,
     version: Option<Version>,
-    /// Its item only hides older ones.
+    /// The item is marked dead: it only hides older versions.
     dead: bool,
 }
 
@@ -78,27 +78,29 @@ struct Survey<'a> {
     keys: Keys,
     /// The greatest commit number seen.
     greatest: u64,
-    /// The greatest one that proves that everything of the commits before it was durable.
+    /// Everything of the commits before this one is proved to have been durable.
     proof: u64,
-    /// Up to where the streams were durable, and the commit that says so.
+    /// The newest trailer's statement of where the streams were durable, and that trailer's commit.
     durable: (u64, [DurableEnd; STREAMS]),
-    /// By segment number: the first commit that can be in it. 0: it is not in use.
+    /// By segment number: the first commit that can be in the segment; 0 if it is not in use.
     opened: Vec<u64>,
     open: Vec<Open>,
-    /// Segments without a header, with the greatest commit that left a trailer there.
+    /// Segments without a header, each with the greatest commit whose trailer is in it.
     headless: Vec<(SegmentNumber, Option<u64>)>,
-    /// With whether their item is marked as dead.
+    /// Segment and header of each jumbo, and whether its item is marked dead.
     jumbos: Vec<(SegmentNumber, Header, bool)>,
-    /// Owner, its generation and index of a piece; the segment that holds it.
+    /// By owner, its generation and the index of the piece: the segment of the piece, and its
+    /// cover.
     parts: HashMap<(SegmentNumber, u32, u32), (SegmentNumber, u64)>,
-    /// Segments whose header is damaged, each with the generation up to which its uses are over.
+    /// Segments with a damaged header, each with the last generation that is known to be over.
     no_header: HashMap<SegmentNumber, u32>,
     image: Vec<u8>,
-    /// Segments of whose meta a copy cannot be read.
+    /// Segments with an unreadable copy of their meta.
     unmarked: HashSet<SegmentNumber>,
-    /// Places that may hold a piece of a jumbo: a copy of their meta cannot be read, and no segment lies there.
+    /// Number of places that may hold a piece of a jumbo: a copy of the meta is unreadable, and no
+    /// segment lies there.
     unknown: usize,
-    /// Jumbos whose pieces are not all there.
+    /// Number of jumbos with missing pieces.
     incomplete: u32,
 }
 
@@ -125,7 +127,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// What the superblock says.
+    /// Reports what the superblock and the tails say.
     fn introduce(&mut self) {
         let superblock = &self.store.superblock;
         let geometry = &superblock.geometry;
@@ -164,7 +166,7 @@ impl<'a> Survey<'a> {
         }
         for (tail, _) in &self.store.tails {
             self.greatest = self.greatest.max(tail.commit);
-            // Written early perhaps, while the commit before was being synced.
+            // The trailer may be an early write, made while the commit before was being synced.
             self.proof = self.proof.max(tail.commit.saturating_sub(1));
         }
     }
@@ -190,7 +192,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The first look at a segment.
+    /// Takes the first look at a segment.
     fn look_at(&mut self, segment: SegmentNumber, marks: Marks) {
         if marks.damaged {
             self.note_damaged_marks(segment, marks.meta.is_none());
@@ -220,7 +222,8 @@ impl<'a> Survey<'a> {
         match header {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
-                // It was written by this commit or a later one, early perhaps.
+                // The header was written by this commit, perhaps as an early write, or by a later
+                // one.
                 self.greatest = self.greatest.max(header.opened);
                 self.proof = self.proof.max(header.opened.saturating_sub(1));
                 self.opened[segment as usize] = header.opened;
@@ -249,7 +252,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The header of the segment is damaged.
+    /// Inspects a segment whose header is damaged.
     fn look_without_header(&mut self, segment: SegmentNumber, marks: Marks) {
         let meta = marks.meta;
         let tails = self.store.tails.iter().map(|(tail, _)| tail);
@@ -271,7 +274,7 @@ impl<'a> Survey<'a> {
         if let Some(Meta { usage: Use::InUse { .. }, generation, .. }) = meta {
             return self.scan_first(segment, marks, None, Some(generation));
         }
-        // What was freed, and not used since, is not missed, nor what perhaps never was used.
+        // A segment that is free, or perhaps never was used, is no loss.
         let was_header = meta.is_none() && self.store.can_read_header(segment);
         let found = found.or(tail).filter(|&generation| generation > over);
         if was_header || found.is_some() {
@@ -279,7 +282,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// What lies in a segment may be superseded, or the segment free: it only hides older records.
+    /// Reports an unreadable meta. The records of the segment may be superseded, or the segment
+    /// free, so they only hide older records.
     fn tell_unmarked(&mut self, segment: SegmentNumber, generation: u32) {
         let what = "what its meta says of it cannot be read".to_owned();
         if self.store.superblock.accepted.runs(segment, generation) > 0 {
@@ -294,7 +298,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// One copy is what a crash leaves while it is being written. Both are more than that.
+    /// Notes damaged copies of a meta. A crash during a write damages one copy; two are more than
+    /// that.
     fn note_damaged_marks(&mut self, segment: SegmentNumber, both: bool) {
         let notes = &mut self.report.notes;
         if notes.len() < NAMED_MAX {
@@ -315,7 +320,7 @@ impl<'a> Survey<'a> {
         let mut marks = marks;
         let known = header.map(|header| header.generation).or(generation);
         if !marks.meta.zip(known).is_some_and(|(meta, known)| meta.speaks_of(known)) {
-            // They are about an earlier use of the segment.
+            // The marks are about an earlier generation of the segment.
             marks.map.clear();
         }
         if marks.unreadable {
@@ -345,7 +350,7 @@ impl<'a> Survey<'a> {
                     self.open.push(Open { segment, marks, header, generation, behind, sealed });
                 }
             }
-            // Its header is gone, and nothing says which generation it was.
+            // The header is lost, and nothing tells the generation.
             Err(_) => {
                 let newest = self.newest_trailer(segment, &image, generation.unwrap_or(0));
                 self.headless.push((segment, newest));
@@ -354,7 +359,7 @@ impl<'a> Survey<'a> {
         self.image = image;
     }
 
-    /// A start believes a summary that is whole, so it must say what the segment does.
+    /// Compares the summary with the segment. A start trusts a whole summary, so they must agree.
     fn compare_summary(
         &mut self,
         segment: SegmentNumber,
@@ -393,7 +398,7 @@ impl<'a> Survey<'a> {
         Version { hash, seq: record.seq(), bytes, alive }
     }
 
-    /// What the segment shows about all others.
+    /// Takes in what one segment proves about all others.
     fn learn(&mut self, commit: u64, proof: u64, durable: [DurableEnd; STREAMS]) {
         self.greatest = self.greatest.max(commit);
         self.proof = self.proof.max(proof);
@@ -418,7 +423,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The second look, with all that is known.
+    /// Takes the second look, once everything was read.
     fn judge(&mut self) {
         let jumbos = std::mem::take(&mut self.jumbos).into_iter();
         let items: Vec<LargeItem> =
@@ -436,7 +441,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Up to where a segment was durable.
+    /// Returns up to where a segment was durable.
     fn extent(&self, open: &Open) -> Extent {
         let generation = open.header.map(|header| header.generation).or(open.generation);
         let own = own_extent(&open.marks, generation);
@@ -461,7 +466,7 @@ impl<'a> Survey<'a> {
         let Open { segment, marks, header, generation, .. } = open;
         let mut image = std::mem::take(&mut self.image);
         self.store.image(segment, &mut image);
-        // What the first look went by, if the header cannot be read.
+        // The generation that the first look assumed, if the header cannot be read.
         let generation = header.map(|header| header.generation).or(generation);
         let expect = Expect { identity: self.store.identity, segment, generation, extent };
         let mut versions = Vec::new();
@@ -481,7 +486,7 @@ impl<'a> Survey<'a> {
         self.image = image;
     }
 
-    /// Damage in a segment that a start may have told of already.
+    /// Reports damage in a segment, unless a start reported it before and went on.
     fn judge_damage(
         &mut self,
         segment: SegmentNumber,
@@ -511,8 +516,8 @@ impl<'a> Survey<'a> {
         });
     }
 
-    /// The greatest commit with a trailer in a segment whose header is gone, of the last use of it that is
-    /// known of, or of the next one.
+    /// Returns the greatest commit with a trailer in a segment whose header is lost. Looks for
+    /// trailers of the last known generation and of the next one.
     fn newest_trailer(&self, segment: SegmentNumber, image: &[u8], known: u32) -> Option<u64> {
         let next = self.store.superblock.generation_floor.max(known + 1);
         let seed = self.store.identity.checksum_seed;
@@ -524,7 +529,8 @@ impl<'a> Survey<'a> {
         trailers.map(|found| found.trailer.commit).max()
     }
 
-    /// A segment whose header cannot be read was being written, unless something in it was durable.
+    /// Judges a segment without a readable header: it was just being written, unless something in
+    /// it was durable.
     fn judge_headless(&mut self, segment: SegmentNumber, newest: Option<u64>) {
         let bytes = self.store.segment_size().into();
         if newest.is_some_and(|newest| newest < self.proof) {
@@ -535,7 +541,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Reads a jumbo, and learns from its end.
+    /// Reads a jumbo, and takes in what its trailer proves.
     fn read_jumbo(&mut self, segment: SegmentNumber, header: Header, dead: bool) -> LargeItem {
         let piece = |index| self.parts.get(&(segment, header.generation, index)).map(|part| part.0);
         let superblock = &self.store.superblock;
@@ -571,7 +577,8 @@ impl<'a> Survey<'a> {
                 return;
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
-            // Its commit never completed, or it was being freed: a start takes it as free.
+            // The commit never completed, or the jumbo was being freed: a start treats its place as
+            // free.
             JumboState::Incomplete => {
                 let is_there =
                     |&index: &u32| self.parts.contains_key(&(segment, header.generation, index));
@@ -584,14 +591,14 @@ impl<'a> Survey<'a> {
                 (what, Some(header.opened + 1))
             }
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
-            // Nobody needs its value, and a start does not read it.
+            // The item is dead, so its value is not needed, and a start does not read it.
             JumboState::WrongValue(_) if dead && !self.unmarked.contains(&segment) => return,
             JumboState::WrongValue(trailer) => {
                 ("the value of a large item is damaged".to_owned(), Some(trailer.commit))
             }
         };
         let bytes = u64::from(parts) * u64::from(self.store.segment_size());
-        // One whose commit did not complete looks like this, too; recovery draws the same line.
+        // An incomplete commit looks the same. Recovery decides by the same rule.
         let was_durable = header.opened + 1 < self.proof
             && match commit {
                 Some(commit) => commit < self.proof,
@@ -604,7 +611,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Pieces of large items whose first place has lost its header.
+    /// Judges pieces of jumbos whose first segment has lost its header.
     fn judge_lost_heads(&mut self) {
         let mut lost: BTreeMap<SegmentNumber, (u64, u64)> = BTreeMap::new();
         for (&(owner, generation, _), &(_, commit)) in &self.parts {
@@ -624,8 +631,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Whether the stream of this segment was durable in a segment that it opened later, or in this
-    /// one.
+    /// Returns true if the stream of this segment was durable in this segment or one opened later.
     fn has_gone_on(&self, header: &Header) -> bool {
         let Some(end) = self.durable.1.get(usize::from(header.stream)) else { return false };
         let opened = self.opened.get(end.segment as usize);
@@ -659,12 +665,12 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Damage that a start meets, without a record that is known to be lost.
+/// Builds damage that a start meets, with no record known to be lost.
 fn damaged(segment: SegmentNumber, bytes: u64, what: String) -> Damaged {
     Damaged { segment, bytes, records: 0, what, met_at_start: true }
 }
 
-/// What a segment's own meta says about its end.
+/// Returns where the segment ends according to its own meta.
 fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
     match (marks.meta, generation) {
         (Some(meta), Some(generation)) if meta.speaks_of(generation) => match meta.usage {
@@ -675,7 +681,7 @@ fn own_extent(marks: &Marks, generation: Option<u32>) -> Extent {
     }
 }
 
-/// The trailers that can be recognised behind `end`.
+/// Finds the trailers behind `end`.
 fn trailers_behind(
     image: &[u8],
     end: u32,

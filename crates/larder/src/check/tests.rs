@@ -1,4 +1,4 @@
-//! Stores written by hand, as `docs/file-format.md` says, and then spoilt.
+//! Stores written by hand according to `docs/file-format.md`, and then damaged.
 
 use larder_disk::{Device, SimDevice};
 use larder_log::SegmentNumber;
@@ -16,17 +16,17 @@ use super::survey::{Unusable, survey};
 const SEGMENT: u32 = 64 << 10;
 const NOW: u64 = 1_800_000_000;
 
-/// A store in the making.
+/// A store under construction.
 struct Image {
     device: SimDevice,
     superblock: Superblock,
 }
 
-/// One segment in the making.
+/// A segment under construction.
 struct Segment {
     header: Header,
     bytes: Vec<u8>,
-    /// Where the commit in the making begins.
+    /// Where the open commit begins.
     begun: usize,
 }
 
@@ -67,7 +67,7 @@ impl Image {
         self.record(segment, 0, key, seq, value)
     }
 
-    /// Appends a record, kind 0 or 1; says where it begins.
+    /// Appends a record of kind 0 or 1; returns its offset.
     fn record(&self, segment: &mut Segment, kind: u8, key: &str, seq: u64, value: &[u8]) -> usize {
         let begins = segment.bytes.len();
         let head = self.head(segment.header.segment, kind, key, seq, value, value.len() as u32);
@@ -98,7 +98,7 @@ impl Image {
         head
     }
 
-    /// Ends a commit. `durable`: up to where stream 0 was durable before it.
+    /// Ends a commit. `durable` is the end up to which stream 0 was durable before it.
     fn commit(&self, segment: &mut Segment, commit: u64, durable: DurableEnd, sealed: bool) {
         let trailer = Trailer {
             generation: 1,
@@ -154,7 +154,7 @@ fn end(segment: &Segment) -> DurableEnd {
     DurableEnd { segment: segment.header.segment, offset: segment.bytes.len() as u32 }
 }
 
-/// A sealed segment with commits 1 and 2, and an open one with commits 3 and 4.
+/// Builds a sealed segment with commits 1 and 2, and an open one with commits 3 and 4.
 fn two_segments(image: &Image) -> (Segment, Segment) {
     let mut one = image.segment(1, 1);
     image.item(&mut one, "a", 1, b"old");
@@ -182,7 +182,7 @@ fn a_store_that_is_as_it_was_written() {
     two_segments(&image);
     let report = image.report();
     assert_eq!(report.verdict, Verdict::Clean, "{report}");
-    // a (twice), b, b's tombstone, c, d; alive are the newer a, c and d.
+    // Records: a (twice), b, the tombstone of b, c, d. Alive: the newer a, c and d.
     assert_eq!((report.records, report.live_items), (6, 3));
     assert_eq!(report.last_commit, 4);
     assert_eq!(report.live_bytes + report.dead_bytes, report.record_bytes);
@@ -197,8 +197,8 @@ fn a_store_that_is_as_it_was_written() {
     assert_eq!(json["segments"]["in_use"], 2);
 }
 
-/// A sector that cannot be read costs what lies in it, and is named: in a header, among records, in a meta, in a
-/// copy of the superblock, and where nothing lies.
+/// An unreadable sector costs only the data in it, and is named. Tried in a header, among records,
+/// in a meta, in a copy of the superblock, and in unused space.
 #[test]
 fn what_cannot_be_read_is_named_and_the_rest_looked_at() {
     let geometry = Image::new(40).superblock.geometry;
@@ -208,13 +208,13 @@ fn what_cannot_be_read_is_named_and_the_rest_looked_at() {
         (geometry.segment(1) + 2 * block, 2..4),
         (geometry.segment(1) + 12 * block, 0..1),
         (geometry.segment(3), 0..1),
-        // Of all its records nobody knows whether they were freed.
+        // It is unknown which of the segment's records were freed.
         (geometry.meta(1, 0), 8..9),
         (geometry.meta(3, 0), 0..1),
         (SUPERBLOCKS[0], 0..1),
     ] {
         let image = Image::new(40);
-        // Both copies are there, as in every store that was used.
+        // Writes both copies, as in every store that was used.
         let superblock = Superblock { counter: image.superblock.counter + 1, ..image.superblock };
         let mut copy = [0; BLOCK];
         for superblock in [image.superblock, superblock] {
@@ -292,7 +292,7 @@ fn a_summary_must_say_what_its_segment_does() {
 fn what_is_dead_without_a_newer_version() {
     let mut image = Image::new(3);
     let (one, _) = two_segments(&image);
-    // c, which lies behind the header, a, b and a trailer.
+    // The dead mark is for c, which lies behind the header, a, b and a trailer.
     let at = one.bytes.windows(6).rposition(|bytes| bytes == [3, 0, 0, 0, 0, 0]).unwrap();
     image.write_meta_of(0, 1, Use::InUse { end: 0 }, &[at]);
     assert_eq!(image.report().live_items, 3, "the marks are of an earlier use");
@@ -325,7 +325,7 @@ fn a_commit_that_was_durable_and_is_not_whole_is_damage() {
     for (segment, what) in [(1, "sealed"), (2, "followed by another")] {
         let image = Image::new(3);
         two_segments(&image);
-        // In the value of b, or in the key of the newer a.
+        // Flips a byte in the value of b, or in the key of the newer a.
         image.flip(segment, if segment == 1 { 500 } else { 64 + 15 });
         let report = image.report();
         assert_eq!(report.verdict, Verdict::Damaged, "{what}: {report}");
@@ -337,7 +337,7 @@ fn a_commit_that_was_durable_and_is_not_whole_is_damage() {
 
 #[test]
 fn a_tail_proves_that_the_commit_two_before_it_was_durable() {
-    // It may have been written early, while the commit before it was being synced.
+    // Commit 5 may be an early write, made while commit 4 was being synced.
     for (commit, damaged) in [(5, false), (6, true)] {
         let image = Image::new(3);
         let (_, two) = two_segments(&image);
@@ -355,7 +355,7 @@ fn a_tail_proves_that_the_commit_two_before_it_was_durable() {
 fn a_tail_is_part_of_its_segment() {
     let image = Image::new(3);
     let (_, two) = two_segments(&image);
-    // As it is before the block is full: nothing in the segment's own place.
+    // The state before the block is full: the segment's own place is still empty.
     let place = image.superblock.geometry.segment(2);
     image.device.write_at(place, &vec![0; two.bytes.len()]).unwrap();
     assert_eq!(image.report().segments.in_use, 1);
@@ -367,7 +367,7 @@ fn a_tail_is_part_of_its_segment() {
     assert_eq!((report.verdict, report.live_items), (Verdict::Clean, 3), "{report}");
 }
 
-/// A jumbo in segments 3 to 5, committed by 5, beside [`two_segments`].
+/// Builds a jumbo in segments 3 to 5, committed by commit 5, beside [`two_segments`].
 fn with_jumbo() -> (Image, Vec<u8>) {
     let image = Image::new(6);
     two_segments(&image);
@@ -394,7 +394,7 @@ fn with_jumbo() -> (Image, Vec<u8>) {
     let trailer = trailer.encode(&bytes[..covered], image.seed(3));
     bytes.extend_from_slice(&trailer);
     for (index, piece) in bytes.chunks(SEGMENT as usize).enumerate() {
-        // Not in their order.
+        // The pieces are not in order.
         let place = [3, 5, 4][index];
         image.device.write_at(image.superblock.geometry.segment(place), piece).unwrap();
         if index > 0 {
@@ -413,7 +413,7 @@ fn large_items() {
     let segments = report.segments;
     assert_eq!((segments.jumbos, segments.jumbo_parts, segments.free), (1, 2, 1));
 
-    // In its value: nothing later proves that it was durable.
+    // Damage in the value: nothing later proves that it was durable.
     image.flip(5, 1000);
     assert_eq!(image.report().verdict, Verdict::Torn);
     let mut six = image.segment(6, 6);
@@ -425,7 +425,7 @@ fn large_items() {
     assert_eq!(report.verdict, Verdict::Damaged, "{report}");
     assert!(report.to_string().contains("segment 3: the value of a large item"), "{report}");
 
-    // Its head: the pieces tell that there was one.
+    // Damage in the head: the pieces show that there was one.
     let (image, _) = with_jumbo();
     image.write(&six);
     image
@@ -469,7 +469,7 @@ fn what_is_no_store() {
     device.write_at(0, b"something else").unwrap();
     assert_eq!(unusable(&device), "there is something on it that is not a store");
 
-    // One copy of the superblock is enough.
+    // One intact copy of the superblock is enough.
     let mut image = Image::new(3);
     two_segments(&image);
     image.superblock.counter = 2;

@@ -1,4 +1,4 @@
-//! The real binary as a process of its own: its log, its signals, its end.
+//! Runs the real binary as a separate process: its log, its signals, its end.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -10,10 +10,10 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_larder");
-/// How long a test waits for what must happen.
+/// The longest wait of a test for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// The same where a device is waited for: a machine that has just built all the tests has gigabytes to
-/// write first.
+/// The longest wait for a device. A machine that has just built all the tests first has gigabytes
+/// to write.
 pub(crate) const DEVICE_PATIENCE: Duration = Duration::from_secs(180);
 
 /// A running binary and its log.
@@ -29,7 +29,7 @@ impl Process {
         Process { child, log }
     }
 
-    /// The next log line of this event.
+    /// Returns the next log line with this event.
     pub(crate) fn event(&mut self, name: &str) -> String {
         let wanted = format!("event={name}");
         loop {
@@ -46,7 +46,7 @@ impl Process {
         assert!(sent.expect("kill is there").success());
     }
 
-    /// Waits for the end; the exit code and the rest of the log.
+    /// Waits for the end; returns the exit code and the rest of the log.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).expect("the log is text");
@@ -67,7 +67,7 @@ pub(crate) fn serve() -> Command {
     command
 }
 
-/// A directory that goes with the test.
+/// A directory that is deleted with the test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -84,7 +84,7 @@ impl Drop for Folder {
     }
 }
 
-/// Resident bytes of a server.
+/// Returns the resident bytes of a server.
 pub(crate) fn resident(server: &Child) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is resident");
@@ -92,9 +92,9 @@ pub(crate) fn resident(server: &Child) -> u64 {
     kib.expect("a number of KiB") << 10
 }
 
-/// The promise of a server with `memory` MiB.
+/// Checks the memory promise of a server with `memory` MiB.
 pub(crate) fn assert_within_budget(server: &Child, memory: u64) {
-    // What a sanitizer keeps for itself is not the server's; `scripts/asan` says so.
+    // A sanitizer's own memory is not the server's; `scripts/asan` sets this variable.
     if std::env::var_os("INSTRUMENTED").is_some() {
         return;
     }
@@ -120,7 +120,7 @@ pub(crate) fn ask(client: &mut TcpStream, request: &str, expected: &str) {
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) address: String,
-    /// Its line about what it found.
+    /// Its log line about the recovery.
     pub(crate) recovered: String,
 }
 
@@ -131,7 +131,7 @@ impl Server {
         Server::spawn(&mut command)
     }
 
-    /// With flags that name a store.
+    /// Starts a server with flags that name a store.
     pub(crate) fn spawn(command: &mut Command) -> Server {
         let mut process = Process::spawn(command);
         let recovered = process.event("recovered");
@@ -163,7 +163,7 @@ impl Server {
         line.unwrap_or_else(|| panic!("no {name} in {stats}")).to_owned()
     }
 
-    /// Waits until nothing would be lost by a crash.
+    /// Waits until a crash would lose nothing.
     pub(crate) fn until_durable(&self) {
         let begun = Instant::now();
         while self.stat("larder_unsynced_bytes") != "0" {

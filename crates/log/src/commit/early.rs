@@ -1,9 +1,9 @@
-//! Early writes: what the open commit covers so far goes to the device before the commit is closed, without a
-//! sync. So the end of the process alone loses little, however rare or slow syncs are.
+//! Early writes: the records of the open commit go to the device before the commit is closed,
+//! without a sync. So a process crash alone loses little, however rare or slow syncs are.
 //!
-//! Invariants: an early write settles nothing. Marks, frames, places and changes wait for the commit, whose sync
-//! covers everything that was written early for it. Trailers that are written early while the sync of the commit
-//! before is under way prove nothing. An early write that fails is repeated by the commit.
+//! Invariants: an early write settles nothing. Marks, frames, places and changes wait for the
+//! commit, whose sync covers all early writes made for it. Trailers written early while the commit
+//! before is being synced prove nothing. The commit repeats an early write that fails.
 
 use super::{Before, Closed, Committer, Part, STREAMS, Written};
 use crate::address::SegmentNumber;
@@ -20,22 +20,23 @@ use std::sync::atomic::Ordering;
 /// What was written early for the open commit.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    /// The last part of each segment.
+    /// The last early part of each segment.
     pub(super) parts: BTreeMap<SegmentNumber, Part>,
-    /// A write has failed: the rest is left to the commit.
+    /// True after a failed write: the rest is left to the commit.
     failed: bool,
     /// Parts that may not have been written.
     pub(super) unwritten: Vec<Part>,
-    /// Large values.
+    /// Jumbos written early.
     pub(super) jumbos: Vec<SegmentNumber>,
-    /// Metas of their further places, and the versions of these.
+    /// Metas of the jumbos' further places, with the metas' versions.
     pub(super) metas: Vec<(SegmentNumber, u64)>,
-    /// How many syncs had failed before the first of these writes.
+    /// Number of failed syncs before the first early write.
     pub(super) failed_syncs: Option<u64>,
 }
 
 impl Early {
-    /// How many syncs had failed before the first write of the commit, which may be about to follow.
+    /// Returns the number of failed syncs before the commit's first write, early or not. Without
+    /// early writes that is the present number.
     pub(super) fn failed_syncs(&self, store: &Store) -> u64 {
         let first = self.failed_syncs.filter(|_| !Rule::FailedSyncsFirst.is_broken());
         first.unwrap_or_else(|| store.failed_syncs())
@@ -43,12 +44,12 @@ impl Early {
 }
 
 impl Log {
-    /// Writes what was reserved before this call and belongs to no closed commit. `Some` if all of that is
-    /// written now, with whether there was anything new; `None` if it is left to the commit, after a failure. It may be
-    /// called while the sync of a commit is under way.
+    /// Writes what was reserved before this call and belongs to no closed commit. Returns `Some` if
+    /// all of that is written now, with true if any of it was new. Returns `None` if it is left to
+    /// the commit after a failure. May be called while a commit is being synced.
     ///
     /// # Errors
-    /// Those of the device. Then the next commit writes it.
+    /// Those of the device. The next commit then repeats the write.
     pub fn write_early(&self, committer: &mut Committer) -> io::Result<Option<bool>> {
         let store = self.durable_log();
         let early = &mut committer.early;
@@ -60,8 +61,8 @@ impl Log {
         let began = early.failed_syncs.unwrap_or(failed_syncs);
         let syncing = committer.syncing.unwrap_or(failed_syncs);
         if began != failed_syncs || syncing != failed_syncs {
-            // The device may have lost writes of the open commit, or of the commit whose sync is under way. A
-            // commit with a write from before the failure does not believe in its own sync.
+            // The device may have lost writes of the open commit, or of the commit being synced. A
+            // commit with a write from before the failure does not trust its own sync.
             early.failed = true;
             return Ok(None);
         }
@@ -74,7 +75,7 @@ impl Log {
         early.unwritten.clone_from(&parts);
         early.failed = true;
         for part in &parts {
-            // Into the operating system's memory: that outlives the process, and does not wait for a sync.
+            // Into the page cache, which outlives the process and does not wait for a sync.
             self.write_part(store, committer, number, part, Store::write)?;
         }
         committer.early.unwritten.clear();
@@ -88,16 +89,16 @@ impl Log {
         Ok(Some(true))
     }
 
-    /// Closes what the open commit covers so far, with trailers that prove nothing while the commit before is
-    /// not durable.
+    /// Closes what the open commit covers so far. The trailers prove nothing while the commit
+    /// before is not durable.
     fn close_early(&self, committer: &mut Committer) -> (Closed, Before) {
         let store = self.durable_log();
         let mut parts = Vec::new();
         self.begin_closing();
-        // As when a commit is closed, so that no segment is overlooked that is opened meanwhile.
+        // As in `close`, so that no segment opened meanwhile is overlooked.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let number = store.open_commit();
-        // If the one before had failed, nothing would be written early.
+        // If the commit before had failed, nothing would be written early.
         let is_settled = store.settled_commit() + 1 == number;
         let before = if is_settled { Before::Durable } else { Before::Unknown };
         let mut jumbos = lock(&store.new_jumbos).clone();
@@ -131,15 +132,15 @@ impl Log {
         (Closed { number, parts, jumbos, early: Early::default() }, before)
     }
 
-    /// Makes one part of all that is not durable before `last`, which ends there: trailers within disappear. A
-    /// sealed segment has no room for another trailer, so its last one stays to be written anew: then the
-    /// answer is that part.
+    /// Merges everything un-durable up to the end of `last` into one part by turning the trailers
+    /// within into fillers. A sealed segment has no room for another trailer, so its last one is
+    /// kept and rewritten; then this function returns that part.
     pub(super) fn merge_parts(&self, store: &Store, last: &Part) -> Option<Part> {
         let segment = self.segment(last.segment);
         let frame = self.undurable_frame(last.segment);
         let from = segment.durable();
         if from == 0 {
-            // SAFETY: the header is this thread's own, and nobody reads it.
+            // SAFETY: the header is this thread's own, and no other thread reads it.
             unsafe { store.reopen_segment(last.segment, segment, last.stream, frame) };
         }
         let end = last.to as usize - if last.sealed { TRAILER_BYTES } else { 0 };
@@ -152,7 +153,7 @@ impl Log {
             let record = unsafe { Record::at(memory, || 0) };
             let (kind, size) = (record.kind(), record.size());
             if kind == Kind::Commit {
-                // SAFETY: trailers are this thread's own, and nobody reads them.
+                // SAFETY: trailers are this thread's own, and no other thread reads them.
                 unsafe {
                     write_filler(memory, TRAILER_BYTES);
                     seal_record(memory, Kind::Filler, &layout, None, seed);

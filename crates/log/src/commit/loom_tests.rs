@@ -1,5 +1,5 @@
-//! Models of a segment that is opened while a commit is closed. Its header names the first commit that
-//! can be in it, and its cover begins before that one.
+//! Models of opening a segment while a commit is closed. The segment's header must name the first
+//! commit that can be in it, and its cover must begin before that commit.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
@@ -12,7 +12,7 @@ use crate::record::{Fields, Layout, write_head};
 use crate::sync::model::{Outcomes, check, spawn};
 use std::sync::Arc;
 
-/// Opens a segment beside a commit that is closed; the answer of `open` is a record in it.
+/// Opens a segment while a commit is closed. `open` returns the address of a record in it.
 fn open_and_close(prepare: fn(&Log), open: fn(&Log) -> Address) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -42,7 +42,7 @@ fn open_and_close(prepare: fn(&Log), open: fn(&Log) -> Address) {
     assert!(all.contains(&(true, 0)) && all.contains(&(false, 0)), "{all:?}");
 }
 
-/// The open segment is full: the next record opens another.
+/// The open segment is full, so the next record opens another.
 #[test]
 fn loom_a_segment_that_is_opened_knows_its_first_commit() {
     let fill = |log: &Log| {

@@ -1,22 +1,23 @@
-//! Ghosts: which records were read from the device lately, a bit each.
+//! Ghosts: one bit per record, set if the record was read from the device recently.
 //!
-//! Every read sets the bit that its record hashes to and clears the next eight in the order of memory, so a bit lasts
-//! for one round at most, half of one on average, and one in sixteen is set. What it answers for a record that was
-//! not read lately is thus wrong once in sixteen times; the copy that is made then is one that proves itself or goes.
+//! Every read sets the bit that its record hashes to, and clears the next eight bits in memory
+//! order. So a bit lasts at most one round and half a round on average, and 1/16 of the bits are
+//! set. For a record that was not read recently the result is therefore wrong once in 16 times. The
+//! copy made then is read again or is evicted.
 
 use crate::memory;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 #[derive(Debug)]
 pub(super) struct Ghosts {
-    /// A power of two of them.
+    /// Their number of bytes is a power of two.
     bits: Box<[AtomicU8]>,
-    /// Reads so far.
+    /// Number of reads so far.
     reads: AtomicUsize,
 }
 
 impl Ghosts {
-    /// Remembers the last `reads` reads, a power of two, more or less.
+    /// Creates ghosts that remember about the last `reads` reads, a power of two.
     pub(super) fn new(reads: usize) -> Ghosts {
         let mut bits = Vec::with_capacity(reads);
         memory::advise_huge(bits.spare_capacity_mut());
@@ -24,7 +25,8 @@ impl Ghosts {
         Ghosts { bits: bits.into(), reads: AtomicUsize::new(0) }
     }
 
-    /// A record with this hash is read from the device. Whether it was, lately.
+    /// Notes that a record with this hash is read from the device. Returns true if it was read
+    /// recently.
     pub(super) fn recall(&self, hash: u64) -> bool {
         let mask = self.bits.len() - 1;
         // The table of copies takes its bucket from the low bits, its tag from the high ones.

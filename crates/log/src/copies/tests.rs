@@ -1,4 +1,4 @@
-//! Copies against a plain map, and under readers.
+//! Compares copies with a plain map, and tests them under concurrent readers.
 
 use super::*;
 use crate::Participant;
@@ -18,7 +18,7 @@ struct World {
 }
 
 impl World {
-    /// With room for so many frames.
+    /// Creates a world with room for `frames` frames.
     fn new(frames: u64) -> World {
         World {
             copies: Copies::new(64, FRAME),
@@ -41,9 +41,9 @@ impl World {
         self.copies.keep(&self.memory(), place(n), &record, queue, spare)
     }
 
-    /// The value of the copy of the nth record, which then counts as read.
+    /// Returns the value of the copy of the nth record, and counts a read of it.
     fn value(&self, n: u64, _awake: &Participant) -> Option<Vec<u8>> {
-        // SAFETY: the participant is awake, and the answer is copied at once.
+        // SAFETY: the participant is awake, and the result is copied at once.
         let (record, slot, seen) = unsafe { self.copies.find(place(n).0, place(n).1) }?;
         seen.count_read(slot);
         Some(record.value().to_vec())
@@ -71,7 +71,7 @@ fn value(n: u64) -> Vec<u8> {
     vec![n as u8; 100 + n as usize % 900]
 }
 
-/// The nth record.
+/// Returns the nth record.
 fn record(n: u64) -> Vec<u64> {
     let (key, value) = (n.to_le_bytes(), value(n));
     let fields = Fields { seq: n, ..Fields::default() };
@@ -227,7 +227,7 @@ fn the_table_grows_and_loses_next_to_nothing() {
     assert!(found * 100 >= kept.len() * 98, "{found} of {}", kept.len());
 }
 
-/// Readers check what they find while one thread copies, forgets and reuses frames all the time.
+/// Readers check what they find while one thread constantly copies, evicts and reuses frames.
 #[test]
 fn readers_never_see_a_frame_reused() {
     const RECORDS: u64 = 3000;

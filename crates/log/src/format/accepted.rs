@@ -1,19 +1,19 @@
-//! Damage that a start has told of and gone on without. It is remembered, or every later start that
-//! reads the log would find it again and might be refused for it.
+//! Damage that a start has reported and accepted. It is remembered; otherwise every later start
+//! that reads the log would find it again and might be refused for it.
 
 use super::bytes::{put, u64_at};
 use crate::address::{MAX_SEGMENT, SegmentNumber};
 
-/// How many segments a store remembers as damaged.
+/// The largest number of segments that a store remembers as damaged.
 pub const MAX_ACCEPTED: usize = 128;
 /// Bytes of the list.
 pub(super) const ACCEPTED_BYTES: usize = MAX_ACCEPTED * 8;
-/// So many damaged runs, or more.
+/// A run count that means this many damaged runs or more.
 const MANY: u64 = 0xff;
 
 const _: () = assert!(MAX_ACCEPTED == 1 << 7 && MAX_SEGMENT < 1 << 24);
 
-/// Segments with damage that was accepted: at most so many runs of it, in one use of the segment.
+/// Segments with accepted damage: for one generation of each, the largest number of damaged runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Bits 0..24 the segment, 24..56 its generation, 56..64 runs; 0: not in use.
@@ -31,7 +31,7 @@ impl Accepted {
         (u64::from(generation) << 24) | u64::from(segment)
     }
 
-    /// How many damaged runs of a use of a segment are accepted.
+    /// Returns the number of accepted damaged runs in a generation of a segment.
     pub fn runs(&self, segment: SegmentNumber, generation: u32) -> u32 {
         let wanted = Self::of_segment(segment, generation);
         let known = self.entries.iter().find(|&&entry| entry & ((1 << 56) - 1) == wanted);
@@ -41,7 +41,7 @@ impl Accepted {
         }
     }
 
-    /// Accepts so many runs; false if there is no room to remember them.
+    /// Accepts this many runs. Returns false if there is no room to remember them.
     pub fn accept(&mut self, segment: SegmentNumber, generation: u32, runs: u32) -> bool {
         let free = self.entries.iter_mut().find(|entry| **entry == 0);
         let entry = (u64::from(runs).min(MANY) << 56) | Self::of_segment(segment, generation);

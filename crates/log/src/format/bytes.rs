@@ -1,4 +1,4 @@
-//! Fields at fixed places. The places are constants inside of fixed-size buffers; a place outside of
+//! Fields at fixed offsets. The offsets are constants within fixed-size buffers; an offset outside
 //! its buffer is an error in this crate and never in the data.
 
 /// Writes `field` at `at`.
@@ -7,7 +7,7 @@ pub(super) fn put<const N: usize>(into: &mut [u8], at: usize, field: [u8; N]) {
     into[at..at + N].copy_from_slice(&field);
 }
 
-/// The `N` bytes at `at`.
+/// Returns the `N` bytes at `at`.
 #[inline]
 pub(super) fn get<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
@@ -15,25 +15,25 @@ pub(super) fn get<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     field
 }
 
-/// The number at `at`.
+/// Returns the number at `at`.
 #[inline]
 pub(super) fn u16_at(from: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(get(from, at))
 }
 
-/// The number at `at`.
+/// Returns the number at `at`.
 #[inline]
 pub(super) fn u32_at(from: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(get(from, at))
 }
 
-/// The number at `at`.
+/// Returns the number at `at`.
 #[inline]
 pub(super) fn u64_at(from: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(get(from, at))
 }
 
-/// Whether all of it is zero.
+/// Returns true if all bytes are zero.
 pub(super) fn all_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }

@@ -1,8 +1,8 @@
-//! Checksums, and the seeds that bind them to one store, one segment and one use of that segment.
+//! Checksums, and the seeds that bind them to one store, one segment and one generation.
 //!
-//! What an earlier use of a segment left behind has right checksums too; only the seed tells it from
-//! what belongs here. And because clients choose values but never learn the seed, no value can look
-//! like a record when recovery searches damaged bytes for them.
+//! Remains of an earlier generation have right checksums, too; only the seed tells them apart from
+//! the present one's bytes. Clients choose values but never learn the seed, so no value can look
+//! like a record when recovery searches damaged bytes for records.
 
 use crate::record::{CHECKSUM_AT, HEADER, Kind, Layout, MAX_KEY, Record};
 use crate::rule::Rule;
@@ -11,19 +11,19 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128_with_seed};
 /// The longest head of a record: all optional fields and the longest key.
 const MAX_HEAD: usize = HEADER + 16 + MAX_KEY;
 
-/// XXH3-64 of `bytes` with a seed.
+/// Returns the XXH3-64 of `bytes` with a seed.
 #[inline]
 pub fn checksum64(bytes: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(bytes, seed)
 }
 
-/// The hash by which keys are found: XXH3-128. The seed is the store's hash seed.
+/// Returns the hash by which keys are found: XXH3-128. The seed is the store's hash seed.
 #[inline]
 pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
     xxh3_128_with_seed(key, hash_seed)
 }
 
-/// What all structures of one store have in common.
+/// What the checksums of all structures of one store have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Low 64 bits of the store id; in a store whose contents were discarded, combined with the secret.
@@ -33,15 +33,16 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether `store`, from something whose checksum is wrong, was this store's id before it was
-    /// damaged: flipped bits must not make it look as if it had never been written, and what another
-    /// store left behind must not look like damage. Random ids differ in 32 bits.
+    /// Returns true if `store`, read from something with a wrong checksum, was this store's id
+    /// before it was damaged. Flipped bits must not make a structure look as if it had never been
+    /// written, and remains of another store must not look like damage. Random ids differ in 32
+    /// bits.
     pub(super) fn nearly(&self, store: u64) -> bool {
         (store ^ self.store).count_ones() <= 8
     }
 }
 
-/// The seed of everything inside of one segment in one generation.
+/// The seed of all checksums inside one segment in one generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentSeed {
     checksum_seed: u64,
@@ -49,20 +50,20 @@ pub struct SegmentSeed {
 }
 
 impl SegmentSeed {
-    /// The seed of `segment` in `generation`.
+    /// Returns the seed of `segment` in `generation`.
     #[inline]
     pub fn new(checksum_seed: u64, segment: u32, generation: u32) -> Self {
         let place = u64::from(generation) << 32 | u64::from(segment);
         SegmentSeed { checksum_seed, mixed: mix(checksum_seed ^ place) }
     }
 
-    /// The seed of checksums over the segment's bytes.
+    /// Returns the seed of checksums over the segment's bytes.
     #[inline]
     pub fn get(self) -> u64 {
         self.mixed
     }
 
-    /// The seed of value hashes: the store's.
+    /// Returns the seed of value hashes, which is the store's.
     #[inline]
     pub fn value_seed(self) -> u64 {
         self.checksum_seed
@@ -79,13 +80,13 @@ fn mix(mut x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// The hash of a value, which does not depend on the record's place.
+/// Returns the hash of a value, which does not depend on the record's place.
 #[inline]
 pub fn value_hash(value: &[u8], checksum_seed: u64) -> u64 {
     checksum64(value, checksum_seed)
 }
 
-/// [`value_hash`] of a value that comes in pieces.
+/// Computes [`value_hash`] of a value that comes in pieces.
 #[derive(Clone)]
 pub struct ValueHasher(Xxh3);
 
@@ -96,24 +97,24 @@ impl std::fmt::Debug for ValueHasher {
 }
 
 impl ValueHasher {
-    /// Nothing hashed yet.
+    /// Creates a hasher that has hashed nothing.
     pub fn new(checksum_seed: u64) -> Self {
         ValueHasher(Xxh3::with_seed(checksum_seed))
     }
 
-    /// The value goes on with `piece`.
+    /// Hashes the next piece of the value.
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }
 
-    /// The hash of all pieces.
+    /// Returns the hash of all pieces.
     pub fn finish(&self) -> u64 {
         self.0.digest()
     }
 }
 
-/// The checksum of a record: `head` is everything before its value, at most 281 bytes; its checksum
-/// field counts as zero. A filler's value hash is that of no bytes.
+/// Returns the checksum of a record. `head` is everything before its value, at most 281 bytes; its
+/// checksum field counts as zero. A filler's value hash is that of no bytes.
 #[inline]
 pub fn record_checksum(head: &[u8], value_hash: u64, seed: SegmentSeed) -> u32 {
     debug_assert!((HEADER..=MAX_HEAD).contains(&head.len()));
@@ -131,13 +132,13 @@ pub fn record_checksum(head: &[u8], value_hash: u64, seed: SegmentSeed) -> u32 {
     (hash ^ hash >> 32) as u32
 }
 
-/// The hash that goes into a record's checksum for its value.
+/// Returns the hash of the value that goes into a record's checksum.
 #[inline]
 fn hash_of_value(kind: Kind, value: &[u8], seed: SegmentSeed) -> u64 {
     value_hash(if kind == Kind::Filler { &[] } else { value }, seed.value_seed())
 }
 
-/// Whether a record's checksum is right in the segment that `seed` is of.
+/// Returns true if a record's checksum is right in the segment that `seed` belongs to.
 #[inline]
 pub fn record_is_intact(record: &Record<'_>, seed: SegmentSeed) -> bool {
     let value_hash = hash_of_value(record.kind(), record.value(), seed);
@@ -145,12 +146,12 @@ pub fn record_is_intact(record: &Record<'_>, seed: SegmentSeed) -> bool {
         || Rule::CheckWhatIsRead.is_broken()
 }
 
-/// Computes the checksum of the record at `at` and writes it. `value_hash`, if the caller has it
-/// already; otherwise the value is read.
+/// Computes the checksum of the record at `at` and writes it. Reads the value unless the caller
+/// already has `value_hash`.
 ///
 /// # Safety
-/// `at` must point to a whole record with this layout, head and value written and the checksum zero,
-/// valid for reads and writes, that nobody else reads or writes yet.
+/// `at` must point to a whole record with this layout, head and value written and the checksum
+/// zero, valid for reads and writes. No other thread may read or write it yet.
 #[inline]
 pub unsafe fn seal_record(
     at: *mut u8,
@@ -159,7 +160,7 @@ pub unsafe fn seal_record(
     value_hash: Option<u64>,
     seed: SegmentSeed,
 ) {
-    // SAFETY: by the caller's promise `layout` is inside of what may be read.
+    // SAFETY: by the caller's promise `layout` lies inside of what may be read.
     let (head, value) = unsafe {
         let value = at.add(layout.value_offset());
         let value = std::slice::from_raw_parts(value.cast_const(), layout.value);

@@ -1,11 +1,11 @@
-//! What a device holds, told from its first bytes: so that no part of a store is ever taken for
+//! Tells from a device's first bytes what it holds, so that no part of a store is ever taken for
 //! something else, and nothing else for a part of a store.
 
 use super::BLOCK;
 use super::superblock::{self, Superblock, SuperblockError};
 use super::tier::{LABEL_BYTES, Label, LabelError, is_lower};
 
-/// How many of a device's first bytes tell what it holds.
+/// Number of a device's first bytes that are looked at.
 pub const HEAD: usize = 2 * BLOCK;
 
 const _: () = assert!(HEAD == LABEL_BYTES);
@@ -13,7 +13,8 @@ const _: () = assert!(HEAD == LABEL_BYTES);
 /// What a device holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing, or what a first start left that was cut off: either part of a store may begin here.
+    /// Nothing, or the remains of an interrupted first start: either part of a store may begin
+    /// here.
     Nothing,
     /// A store, or the fast part of one.
     Store(Box<Superblock>),
@@ -28,7 +29,8 @@ pub enum Content {
 }
 
 impl Content {
-    /// What a device holds that begins with `head`: its first [`HEAD`] bytes, or all if there are fewer.
+    /// Returns what a device holds that begins with `head`: its first [`HEAD`] bytes, or all if
+    /// there are fewer.
     pub fn of(head: &[u8]) -> Content {
         let mut bytes = [0; HEAD];
         let length = head.len().min(HEAD);
@@ -51,12 +53,12 @@ impl Content {
         }
     }
 
-    /// Whether a store, or the fast part of one, may be opened or begun here.
+    /// Returns true if a store, or the fast part of one, may be opened or created here.
     pub fn is_store(&self) -> bool {
         matches!(self, Content::Nothing | Content::Store(_) | Content::UnusableStore(_))
     }
 
-    /// Whether the lower part of a store may be opened or begun here.
+    /// Returns true if the lower part of a store may be opened or created here.
     pub fn is_lower(&self) -> bool {
         matches!(self, Content::Nothing | Content::Lower(_) | Content::UnusableLower(_))
     }

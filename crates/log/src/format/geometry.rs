@@ -1,4 +1,4 @@
-//! Where things lie on a device. A place follows from its number alone, so a store grows by adding
+//! The layout of a device. A place follows from its number alone, so a store grows by adding
 //! segments behind the last one, and nothing moves.
 
 use super::{BLOCK, STREAMS};
@@ -9,21 +9,22 @@ use crate::address::{MAX_SEGMENT, SegmentNumber};
 pub const MIN_SEGMENT_SIZE: u32 = 8 << 10;
 /// Bytes of a tail place: a header block and a data block.
 pub const TAIL_BYTES: usize = 2 * BLOCK;
-/// Tail places of each stream: that of what is durable, that of a commit whose sync is under way, that of
-/// what was written last, and that which is being written.
+/// Number of tail places per stream: for the durable tail, for that of the commit being synced, for
+/// the last one written, and for the one being written.
 pub const TAIL_PLACES: usize = 4;
-/// Where the superblock's two copies lie.
+/// Offsets of the superblock's two copies.
 pub const SUPERBLOCKS: [u64; 2] = [0, BLOCK as u64];
 
 const TAILS: u64 = 2 * BLOCK as u64;
-/// The first group; groups keep to multiples of this where the segment size does.
+/// Offset of the first group, in bytes. Groups are aligned to multiples of it if the segment size
+/// is.
 const GROUPS: u64 = 128 << 10;
-/// Segments that share an area of metas.
+/// Number of segments that share an area of metas.
 const GROUP: u64 = 16;
-/// Bytes of a meta before its dead map.
+/// Bytes of a meta in front of its dead map.
 pub(super) const META_HEADER: usize = 64;
 
-/// The shape of a store.
+/// The shape of a store: segment size and number of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     segment_size: u32,
@@ -31,8 +32,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// A store of `segment_count` segments. `None` unless the size is a power of two from 8 KiB to
-    /// 8 MiB and there are 1 to 2²⁴ − 1 of them.
+    /// Returns the shape of a store of `segment_count` segments. Returns `None` unless the size is
+    /// a power of two from 8 KiB to 8 MiB and there are 1 to 2²⁴ − 1 segments.
     pub fn new(segment_size: u32, segment_count: u32) -> Option<Self> {
         let size_is_good = segment_size.is_power_of_two()
             && (MIN_SEGMENT_SIZE..=MAX_SEGMENT_SIZE as u32).contains(&segment_size);
@@ -40,8 +41,8 @@ impl Geometry {
         (size_is_good && count_is_good).then_some(Geometry { segment_size, segment_count })
     }
 
-    /// The largest store that a device of `device_bytes` holds; `None` if not even one segment fits
-    /// or the segment size is not possible.
+    /// Returns the largest store that a device of `device_bytes` holds, or `None` if not even one
+    /// segment fits or the segment size is invalid.
     pub fn fit(device_bytes: u64, segment_size: u32) -> Option<Self> {
         let one = Geometry::new(segment_size, 1)?;
         let room = device_bytes.checked_sub(GROUPS)?;
@@ -52,59 +53,59 @@ impl Geometry {
         Geometry::new(segment_size, count as u32)
     }
 
-    /// Bytes of a segment.
+    /// Returns the bytes of a segment.
     pub fn segment_size(&self) -> u32 {
         self.segment_size
     }
 
-    /// How many segments there are; their numbers are `1..=segment_count`.
+    /// Returns the number of segments; they are numbered `1..=segment_count`.
     pub fn segment_count(&self) -> u32 {
         self.segment_count
     }
 
-    /// Bytes that the store takes on its device.
+    /// Returns the bytes that the store takes on its device.
     pub fn total_bytes(&self) -> u64 {
         self.segment(self.segment_count) + u64::from(self.segment_size)
     }
 
-    /// Bytes of a dead map: one bit for 16 bytes of segment.
+    /// Returns the bytes of a dead map: one bit per 16 bytes of segment.
     pub fn map_bytes(&self) -> usize {
         self.segment_size as usize / 128
     }
 
-    /// Bytes of one copy of a meta: a multiple of a block.
+    /// Returns the bytes of one copy of a meta, a multiple of a block.
     pub fn meta_bytes(&self) -> usize {
         (META_HEADER + self.map_bytes()).next_multiple_of(BLOCK)
     }
 
-    /// Where a stream's tail place `which` (below [`TAIL_PLACES`]) lies.
+    /// Returns the offset of a stream's tail place `which` (below [`TAIL_PLACES`]).
     pub fn tail_place(&self, stream: usize, which: usize) -> u64 {
         assert!(stream < STREAMS && which < TAIL_PLACES);
         TAILS + ((stream * TAIL_PLACES + which) * TAIL_BYTES) as u64
     }
 
-    /// Where copy `which` (0 or 1) of a segment's meta lies. The two copies are neighbours, and so
-    /// are the metas of numbers that share a group.
+    /// Returns the offset of copy `which` (0 or 1) of a segment's meta. The two copies are
+    /// adjacent, and so are the metas of numbers that share a group.
     pub fn meta(&self, segment: SegmentNumber, which: usize) -> u64 {
         assert!(which < 2);
         let (group, within) = self.group(segment);
         group + (within * 2 + which as u64) * self.meta_bytes() as u64
     }
 
-    /// Where a segment lies.
+    /// Returns the offset of a segment.
     pub fn segment(&self, segment: SegmentNumber) -> u64 {
         let (group, within) = self.group(segment);
         group + self.group_metas() + within * u64::from(self.segment_size)
     }
 
-    /// Numbers whose metas lie in one run with those of `segment`, from the group's first to this
-    /// store's last of them.
+    /// Returns the numbers whose metas lie in one run with that of `segment`, from the group's
+    /// first to the last one this store has.
     pub fn meta_run(&self, segment: SegmentNumber) -> std::ops::RangeInclusive<SegmentNumber> {
         let first = (segment - 1) / GROUP as u32 * GROUP as u32 + 1;
         first..=(first + GROUP as u32 - 1).min(self.segment_count)
     }
 
-    /// The segment that lies at an offset of the device; `None` for what is no segment's place.
+    /// Returns the segment that lies at an offset of the device, or `None` if none does.
     pub fn segment_at(&self, offset: u64) -> Option<SegmentNumber> {
         let behind = offset.checked_sub(GROUPS)?;
         let (group, within) = (behind / self.group_bytes(), behind % self.group_bytes());

@@ -1,18 +1,18 @@
 //! The index image: what a clean stop leaves in free segments so that the next start need not read
 //! the log.
 //!
-//! It is a stream of bytes that is cut into parts, one per segment, each of which names the next. A
-//! part says which stop it belongs to (by the first commit number that was not used then), and its
-//! checksum covers what it holds. The superblock names the first part, and no part without that is
-//! ever believed.
+//! The image is a stream of bytes, cut into parts. Each part lies in one segment and names the
+//! next. A part identifies its stop by the first unused commit number at that time, and its
+//! checksum covers its content. The superblock names the first part; parts without such a
+//! superblock are never trusted.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
 use crate::address::SegmentNumber;
 
-/// Bytes in front of what a part holds.
+/// Bytes in front of a part's content.
 pub const PART_HEADER_BYTES: usize = 64;
-/// Bytes of a row.
+/// Bytes of a row of the segment table.
 pub const ROW_BYTES: usize = 80;
 
 const MAGIC: [u8; 4] = *b"LIM3";
@@ -23,16 +23,16 @@ const CHECKSUM: usize = 56;
 pub struct ImagePart {
     /// The place that it lies in.
     pub segment: SegmentNumber,
-    /// The first commit number that was not used when it was written.
+    /// The first commit number that was unused when it was written.
     pub stop: u64,
-    /// The place of the next part; 0: this is the last.
+    /// The place of the next part; 0 for the last part.
     pub next: SegmentNumber,
-    /// Bytes that it holds.
+    /// Bytes of its content.
     pub length: u32,
 }
 
 impl ImagePart {
-    /// Its header; `held` is what it holds.
+    /// Encodes its header; `held` is its content.
     pub fn encode(&self, held: &[u8], identity: &Identity) -> [u8; PART_HEADER_BYTES] {
         let mut bytes = [0; PART_HEADER_BYTES];
         put(&mut bytes, 0, MAGIC);
@@ -47,7 +47,8 @@ impl ImagePart {
         bytes
     }
 
-    /// The part in a place, and what it holds; `None`: it is not the one that was written there.
+    /// Decodes the part in a place. Returns it with its content, or `None` if it is not the part
+    /// written there.
     pub fn decode<'a>(
         place: &'a [u8],
         identity: &Identity,
@@ -71,7 +72,7 @@ impl ImagePart {
     }
 }
 
-/// What a place was used for at the stop.
+/// The use of a place at the stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Usage {
     /// Nothing.
@@ -79,38 +80,38 @@ pub enum Usage {
     Free,
     /// A sealed segment.
     Sealed,
-    /// A segment whose records are out of the index, and whose free mark was not durable.
+    /// A segment whose records are not in the index, and whose free mark was not durable.
     Quarantine,
     /// A further part of a jumbo.
     Part,
 }
 
-/// What the segment table said about one place.
+/// The segment table's entry of one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// What it was used for.
+    /// Its use.
     pub usage: Usage,
     /// Its generation.
     pub generation: u32,
     /// The version of its meta.
     pub meta_version: u64,
-    /// The stream it was written by.
+    /// The stream that wrote it.
     pub stream: u8,
-    /// Some record in it never expires.
+    /// True if some record in it never expires.
     pub immortal: bool,
-    /// It holds the end of some key's history.
+    /// True if it holds ends: records that hide older versions and are not hidden.
     pub ends: bool,
-    /// It is a jumbo whose value counts.
+    /// True if it is a jumbo whose value counts.
     pub jumbo: bool,
-    /// It had a frame.
+    /// True if it had a frame.
     pub resident: bool,
-    /// A part of its place cannot be read.
+    /// True if a part of its place cannot be read.
     pub bad: bool,
     /// The first commit that can be in it.
     pub opened: u64,
     /// The last commit in it.
     pub last_commit: u64,
-    /// What its dead map covers.
+    /// The commit up to which its dead map is complete.
     pub cover: u64,
     /// Bytes of its records.
     pub filled: u32,
@@ -120,18 +121,19 @@ pub struct Row {
     pub end: u32,
     /// Unix seconds at which it was opened.
     pub born: u32,
-    /// The least expiry of its records; 0: none has one.
+    /// The least expiry of its records; 0 if none has one.
     pub min_expiry: u32,
-    /// The greatest.
+    /// The greatest expiry of its records.
     pub max_expiry: u32,
-    /// A jumbo's value length.
+    /// Bytes of a jumbo's value.
     pub jumbo_value: u64,
-    /// The earliest commit in which a record died that the dead map does not mark; `u64::MAX`: none.
+    /// The earliest commit in which a record died that the dead map does not mark; `u64::MAX` if
+    /// none did.
     pub earliest_death: u64,
 }
 
 impl Row {
-    /// Its bytes.
+    /// Encodes the row.
     pub fn encode(&self) -> [u8; ROW_BYTES] {
         let mut bytes = [0; ROW_BYTES];
         put(&mut bytes, 0, self.generation.to_le_bytes());
@@ -154,7 +156,7 @@ impl Row {
         bytes
     }
 
-    /// What its bytes say; `None`: no program has written that.
+    /// Decodes the row. Returns `None` if no program could have written it.
     pub fn decode(bytes: &[u8; ROW_BYTES]) -> Option<Self> {
         let flag = |bit: u8| bytes[6] >> bit & 1 != 0;
         Some(Row {

@@ -1,28 +1,28 @@
-//! Jumbos: one item over several places. Its image is header, record, trailer in one run, cut into
-//! pieces of a segment's size; the places of the pieces need not be neighbours.
+//! Jumbos: one item over several places. The image is header, record and trailer in one run, cut
+//! into pieces of a segment's size; the places of the pieces need not be adjacent.
 //!
-//! Only the record checksum, which the trailer's checksum includes, covers the value. So whether a
-//! jumbo was committed can be seen from its first block and its trailer.
+//! Only the record checksum covers the value, and the trailer's checksum includes the record
+//! checksum. So a jumbo's first block and its trailer show whether it was committed.
 
 use super::checksum::{Identity, SegmentSeed, record_checksum};
 use super::segment::{HEADER_BYTES, Header, NoSegment, TRAILER_BYTES, Trailer};
 use crate::address::SegmentNumber;
 use crate::record::{Fields, Head, Kind};
 
-/// Where a jumbo's record begins in its image.
+/// Offset of a jumbo's record in its image.
 pub const RECORD_AT: usize = HEADER_BYTES;
 
-/// Bytes of the image of a jumbo whose record takes `record` bytes.
+/// Returns the bytes of the image of a jumbo whose record takes `record` bytes.
 pub fn image_bytes(record: usize) -> usize {
     HEADER_BYTES + record + TRAILER_BYTES
 }
 
-/// Places that such a jumbo takes.
+/// Returns the number of places that such a jumbo takes.
 pub fn parts(record: usize, segment_size: u32) -> u32 {
     image_bytes(record).div_ceil(segment_size as usize) as u32
 }
 
-/// A jumbo as its first block shows it: header and head are intact, value and trailer not yet read.
+/// A jumbo as seen in its first block: header and head are intact, value and trailer not yet read.
 #[derive(Clone, Copy, Debug)]
 pub struct Jumbo<'a> {
     /// Its header.
@@ -31,15 +31,15 @@ pub struct Jumbo<'a> {
     pub fields: Fields,
     /// Its key.
     pub key: &'a [u8],
-    /// Places that it takes.
+    /// Number of places that it takes.
     pub parts: u32,
     /// Bytes of its record.
     pub record_bytes: usize,
-    /// Where its value begins in the image.
+    /// Offset of its value in the image.
     pub value_at: usize,
     /// Bytes of its value.
     pub value_bytes: usize,
-    /// Where its trailer lies in the image; it may cross from one piece into the next.
+    /// Offset of its trailer in the image; it may cross from one piece into the next.
     pub trailer_at: usize,
     covered: &'a [u8],
     checksum: u32,
@@ -47,8 +47,9 @@ pub struct Jumbo<'a> {
 }
 
 impl<'a> Jumbo<'a> {
-    /// The jumbo whose image begins with `first`: at least one block of the place of `segment`.
-    /// `Damaged` if a header says that there is one, but what follows does not fit it.
+    /// Opens the jumbo whose image begins with `first`: at least one block of the place of
+    /// `segment`. Returns `Damaged` if a header says that there is one, but what follows does not
+    /// fit it.
     pub fn open(
         first: &'a [u8],
         identity: &Identity,
@@ -57,7 +58,7 @@ impl<'a> Jumbo<'a> {
     ) -> Result<Self, NoSegment> {
         let header = Header::decode(first, identity, segment)?;
         let size = header.jumbo.ok_or(NoSegment::Absent)?;
-        // The length and the number of places bound each other, so that neither can run over.
+        // The length and the number of places bound each other, so neither can overflow.
         let most = u64::from(size.parts) * u64::from(segment_size);
         let value = usize::try_from(size.value).ok().filter(|_| size.value <= most);
         let value = value.ok_or(NoSegment::Damaged)?;
@@ -86,7 +87,8 @@ impl<'a> Jumbo<'a> {
         })
     }
 
-    /// Its trailer, if the 64 bytes at `trailer_at` of the image are one and cover this head.
+    /// Returns its trailer, if the 64 bytes at `trailer_at` of the image are one and cover this
+    /// head.
     pub fn trailer(&self, bytes: &[u8]) -> Option<Trailer> {
         let found = Trailer::find(bytes, self.header.generation, self.seed)?;
         let right = found.trailer.length as usize == self.trailer_at
@@ -95,7 +97,7 @@ impl<'a> Jumbo<'a> {
         right.then_some(found.trailer)
     }
 
-    /// Whether a value with this hash (see [`super::ValueHasher`]) is its value.
+    /// Returns true if its value has this hash (see [`super::ValueHasher`]).
     pub fn has_value(&self, value_hash: u64) -> bool {
         let head = &self.covered[RECORD_AT..];
         record_checksum(head, value_hash, self.seed) == self.checksum

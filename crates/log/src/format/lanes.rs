@@ -1,15 +1,15 @@
-//! Which lane every share of the keys belongs to. Each lane of a store keeps the whole table in its
-//! superblock; the one with the greatest version counts.
+//! The table of lanes: which lane owns each partition. Each lane of a store keeps the whole table
+//! in its superblock; the one with the greatest version counts.
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u16_at, u32_at, u64_at};
 
-/// Shares of the keys. A key's is the top of its hash.
+/// Number of partitions. A key's partition is the top of its hash.
 pub const PARTITIONS: usize = 4096;
-/// The most lanes that a store can have.
+/// The largest number of lanes in a store.
 pub const MAX_LANES: usize = 32;
 
-/// Far more changes than there can be.
+/// The largest valid version; far more changes than can ever happen.
 const MAX_VERSION: u64 = 1 << 62;
 /// Bits of an owner.
 const OWNER_BITS: usize = 5;
@@ -20,26 +20,26 @@ const END: usize = OWNERS + PARTITIONS * OWNER_BITS / 8;
 
 const _: () = assert!(1 << OWNER_BITS == MAX_LANES && END <= BLOCK - 8);
 
-/// The partition of a key, from the low half of its hash.
+/// Returns the partition of a key, from the low half of its hash.
 #[inline]
 pub fn partition(hash: u64) -> usize {
     (hash >> (u64::BITS - PARTITIONS.trailing_zeros())) as usize
 }
 
-/// Partitions on their way from one lane to another: in a lane that does not own them there may be
+/// Partitions that are moving from one lane to another. The lane that does not own them may hold
 /// versions of their keys that must never be seen again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Motion {
     /// The first of the partitions.
     pub first: u16,
-    /// How many there are.
+    /// Number of partitions.
     pub count: u16,
-    /// The lane that is to be emptied of them.
+    /// The lane from which they are to be removed.
     pub from: u8,
 }
 
 impl Motion {
-    /// The partitions.
+    /// Returns the partitions.
     pub fn partitions(&self) -> std::ops::Range<usize> {
         usize::from(self.first)..usize::from(self.first) + usize::from(self.count)
     }
@@ -48,13 +48,13 @@ impl Motion {
 /// The table of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// Counts changes; 0 for a store that never had more than one lane.
+    /// Number of changes; 0 for a store that never had more than one lane.
     pub version: u64,
-    /// Which lanes belong together: the low half of the first lane's store id.
+    /// Id of the set of lanes: the low half of the first lane's store id.
     pub set: u64,
     /// The number of the lane whose superblock this is.
     pub here: u8,
-    /// The low half of each lane's store id; 0 for numbers that are not in use.
+    /// The low half of each lane's store id; 0 for unused numbers.
     pub members: [u64; MAX_LANES],
     /// A bit for each lane that is to be emptied.
     pub draining: u32,
@@ -62,12 +62,12 @@ pub struct Lanes {
     pub joining: u32,
     /// The lane of each partition.
     pub owners: [u8; PARTITIONS],
-    /// What is on its way; one motion at a time.
+    /// The motion under way, if any; there is one at a time.
     pub motion: Option<Motion>,
 }
 
 impl Lanes {
-    /// The table of a store with one lane.
+    /// Returns the table of a store with one lane.
     pub fn alone(store_id: u128) -> Self {
         let mut members = [0; MAX_LANES];
         members[0] = store_id as u64;
@@ -83,22 +83,23 @@ impl Lanes {
         }
     }
 
-    /// Whether the store never had more than one lane, so that a program that knows of one can read it.
+    /// Returns true if the store never had more than one lane, so that a program without support
+    /// for lanes can read it.
     pub fn is_alone(&self) -> bool {
         self.version == 0
     }
 
-    /// Whether a lane is to be emptied.
+    /// Returns true if a lane is to be emptied.
     pub fn is_draining(&self, lane: usize) -> bool {
         self.draining & 1 << lane != 0
     }
 
-    /// Whether the number is in use.
+    /// Returns true if the lane number is in use.
     pub fn is_member(&self, lane: usize) -> bool {
         self.members.get(lane).is_some_and(|&id| id != 0)
     }
 
-    /// The partitions that a lane owns.
+    /// Returns the number of partitions that a lane owns.
     pub fn owned(&self, lane: usize) -> usize {
         self.owners.iter().filter(|&&owner| usize::from(owner) == lane).count()
     }
@@ -130,7 +131,7 @@ impl Lanes {
         }
     }
 
-    /// `None` if it says what cannot be.
+    /// Decodes the table. Returns `None` if its values are impossible.
     pub(super) fn decode(copy: &[u8; BLOCK], store_id: u128) -> Option<Self> {
         if all_zero(&copy[START..END]) {
             return Some(Lanes::alone(store_id));

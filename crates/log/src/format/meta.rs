@@ -1,4 +1,4 @@
-//! Segment metas: what becomes of a segment after its bytes were written. Two copies, written in turn.
+//! Segment metas: the state of a segment after its bytes were written. Two copies, written in turn.
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u32_at, u64_at};
@@ -10,16 +10,16 @@ const MAGIC: [u8; 4] = *b"LMET";
 const CHECKSUM: usize = META_HEADER - 8;
 const HAS_MAP: u8 = 1;
 
-/// What a segment number is used for.
+/// The use of a segment number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Nothing: every use up to the meta's generation is over.
+    /// Free: every generation up to the meta's is over.
     Free,
-    /// Nothing, ever again: a part of its place cannot be read. Every use is over.
+    /// Never used again, because a part of its place cannot be read. Every generation is over.
     Retired,
     /// A segment.
     InUse {
-        /// The segment ends here, whatever lies behind; 0: at its sealed trailer.
+        /// Where the segment ends, whatever lies behind; 0: at its sealed trailer.
         end: u32,
     },
     /// A piece of a jumbo.
@@ -28,7 +28,7 @@ pub enum Use {
         owner: SegmentNumber,
         /// The jumbo's generation.
         owner_generation: u32,
-        /// Which piece it is; the owner holds piece 0.
+        /// Index of the piece; the owner holds piece 0.
         index: u32,
     },
 }
@@ -36,17 +36,18 @@ pub enum Use {
 /// A segment's meta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// How often it was written; the first is 1, and each next one is greater by 1.
+    /// Number of writes: the first is 1, and each later one adds 1.
     pub version: u64,
-    /// Commit number: whatever commits up to this one superseded here is marked in the map.
+    /// Commit number: every record here that commits up to this one superseded is marked in the
+    /// map.
     pub cover: u64,
-    /// The generation that it speaks of.
+    /// The generation that the meta describes.
     pub generation: u32,
-    /// What the number is used for.
+    /// The use of the number.
     pub usage: Use,
 }
 
-/// What one copy of a meta is.
+/// Why a copy of a meta is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaError {
     /// Never written by this store.
@@ -56,17 +57,17 @@ pub enum MetaError {
 }
 
 impl Meta {
-    /// Which copy it is to be written to.
+    /// Returns which copy this meta is written to.
     pub fn copy(&self) -> usize {
         (self.version % 2) as usize
     }
 
-    /// Whether the number's use in `generation`, which a segment header names, is not over.
+    /// Returns true if the generation named by a segment header is not over.
     pub fn admits(&self, generation: u32) -> bool {
         generation > self.over()
     }
 
-    /// The number's uses up to this generation are over.
+    /// Returns the last generation of the number that is over.
     pub fn over(&self) -> u32 {
         match self.usage {
             Use::InUse { .. } => self.generation.saturating_sub(1),
@@ -75,28 +76,28 @@ impl Meta {
         }
     }
 
-    /// Whether its map and its end speak of `generation`.
+    /// Returns true if the meta's map and end describe `generation`.
     pub fn speaks_of(&self, generation: u32) -> bool {
         matches!(self.usage, Use::InUse { .. }) && generation == self.generation
     }
 
-    /// Whether the first block of a copy says that a map follows.
+    /// Returns true if the first block of a copy says that a map follows.
     pub fn has_map(block: &[u8]) -> bool {
         block[37] & HAS_MAP != 0
     }
 
-    /// Which version the first block of a copy says it is; its map has to confirm that.
+    /// Returns the version in the first block of a copy; only the map's checksum confirms it.
     pub fn version(block: &[u8]) -> u64 {
         u64_at(block, 16)
     }
 
-    /// Bytes to write for a map of `map` bytes (0: no map): a multiple of a block.
+    /// Returns the bytes to write for a map of `map` bytes (0: no map), a multiple of a block.
     pub fn encoded_bytes(map: usize) -> usize {
         (META_HEADER + map).next_multiple_of(BLOCK)
     }
 
-    /// Writes all of `into`, which is [`Meta::encoded_bytes`] long. With a map, `into` begins with
-    /// 64 bytes of anything, and the map stands behind them already: see [`map_in`].
+    /// Encodes the meta into all of `into`, which is [`Meta::encoded_bytes`] long. With a map,
+    /// `into` begins with 64 bytes of any content, followed by the map: see [`map_in`].
     pub fn encode(&self, segment: SegmentNumber, map: usize, identity: &Identity, into: &mut [u8]) {
         assert_eq!(into.len(), Self::encoded_bytes(map));
         let (head, rest) = into.split_at_mut(META_HEADER);
@@ -128,8 +129,8 @@ impl Meta {
         put(head, CHECKSUM, checksum.to_le_bytes());
     }
 
-    /// One copy of the meta of `segment`, whose map has `map_bytes` if it has one. The slice is the
-    /// map, empty without one.
+    /// Decodes one copy of the meta of `segment`, whose map has `map_bytes` if there is one. The
+    /// returned slice is the map, empty without one.
     pub fn decode<'a>(
         copy: &'a [u8],
         segment: SegmentNumber,
@@ -172,16 +173,16 @@ impl Meta {
     }
 }
 
-/// What the two copies of a meta say together.
+/// The result of reading both copies of a meta.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen<'a> {
-    /// The newer whole copy; `None`: the segment was never freed or marked.
+    /// The newer whole copy; `None` if the segment was never freed or marked.
     pub meta: Option<(Meta, &'a [u8])>,
-    /// A copy is damaged: a write of it was torn, or it rotted.
+    /// True if a copy is damaged, by a torn write or later.
     pub damaged: bool,
 }
 
-/// The state of `segment` from both copies of its meta.
+/// Returns the state of `segment` from both copies of its meta.
 pub fn choose<'a>(
     copies: [&'a [u8]; 2],
     segment: SegmentNumber,
@@ -194,12 +195,12 @@ pub fn choose<'a>(
     Chosen { meta, damaged }
 }
 
-/// Where the map lies in a buffer for [`Meta::encode`].
+/// Returns the map's part of a buffer for [`Meta::encode`].
 pub fn map_in(buffer: &mut [u8], map_bytes: usize) -> &mut [u8] {
     &mut buffer[META_HEADER..META_HEADER + map_bytes]
 }
 
-/// Bytes of a segment that share a bit of its dead map. A record is at least as long.
+/// Bytes of a segment that share a bit of its dead map. A record is at least this long.
 pub const MAP_UNIT: usize = 16;
 
 /// Marks the record that begins at `offset` of the segment as dead.
@@ -207,12 +208,12 @@ pub fn mark(map: &mut [u8], offset: usize) {
     map[offset / MAP_UNIT / 8] |= 1 << (offset / MAP_UNIT % 8);
 }
 
-/// Takes the mark of the record that begins at `offset` of the segment back.
+/// Clears the mark of the record that begins at `offset` of the segment.
 pub fn unmark(map: &mut [u8], offset: usize) {
     map[offset / MAP_UNIT / 8] &= !(1 << (offset / MAP_UNIT % 8));
 }
 
-/// Whether the record that begins at `offset` is marked. Without a map (an empty one) none is.
+/// Returns true if the record that begins at `offset` is marked. An empty map marks none.
 pub fn is_marked(map: &[u8], offset: usize) -> bool {
     let byte = map.get(offset / MAP_UNIT / 8);
     byte.is_some_and(|byte| byte & 1 << (offset / MAP_UNIT % 8) != 0)

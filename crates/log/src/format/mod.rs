@@ -1,9 +1,9 @@
-//! What a store's bytes mean: `docs/file-format.md` in code.
+//! The meaning of a store's bytes: `docs/file-format.md` in code.
 //!
-//! Pure functions between bytes and values. Nothing here reads or writes a device, and nothing
-//! panics, reads out of bounds or allocates for what the bytes say: they come from a disk, so they
-//! may be anything. A structure is believed only if its checksum says that this store wrote it, for
-//! this segment, in this use of the segment.
+//! Pure functions between bytes and values. Nothing here reads or writes a device. The bytes come
+//! from a disk and may be anything, so nothing here panics, reads out of bounds or allocates
+//! because of them. A structure is trusted only if its checksum shows that this store wrote it for
+//! this segment in this generation.
 
 pub mod accepted;
 mod bytes;
@@ -39,11 +39,12 @@ pub use superblock::{Release, Superblock, SuperblockError};
 pub use tail::Tail;
 pub use tier::{Label, LabelError};
 
-/// Bytes that a device is written in: tails, metas and superblocks are whole blocks.
+/// Bytes of a device block: tails, metas and superblocks are whole blocks.
 pub const BLOCK: usize = 4096;
 
-/// Streams that a store has.
+/// Number of streams in a store.
 pub const STREAMS: usize = 2;
 
-// Records in RAM are written to a device as they are, so the host must have the format's order.
+// Records are written to a device as they are in RAM, so the host must have the format's byte
+// order.
 const _: () = assert!(cfg!(target_endian = "little") && size_of::<usize>() == 8);

@@ -1,10 +1,10 @@
-//! Walks the image of one segment: which commits are whole, where the segment ends, what of a damaged
-//! commit is left.
+//! Scans the image of one segment: finds whole commits, the segment's end, and the surviving
+//! records of damaged commits.
 //!
-//! A commit that is not whole is one of two things. If nothing shows that it was ever durable it is
-//! *torn*: the segment ends before it, and nothing of it counts. If something does, it is *damaged*:
-//! each of its records stands for itself. Whoever has several segments scans each without knowing
-//! anything first, and again those for which the others show more (see [`Extent`]).
+//! A commit that is not whole is *torn* if nothing shows that it was ever durable: the segment ends
+//! before it, and nothing of it counts. Otherwise it is *damaged*: each of its records is checked
+//! by itself. A caller with several segments first scans each without prior knowledge, and then
+//! rescans those for which the others show more (see [`Extent`]).
 
 use super::STREAMS;
 use super::checksum::{Identity, SegmentSeed, record_is_intact};
@@ -12,20 +12,21 @@ use super::segment::{DurableEnd, Header, NoSegment, TRAILER_BYTES, Trailer};
 use crate::address::{GRANULE, SegmentNumber};
 use crate::record::{Kind, Record};
 
-/// Searching damaged bytes, this many times their length may be hashed for candidates; after that
-/// only for short ones. Values that consist of things like records must not stop a recovery.
+/// Limits the search in damaged bytes: at most this many times their length is hashed for long
+/// candidates; beyond that only short ones are tried. Otherwise values made of record-like bytes
+/// could stall a recovery.
 const EFFORT: usize = 1024;
-/// A candidate of at most this many bytes is always tried.
+/// Candidates of at most this many bytes are always tried.
 const SHORT: usize = 4096;
 
-/// What is known about a segment from elsewhere.
+/// Prior knowledge about a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
     /// The store.
     pub identity: Identity,
     /// The segment's number.
     pub segment: SegmentNumber,
-    /// The generation to go by if the header cannot be read; `None`: there is no segment then.
+    /// The generation to use if the header cannot be read; with `None` there is no segment then.
     pub generation: Option<u32>,
     /// How much of it is known to have been durable.
     pub extent: Extent,
@@ -34,13 +35,13 @@ pub struct Expect {
 /// How much of a segment is known to have been durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Nothing but what the segment itself shows.
+    /// Only what the segment itself shows.
     Unknown,
-    /// At least this many bytes from its start: another segment's trailer says so.
+    /// At least this many bytes from its start, because another segment's trailer says so.
     AtLeast(u32),
     /// All of it up to its sealed trailer, wherever that is.
     Sealed,
-    /// Exactly this many bytes: its meta says so. What lies behind does not count.
+    /// Exactly this many bytes, because its meta says so. Bytes behind do not count.
     Exactly(u32),
 }
 
@@ -49,62 +50,63 @@ pub enum Extent {
 pub enum Ending {
     /// At its sealed trailer, or where its meta says.
     Sealed,
-    /// Behind a commit, with nothing of this generation found after it.
+    /// Behind a commit, with nothing of this generation after it.
     Open,
-    /// Before a commit that did not complete.
+    /// Before an incomplete commit.
     Torn {
         /// Bytes of that commit that had arrived, as far as they can be recognised.
         dropped: u32,
     },
 }
 
-/// What was durable once and is not right any more.
+/// Damage to bytes that were durable once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// Commits, at least.
+    /// The least number of damaged commits.
     pub commits: u32,
-    /// Runs of bytes without a whole record: at least as many records are lost, unless a run was a
-    /// header, a trailer or a filler.
+    /// Number of runs of bytes without a whole record. At least as many records are lost, unless a
+    /// run was a header, a trailer or a filler.
     pub gaps: u32,
     /// Bytes in those runs.
     pub bytes: u32,
 }
 
-/// What a scan has found.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct Scanned {
     /// The header; `None` if it is damaged and the expected generation was used.
     pub header: Option<Header>,
-    /// The generation of all that was found.
+    /// The generation of everything found.
     pub generation: u32,
-    /// Behind the last trailer that counts; 0 without one.
+    /// The end of the last trailer that counts; 0 without one.
     pub end: u32,
-    /// Items and tombstones visited.
+    /// Number of items and tombstones visited.
     pub records: u32,
-    /// Whole records of kinds that only newer programs know: no damage, and nothing to visit.
+    /// Number of whole records of kinds that only newer programs know. They are neither damage nor
+    /// visited.
     pub newer: u32,
     /// The greatest commit number; 0 without one.
     pub last_commit: u64,
-    /// The greatest commit number that proves that all before it were durable; 0 without one.
+    /// The greatest commit number that proves that all earlier commits were durable; 0 without one.
     pub proof: u64,
     /// The greatest seq limit.
     pub seq_limit: u64,
-    /// Durable ends in the last trailer.
+    /// The durable ends in the last trailer.
     pub durable: [DurableEnd; STREAMS],
     /// What is damaged.
     pub damage: Damage,
     /// How the segment ends.
     pub ending: Ending,
-    /// The commit that does not count, and where it would end, if its trailer can be recognised: a commit
-    /// elsewhere may prove that it was durable.
+    /// The commit that does not count, and where it would end, if its trailer can be recognised. A
+    /// commit in another segment may prove that it was durable.
     pub torn: Option<(u64, u32)>,
 }
 
-/// Scans the image of a segment that is not a jumbo. `visit` gets the offset of every item and
-/// tombstone that counts, in order, and the record. Records in whole commits are vouched for by the
-/// commit's checksum, those in damaged ones by their own.
+/// Scans the image of a segment that is not a jumbo. Calls `visit` with the offset of every item
+/// and tombstone that counts, in order, and the record. The commit's checksum vouches for records
+/// in whole commits, their own checksums for records in damaged ones.
 ///
-/// `Err`: there is no segment, or it holds a jumbo ([`super::jumbo`]).
+/// Returns `Err` if there is no segment, or if it holds a jumbo ([`super::jumbo`]).
 pub fn segment<'a>(
     image: &'a [u8],
     expect: &Expect,
@@ -145,9 +147,9 @@ pub fn segment<'a>(
 }
 
 struct Walk<'a, F> {
-    /// The image, up to where it can count.
+    /// The image, up to the last byte that can count.
     bytes: &'a [u8],
-    /// Commits that begin before this were durable.
+    /// Commits that begin before this offset were durable.
     known: usize,
     ends_at_limit: bool,
     seed: SegmentSeed,
@@ -203,7 +205,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
     }
 
-    /// The trailer, and where it lies, of the commit that begins at `start`, if all of it is right.
+    /// Returns the trailer, and its offset, of the commit that begins at `start`, if the commit is
+    /// whole.
     fn whole_commit(&self, start: usize) -> Option<(Trailer, usize)> {
         let mut at = start;
         loop {
@@ -226,8 +229,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
     }
 
-    /// The first trailer at or behind `from` that may follow one of `commit`, whether
-    /// what it covers is right or not, if that begins at or behind `from` too; and where it lies.
+    /// Returns the first trailer, and its offset, that may follow one of `commit` and covers only
+    /// bytes at or behind `from`. Does not check the bytes it covers.
     fn next_trailer(&self, from: usize, commit: u64) -> Option<(Trailer, usize)> {
         let last = self.bytes.len().checked_sub(TRAILER_BYTES)?;
         (from..=last).step_by(GRANULE).find_map(|at| {
@@ -240,12 +243,14 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         })
     }
 
-    /// Whether the commit that begins at `start` was durable: a commit is ended only after the one
-    /// before it has been synced, so the end of a later one proves it. `next` is the first trailer behind `start`.
+    /// Returns true if the commit that begins at `start` was durable. A commit is ended only after
+    /// the one before it has been synced, so the end of a later one proves it. `next` is the first
+    /// trailer behind `start`.
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
         let Some(&(first, at)) = next else { return start < self.known };
-        // What begins at `start` is the first trailer's commit, or it ends before that one and has lost its own
-        // trailer; then it may still be of the same commit if that has several in this segment.
+        // Either the first trailer's commit begins at `start`, or an earlier commit does that has
+        // lost its trailer. The latter may still be part of the same commit, if that has several
+        // parts in this segment.
         let is_first = at - first.length as usize == start;
         let newest = if is_first || first.continues { first.commit } else { first.commit - 1 };
         start < self.known
@@ -253,7 +258,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
             || self.is_followed(at + TRAILER_BYTES, &first, newest)
     }
 
-    /// Whether something behind the trailer `last`, which ends at `from`, proves that `commit` was durable.
+    /// Returns true if a trailer behind `last`, which ends at `from`, proves that `commit` was
+    /// durable.
     fn is_followed(&self, mut from: usize, last: &Trailer, commit: u64) -> bool {
         let mut last = *last;
         while let Some((trailer, at)) = self.next_trailer(from, last.commit) {
@@ -265,7 +271,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         false
     }
 
-    /// The end of a segment whose commit at `start` does not count.
+    /// Returns the ending of a segment whose commit at `start` does not count.
     fn torn(&self, start: usize, trailer: Option<usize>) -> Ending {
         let mut at = start;
         while let Some(record) = Record::parse(&self.bytes[at..], None)
@@ -280,7 +286,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
     }
 
-    /// Takes note of a commit that counts.
+    /// Records a commit that counts.
     fn note(&mut self, trailer: &Trailer, end: usize) {
         let scanned = &mut self.scanned;
         scanned.end = end as u32;
@@ -333,7 +339,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     }
 }
 
-/// Whether a trailer may follow one of `commit`, the last one in its segment.
+/// Returns true if a trailer may follow one of `commit`, the last one in its segment.
 fn follows(trailer: &Trailer, commit: u64) -> bool {
     trailer.commit > commit || trailer.continues && trailer.commit == commit
 }

@@ -1,6 +1,6 @@
 //! The two records of kind commit: the header that begins a segment, and the trailer that ends what
-//! one commit covers. Both are 64 bytes and valid records, so a walker needs to know nothing about
-//! them to step over them.
+//! one commit covers. Both are valid records of 64 bytes, so code that walks a segment can step
+//! over them without knowing more about them.
 
 use super::STREAMS;
 use super::bytes::{get, put, u32_at, u64_at};
@@ -24,10 +24,10 @@ const CONTINUES: u8 = 8;
 const SUBTYPE: usize = HEADER;
 const CHECKSUM: usize = 56;
 
-/// A commit record of 64 bytes in the making.
+/// A commit record of 64 bytes under construction.
 type Bytes = [u8; 64];
 
-/// Writes the fixed part that makes a commit record a record.
+/// Begins a commit record with the fixed part that makes it a valid record.
 fn begin(magic: [u8; 6], subtype: u8) -> Bytes {
     let mut bytes = [0; 64];
     put(&mut bytes, 0, magic);
@@ -37,7 +37,7 @@ fn begin(magic: [u8; 6], subtype: u8) -> Bytes {
     bytes
 }
 
-/// Whether the fixed part is that of such a commit record.
+/// Returns true if the fixed part is that of a commit record of this kind.
 fn is_begun(bytes: &Bytes, magic: [u8; 6], subtype: u8) -> bool {
     let fixed = [0, (64 - HEADER) as u8, 0, 0, Kind::Commit as u8];
     bytes[..6] == magic && bytes[6..CHECKSUM_AT] == fixed && bytes[SUBTYPE] == subtype
@@ -51,68 +51,68 @@ fn finish(bytes: &mut Bytes, covered_seed: u64, seed: SegmentSeed) {
     put(bytes, CHECKSUM_AT, checksum.to_le_bytes());
 }
 
-/// The record checksum of a commit record.
+/// Returns the record checksum of a commit record.
 fn own_checksum(bytes: &Bytes, seed: SegmentSeed) -> u32 {
     let (head, value) = bytes.split_at(HEADER);
     record_checksum(head, value_hash(value, seed.value_seed()), seed)
 }
 
-/// Whether the record checksum is right.
+/// Returns true if the record checksum is right.
 fn is_intact(bytes: &Bytes, seed: SegmentSeed) -> bool {
     own_checksum(bytes, seed) == u32_at(bytes, CHECKSUM_AT)
 }
 
-/// Whether the 64-bit checksum is right.
+/// Returns true if the 64-bit checksum is right.
 fn covers(bytes: &Bytes, covered_seed: u64) -> bool {
     let mut copy = *bytes;
     put(&mut copy, CHECKSUM_AT, [0; 4]);
     checksum64(&copy[..CHECKSUM], covered_seed) == u64_at(bytes, CHECKSUM)
 }
 
-/// What a segment says about itself.
+/// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its number.
+    /// The segment's number.
     pub segment: SegmentNumber,
-    /// Counts the uses of this number; the first is 1.
+    /// The segment's generation: counts the uses of this number, from 1.
     pub generation: u32,
-    /// Which stream it belongs to.
+    /// The number of the segment's stream.
     pub stream: u8,
     /// The number of the first commit that can be in it.
     pub opened: u64,
     /// Unix seconds at which it was opened.
     pub born: u32,
-    /// The jumbo in it, if it holds one.
+    /// The size of its jumbo, if it holds one.
     pub jumbo: Option<JumboSize>,
 }
 
-/// How large a jumbo is.
+/// The size of a jumbo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JumboSize {
     /// Bytes of its value.
     pub value: u64,
-    /// Places it takes, its own one included.
+    /// Number of places it takes, its own included.
     pub parts: u32,
 }
 
-/// Why there is no segment in a segment's place.
+/// Why there is no segment in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSegment {
-    /// Never used by this store, or part of a jumbo.
+    /// The place was never used by this store, or holds part of a jumbo.
     Absent,
-    /// Something that was a header of this store and this number.
+    /// The place holds a damaged header of this store and this number.
     Damaged,
-    /// A jumbo, where a normal segment was asked for.
+    /// The place holds a jumbo, but a normal segment was asked for.
     Jumbo,
 }
 
 impl Header {
-    /// The seed of everything in the segment.
+    /// Returns the seed of all checksums in the segment.
     pub fn seed(&self, identity: &Identity) -> SegmentSeed {
         SegmentSeed::new(identity.checksum_seed, self.segment, self.generation)
     }
 
-    /// Its bytes.
+    /// Encodes the header.
     pub fn encode(&self, identity: &Identity) -> [u8; HEADER_BYTES] {
         let mut bytes = begin(HEADER_MAGIC, HEADER_SUBTYPE);
         let jumbo = self.jumbo.unwrap_or(JumboSize { value: 0, parts: 0 });
@@ -129,7 +129,7 @@ impl Header {
         bytes
     }
 
-    /// The header of `segment` at the start of `bytes`.
+    /// Decodes the header of `segment` at the start of `bytes`.
     pub fn decode(
         bytes: &[u8],
         identity: &Identity,
@@ -160,12 +160,12 @@ impl Header {
     }
 }
 
-/// Up to where a stream is durable.
+/// The end of a stream's durable part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurableEnd {
-    /// The segment; 0: nothing is durable yet.
+    /// The segment; 0 if nothing is durable yet.
     pub segment: SegmentNumber,
-    /// Bytes from its start.
+    /// Bytes from the segment's start.
     pub offset: u32,
 }
 
@@ -176,50 +176,51 @@ pub struct Trailer {
     pub generation: u32,
     /// Bytes covered: from the previous trailer's end, or offset 0, up to this trailer.
     pub length: u32,
-    /// The commit.
+    /// The commit's number.
     pub commit: u64,
     /// Both streams' durable ends as of the commit before.
     pub durable: [DurableEnd; STREAMS],
-    /// No seq above it is used before a greater one is durable.
+    /// No seq above this one is used before a greater limit is durable.
     pub seq_limit: u64,
-    /// Nothing follows in this segment.
+    /// True if nothing follows in this segment.
     pub sealed: bool,
-    /// The commit before it failed, so its number proves nothing about those before.
+    /// True if the commit before failed, so that this commit's number proves nothing about earlier
+    /// ones.
     pub after_failure: bool,
-    /// It was written before the end of its commit, while the commit before it was being synced: its number
-    /// proves nothing about that one.
+    /// True if it was written early, while the commit before was being synced, so that its number
+    /// proves nothing about that commit.
     pub early: bool,
-    /// The trailer before it in this segment was written early for the same commit.
+    /// True if the previous trailer in this segment was written early for the same commit.
     pub continues: bool,
 }
 
-/// A trailer that is itself intact; whether what it covers is, [`Found::covers`] says.
+/// An intact trailer; [`Found::covers`] tells whether the bytes it covers are intact.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// What it says.
+    /// The decoded trailer.
     pub trailer: Trailer,
     bytes: Bytes,
     seed: SegmentSeed,
 }
 
 impl Trailer {
-    /// Its number, if that proves that everything of the commits before it was durable; else 0.
+    /// Returns its commit number if that proves that all earlier commits were durable; otherwise 0.
     pub fn proof(&self) -> u64 {
         if self.after_failure || self.early { 0 } else { self.commit }
     }
 }
 
 impl Found {
-    /// Whether `covered` is what the commit wrote: for a jumbo everything before its value, otherwise
-    /// the `length` bytes before the trailer.
+    /// Returns true if `covered` is what the commit wrote: for a jumbo everything before its value,
+    /// otherwise the `length` bytes before the trailer.
     pub fn covers(&self, covered: &[u8]) -> bool {
         covers(&self.bytes, checksum64(covered, self.seed.get()))
     }
 }
 
 impl Trailer {
-    /// Its bytes. `covered` is what lies before it back to the previous trailer's end or the start of
-    /// the segment; for a jumbo everything before the value.
+    /// Encodes the trailer. `covered` is everything before it back to the previous trailer's end or
+    /// the start of the segment; for a jumbo everything before the value.
     pub fn encode(&self, covered: &[u8], seed: SegmentSeed) -> [u8; TRAILER_BYTES] {
         debug_assert!(self.seq_limit <= MAX_SEQ);
         let mut bytes = begin(TRAILER_MAGIC, TRAILER_SUBTYPE);
@@ -242,7 +243,8 @@ impl Trailer {
         bytes
     }
 
-    /// The trailers in the bytes of a segment, of whatever generation; `seed` is that of a generation.
+    /// Returns the trailers in a segment's bytes, of any generation. `seed` returns a generation's
+    /// seed.
     pub fn find_all(
         bytes: &[u8],
         seed: impl Fn(u32) -> SegmentSeed,
@@ -256,8 +258,8 @@ impl Trailer {
         })
     }
 
-    /// The trailer at the start of `bytes`, if it was written in this segment and generation. What it
-    /// covers is not checked yet.
+    /// Returns the trailer at the start of `bytes`, if it was written in this segment and
+    /// generation. Does not check what it covers.
     pub fn find(bytes: &[u8], generation: u32, seed: SegmentSeed) -> Option<Found> {
         let bytes: &Bytes = bytes.first_chunk()?;
         if !is_begun(bytes, TRAILER_MAGIC, TRAILER_SUBTYPE)

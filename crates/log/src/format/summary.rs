@@ -1,8 +1,8 @@
-//! Summaries: what recovery wants to know of a sealed segment's records, without reading them.
+//! Summaries: what recovery needs to know about a sealed segment's records, without reading them.
 //!
-//! A summary lies at the end of its segment's place, behind the sealed trailer, where there is room for
-//! one. It is written after the commit that sealed the segment is durable, so what it says is durable;
-//! without a good one, for whatever reason, the segment itself is read.
+//! A summary lies at the end of its segment's place, behind the sealed trailer, if there is room.
+//! It is written after the commit that sealed the segment is durable, so everything it describes is
+//! durable. Without a valid summary, for whatever reason, recovery reads the segment itself.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, SegmentSeed, checksum64, key_hash};
@@ -11,18 +11,18 @@ use crate::address::{GRANULE, SegmentNumber};
 use crate::record::{Kind, Record};
 
 const MAGIC: [u8; 4] = *b"LSUM";
-/// Bytes of the head, which ends where the place ends.
+/// Bytes of the head, which ends at the end of the place.
 const HEAD: usize = 128;
 const CHECKSUM: usize = 120;
 const IMMORTAL: u32 = 1;
 const AFTER_FAILURE: u32 = 2;
-/// Bytes of what is said of one record.
+/// Bytes of an entry, which describes one record.
 const ENTRY: usize = 24;
 const TOMBSTONE: u64 = 1 << 40;
-/// Bits of an offset and of a size in their units.
+/// Mask of an offset or a size in units.
 const UNITS: u64 = (1 << 20) - 1;
 
-/// The hash that tells keys apart: the low 96 bits of [`key_hash`].
+/// The hash by which recovery distinguishes keys: the low 96 bits of [`key_hash`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyHash {
     /// Bits 0 to 63.
@@ -32,30 +32,30 @@ pub struct KeyHash {
 }
 
 impl KeyHash {
-    /// The hash of a key; the seed is the store's hash seed.
+    /// Returns the hash of a key; the seed is the store's hash seed.
     pub fn of(key: &[u8], hash_seed: u64) -> Self {
         let hash = key_hash(key, hash_seed);
         KeyHash { lo: hash as u64, hi: (hash >> 64) as u32 }
     }
 }
 
-/// What is said of one item or tombstone.
+/// The description of one item or tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its key's.
+    /// The hash of its key.
     pub hash: KeyHash,
     /// Its version.
     pub seq: u64,
     /// Where it begins in the segment.
     pub offset: u32,
-    /// Bytes of it.
+    /// Its size, in bytes.
     pub size: u32,
-    /// An item; else a tombstone.
+    /// True for an item, false for a tombstone.
     pub is_item: bool,
 }
 
 impl Entry {
-    /// Of the record at `offset`; `None` if it is neither item nor tombstone.
+    /// Describes the record at `offset`. Returns `None` if it is neither item nor tombstone.
     pub fn of(offset: u32, record: &Record<'_>, hash_seed: u64) -> Option<Self> {
         matches!(record.kind(), Kind::Item | Kind::Tombstone).then(|| Entry {
             hash: KeyHash::of(record.key(), hash_seed),
@@ -92,14 +92,14 @@ impl Entry {
     }
 }
 
-/// Which use of which place a summary is of.
+/// The place and generation of a summary.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// The store.
     pub identity: Identity,
     /// The segment's number.
     pub segment: SegmentNumber,
-    /// The use of that number.
+    /// The generation of that number.
     pub generation: u32,
 }
 
@@ -109,33 +109,33 @@ impl Place {
     }
 }
 
-/// What a summary says.
+/// The content of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Behind the sealed trailer.
+    /// The end of the sealed trailer.
     pub end: u32,
     /// The number of the commit that sealed the segment.
     pub commit: u64,
-    /// Whether its sealed trailer says that the commit before failed.
+    /// True if its sealed trailer says that the commit before failed.
     pub after_failure: bool,
-    /// No seq above it was used before a greater one was durable.
+    /// No seq above it was used before a greater limit was durable.
     pub seq_limit: u64,
-    /// As in the sealed trailer.
+    /// The durable ends in the sealed trailer.
     pub durable: [DurableEnd; STREAMS],
-    /// The least and the greatest expiry of its items (0: none has one), and whether some item never
-    /// expires.
+    /// The least and the greatest expiry of its items (0: none has one), and true if some item
+    /// never expires.
     pub expiries: (u32, u32, bool),
     /// Its items and tombstones, in order.
     pub entries: Vec<Entry>,
 }
 
 impl Summary {
-    /// Bytes of a summary with so many entries, in whole blocks.
+    /// Returns the bytes of a summary with `entries` entries, in whole blocks.
     pub fn bytes(entries: usize) -> usize {
         (HEAD + entries * ENTRY).next_multiple_of(BLOCK)
     }
 
-    /// Its bytes, whole blocks, the last of which are to be the last of the place.
+    /// Encodes the summary in whole blocks, the last of which must be the last of the place.
     pub fn encode(&self, place: &Place) -> Vec<u8> {
         let mut bytes = vec![0; Self::bytes(self.entries.len())];
         let (rest, head) = bytes.split_at_mut(Self::bytes(self.entries.len()) - HEAD);
@@ -166,8 +166,8 @@ impl Summary {
         bytes
     }
 
-    /// How many bytes the summary takes whose head is at the end of `bytes`, in whole blocks; `None`
-    /// if there is none of that place. Nothing is checked yet.
+    /// Returns the bytes, in whole blocks, of the summary whose head is at the end of `bytes`, or
+    /// `None` if there is none of that place. Does not check anything else.
     pub fn look(bytes: &[u8], place: &Place) -> Option<usize> {
         let head = bytes.last_chunk::<HEAD>()?;
         let ours = head[..4] == MAGIC
@@ -177,8 +177,8 @@ impl Summary {
         ours.then(|| Self::bytes(u32_at(head, 20) as usize))
     }
 
-    /// The summary at the end of `bytes`, if it is whole and says what can be of a segment in a place of
-    /// `segment_size` bytes.
+    /// Decodes the summary at the end of `bytes`, if it is whole and its values are possible for a
+    /// segment in a place of `segment_size` bytes.
     pub fn decode(bytes: &[u8], place: &Place, segment_size: usize) -> Option<Self> {
         let taken = Self::look(bytes, place)?;
         let (rest, head) = bytes.split_last_chunk::<HEAD>()?;

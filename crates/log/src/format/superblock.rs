@@ -1,7 +1,7 @@
-//! The superblock: what a store is, and how it was left.
+//! The superblock: identity and state of a store.
 //!
-//! Two copies, written in turn, so that a torn write leaves the other. The newest whole copy is
-//! judged and no older one: a program that does not understand it must not go on from before it.
+//! There are two copies, written in turn, so that a torn write leaves the other. Only the newest
+//! whole copy counts: a program that does not understand it must not continue from an older one.
 
 use super::BLOCK;
 use super::accepted::{ACCEPTED_BYTES, Accepted};
@@ -14,21 +14,21 @@ use crate::record::MAX_SEQ;
 const MAGIC: [u8; 8] = *b"LARDER\0\x01";
 /// The format version that this program writes.
 pub const VERSION: u32 = 1;
-/// The oldest Larder that understands all that this program writes.
+/// The oldest release of Larder that understands everything this program writes.
 const UNDERSTOOD_BY: Release = Release([0, 1, 0]);
 const CHECKSUM: usize = BLOCK - 8;
 const COUNTER: usize = 16;
 
 const CLEAN: u32 = 1;
 const VOLATILE: u32 = 2;
-/// Feature bits of each kind that this program knows.
+/// The known feature bits of each kind.
 const KNOWN_READ_ONLY: u64 = 0;
 const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS | RENEWED;
-/// The incompatible feature of a store that has, or had, several lanes.
+/// Incompatible feature: the store has, or had, several lanes.
 const LANES: u64 = 1;
-/// The incompatible feature of a lane that has a lower device.
+/// Incompatible feature: the lane has a lower device.
 const TIERS: u64 = 2;
-/// The incompatible feature of a store whose contents were discarded once.
+/// Incompatible feature: the store's contents were discarded once.
 const RENEWED: u64 = 4;
 const FAST_SEGMENTS: usize = 3008;
 const CLOCK: usize = 3012;
@@ -37,7 +37,7 @@ const RELEASE: usize = 4040;
 
 const _: () = assert!(ACCEPTED + ACCEPTED_BYTES <= RELEASE && RELEASE + 6 <= CHECKSUM);
 
-/// A release of Larder: major, minor and patch number; zeros where a store names none.
+/// A release of Larder: major, minor and patch number; zeros if the store names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release(pub [u16; 3]);
 
@@ -53,49 +53,52 @@ impl std::fmt::Display for Release {
 /// A store's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// How often it was written; the first is 1, and each next one is greater by 1.
+    /// Number of writes: the first is 1, and each later one adds 1.
     pub counter: u64,
-    /// Features that a program need not know.
+    /// Feature bits that a program need not know.
     pub compatible: u64,
-    /// Random; which store it is.
+    /// Random id of the store.
     pub store_id: u128,
-    /// Random; the seed of the index.
+    /// Random seed of the index.
     pub hash_seed: u64,
-    /// Random; the secret in all checksums.
+    /// Random secret in all checksums.
     pub checksum_seed: u64,
     /// Sizes and places.
     pub geometry: Geometry,
-    /// Unix seconds.
+    /// Unix seconds at which the store was created.
     pub created: u64,
-    /// It was stopped cleanly.
+    /// True if the store was stopped cleanly.
     pub clean: bool,
-    /// A server with durability none has it open, or died with it: nothing in it counts.
+    /// True while a server with durability none has the store open, and after that server crashed.
+    /// Then its contents do not count.
     pub volatile: bool,
-    /// No seq above it has been used.
+    /// No seq above this one has been used.
     pub seq_limit: u64,
-    /// Records with a seq below it are dead.
+    /// Records with a seq below this one are dead.
     pub fence: u64,
     /// Unix seconds at which a delayed `flush_all` takes effect; 0 without one.
     pub pending_flush: u32,
-    /// After a clean stop: the first commit number that is not used.
+    /// After a clean stop: the first unused commit number.
     pub next_commit: u64,
     /// The first segment of the index image; 0 without one.
     pub image_segment: u32,
-    /// Places that were free at the last start are used with generations from here on.
+    /// Places that were free at the last start get generations from this one on.
     pub generation_floor: u32,
     /// Bytes of the index image.
     pub image_bytes: u64,
-    /// Which lanes there are, and which share of the keys belongs to each.
+    /// The lanes, and the share of the keys that belongs to each.
     pub lanes: Lanes,
-    /// How many segments, the first ones, lie on the fast device; 0: there is no lower one.
+    /// Number of segments on the fast device, counted from the first; 0 without a lower device.
     pub fast_segments: u32,
-    /// What it held was discarded, and lies there still: what is written since names the secret, too.
+    /// True if the old contents were discarded but still lie there. Later structures then name the
+    /// secret, too.
     pub renewed: bool,
-    /// The greatest Unix second that the store has served at; no clock of it is ever behind that.
+    /// The greatest Unix second that the store has served at. The store's clock never goes behind
+    /// it.
     pub clock: u32,
-    /// Damage that a start has told of and gone on without.
+    /// Damage that a start has reported and accepted.
     pub accepted: Accepted,
-    /// Why this program may read the store and not write to it.
+    /// Why this program may read the store but not write to it.
     pub read_only: Option<SuperblockError>,
 }
 
@@ -104,15 +107,16 @@ pub struct Superblock {
 pub enum SuperblockError {
     /// No copy was ever written whole, and one was not written at all: a new device.
     Empty,
-    /// Something else is on the device.
+    /// The device holds something else.
     NotAStore,
-    /// A store of another format version, and what understands it.
+    /// The store has another format version; the release understands it.
     UnknownVersion(u32, Release),
-    /// A store with features that this program does not know: the unknown bits, and what understands them.
+    /// The store has features that this program does not know: the unknown bits, and a release that
+    /// knows them.
     UnknownFeatures(u64, Release),
-    /// The same, of features that nobody needs to know who only reads.
+    /// The same for features that a program needs to know only to write.
     UnknownToWrite(u64, Release),
-    /// A store both of whose copies are damaged, or that says what cannot be.
+    /// Both copies are damaged, or the store's values are impossible.
     Damaged,
 }
 
@@ -143,12 +147,12 @@ impl std::fmt::Display for SuperblockError {
 
 impl std::error::Error for SuperblockError {}
 
-/// What one copy is.
+/// The condition of one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copy {
     /// Magic and checksum are right.
     Whole,
-    /// All zero: never written.
+    /// All bytes are zero: never written.
     Empty,
     /// A superblock with a wrong checksum.
     Damaged,
@@ -156,15 +160,16 @@ pub enum Copy {
     Foreign,
 }
 
-/// What is made durable in the place of a store's first superblock before that is written: so whatever a crash
-/// leaves of that is known as a store's, and what has no magic never is.
+/// Returns the block that is made durable in the place of a store's first superblock before that is
+/// written. So a crash during the first write leaves something recognisable as a store's, and
+/// anything without the magic is never a store's.
 pub fn mark() -> [u8; BLOCK] {
     let mut mark = [0; BLOCK];
     put(&mut mark, 0, MAGIC);
     mark
 }
 
-/// What one copy is, without judging what it says.
+/// Returns the condition of one copy without interpreting its fields.
 fn look_at(copy: &[u8; BLOCK]) -> Copy {
     if copy[..8] != MAGIC {
         let mut magic = copy[..8].iter().zip(MAGIC);
@@ -175,7 +180,7 @@ fn look_at(copy: &[u8; BLOCK]) -> Copy {
     if whole { Copy::Whole } else { Copy::Damaged }
 }
 
-/// The store's state from its two copies, and what each of them is.
+/// Returns the store's state from its two copies, and the condition of each copy.
 pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), SuperblockError> {
     let states = copies.map(look_at);
     let newest = (0..2)
@@ -184,7 +189,7 @@ pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), Supe
     match newest {
         Some(which) => Superblock::judge(copies[which]).map(|superblock| (superblock, states)),
         None if states == [Copy::Empty; 2] => Err(SuperblockError::Empty),
-        // Both are written before a store is used, so the first write was cut off.
+        // Both copies are written before a store is used, so the first write was cut off.
         None if matches!(states, [Copy::Empty, Copy::Damaged] | [Copy::Damaged, Copy::Empty]) => {
             Err(SuperblockError::Empty)
         }
@@ -194,8 +199,8 @@ pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), Supe
 }
 
 impl Superblock {
-    /// The superblock of a store in which nothing has happened yet, alone on one device. The two seeds and
-    /// the id are random.
+    /// Creates the superblock of a new store, alone on one device. The two seeds and the id must be
+    /// random.
     pub fn new(
         store_id: u128,
         hash_seed: u64,
@@ -229,36 +234,36 @@ impl Superblock {
         }
     }
 
-    /// Whether this program may write to the store.
+    /// Checks that this program may write to the store.
     ///
     /// # Errors
-    /// It has features that whoever writes must know.
+    /// If the store has features that a writer must know.
     pub fn may_write(&self) -> Result<(), SuperblockError> {
         self.read_only.map_or(Ok(()), Err)
     }
 
-    /// The segments that lie on the fast device; `None` without a lower one.
+    /// Returns the geometry of the segments on the fast device; `None` without a lower one.
     pub fn fast_part(&self) -> Option<Geometry> {
         Geometry::new(self.geometry.segment_size(), self.fast_segments)
     }
 
-    /// Which copy it is to be written to.
+    /// Returns which copy this superblock is written to.
     pub fn copy(&self) -> usize {
         (self.counter % 2) as usize
     }
 
-    /// Whether segments lie on a lower device, too.
+    /// Returns true if the store has a lower device, too.
     pub fn has_lower(&self) -> bool {
         self.fast_segments != 0
     }
 
-    /// What the store's structures have in common.
+    /// Returns what the checksums of all the store's structures have in common.
     pub fn identity(&self) -> Identity {
         let mixed = if self.renewed { self.checksum_seed } else { 0 };
         Identity { store: self.store_id as u64 ^ mixed, checksum_seed: self.checksum_seed }
     }
 
-    /// Writes all of `into`.
+    /// Encodes the superblock into all of `into`.
     pub fn encode(&self, into: &mut [u8; BLOCK]) {
         into.fill(0);
         let flags = if self.clean { CLEAN } else { 0 } | if self.volatile { VOLATILE } else { 0 };
@@ -295,7 +300,7 @@ impl Superblock {
         put(into, CHECKSUM, checksum.to_le_bytes());
     }
 
-    /// One copy alone.
+    /// Decodes one copy.
     pub fn decode(copy: &[u8; BLOCK]) -> Result<Self, SuperblockError> {
         match look_at(copy) {
             Copy::Whole => Self::judge(copy),
@@ -305,7 +310,7 @@ impl Superblock {
         }
     }
 
-    /// What a whole copy says, if this program understands it.
+    /// Interprets a whole copy, if this program understands it.
     fn judge(copy: &[u8; BLOCK]) -> Result<Self, SuperblockError> {
         let (version, number) = (u32_at(copy, 8), |at| u16::from_le_bytes(get(copy, at)));
         let release = Release([number(RELEASE), number(RELEASE + 2), number(RELEASE + 4)]);

@@ -1,5 +1,5 @@
-//! Tail places: a stream's last block while it is not full. In the segment itself only full blocks
-//! are written, so that no write goes over a sector which holds acknowledged bytes.
+//! Tail places: a stream's last block while it is not full. Only full blocks are written in the
+//! segment's own place, so that no write goes over a sector with acknowledged bytes.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
@@ -11,7 +11,7 @@ use crate::address::SegmentNumber;
 const MAGIC: [u8; 4] = *b"LTAL";
 const CHECKSUM: usize = 56;
 
-/// What a tail place holds beside its data.
+/// The header of a tail place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
     /// The stream.
@@ -20,14 +20,15 @@ pub struct Tail {
     pub segment: SegmentNumber,
     /// The segment's generation.
     pub generation: u32,
-    /// Where the block begins in its segment: a multiple of [`BLOCK`].
+    /// Offset of the block in its segment, a multiple of [`BLOCK`].
     pub offset: u32,
     /// The commit that wrote it.
     pub commit: u64,
 }
 
 impl Tail {
-    /// Writes all of `into`. `data` is what the block holds so far: 1 to [`BLOCK`] bytes.
+    /// Encodes the tail into all of `into`. `data` is the block's content so far: 1 to [`BLOCK`]
+    /// bytes.
     pub fn encode(&self, data: &[u8], identity: &Identity, into: &mut [u8; TAIL_BYTES]) {
         assert!((1..=BLOCK).contains(&data.len()), "a tail is one block at most");
         let (head, place) = into.split_at_mut(BLOCK);
@@ -47,8 +48,8 @@ impl Tail {
         rest.fill(0);
     }
 
-    /// What a tail place holds; `None`: nothing that counts, because it was never written or its last
-    /// write was torn.
+    /// Decodes a tail place. Returns `None` if nothing in it counts, because it was never written
+    /// or its last write was torn.
     pub fn decode<'a>(
         place: &'a [u8; TAIL_BYTES],
         identity: &Identity,
@@ -72,10 +73,11 @@ impl Tail {
         good.then_some((tail, data))
     }
 
-    /// Lays its data over the image of its segment as read from the segment's place. False, and
-    /// nothing changed, if it belongs to another use of the segment than the image.
+    /// Lays its data over the image of its segment as read from the segment's place. If the tail
+    /// belongs to another generation than the image, changes nothing and returns false.
     ///
-    /// All places of a stream are laid over, in any order: within a generation bytes never change.
+    /// All places of a stream may be laid over in any order, because within a generation bytes
+    /// never change.
     pub fn lay_over(&self, data: &[u8], identity: &Identity, image: &mut [u8]) -> bool {
         let here = Header::decode(image, identity, self.segment).ok();
         let belongs = match here {

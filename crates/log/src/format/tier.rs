@@ -1,7 +1,9 @@
-//! The label of a lower device: which lane it belongs to, and where that lane's segments go on there.
+//! The label of a lower device: which lane it belongs to, and which of the lane's segments lie
+//! there.
 //!
-//! It is written once, before the lane's superblock knows of the device, and never again. Until then
-//! a crash may leave any part of it, so what could be such a part does not stand in its way.
+//! A label is written once, before the lane's superblock knows of the device, and never again. A
+//! crash during that write may leave any part of a label, so such a part does not prevent writing
+//! it again.
 
 use super::BLOCK;
 use super::bytes::{all_zero, get, put, u32_at, u64_at};
@@ -11,15 +13,15 @@ use super::geometry::Geometry;
 const MAGIC: [u8; 8] = *b"LARTIER\x01";
 /// The version of labels that this program writes.
 const VERSION: u32 = 1;
-/// Where the fields end; from here to the checksum all is zero.
+/// End of the fields; from here to the checksum all bytes are zero.
 const FIELDS: usize = 49;
-/// Where the lane's number lies, counted from 1; 0 in labels that do not say it.
+/// Offset of the lane's number, counted from 1; 0 in labels that do not name it.
 const LANE: usize = 48;
 const CHECKSUM: usize = BLOCK - 8;
 
-/// Bytes that the two copies of a label take.
+/// Bytes of the two copies of a label.
 pub const LABEL_BYTES: usize = 2 * BLOCK;
-/// Where the lane's bytes begin on a lower device: segments keep to multiples of this on a fast one.
+/// Offset of the lane's bytes on a lower device. Segments on a fast device are aligned to it, too.
 pub const LABEL_AREA: u64 = 128 << 10;
 
 /// A lower device's label.
@@ -27,20 +29,20 @@ pub const LABEL_AREA: u64 = 128 << 10;
 pub struct Label {
     /// The store id of its lane.
     pub store_id: u128,
-    /// The segments that lie on the fast device, of the lane's size.
+    /// The shape of the part on the fast device: its segments and their size.
     fast: Geometry,
-    /// The number of its lane, if the label says it: for people who have nothing but this device.
+    /// The number of its lane, if the label names it: for people who have nothing but this device.
     pub lane: Option<u8>,
 }
 
-/// Why a device is not the lower one that it should be.
+/// Why a device is not the expected lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelError {
-    /// Nothing is on it.
+    /// It is empty.
     Empty,
-    /// Something is on it that is not a store's.
+    /// It holds something that does not belong to a store.
     NotALabel,
-    /// It has a label of another version.
+    /// Its label has another version.
     UnknownVersion(u32),
     /// Both copies of its label are damaged.
     Damaged,
@@ -65,12 +67,13 @@ impl std::fmt::Display for LabelError {
 impl std::error::Error for LabelError {}
 
 impl Label {
-    /// The label of the lower device of a store, of which the segments of `fast` lie on the fast one.
+    /// Creates the label for a lower device of a store whose first segments, those of `fast`, lie
+    /// on the fast one.
     pub fn new(store_id: u128, fast: Geometry, lane: u8) -> Self {
         Label { store_id, fast, lane: Some(lane) }
     }
 
-    /// Both copies.
+    /// Encodes both copies.
     pub fn encode(&self) -> [u8; LABEL_BYTES] {
         let mut copies = [0; LABEL_BYTES];
         for into in copies.chunks_exact_mut(BLOCK) {
@@ -87,10 +90,10 @@ impl Label {
         copies
     }
 
-    /// The label that a device begins with.
+    /// Decodes the label at the start of a device.
     ///
     /// # Errors
-    /// It begins with none that is whole.
+    /// If there is no whole label.
     pub fn decode(head: &[u8; LABEL_BYTES]) -> Result<Self, LabelError> {
         let copies = || head.chunks_exact(BLOCK);
         let sum_is_right = |copy: &&[u8]| {
@@ -104,7 +107,7 @@ impl Label {
         }
     }
 
-    /// What a whole copy says.
+    /// Interprets a whole copy.
     fn judge(copy: &[u8]) -> Result<Self, LabelError> {
         let version = u32_at(copy, 8);
         if version != VERSION {
@@ -117,21 +120,21 @@ impl Label {
         fast.map(|fast| Label { store_id, fast, lane }).ok_or(LabelError::Damaged)
     }
 
-    /// Whether a device that begins with `head` has this label.
+    /// Checks that a device that begins with `head` has this label.
     ///
     /// # Errors
-    /// It has not.
+    /// If it does not.
     pub fn check(&self, head: &[u8; LABEL_BYTES]) -> Result<(), LabelError> {
         let found = Self::decode(head)?;
         let is_it = (found.store_id, found.fast) == (self.store_id, self.fast);
         if is_it { Ok(()) } else { Err(LabelError::OfAnother) }
     }
 
-    /// Whether a device that begins with `head` may be given this label: it is empty, has a label of the
-    /// same store, or a part of this one.
+    /// Checks that a device that begins with `head` may be given this label: it is empty, has a
+    /// label of the same store, or has a part of this one.
     ///
     /// # Errors
-    /// There is something else on it.
+    /// If it holds something else.
     pub fn may_replace(&self, head: &[u8; LABEL_BYTES]) -> Result<(), LabelError> {
         match Self::decode(head) {
             Ok(other) if other.store_id == self.store_id => Ok(()),
@@ -145,14 +148,14 @@ impl Label {
     }
 }
 
-/// Whether a device that begins with `head` is a lower one, in whatever state, or empty: so that
-/// nothing else is ever taken for one and overwritten. Needs the first 8192 bytes, or all if there are
-/// fewer.
+/// Returns true if a device that begins with `head` is empty or a lower one in any state. This
+/// keeps any other device from being taken for a lower one and overwritten. Needs the first 8192
+/// bytes, or all if there are fewer.
 pub(super) fn is_lower(head: &[u8]) -> bool {
     let mut copies = [0; LABEL_BYTES];
     let length = head.len().min(LABEL_BYTES);
     copies[..length].copy_from_slice(&head[..length]);
-    // What a label that was not finished can look like.
+    // The possible remains of an interrupted write of a label.
     let torn = |copy: &[u8]| {
         let mut magic = copy.iter().zip(MAGIC);
         magic.all(|(&found, own)| found == 0 || found == own) && all_zero(&copy[FIELDS..CHECKSUM])

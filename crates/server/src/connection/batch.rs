@@ -1,5 +1,5 @@
-//! Batches: parse everything, prefetch everything, execute everything. The memory of a batch is
-//! kept by the worker from call to call, so a request costs no allocation.
+//! Batches: parse everything, prefetch everything, execute everything. The worker reuses the
+//! memory of a batch from call to call, so a request costs no allocation.
 
 use super::body::Announced;
 use super::dialect::Dialect;
@@ -9,12 +9,13 @@ use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Session};
 use larder_protocol::{KeySink, Parse, Then};
 
-/// The most requests of a batch.
+/// The largest number of requests in a batch.
 const REQUESTS_MAX: usize = 64;
-/// So many requests ahead locks are prefetched: much earlier, and another thread takes them back.
+/// Number of requests ahead for which locks are prefetched. If this were much larger, another
+/// thread would take the cache lines back before their use.
 const LOCKS_AHEAD: usize = 4;
 
-/// A worker's memory for batches. It is empty between two of them.
+/// A worker's memory for batches. It is empty between batches.
 pub(super) struct Scratch<D: Dialect> {
     keys: Vec<Key<'static>>,
     entries: Vec<Entry<'static, D>>,
@@ -36,8 +37,8 @@ impl<D: Dialect> Scratch<D> {
     }
 }
 
-/// The same allocation for elements of the same layout but other lifetimes: collecting a vector's
-/// own iterator reuses it.
+/// Reuses a vector's allocation for elements of the same layout but other lifetimes. Collecting a
+/// vector's own iterator into a vector keeps the allocation.
 fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
     elements.clear();
     elements.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
@@ -46,9 +47,9 @@ fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
 /// A request of a batch, or what stands in its place.
 struct Entry<'a, D: Dialect> {
     action: Action<'a, D>,
-    /// Where its keys end among those of the batch.
+    /// Index, among the keys of the batch, behind its last key.
     keys_end: usize,
-    /// Where it ends in the input.
+    /// Offset in the input at which it ends.
     end: usize,
 }
 
@@ -71,7 +72,7 @@ enum Stop<'a, D: Dialect> {
     Then(Then),
 }
 
-/// The keys of a batch, hashed as the parser finds them and their buckets on the way to the cache.
+/// The keys of a batch. Each key is hashed, and its buckets prefetched, as the parser finds it.
 pub(super) struct KeyBatch<'s, 'a> {
     session: &'s Session,
     keys: Vec<Key<'a>>,
@@ -111,7 +112,8 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         self.keys
     }
 
-    /// Second stage, when all keys are known. A single key gains nothing by it.
+    /// Fetches the records once all keys are known: the second stage of prefetching. A single key
+    /// gains nothing from it.
     #[inline]
     pub(super) fn fetch_records(&mut self) {
         if self.keys.len() > 1 {
@@ -121,8 +123,9 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// The same for the keys of a batch, and of a request whose value has not arrived: whether that `overwrites`
-    /// what there is. What a set overwrites is read only if it must be.
+    /// Does the same for the keys of a batch and of a last request whose value has not arrived.
+    /// `overwrites` says whether that last request overwrites an existing item. An overwritten
+    /// record is read only if it must be.
     #[inline]
     fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
         let window = self.keys.len().min(PREFETCH_WINDOW);
@@ -146,7 +149,7 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Second stage for keys that are only guessed: nothing is read from the store for them.
+    /// Does the second stage for keys that are only guessed. It reads nothing from the store.
     #[inline]
     pub(super) fn prefetch_records(&mut self) {
         for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
@@ -155,12 +158,12 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
     }
 }
 
-/// Where `part`, a piece of `whole`, ends in it.
+/// Returns the offset in `whole` at which its subslice `part` ends.
 pub(super) fn end_within(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - whole.as_ptr() as usize + part.len()
 }
 
-/// Parses requests until the batch is full or no whole one is left.
+/// Parses requests until the batch is full or no complete request is left.
 #[inline]
 fn parse<'a, D: Dialect>(
     bytes: &'a [u8],
@@ -249,8 +252,8 @@ impl Worker {
         step
     }
 
-    /// Executes a batch and consumes what was executed. Returns how to go on if something comes
-    /// before the rest of the batch.
+    /// Executes a batch and consumes the executed input. Returns the next step if something must
+    /// happen before the rest of the batch.
     #[inline]
     fn execute_all<D: Dialect>(
         &self,
@@ -301,7 +304,7 @@ impl Worker {
         None
     }
 
-    /// For a request that follows shortly.
+    /// Prefetches the lock of a request that follows shortly.
     #[inline]
     fn prefetch_lock<D: Dialect>(&self, entry: &Entry<'_, D>, keys: &[Key<'_>]) {
         if let Action::Execute(request) = &entry.action
@@ -312,8 +315,8 @@ impl Worker {
         }
     }
 
-    /// Goes on behind the last whole request of a batch. `keys` are those of the request that
-    /// waits for its value.
+    /// Continues behind the last complete request of a batch. `keys` are the keys of the request
+    /// that waits for its value.
     fn after<D: Dialect>(
         &self,
         stop: Stop<'_, D>,
@@ -345,9 +348,9 @@ impl Worker {
     }
 }
 
-/// Where the input goes on after an execution that did not end.
+/// Where the input continues after an execution that did not finish.
 enum End {
-    /// Before the request: it is to be executed again.
+    /// Before the request, which is executed again.
     Before,
     /// Within the request, at this place of the input.
     Within(usize),

@@ -7,10 +7,10 @@ use crate::net;
 
 #[derive(Debug, Default)]
 pub(super) struct StopState {
-    /// Who asked first.
+    /// Name of the first requester.
     reason: Option<String>,
     pub(super) failure: Option<String>,
-    /// Commands in flight are not waited for.
+    /// True if the stop does not wait for commands in flight.
     pub(super) now: bool,
     pub(super) control: Option<net::Control>,
 }
@@ -26,7 +26,8 @@ impl Stopper {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stop: commands in flight are finished. Returns false if the server is stopping already.
+    /// Requests a stop that finishes commands in flight. Returns false if the server is already
+    /// stopping.
     pub fn stop(&self, reason: &str) -> bool {
         let mut state = self.state();
         let first = state.reason.is_none();
@@ -37,7 +38,7 @@ impl Stopper {
         first
     }
 
-    /// Stop without waiting for anything.
+    /// Requests a stop that waits for nothing.
     pub fn stop_now(&self, reason: &str) {
         self.stop(reason);
         let mut state = self.state();
@@ -52,7 +53,7 @@ impl Stopper {
         self.stop("a failure");
     }
 
-    /// Waits until somebody asks; returns who.
+    /// Blocks until a stop is requested and returns the name of the requester.
     pub(super) fn wait(&self) -> String {
         let mut state = self.state();
         loop {

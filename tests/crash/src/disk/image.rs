@@ -1,32 +1,33 @@
-//! One file of the test's file system, in three layers: what is durable, what the server sees, and the
-//! writes in between that no completed sync has covered.
+//! One file of the test's file system, in three layers: the durable image, the image that the
+//! server sees, and the pending writes in between that no completed sync has covered.
 //!
-//! Invariant: the live image is the durable one with all pending writes laid over it, in order. Only a
-//! completed sync moves pending writes into the durable image; only a power cut drops any.
+//! Invariant: the live image is the durable one with all pending writes laid over it, in order.
+//! Only a completed sync moves pending writes into the durable image; only a power failure drops
+//! any.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::random::Random;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes as a whole or not at all.
 pub(crate) const SECTOR: usize = 512;
-/// What the kernel writes back together.
+/// Bytes that the kernel writes back together.
 pub(crate) const BLOCK: usize = 4096;
 
-/// How a power cut treats what no sync has covered.
+/// What a power failure does to writes that no sync has covered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// Nothing of it reached the disk.
+    /// No write reached the disk.
     Nothing,
-    /// All of it did.
+    /// All writes did.
     Everything,
-    /// Each 4 KiB block holds any of the versions it had since the last sync, by chance.
+    /// Each 4 KiB block holds any of its versions since the last sync, by chance.
     Blocks,
-    /// Each sector does: blocks are torn.
+    /// Each sector does, so blocks are torn.
     Sectors,
     /// Writes reached the disk in order up to some point; the last one is torn.
     Prefix,
-    /// The newest writes are there and older ones missing.
+    /// The newest writes are there and older ones are missing.
     Suffix,
 }
 
@@ -35,7 +36,7 @@ impl Cut {
         [Cut::Nothing, Cut::Everything, Cut::Blocks, Cut::Sectors, Cut::Prefix, Cut::Suffix];
 }
 
-/// Blocks by number; those that are not there are zeros.
+/// Blocks by number. Missing blocks are zeros.
 #[derive(Clone, Debug, Default)]
 struct Sparse {
     blocks: HashMap<u64, Box<[u8; BLOCK]>>,
@@ -59,7 +60,7 @@ impl Sparse {
         });
     }
 
-    /// Forgets what lies behind `size`, so that growing again shows zeros.
+    /// Drops everything behind `size`, so that a later growth shows zeros.
     fn truncate(&mut self, size: u64) {
         let last = size / BLOCK as u64;
         self.blocks.retain(|number, _| *number <= last);
@@ -84,12 +85,12 @@ fn for_each_block(offset: u64, length: usize, mut visit: impl FnMut(u64, usize, 
 /// A write that no completed sync has covered.
 #[derive(Clone, Debug)]
 struct Pending {
-    /// Its place in the order of all writes of the file.
+    /// Its number in the order of all writes to the file.
     number: u64,
     offset: u64,
     bytes: Vec<u8>,
-    /// A sync that covered it has failed. As on Linux, no later sync writes it again: its pages count as
-    /// clean, and whether it is on the disk is chance.
+    /// A sync that covered the write has failed. As on Linux, no later sync writes it again: its
+    /// pages count as clean, and chance decides whether it is on the disk.
     doomed: bool,
 }
 
@@ -109,12 +110,12 @@ impl Image {
         self.size
     }
 
-    /// Bytes that a power cut could take.
+    /// Returns the number of bytes that a power failure could lose.
     pub(crate) fn unsynced(&self) -> u64 {
         self.pending.iter().map(|write| write.bytes.len() as u64).sum()
     }
 
-    /// What is there from `offset` on, at most `length` bytes.
+    /// Reads at most `length` bytes from `offset`.
     pub(crate) fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let there = self.size.saturating_sub(offset).min(length as u64) as usize;
         let mut bytes = vec![0; there];
@@ -122,7 +123,7 @@ impl Image {
         bytes
     }
 
-    /// Writes what is there to a file, with holes for zeros.
+    /// Writes the live image to a file, with holes for zeros.
     pub(crate) fn save(&self, file: &std::fs::File) -> std::io::Result<()> {
         use std::os::unix::fs::FileExt;
         self.live
@@ -140,8 +141,8 @@ impl Image {
         self.pending.push(Pending { number: self.writes, offset, bytes, doomed: false });
     }
 
-    /// Changes the size. Cutting is treated as durable at once: the server never shrinks its store, so
-    /// a model of an undone truncation would test nothing.
+    /// Changes the size. A truncation counts as durable at once: the server never shrinks its
+    /// store, so a model of a lost truncation would test nothing.
     pub(crate) fn resize(&mut self, size: u64) {
         if size < self.size {
             self.live.truncate(size);
@@ -155,20 +156,20 @@ impl Image {
         self.size = size;
     }
 
-    /// What a sync that begins now will cover.
+    /// Returns what a sync that begins now will cover.
     pub(crate) fn sync_begins(&self) -> Covered {
         Covered { writes: self.writes, size: self.size }
     }
 
-    /// A sync has completed.
+    /// Applies a completed sync.
     pub(crate) fn sync_completed(&mut self, covered: Covered) {
         let mut rest = Vec::new();
         for write in std::mem::take(&mut self.pending) {
             if write.number > covered.writes {
                 rest.push(write);
             } else if write.doomed {
-                // Where a later durable write lies over it, the later one wins whatever happens; the
-                // check below keeps only doomed writes that nothing durable covers.
+                // If a later durable write lies over this one, the later one wins in any case. The
+                // check below keeps only doomed writes that no durable write covers.
                 rest.push(write);
             } else {
                 self.durable.write(write.offset, &write.bytes);
@@ -179,14 +180,15 @@ impl Image {
         self.durable_size = self.durable_size.max(covered.size.min(self.size));
     }
 
-    /// A sync has failed: what it covered may or may not be there, and no later sync will mend it.
+    /// Applies a failed sync: what it covered may or may not be on the disk, and no later sync
+    /// writes it.
     pub(crate) fn sync_failed(&mut self, covered: Covered) {
         for write in &mut self.pending {
             write.doomed |= write.number <= covered.writes;
         }
     }
 
-    /// The power fails: this is what the disk holds afterwards.
+    /// Applies a power failure: the image becomes what the disk holds afterwards.
     pub(crate) fn cut(&mut self, cut: Cut, random: &mut Random) {
         let pending = std::mem::take(&mut self.pending);
         let mut grew = 0;
@@ -217,7 +219,7 @@ impl Image {
             }
             Cut::Blocks | Cut::Sectors => {
                 let unit = if cut == Cut::Blocks { BLOCK } else { SECTOR };
-                // How likely the disk is to have got to a unit: rarely, half of them, nearly all.
+                // The chance that the disk has written a unit: rarely, half of them, nearly all.
                 let percent = random.pick(&[5, 30, 50, 70, 95]);
                 for (place, versions) in by_unit(&pending, unit) {
                     if random.chance(percent) {
@@ -229,7 +231,7 @@ impl Image {
                 }
             }
         }
-        // A size that grew without a sync may be lost too, unless something behind the old end stayed.
+        // A growth without a sync may be lost too, unless a write behind the old end stayed.
         let grown = match cut {
             Cut::Nothing => false,
             Cut::Everything => true,
@@ -243,7 +245,7 @@ impl Image {
     }
 }
 
-/// The writes that a sync covers, from when it began.
+/// The writes that a sync covers, fixed when it begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Covered {
     writes: u64,
@@ -275,10 +277,10 @@ fn overwrite(doomed: &mut Vec<Pending>, offset: u64, length: usize) {
     *doomed = rest;
 }
 
-/// The successive writes to one unit: (offset in the unit, bytes) each.
+/// The successive writes to one unit: the offset in the unit and the bytes of each.
 type Versions<'a> = Vec<(usize, &'a [u8])>;
 
-/// Pending writes cut at unit borders, in order for each unit.
+/// Splits pending writes at unit borders, in order for each unit.
 fn by_unit(pending: &[Pending], unit: usize) -> BTreeMap<u64, Versions<'_>> {
     let mut units: BTreeMap<u64, Versions<'_>> = BTreeMap::new();
     for write in pending {
@@ -354,7 +356,7 @@ mod tests {
         image.write(0, &[2; 8192]);
         let covered = image.sync_begins();
         image.sync_failed(covered);
-        // The later sync answers Ok, and covers what was written after the failure only.
+        // The later sync succeeds, and covers only what was written after the failure.
         image.write(4096, &[3; 1000]);
         let covered = image.sync_begins();
         image.sync_completed(covered);

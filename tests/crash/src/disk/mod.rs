@@ -1,11 +1,12 @@
-//! The disk that the server is given: a file system of the test's own in memory, mounted through FUSE, that
-//! knows what completed syncs have covered, loses the rest on command, and fails on command.
+//! The server's disk: an in-memory file system of the test, mounted through FUSE. It knows what
+//! completed syncs have covered, loses the rest on command, and fails on command.
 //!
-//! It works whatever calls the server uses, because it stands below the kernel's. Writeback caching is
-//! off: what `write` answered has arrived here. [`Disk`] is the side of the test, [`mount`] the kernel's.
+//! It works with any system calls of the server, because it lies below the kernel's file interface.
+//! Writeback caching is off: when `write` returns, the data has arrived here. [`Disk`] is the
+//! test's side, [`mount`] the kernel's.
 //!
-//! Invariant: this process never touches the mount point itself. The thread that serves the kernel must
-//! not wait for the kernel.
+//! Invariant: this process never touches the mount point itself, because the thread that serves the
+//! kernel must not wait for the kernel.
 
 mod image;
 mod mount;
@@ -22,45 +23,45 @@ use mount::Mounted;
 
 use crate::random::Random;
 
-/// The bytes that the disk says it has.
+/// The reported size of the disk in bytes.
 const CAPACITY: u64 = 64 << 30;
 
-/// How long a sync is held at most: a server in a sync cannot even be killed, and a scenario that fails
-/// must be able to end it.
+/// The longest time for which a sync is held. A server in a sync cannot even be killed, and a
+/// failed scenario must be able to end it.
 const HOLD: Duration = Duration::from_secs(10);
 
-/// What the disk does wrong at the moment.
+/// The faults of the disk at the moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
-    /// Every write is answered with this error number; some of its bytes may have been written.
+    /// Every write fails with this error number; some of its bytes may have been written.
     pub(crate) write_error: Option<i32>,
-    /// Every sync is answered with this error number.
+    /// Every sync fails with this error number.
     pub(crate) sync_error: Option<i32>,
-    /// How long a sync takes.
+    /// Duration of a sync.
     pub(crate) sync_delay: Duration,
-    /// Syncs do not end until this is taken back, or some seconds are over.
+    /// Syncs do not end until this is unset, or [`HOLD`] is over.
     pub(crate) hold_syncs: bool,
 }
 
-/// What the disk was asked for.
+/// Counts of requests to the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) writes: u64,
     pub(crate) bytes: u64,
     pub(crate) syncs: u64,
     pub(crate) failed: u64,
-    /// Power failures at which there was something to lose, and how many bytes.
+    /// Power failures at which there were bytes to lose, and the sum of those bytes.
     pub(crate) cuts: u64,
     pub(crate) at_stake: u64,
 }
 
-/// Whether there is power.
+/// The state of the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Power {
     On,
-    /// It is gone: nothing has an effect any more, and nothing is answered.
+    /// Power is off: requests have no effect and get no answer.
     Off,
-    /// Gone, and the server was killed: requests are answered so that its process can end.
+    /// Power is off and the server was killed: requests are answered so that its process can end.
     Released,
 }
 
@@ -80,7 +81,7 @@ struct State {
     next_file: u64,
     faults: Faults,
     power: Power,
-    /// Counts processes that were killed: a sync of one that is gone has no effect.
+    /// Number of killed processes. A sync of a process that is gone has no effect.
     killed: u64,
     counts: Counts,
     random: Random,
@@ -107,7 +108,7 @@ fn apply(names: &mut BTreeMap<String, u64>, change: &NameChange) {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when faults or power change.
+    /// Notified when faults or power change.
     changed: Condvar,
 }
 
@@ -117,7 +118,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, once there is power; `None` if the power went and the process may end.
+    /// Waits while the power is off and requests hang. Returns the state, or `None` if the process
+    /// may end.
     fn powered(&self) -> Option<MutexGuard<'_, State>> {
         let off = |state: &mut State| state.power == Power::Off;
         let waited = self.changed.wait_while(self.state(), off);
@@ -125,7 +127,7 @@ impl Shared {
         (state.power == Power::On).then_some(state)
     }
 
-    /// Waits for as long as the disk takes for one sync, and ends it. An error number if it fails.
+    /// Waits for the duration of a sync, and completes it. Returns an error number if it fails.
     fn sync(&self, file: u64, covered: Covered) -> Result<(), i32> {
         let begun = Instant::now();
         let mut state = self.state();
@@ -167,7 +169,7 @@ impl Shared {
     }
 }
 
-/// The test's disk. The mount ends when it is dropped.
+/// The test's disk. Dropping it unmounts it.
 #[derive(Debug)]
 pub(crate) struct Disk {
     shared: Arc<Shared>,
@@ -179,7 +181,7 @@ impl Disk {
     /// Mounts an empty disk at `directory`, which is created.
     ///
     /// # Errors
-    /// What the operating system answers where FUSE cannot be used.
+    /// Returns the operating system's error where FUSE cannot be used.
     pub(crate) fn mount(directory: &Path, seed: u64) -> io::Result<Disk> {
         std::fs::create_dir_all(directory)?;
         let state = State {
@@ -209,7 +211,7 @@ impl Disk {
         self.shared.state().counts
     }
 
-    /// Bytes that a power cut could take now.
+    /// Returns the number of bytes that a power failure could lose now.
     pub(crate) fn unsynced(&self) -> u64 {
         self.shared.state().files.values().map(Image::unsynced).sum()
     }
@@ -219,29 +221,28 @@ impl Disk {
         self.shared.changed.notify_all();
     }
 
-    /// The power fails. The server must be killed and [`Disk::release`] called, so that it can end.
+    /// Cuts the power. So that the server can end, it must be killed and [`Disk::release`] called.
     pub(crate) fn power_off(&self) {
         self.shared.state().power = Power::Off;
     }
 
-    /// Answers what the server still waits for.
+    /// Answers the requests that the server still waits for.
     pub(crate) fn release(&self) {
         self.shared.state().power = Power::Released;
         self.shared.changed.notify_all();
     }
 
-    /// The server was killed: syncs that it waited for end without effect, as if the kill had come just
-    /// before them.
+    /// Ends the syncs of a killed server without effect, as if the kill had come just before them.
     pub(crate) fn abandon_syncs(&self) {
         self.shared.state().killed += 1;
         self.set_faults(Faults::default());
     }
 
-    /// What the power failure has left, and power again. The server must be dead: the mount is taken away
-    /// so that the kernel's cache goes too.
+    /// Applies a power failure and restores power. The server must be dead: unmounting drops the
+    /// kernel's cache too.
     ///
     /// # Errors
-    /// What the operating system answers to unmounting and mounting.
+    /// Returns the operating system's errors from unmounting and mounting.
     pub(crate) fn cut(&mut self, cut: Cut) -> io::Result<()> {
         self.set_faults(Faults::default());
         self.detach()?;
@@ -268,12 +269,12 @@ impl Disk {
         self.attach()
     }
 
-    /// The names of its files.
+    /// Returns the names of its files.
     pub(crate) fn names(&self) -> Vec<String> {
         self.shared.state().names.keys().cloned().collect()
     }
 
-    /// Deletes a file for good, while no server has it open.
+    /// Deletes a file for good. No server may have it open.
     pub(crate) fn remove(&self, name: &str) {
         let state = &mut *self.shared.state();
         let number = state.names.remove(name);

@@ -1,5 +1,5 @@
-//! The kernel's side of the disk: FUSE requests become reads, writes and syncs of [`Image`]s. One flat
-//! directory; what a store in a directory needs and nothing else.
+//! The kernel's side of the disk: FUSE requests become reads, writes and syncs of [`Image`]s. It
+//! has one flat directory, and only the operations that a store in a directory needs.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,12 +18,12 @@ use fuser::{
 use super::image::{BLOCK, Image};
 use super::{CAPACITY, Faults, NameChange, Power, Shared, State};
 
-/// The directory's number; the protocol fixes it.
+/// The inode number of the directory, fixed by the protocol.
 const ROOT: u64 = 1;
-/// How long the kernel may believe a size. Only the kernel changes it, so any time is right.
+/// How long the kernel may cache a size. Only the kernel changes sizes, so any time is correct.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// A mount; [`Mounted::unmount`] ends it, and so does dropping it.
+/// A mount. [`Mounted::unmount`] or dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Mounted {
     session: BackgroundSession,
@@ -64,7 +64,7 @@ fn attributes(number: u64, image: Option<&Image>) -> FileAttr {
         kind,
         perm,
         nlink: 1,
-        // SAFETY: the calls take nothing, answer a number and cannot fail.
+        // SAFETY: the calls take nothing, return a number and cannot fail.
         uid: unsafe { libc::geteuid() },
         // SAFETY: as above.
         gid: unsafe { libc::getegid() },
@@ -91,7 +91,7 @@ impl State {
         self.files.get_mut(&number.0).ok_or(Errno::ENOENT)
     }
 
-    /// A write that fails may have written any part of its bytes.
+    /// Applies a write. A write that fails may have written any part of its bytes.
     fn write(&mut self, number: INodeNo, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.counts.writes += 1;
         self.counts.bytes += bytes.len() as u64;
@@ -267,7 +267,7 @@ impl Filesystem for Served {
         }
     }
 
-    /// What a close sends; it promises nothing, as on other file systems.
+    /// Answers a close. As on other file systems, it promises nothing.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -288,7 +288,7 @@ impl Filesystem for Served {
             Err(error) => reply.error(Errno::from_i32(error)),
         };
         if slow {
-            // Reads and writes go on while a sync takes its time.
+            // Reads and writes continue while a sync takes its time.
             thread::spawn(answer);
         } else {
             answer();

@@ -1,7 +1,8 @@
-//! The disk through the kernel: a program of its own writes, the disk is cut, and the program reads.
+//! Tests the disk through the kernel: a separate program writes, the disk is cut, and the program
+//! reads.
 //!
-//! The program is `dd`, so that no thread of this process waits for the file system it serves. Where
-//! FUSE cannot be used the tests say so and end; the run itself reports SKIPPED.
+//! The program is `dd`, so that no thread of this process waits for the file system that it serves.
+//! Where FUSE cannot be used the tests print that and end; the run itself reports SKIPPED.
 
 use std::process::{Command, Stdio};
 
@@ -25,7 +26,7 @@ fn gone(disk: Disk) {
     std::fs::remove_dir(directory).unwrap();
 }
 
-/// Writes `blocks` blocks of zeros or of `filled` at a block number; true if `dd` was content.
+/// Writes `blocks` blocks of `source` at a block number. Returns true if `dd` succeeded.
 fn write(disk: &Disk, source: &str, at: u32, blocks: u32, synced: bool) -> bool {
     let mut command = Command::new("dd");
     command.arg(format!("if={source}")).arg(format!("of={}/store", disk.directory().display()));
@@ -95,7 +96,7 @@ fn faults_reach_the_program_and_end_when_taken_back() {
     assert!(!write(&disk, "/dev/zero", 0, 8, false));
     disk.set_faults(Faults::default());
     assert!(write(&disk, "/dev/zero", 0, 8, true));
-    // dd tries fsync where fdatasync fails.
+    // dd tries fsync if fdatasync fails.
     assert!(disk.counts().failed - before.failed >= 2);
     gone(disk);
 }

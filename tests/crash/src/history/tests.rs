@@ -1,4 +1,5 @@
-//! Histories with a planted fault: each must be objected to, and the same history without it must not.
+//! Histories with a planted fault: each must be rejected, and the same history without the fault
+//! accepted.
 
 use super::*;
 use crate::model::Item;
@@ -6,7 +7,7 @@ use crate::operation::{Store, chunk, store};
 use crate::value::Content;
 
 const NOW: When = When { from: 1000, to: 1000 };
-/// All that was told must be there.
+/// A cutoff at which everything that was acknowledged must be there.
 const ALL: u64 = u64::MAX;
 
 fn key() -> Key {
@@ -25,7 +26,7 @@ fn value(seed: u64) -> Seen {
     seen(&chunk(seed, 20), seed)
 }
 
-/// A history in which values 1, 2, 3 … were stored and acknowledged at 1, 2, 3 … seconds.
+/// Returns a history in which values 1, 2, 3 … were stored and acknowledged at 1, 2, 3 … seconds.
 fn stored(values: u64) -> History {
     stored_in(History::new(key(), false), values)
 }
@@ -68,7 +69,7 @@ fn requests_in_flight_may_be_there_or_not_in_their_order() {
     }
     let mut history = history();
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
-    // What was taken back does not come later, and what was shown is not taken back.
+    // A value that was taken back must not come later, and a value that was shown must stay.
     assert_eq!(fault(history.clone().recovered(Some(&value(3)), NOW, ALL, 9)), Fault::Foreign);
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
@@ -160,7 +161,7 @@ fn answers_that_contradict_the_history_are_objected_to() {
     let wrong = history.answered(&Operation::Get, &get(value(9)), NOW, 3).unwrap_err();
     assert_eq!(wrong.fault, Fault::Contradiction);
     history.answered(&Operation::Get, &get(value(1)), NOW, 3).unwrap();
-    // The cas id is known now: another one over the old id must be refused.
+    // The cas id is known now, so a store with the old id must be refused.
     let stale = store(Store::Cas(77), chunk(5, 5));
     let wrong = history.answered(&stale, &Reply::Stored(None), NOW, 4).unwrap_err();
     assert_eq!(wrong.fault, Fault::Contradiction);
@@ -214,12 +215,12 @@ fn what_was_evicted_may_come_back_with_a_crash_but_nothing_older_does() {
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
     history.answered(&Operation::Get, &Reply::Miss, NOW, 10).unwrap();
-    // A reader had seen it before, and without a crash nobody does again.
+    // A reader saw the value before. Without a crash nobody may see it again.
     history.read(Some(&value(2)), 8, 9, NOW).unwrap();
     let found = history.clone().answered(&Operation::Get, &Reply::Item(value(2)), NOW, 11);
     assert_eq!(found.unwrap_err().fault, Fault::Contradiction);
     history.clone().recovered(Some(&value(2)), NOW, ALL, 12).unwrap();
-    // Once somebody was told that it is deleted, or has stored something else, it stays away.
+    // Once a client was told of the deletion, or has stored another value, it must not come back.
     let mut deleted = history.clone();
     let delete = Operation::Delete { meta: false };
     deleted.answered(&delete, &Reply::NotFound, NOW, 11).unwrap();

@@ -1,4 +1,4 @@
-//! Scenarios that need no disk of their own; where there is one, the power fails as well.
+//! Scenarios that do not need the test's disk. Where it exists, the power fails as well.
 
 use std::path::PathBuf;
 use std::thread;
@@ -11,12 +11,12 @@ use crate::server::Durability;
 use crate::workload::Sizes;
 use crate::world::{ASYNC_SLACK, End, Failure, Load};
 
-/// A store that a scenario can fill.
+/// Size in MiB of a store that a scenario can fill.
 const SMALL_STORE_MIB: u64 = 64;
-/// How long room that was given back may take to be usable.
+/// The longest time until freed space can be used again.
 const CLEANING: Duration = Duration::from_secs(10);
 
-/// Writers, window, requests of each, and sizes. The first is one large value alone.
+/// Writers, window, requests per writer, and sizes. The first is one large value alone.
 const BURSTS: [(u16, usize, u64, Sizes); 6] = [
     (1, 1, 1, Sizes::Large),
     (1, 4, 12, Sizes::Large),
@@ -49,7 +49,7 @@ pub(super) fn burst(setup: &Setup) -> Result<(), Failure> {
             let mut clients = world.clients(&server, &Load { processes: 1, client })?;
             clients.wait(Duration::from_secs(20))?;
             if setup.plan.durability == Durability::Async {
-                // The bound holds when nobody asks for anything.
+                // The limit of one sync interval also holds when no requests come.
                 thread::sleep(setup.plan.sync_interval + ASYNC_SLACK + Duration::from_millis(50));
             }
             world.end(server, end)?;
@@ -69,7 +69,7 @@ pub(super) fn flush_and_expiry(setup: &Setup) -> Result<(), Failure> {
     }
     talk.expect("flush_all", "OK")?;
     talk.expect("set again 0 0 3\r\nnew", "STORED")?;
-    // What is newer has a shorter life: its end must not uncover what is older.
+    // The newer values live shorter. Their expiry must not uncover the older ones.
     for (key, old) in [("short", "old"), ("count", "500")] {
         talk.expect(&format!("set {key} 0 0 3\r\n{old}"), "STORED")?;
         talk.expect(&format!("set {key} 0 1 1\r\n7"), "STORED")?;
@@ -98,7 +98,7 @@ pub(super) fn flush_and_expiry(setup: &Setup) -> Result<(), Failure> {
         expect(&format!("{key}, after another crash"), talk.get(key)?, None)?;
     }
     expect("kept", talk.get("kept")?, Some("new"))?;
-    // A flush that is still to come outlives the crash.
+    // A delayed flush survives the crash.
     talk.expect("flush_all 2", "OK")?;
     world.end(server, setup.hard_end())?;
 

@@ -13,11 +13,11 @@ use crate::server::{Server, Talk};
 use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, World};
 
-/// How long nothing must come until it counts as held back.
+/// Time without an answer after which a request counts as held back.
 const HELD: Duration = Duration::from_millis(250);
-/// Within what time whoever is not concerned must be answered.
+/// The longest time for an answer to a client that the fault does not affect.
 const PROMPT: Duration = Duration::from_secs(2);
-/// How long a server may take to say that its store fails, and that it is well again.
+/// The longest time for a server to report that its store fails, and that it works again.
 const HEALING: Duration = Duration::from_secs(10);
 
 pub(super) fn failing_sync(setup: &Setup) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ fn disk_of(world: &World) -> Result<&Disk, Failure> {
     world.disk.as_ref().ok_or_else(|| wrong("this scenario needs the test's disk"))
 }
 
-/// The disk fails under load for a while, several times, and then the power fails.
+/// Makes the disk fail under load for a while, several times, and then cuts the power.
 fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
     let mut world = setup.world()?;
     let mut random = Random::part(setup.seed, &[1]);
@@ -78,8 +78,8 @@ fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every write gets an error, every read the old value, and health says so. Answers what `probe` holds:
-/// a write that came before the fault was noticed may have succeeded.
+/// Checks that every write gets an error, every read the old value, and that health reports it.
+/// Returns the value of `probe`: a write before the server noticed the fault may have succeeded.
 fn while_it_fails(server: &Server, talk: &mut Talk, old: &str) -> Result<String, Failure> {
     let mut last = old.to_owned();
     let mut attempt = 0;
@@ -107,7 +107,7 @@ fn while_it_fails(server: &Server, talk: &mut Talk, old: &str) -> Result<String,
     Ok(last)
 }
 
-/// Nothing may have been answered yet.
+/// Fails if an answer comes within [`HELD`].
 fn held(talk: &mut Talk, what: &str) -> Result<(), Failure> {
     if talk.answers_within(HELD)? {
         let line = talk.read_line()?;
@@ -133,7 +133,7 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     }
     let hold = Faults { hold_syncs: true, ..Faults::default() };
     disk_of(&world)?.set_faults(hold);
-    // Each of these waits on a connection of its own: changes, and what follows from them.
+    // Each of these waits on its own connection: changes, and requests that depend on them.
     let waiting = [
         ("set base 0 0 3\r\nnew", "STORED"),
         ("delete deleted", "DELETED"),
@@ -156,7 +156,7 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     if begun.elapsed() > PROMPT {
         return Err(wrong(format!("100 reads beside a slow sync took {:?}", begun.elapsed())));
     }
-    // A pipeline: what is not concerned may wait behind what is, in order, but not the other way round.
+    // A pipeline is answered in order: a read behind a held write may wait, one before it may not.
     let mut line = server.connect()?;
     line.raw(b"mg other v\r\nset more 0 0 1\r\n1\r\nmg other v\r\n")?;
     answered(&mut line, "a read before a write in a pipeline", "VA 3")?;
@@ -185,7 +185,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
         return Err(wrong(format!("100 pipelined sets took {syncs} syncs")));
     }
 
-    // Killed while a sync hangs: what was not acknowledged may be there or not, the rest is.
+    // The server is killed while a sync hangs. Unacknowledged data may be there or not; the rest
+    // is.
     disk_of(&world)?.set_faults(hold);
     let mut last = server.connect()?;
     last.raw(b"set base 0 0 4\r\nlast\r\n")?;

@@ -1,5 +1,5 @@
-//! Items that nobody asks for while the load runs. They are most of what a large store holds, and the
-//! server's work for hot items must not grow with them.
+//! Items that nobody requests while the load runs. A large store consists mostly of such items, and
+//! the server's work for hot items must not grow with them.
 
 use std::thread;
 
@@ -14,7 +14,7 @@ use crate::launch::Running;
 use crate::workload::{Lengths, Mix, Shape, Verb};
 use crate::{Error, Result};
 
-/// Connections that delete cold items.
+/// Number of connections that delete cold items.
 const DELETERS: usize = 4;
 
 /// The cold items.
@@ -53,7 +53,7 @@ impl Cold {
         Ok(())
     }
 
-    /// Stores all of them.
+    /// Stores all cold items.
     pub(super) fn fill(&self, load: &Load) -> Result<()> {
         if self.cold_items == 0 {
             return Ok(());
@@ -63,7 +63,7 @@ impl Cold {
         fill(&load, &self.shape(Mix::only(Verb::Set)), true)
     }
 
-    /// Runs the load, and deletes cold items meanwhile if that is wanted.
+    /// Runs the load, and deletes cold items meanwhile if wanted.
     pub(super) fn run_beside(&self, load: &Load, shape: Shape) -> Result<Summary> {
         if self.cold_deletes == 0.0 {
             return load.run(shape);
@@ -86,7 +86,7 @@ impl Cold {
         })
     }
 
-    /// What it says in the setup of a report.
+    /// Describes the cold items in the setup of a report.
     pub(super) fn describe(&self) -> String {
         if self.cold_items == 0 {
             return String::new();
@@ -104,19 +104,19 @@ impl Cold {
     }
 }
 
-/// What it took Larder to free segments, in bytes.
+/// What Larder read and wrote to free segments, in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct FreeingCost {
-    /// Records in segments that were freed.
+    /// Records in freed segments.
     pub(super) freed: u64,
-    /// Dead maps that were written for that.
+    /// Dead maps written for that.
     pub(super) maps: u64,
-    /// Whole segments that were read.
+    /// Whole segments read for that.
     pub(super) read: u64,
 }
 
 impl FreeingCost {
-    /// Since the server's start; `None` if it does not tell.
+    /// Returns the cost since the server's start; `None` if the server does not report it.
     pub(super) fn of(server: &Running) -> Option<FreeingCost> {
         Some(FreeingCost {
             freed: server.stat("larder_freed_bytes").ok()?,

@@ -1,9 +1,9 @@
-//! `larder bench dip`: does the server ever pause? A steady load that writes the store several times
-//! over makes the cleaner and the committer work all the time; then no second may be much worse than the
-//! median second. Stores with checkpoints, compaction or stop-the-world phases show theirs here.
+//! `larder bench dip`: does the server ever pause? A steady load writes the store several times
+//! over, so the cleaner and the committer work all the time. No second may then be much worse than
+//! the median second. In other stores, checkpoints, compaction and stop-the-world phases show here.
 //!
-//! The do-nothing responder gets the same load for the same time: its worst second is what this machine
-//! does to any server.
+//! The do-nothing responder gets the same load for the same time. Its worst second shows what this
+//! machine does to any server.
 
 mod cold;
 mod page;
@@ -29,7 +29,7 @@ use cold::{Cold, FreeingCost};
 use report::{Outcome, Report, Run};
 use steadiness::Steadiness;
 
-/// The store, the load, and how long.
+/// The store, the load, and the duration.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// Another server, without a store of the lab's: [NAME=]PATH, options behind it in the same word;
@@ -197,7 +197,7 @@ impl Arguments {
         })
     }
 
-    /// Larder is given a store; a peer that has one is given it with its own options.
+    /// Starts a server. Larder gets a store here; a peer gets one through its own options.
     fn start(&self, program: &Program, directory: &Scratch) -> Result<Running> {
         let mut program = program.clone();
         if program.dialect == crate::launch::Dialect::Larder {
@@ -209,7 +209,7 @@ impl Arguments {
         program.start(Allowance { memory, threads, cpu: self.server_cpu })
     }
 
-    /// What the server does when nothing holds the load back.
+    /// Measures the rate that the server reaches in the closed loop.
     fn maximum(&self, load: &Load, shape: &Shape) -> Result<Option<f64>> {
         if self.rate.is_some() {
             return Ok(None);
@@ -256,7 +256,7 @@ impl Arguments {
     }
 }
 
-/// A directory for one store, which goes with it.
+/// A directory for one store. Dropping it removes the directory.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
@@ -268,7 +268,7 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// The size of what lies there.
+    /// Returns the size of the files in it.
     fn bytes(&self) -> Result<u64> {
         let doing = |e| Error::io(format!("cannot list {}", self.0.display()), e);
         let entries = fs::read_dir(&self.0).map_err(doing)?;
@@ -279,7 +279,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The server is stopped by now; what cannot be removed is left for the operator to see.
+        // The server has stopped. What cannot be removed stays for the operator to see.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What `larder bench dip` found, for people and for programs.
+//! The results of `larder bench dip`, for people and for programs.
 
 use crate::say;
 use serde::Serialize;
@@ -15,28 +15,29 @@ pub(super) struct Run {
     pub(super) server: String,
     pub(super) version: String,
     pub(super) round: usize,
-    /// Requests per second of the closed loop, unless the rate was given.
+    /// Requests per second in the closed loop, unless the rate was given.
     pub(super) maximum: Option<f64>,
     pub(super) rate: f64,
     pub(super) steadiness: Steadiness,
-    /// The responder's at the same rate: the machine's noise.
+    /// The responder's steadiness at the same rate: the machine's noise.
     pub(super) noise_steadiness: Steadiness,
-    /// Bytes of the store; 0 without one.
+    /// Size of the store in bytes; 0 without one.
     pub(super) store_bytes: u64,
-    /// How many times its size was written within the measured time.
+    /// How many times the store's size was written during the measurement.
     pub(super) turnovers: f64,
-    /// What freeing segments took, if the server tells.
+    /// The cost of freeing segments, if the server reports it.
     pub(super) freeing: Option<FreeingCost>,
     pub(super) load: Summary,
     pub(super) noise: Summary,
 }
 
-/// What all rounds of one server come to.
+/// The result of all rounds of one server.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     pub(super) server: String,
     pub(super) verdict: Verdict,
-    /// The responder's beside it: where that does not hold either, the machine was too restless.
+    /// The responder's result in the same rounds. If that does not hold either, the machine was too
+    /// restless.
     pub(super) noise: Verdict,
 }
 
@@ -60,7 +61,7 @@ impl Outcome {
         }
     }
 
-    /// `holds` and the figures behind it.
+    /// Returns whether the limits hold, in words, and the figures behind it.
     pub(super) fn sentences(&self) -> (&'static str, String) {
         let (verdict, noise) = (&self.verdict, &self.noise);
         let holds = if verdict.holds { "holds" } else { "does not hold" };
@@ -78,7 +79,7 @@ impl Outcome {
 }
 
 impl Run {
-    /// One line of facts.
+    /// Returns one line of facts.
     pub(super) fn line(&self) -> String {
         let maximum = self.maximum.map_or(String::new(), |maximum| {
             format!(" of {maximum:.0}/s that the closed loop reached")

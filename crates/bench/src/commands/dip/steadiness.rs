@@ -1,34 +1,34 @@
-//! How far the worst second of a run is from its median second.
+//! Compares the worst second of a run with its median second.
 
 use serde::Serialize;
 
 use super::super::output::Spread;
 use crate::generator::Second;
 
-/// The worst second must deliver this share of what the median second does.
+/// The smallest share of the median second's requests that the worst second must deliver.
 pub(super) const DELIVERED_MIN: f64 = 0.9;
-/// The p99.9 of the worst second may be so many times that of the median second.
+/// The largest p99.9 of the worst second, as a multiple of the median second's.
 pub(super) const LATENCY_MAX: f64 = 5.0;
 
-/// Median and worst of a series of seconds. The second that delivers least and the one that answers
-/// latest need not be the same: after a standstill the next second pays.
+/// The median and the worst of a series of seconds. The second with the fewest answers and the one
+/// with the highest latency may differ: after a standstill the next second pays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Steadiness {
     /// Answered requests of the median second.
     pub(super) median_delivered: f64,
     /// Answered requests of the worst second.
     pub(super) worst_delivered: f64,
-    /// When that was, counted from 1.
+    /// The number of that second, counted from 1.
     pub(super) worst_delivered_at: usize,
-    /// Worst relative to median.
+    /// The worst second relative to the median second.
     pub(super) delivered_ratio: f64,
     /// The p99.9 of the median second, in microseconds.
     pub(super) median_p999_us: f64,
     /// The p99.9 of the worst second, in microseconds.
     pub(super) worst_p999_us: f64,
-    /// When that was, counted from 1.
+    /// The number of that second, counted from 1.
     pub(super) worst_p999_at: usize,
-    /// Worst relative to median.
+    /// The worst second relative to the median second.
     pub(super) p999_ratio: f64,
 }
 
@@ -57,14 +57,14 @@ fn ratio(worst: f64, median: f64) -> f64 {
     if median > 0.0 { worst / median } else { 0.0 }
 }
 
-/// What the rounds of one server come to.
+/// The result of all rounds of one server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Verdict {
-    /// Worst second to median second, delivered requests.
+    /// Delivered requests of the worst second relative to the median second.
     pub(super) delivered_ratio: Spread,
-    /// Worst second to median second, p99.9.
+    /// p99.9 of the worst second relative to the median second.
     pub(super) p999_ratio: Spread,
-    /// Both medians keep to the limits.
+    /// True if both medians are within the limits.
     pub(super) holds: bool,
 }
 

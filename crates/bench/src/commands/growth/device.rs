@@ -1,5 +1,6 @@
-//! A device for stores that are larger than memory and disk. It counts reads and writes, and forgets most of the
-//! pages. Of what a start has to see it remembers enough for one: metas, and of each segment the beginning and the end.
+//! A device for stores larger than memory and disk. It counts reads and writes, and forgets most
+//! pages. Of a forgotten page it keeps what one start needs: metas, and the beginning and end of
+//! each segment.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -9,14 +10,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use larder_disk::Device;
 
 const PAGE: u64 = 4096;
-/// What a start sees of a segment: its header, and the summary of a segment of two items.
+/// Bytes of a segment that a start reads: the header, and the summary of a segment of two items.
 const HEADER: usize = 64;
 const SUMMARY: usize = 128 + 2 * 24;
 
-/// What lies in a page of the store.
+/// The contents of a page of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// What the store is.
+    /// The superblock and the other structures before the first meta.
     Store,
     Meta,
     /// The first page of a segment.
@@ -29,7 +30,8 @@ pub(super) enum Part {
 impl Part {
     const ALL: usize = 5;
 
-    /// What lies at an offset of a store with segments of so many bytes, whose metas take a page per copy.
+    /// Returns the contents at an offset of a store. `segment` is the segment size in bytes; a copy
+    /// of a meta takes a page.
     fn at(offset: u64, segment: u64) -> Part {
         const GROUPS: u64 = 128 << 10;
         const GROUP: u64 = 16;
@@ -44,7 +46,7 @@ impl Part {
         }
     }
 
-    /// What a start needs of a page.
+    /// Returns the part of a page that a start needs.
     fn needed(self, page: Box<[u8]>) -> Option<Box<[u8]>> {
         let needed = match self {
             Part::Store | Part::Meta => return Some(page),
@@ -56,13 +58,13 @@ impl Part {
     }
 }
 
-/// Pages that it remembers: the first ones, and those that were written last.
+/// The pages that the device remembers: the first ones, and those written last.
 #[derive(Debug, Default)]
 struct Pages {
     pages: HashMap<u64, Box<[u8]>>,
-    /// What a start needs of those that it has forgotten.
+    /// The parts of forgotten pages that a start needs.
     needed: HashMap<u64, Box<[u8]>>,
-    /// Those that may be forgotten, the oldest first.
+    /// The pages that may be forgotten, oldest first.
     written: VecDeque<u64>,
     /// A bit for each page that was ever written.
     known: Vec<u64>,
@@ -83,37 +85,37 @@ impl Pages {
     }
 }
 
-/// What was done to the device.
+/// Counts of accesses to the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Calls {
     pub(super) reads: u64,
     pub(super) bytes_read: u64,
-    /// Reads, and bytes of them, by the [`Part`] in which they began.
+    /// Number of reads and of bytes read, by the [`Part`] in which a read began.
     by_part: [(u64, u64); Part::ALL],
     pub(super) bytes_written: u64,
-    /// Reads of what it has forgotten: they fail.
+    /// Reads of forgotten pages, which fail.
     pub(super) forgotten: u64,
 }
 
 impl Calls {
-    /// Reads that began in such a part, and their bytes, since others were counted.
+    /// Returns the reads that began in such a part since `before`, and their bytes.
     pub(super) fn of(&self, part: Part, before: &Calls) -> (u64, u64) {
         let (now, before) = (self.by_part[part as usize], before.by_part[part as usize]);
         (now.0 - before.0, now.1 - before.1)
     }
 }
 
-/// The device.
+/// A device that forgets most of its pages.
 #[derive(Debug)]
 pub(super) struct ForgetfulDevice {
     size: AtomicU64,
-    /// Bytes of a segment.
+    /// Segment size in bytes.
     segment: u64,
-    /// Whether what a start needs can be read, also of pages that were forgotten.
+    /// If true, what a start needs can be read, also of forgotten pages.
     starts: AtomicBool,
-    /// Pages below this one are kept.
+    /// Pages below this one are never forgotten.
     kept: u64,
-    /// How many of the others are.
+    /// The largest number of other pages that are remembered.
     remembered: usize,
     pages: Mutex<Pages>,
     by_part: [(AtomicU64, AtomicU64); Part::ALL],
@@ -122,8 +124,8 @@ pub(super) struct ForgetfulDevice {
 }
 
 impl ForgetfulDevice {
-    /// A device of zeros, for a store with segments of `segment` bytes, that keeps its first `kept` bytes, and of the
-    /// others the `remembered` bytes that were written last.
+    /// Returns a device of zeros, for a store with segments of `segment` bytes. It keeps its first
+    /// `kept` bytes and, of the others, the `remembered` bytes that were written last.
     pub(super) fn new(size: u64, segment: u64, kept: u64, remembered: u64) -> Self {
         ForgetfulDevice {
             size: AtomicU64::new(size),
@@ -151,7 +153,7 @@ impl ForgetfulDevice {
         }
     }
 
-    /// From now on a start can be made: it may read what it needs, of all that was ever written.
+    /// Allows a start: from now on it can read what it needs, of all pages ever written.
     pub(super) fn let_start(&self) {
         self.starts.store(true, Ordering::Relaxed);
     }
@@ -161,7 +163,8 @@ impl ForgetfulDevice {
     }
 }
 
-/// The parts of a range that lie in one page each: the page, where in it, and where in the range.
+/// Splits a range by pages. Each part is a page number, the offset in the page, and the range in
+/// the buffer.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,7 +1,8 @@
-//! `larder bench growth`: what work in the background, look-ups and statistics cost, by how many segments a store
-//! has. The work is counted, not only timed: how many segments the engine looks at, and how many bytes it
-//! reads. The engine runs without threads, on a device that forgets cold segments: reading one fails. In the end the
-//! engine stops as if its process had been killed, and a start on the same device is counted.
+//! `larder bench growth`: the cost of background work, look-ups and statistics by the number of
+//! segments in a store. It counts the work and does not only time it: the segments that the engine
+//! looks at, and the bytes that it reads. The engine runs without threads, on a device that forgets
+//! cold segments; reading one fails. At the end the engine stops as if its process had been killed,
+//! and a start on the same device is measured.
 
 mod device;
 
@@ -24,32 +25,34 @@ use crate::generator::thread_cpu;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
-/// Bytes of a segment: those of a store that is made with the least memory.
+/// Segment size in bytes: that of a store created with the least memory.
 const SEGMENT: u64 = 64 << 10;
-/// Bytes of the device that a segment takes, with both copies of its meta.
+/// Device bytes per segment, including both copies of its meta.
 const PLACE: u64 = SEGMENT + (8 << 10);
-/// One segment of a store in this many stays free.
+/// One of this many segments of a store stays free.
 const FREE_SHARE: u64 = 16;
-/// Two values fill a segment but for the room of its summary.
+/// Length of a cold value in bytes. Two fill a segment, with room for the summary.
 const COLD_VALUE: usize = 30_000;
 const HOT_KEYS: u64 = 2_000;
 const HOT_VALUE: usize = 100;
-/// A hot item lives so long, in seconds.
+/// Time to live of a hot item, in seconds.
 const HOT_TTL: UnixSeconds = 3;
-/// Requests in a second, and between two turns.
+/// Number of requests per second, and per turn.
 const PER_SECOND: u64 = 2_000;
 const PER_TURN: u64 = 500;
-/// Bytes of the device that are remembered: the first, where cold items are read and deleted, and the last.
+/// Number of bytes at the start of the device that it never forgets: cold items are read and
+/// deleted there.
 const KEPT: u64 = 256 << 20;
-/// One in this many of those cold items is read only, and never deleted.
+/// The first 1/`READ_SHARE` of the cold items kept there is only read, never deleted.
 const READ_SHARE: u64 = 3;
+/// Number of bytes written last, behind those, that the device remembers.
 const REMEMBERED: u64 = 64 << 20;
 const SCRAPES: u64 = 1_000;
 const LOOK_UPS: u64 = 1_000;
-/// Work that may grow by so much counts as flat.
+/// Work counts as flat if it grows by at most this factor.
 const FLAT: f64 = 2.0;
 
-/// Sizes of the store.
+/// The sizes of the store, and the load.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// Segments of the store, one run each
@@ -72,13 +75,14 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// What one size of store costs.
+/// The costs at one size of the store.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     segments: u32,
     items: u64,
     fill_seconds: f64,
-    /// Bytes of memory that the engine has charged, by segments: before anything is stored, and in the end.
+    /// Memory that the engine has charged, in bytes per segment: before anything is stored, and
+    /// after the fill.
     tables_per_segment: f64,
     memory_per_segment: f64,
     turns: u64,
@@ -86,9 +90,10 @@ struct Row {
     looked_at_per_turn: f64,
     looked_at_per_freed: f64,
     most_looked_at_in_turn: u64,
-    /// Processor time, here and below: other programs on the machine do not count.
+    /// Processor time, here and below, so other programs on the machine do not count.
     us_per_request: f64,
-    /// Of the longest turn in which the system made no huge page, and of the longest in which it did.
+    /// The longest turn in which the system made no huge page, and the longest in which it made
+    /// one.
     longest_turn_us: f64,
     longest_joining_turn_us: f64,
     read_per_freed_segment: f64,
@@ -98,20 +103,21 @@ struct Row {
     us_per_scrape: f64,
     reads_per_look_up: f64,
     bytes_per_look_up: f64,
-    /// Reads of what the device has forgotten since the store was filled: keys that look like a cold item's.
+    /// Reads of forgotten pages since the fill: keys with the same tag in the index as a cold item.
     forgotten_reads: u64,
     start: StartRow,
 }
 
-/// What a start costs after a crash.
+/// The costs of a start after a crash.
 #[derive(Clone, Debug, Serialize)]
 struct StartRow {
     seconds: f64,
     items: u64,
-    /// The first look at all places: per segment, of metas and of what the segments begin with.
+    /// The first pass over all places: reads of metas and of the beginnings of segments, per
+    /// segment.
     survey_reads_per_segment: f64,
     survey_bytes_per_segment: f64,
-    /// Then summaries, and segments without one.
+    /// Then reads of summaries, and of segments without one.
     other_reads_per_segment: f64,
     other_bytes_per_segment: f64,
 }
@@ -135,7 +141,7 @@ impl Arguments {
         let fill_seconds = begun.elapsed().as_secs_f64();
         let memory = world.engine.memory_used();
         let forgotten = world.device.calls().forgotten;
-        // The first requests warm the store up.
+        // The first requests warm up the store.
         world.serve(self.requests / 2, self.cold_deletes, cold)?;
         let (before, began) = (world.counts(), thread_cpu());
         world.turn = Turns::default();
@@ -185,12 +191,12 @@ impl Arguments {
     }
 }
 
-/// Processor time that this thread has used since.
+/// Returns the processor time that this thread has used since `began`.
 fn cpu_since(began: u64) -> Duration {
     Duration::from_nanos(thread_cpu().saturating_sub(began))
 }
 
-/// What has been counted so far.
+/// The counts so far.
 #[derive(Clone, Debug)]
 struct Counts {
     turns: u64,
@@ -199,7 +205,7 @@ struct Counts {
     stats: Stats,
 }
 
-/// The longest turns.
+/// The longest turns so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     most_looked_at: u64,
@@ -220,12 +226,12 @@ struct World {
     deleted: u64,
 }
 
-/// How many of the cold items the device never forgets.
+/// Returns the number of cold items that the device never forgets.
 fn kept_items(cold: u64) -> u64 {
     (2 * (KEPT / PLACE - 16)).min(cold)
 }
 
-/// For the tables of segments, and the index of two items in each.
+/// Returns enough memory, in bytes, for the tables of segments and the index of two items in each.
 fn memory(segments: u32) -> u64 {
     (16 << 20) + u64::from(segments) * 1024
 }
@@ -252,7 +258,7 @@ fn open(device: &Arc<ForgetfulDevice>, memory: u64) -> Result<Arc<Engine>> {
 
 impl World {
     fn new(segments: u32) -> Result<World> {
-        // With the least memory a store gets small segments; then it grows.
+        // A store created with the least memory gets small segments. It grows afterwards.
         let small = 64 * PLACE;
         let device = Arc::new(ForgetfulDevice::new(small, SEGMENT, KEPT, REMEMBERED));
         let engine = open(&device, 8 << 20)?;
@@ -282,7 +288,7 @@ impl World {
         self.random.below(n)
     }
 
-    /// What the threads of a server do: a commit, a turn of the cleaner, reads.
+    /// Does the work of a server's threads once: a commit, a turn of the cleaner, reads.
     fn turn(&mut self) {
         let (began, looked_at) = (thread_cpu(), self.engine.segments_looked_at());
         let joined = self.engine.joined_pages();
@@ -330,7 +336,8 @@ impl World {
         self.call(|session| session.get(&session.key(key.as_bytes())).map(|item| item.is_some()))
     }
 
-    /// Fills all but a share of the store with items that nobody asks for later; the answer is how many.
+    /// Fills all but a share of the store with items that nobody requests later. Returns their
+    /// number.
     fn fill(&mut self, segments: u32) -> Result<u64> {
         let value = vec![b'c'; COLD_VALUE];
         let segments = u64::from(segments);
@@ -345,8 +352,8 @@ impl World {
         Ok(items)
     }
 
-    /// Makes requests: half of them set hot items that expire, `cold_deletes` in a hundred delete a cold item, the
-    /// others get and delete hot ones.
+    /// Sends requests. Half of them set hot items that expire, `cold_deletes` in a hundred delete a
+    /// cold item, and the others get and delete hot ones.
     fn serve(&mut self, requests: u64, cold_deletes: u8, cold: u64) -> Result<()> {
         let value = [b'h'; HOT_VALUE];
         for request in 0..requests {
@@ -359,7 +366,7 @@ impl World {
             let key = format!("hot{}", self.below(HOT_KEYS));
             match self.below(100) {
                 draw if draw < cold_deletes.into() => {
-                    // One after the other; a delete reads what it deletes.
+                    // Deletes the items in order. A delete reads the item that it deletes.
                     let read = kept_items(cold) / READ_SHARE;
                     let item = read + self.deleted % (kept_items(cold) - read);
                     self.deleted += 1;
@@ -375,7 +382,7 @@ impl World {
         Ok(())
     }
 
-    /// What statistics cost: segments looked at, and µs.
+    /// Measures statistics: segments looked at and µs per call.
     fn scrape(&mut self) -> [f64; 2] {
         self.turn();
         let (before, began) = (self.engine.segments_looked_at(), thread_cpu());
@@ -387,7 +394,7 @@ impl World {
         [looked_at as f64 / SCRAPES as f64, took / SCRAPES as f64]
     }
 
-    /// What a get of a cold item costs: reads of the device, and bytes.
+    /// Measures gets of cold items: reads of the device and bytes per get.
     fn look_up(&mut self, cold: u64) -> Result<[f64; 2]> {
         let items = kept_items(cold) / READ_SHARE;
         let before = self.device.calls();
@@ -409,7 +416,7 @@ impl World {
 }
 
 impl World {
-    /// Ends the engine without a last word, and starts another one from what is on the device.
+    /// Drops the engine as a crash would, and measures a start from what is on the device.
     fn start_again(self, segments: u32) -> Result<StartRow> {
         let World { device, engine, session, cleaner, .. } = self;
         drop((session, cleaner, engine));
@@ -468,7 +475,7 @@ fn print(rows: &[Row]) {
             let most = figures.iter().copied().fold(0.0, f64::max);
             let mut line = vec![(*name).to_owned()];
             line.extend(figures.iter().map(|figure| format!("{figure:.3}")));
-            // Less than one look in all is none.
+            // Less than one look in all scrapes, 1/`SCRAPES`, counts as none.
             let flat = most <= FLAT * least.max(0.001);
             line.push(if flat { "yes" } else { "NO" }.to_owned());
             line

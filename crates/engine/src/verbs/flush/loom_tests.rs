@@ -1,6 +1,6 @@
-//! Models of flush_all while a segment is sealed: by a writer that appends its last record, or because
-//! the flush seals what is open, under a session that has a chunk there. What was written before the
-//! flush is gone after it, what is written after it stays.
+//! Models of flush_all while a segment is sealed: by a writer that appends its last record, or by
+//! the flush itself while a session has a chunk in the segment. Items written before the flush are
+//! gone after it; items written after it stay.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-engine --release loom`
 
@@ -16,11 +16,11 @@ const AFTER: &[u8] = b"after";
 const VALUE: &[u8] = b"a value of some length";
 /// Bytes of a record of the first key and this value.
 const SIZE: usize = 48;
-/// Of a small segment: what is left has room for one record more, and not for two.
+/// Bytes to fill of a small segment; the rest has room for one record but not for two.
 const FILL: usize = (64 << 10) - 2 * SIZE - SIZE / 2;
 
-/// One thread flushes, one writes twice: the first record fills the segment that is open, the second
-/// seals it; with chunks they are appended without a look at the segment's end.
+/// One thread flushes, another writes twice. The first record fills the open segment, the second
+/// seals it. With chunks, both are appended without a look at the segment's end.
 fn flush_and_seal(memory: u64, switches: usize) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -34,7 +34,7 @@ fn flush_and_seal(memory: u64, switches: usize) {
         set(&writer, b"fill1", &vec![0; half]);
         set(&writer, BEFORE, VALUE);
         let room = lane.log.segment_size() - lane.log.segment(1).filled() as usize;
-        // It tells what is left of its chunk.
+        // Sleeping reports what is left of its chunk.
         writer.sleep();
         let has_chunk = lane.log.dead(1) > 0;
         assert!(has_chunk || (SIZE..2 * SIZE).contains(&room), "{room} bytes are left");

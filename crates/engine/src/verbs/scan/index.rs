@@ -1,4 +1,4 @@
-//! The second walk of a lane: all that the index leads to and that was not shown by the first.
+//! The second walk of a lane: all items in the index that the first walk did not show.
 
 use super::Listed;
 use super::segments::Shown;
@@ -8,18 +8,18 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use larder_log::{Address, Log, Record};
 
-/// Tags that one step covers at most: a sixteenth. A key's tag never changes, so growth and displacement
-/// between two steps neither hide an item nor show it twice.
+/// The largest number of tags per step: a sixteenth of all. A key's tag never changes, so growth
+/// and displacement between two steps neither hide an item nor show it twice.
 const WIDTH: u32 = 1 << (TAG_BITS - 4);
-/// Items that one step shows at most, unless more have the same tag.
+/// The largest number of items shown per step, unless more have the same tag.
 const ITEMS: usize = 512;
-/// Records that one step reads at most, and their bytes, about.
+/// The approximate largest number of records read per step, and of their bytes.
 const READS: usize = 64;
 const READ_BYTES: usize = 1 << 20;
-/// Stripes without anything to show that one step passes over.
+/// The largest number of unwanted stripes skipped per step.
 const PASSED: usize = 64;
 
-/// Where the walk stands.
+/// The position of the walk.
 #[derive(Debug, Default)]
 pub(super) struct InIndex {
     stripe: usize,
@@ -27,7 +27,7 @@ pub(super) struct InIndex {
 }
 
 impl LaneSession {
-    /// Shows what the next few slots lead to; false when there are none left.
+    /// Shows the items of the next few slots. Returns false when there are none left.
     pub(super) fn scan_index(
         &self,
         walk: &mut InIndex,
@@ -79,7 +79,7 @@ impl LaneSession {
         self.answer(true)
     }
 
-    /// Whether these are too many for one step.
+    /// Returns true if these are too many for one step.
     fn is_much(&self, slots: &[Slot]) -> bool {
         let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
         let (reads, bytes) = absent.fold((0, 0), |(reads, bytes), slot| {
@@ -89,11 +89,11 @@ impl LaneSession {
         slots.len() > ITEMS || reads > READS || bytes > READ_BYTES
     }
 
-    /// What these lead to, in the order in which it lies on the device, in which they are put; `None` of what
-    /// cannot be read. What is not in memory is read first: without an answer some of it is still to come.
+    /// Sorts `slots` into device order and returns their records, with `None` for unreadable ones.
+    /// Returns `None` as a whole if records must be read first; it requests these reads.
     ///
-    /// Each is looked up once: the cleaner may take a frame or a copy away at any time, but what was found
-    /// stays until the next tick.
+    /// Each record is looked up once. The cleaner may take a frame or a copy away at any time, but
+    /// a record that was found stays valid until the next tick.
     fn fetch_all(&self, slots: &mut [Slot]) -> Option<Vec<Option<Record<'_>>>> {
         slots.sort_unstable_by_key(|slot| slot.address().bits());
         let found: Vec<_> = slots.iter().map(|&slot| self.listed(slot)).collect();
@@ -106,14 +106,15 @@ impl LaneSession {
         }
         let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
         for &slot in absent {
-            // Those that have come are wanted again, or they might be forgotten before the others come.
+            // Records that have arrived are requested again; otherwise they might be dropped before
+            // the others arrive.
             let (address, generation) = self.read_from(slot);
             self.fetched.want(&self.lane.log, address, generation);
         }
         None
     }
 
-    /// By which address a record is read; of a large value the head.
+    /// Returns the address by which a record is read; for a jumbo, that of its head.
     fn read_at(&self, address: Address) -> Address {
         let number = address.segment();
         let jumbo = self.lane.log.segment(number).is_jumbo();
@@ -125,8 +126,8 @@ impl LaneSession {
         (self.read_at(slot.address()), generation)
     }
 
-    /// The record that a slot leads to, if it is in memory or was read. The value of a large one need not be
-    /// there.
+    /// Returns the record that a slot leads to, if it is in memory or was read. The value of a
+    /// jumbo may be absent.
     fn listed(&self, slot: Slot) -> Option<Record<'_>> {
         let segment = self.lane.log.segment(slot.address().segment());
         // SAFETY: the slot was read since the last tick.

@@ -1,4 +1,4 @@
-//! Which partitions a scan of several lanes has shown, while they move from one lane to another.
+//! Tracks which partitions a scan of several lanes has shown while partitions move between lanes.
 
 use crate::partitions::Partitions as Owners;
 use crate::readers::Charge;
@@ -7,14 +7,14 @@ use larder_log::format::PARTITIONS;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a scan knows of the partitions. One is done when it belonged to the same lane during the whole walk
-/// of that lane; the others are walked again.
+/// The state of all partitions in a scan. A partition is done if it belonged to one lane during the
+/// whole walk of that lane; the others are walked again.
 #[derive(Debug)]
 pub(super) struct Partitions {
     done: Vec<bool>,
-    /// It belonged to the lane when the walk of that began.
+    /// It belonged to the lane when the walk of that lane began.
     here: Vec<bool>,
-    /// How often partitions had been closed before.
+    /// The number of partition closings when the walk of the lane began.
     closings: u32,
     _charge: Charge,
 }
@@ -26,7 +26,7 @@ impl Partitions {
         Partitions { done: none.clone(), here: none, closings: 0, _charge }
     }
 
-    /// The walk of a lane begins. The answer is whether there is anything to show.
+    /// Begins the walk of a lane. Returns true if there is anything to show.
     pub(super) fn begin_lane(&mut self, owners: &Owners, position: usize) -> bool {
         self.closings = owners.closings();
         for (at, here) in self.here.iter_mut().enumerate() {
@@ -35,7 +35,7 @@ impl Partitions {
         self.wants(0..PARTITIONS)
     }
 
-    /// The walk of a lane has ended.
+    /// Ends the walk of a lane.
     pub(super) fn end_lane(&mut self, owners: &Owners, position: usize) {
         for (at, done) in self.done.iter_mut().enumerate() {
             *done |= self.here[at]
@@ -44,17 +44,17 @@ impl Partitions {
         }
     }
 
-    /// Whether a partition is to be shown by the walk of this lane.
+    /// Returns true if the walk of this lane should show the partition.
     pub(super) fn wants_one(&self, partition: usize) -> bool {
         self.here[partition] && !self.done[partition]
     }
 
-    /// The same of any of these.
+    /// Returns true if it should show any of these partitions.
     pub(super) fn wants(&self, mut partitions: Range<usize>) -> bool {
         partitions.any(|partition| self.wants_one(partition))
     }
 
-    /// Those that are not done.
+    /// Returns the partitions that are not done.
     pub(super) fn left(&self) -> impl Iterator<Item = usize> {
         self.done.iter().enumerate().filter(|(_, done)| !**done).map(|(at, _)| at)
     }

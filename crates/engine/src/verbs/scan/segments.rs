@@ -1,4 +1,4 @@
-//! The first walk of a lane: its segments that are on a device only.
+//! The first walk of a lane: its segments that are only on a device.
 
 use super::Listed;
 use crate::Outcome;
@@ -9,15 +9,15 @@ use crate::readers::Charge;
 use larder_log::record::Kind;
 use larder_log::{Address, Run, SegmentNumber, State};
 
-/// Records that one step looks at, in batches.
+/// The largest number of batches of records per step.
 const BATCHES: usize = 8;
-/// Segments that one step passes over.
+/// The largest number of segments skipped per step.
 const PASSED: usize = 1 << 10;
 
-/// Where the walk stands.
+/// The position of the walk.
 #[derive(Debug, Default)]
 pub(super) struct InSegments {
-    /// Segments that were walked or passed over.
+    /// Number of segments walked or skipped.
     passed: usize,
     reading: Option<Reading>,
 }
@@ -27,14 +27,15 @@ pub(super) struct InSegments {
 struct Reading {
     number: SegmentNumber,
     generation: u32,
-    /// Where what was read begins.
+    /// Offset of the first byte read.
     start: usize,
-    /// Where the next record begins.
+    /// Offset of the next record.
     next: usize,
 }
 
 impl LaneSession {
-    /// Shows some records of segments that are on a device only; false when all of these were walked.
+    /// Shows some records of segments that are only on a device. Returns false when all of these
+    /// were walked.
     pub(super) fn scan_segments(
         &self,
         walk: &mut InSegments,
@@ -61,7 +62,8 @@ impl LaneSession {
         self.answer(true)
     }
 
-    /// The beginning of a segment that is on a device only. What has died in it was published, as all in it.
+    /// Returns the beginning of a segment that is only on a device. All its records were published,
+    /// so its counts of dead records are complete.
     fn to_be_read(&self, number: SegmentNumber) -> Option<Reading> {
         let segment = self.lane.log.segment(number);
         let generation = segment.generation();
@@ -71,8 +73,8 @@ impl LaneSession {
         (absent && worth).then_some(Reading { number, generation, start, next: start })
     }
 
-    /// Shows some records of a segment. The answer is whether it has ended, perhaps at what cannot be read;
-    /// `None`: it must be read first.
+    /// Shows some records of a segment. Returns true at its end, or at something unreadable.
+    /// Returns `None` if it must be read first.
     fn scan_segment(
         &self,
         reading: &mut Reading,
@@ -86,7 +88,7 @@ impl LaneSession {
         let place = |offset| Address::new(reading.number, offset);
         let read = |offset| self.fetched.run(place(offset), generation);
         if read(reading.start).is_none() {
-            // What was read has been forgotten meanwhile.
+            // The bytes read before were dropped meanwhile.
             reading.start = reading.next;
         }
         let Some(bytes) = read(reading.start) else {
@@ -121,20 +123,21 @@ impl LaneSession {
         let ends = reading.next >= segment.filled() as usize;
         let stuck = !more && (run.is_damaged() || reading.next == reading.start);
         if !more {
-            // The rest is read from here.
+            // The next read begins here.
             reading.start = reading.next;
         }
         Some(ends || stuck)
     }
 }
 
-/// Of each segment up to where it was shown, in which use.
+/// For each segment, the offset up to which it was shown, and in which generation.
 #[derive(Debug)]
 pub(super) struct Shown {
-    /// Generation and offset, by the segment's number; empty before the first is noted.
+    /// Generation and offset by segment number; empty before the first is noted.
     ends: Vec<(u32, u32)>,
     charge: Option<Charge>,
-    /// Counts undone commits: an undone change has the index lead to what was not shown.
+    /// The count of undoings at the start. After an undo, the index may lead to records that were
+    /// not shown.
     undoings: u64,
 }
 
@@ -144,30 +147,30 @@ impl Shown {
     }
 
     fn note(&mut self, lane: &Lane, number: SegmentNumber, generation: u32, end: usize) {
-        // Places may have come since the last one was noted.
+        // The store may have grown since the last one was noted.
         if self.ends.len() <= number as usize {
             let segments = lane.log.numbers().end as usize;
             let bytes = segments * size_of::<(u32, u32)>();
-            // It may be refused nothing: without this each item would be read alone. Whoever scans lets
-            // only a few do so at a time.
+            // This charge cannot be refused: without the table each item would be read alone. The
+            // callers limit the number of concurrent scans.
             self.charge = Some(Charge::needed(&lane.budget, bytes as u64));
             self.ends.resize(segments, (0, 0));
         }
         self.ends[number as usize] = (generation, end as u32);
     }
 
-    /// Whether the record at an address, that the index leads to now, was shown.
+    /// Returns true if the record at this address, which the index leads to now, was shown.
     pub(super) fn has(&self, lane: &Lane, address: Address) -> bool {
         let generation = lane.log.segment(address.segment()).generation();
         let end = self.ends.get(address.segment() as usize);
         end.is_some_and(|&(of, end)| of == generation && (address.offset() as u32) < end)
     }
 
-    /// Forgets all if something was undone: what the index led to before may not have been shown. Asked
-    /// after the index was looked at.
+    /// Forgets everything if a commit was undone, because the index may now lead to records that
+    /// were not shown. Called after the index was read.
     pub(super) fn check(&mut self, lane: &Lane) {
         let now = lane.undoings();
-        // An odd number: it is going on.
+        // Odd while an undo is under way.
         if now != self.undoings || now % 2 == 1 {
             self.ends = Vec::new();
             self.charge = None;

@@ -1,4 +1,4 @@
-//! Builds segment images the way the committer does, and remembers what is in them.
+//! Builds segment images as the committer does, and remembers their content.
 
 use super::super::segment::TRAILER_BYTES;
 use super::super::*;
@@ -34,7 +34,7 @@ impl Written {
         Layout::of(&self.fields, self.key.len(), self.value.len())
     }
 
-    /// Bytes whose change this record does not survive.
+    /// Returns the bytes that cannot change without losing this record.
     pub(super) fn vital(&self) -> std::ops::Range<usize> {
         let layout = self.layout();
         let start = self.offset as usize;
@@ -42,7 +42,7 @@ impl Written {
     }
 }
 
-/// What goes into a segment.
+/// A record to put into a segment.
 #[derive(Clone, Debug)]
 pub(super) enum Piece {
     Record { kind: Kind, fields: Fields, key: Vec<u8>, value: Vec<u8> },
@@ -59,7 +59,7 @@ pub(super) fn item(seq: u64, key: &[u8], value: &[u8]) -> Piece {
 pub(super) struct Commit {
     pub(super) number: u64,
     pub(super) begin: usize,
-    /// Behind its trailer.
+    /// End of its trailer.
     pub(super) end: usize,
 }
 
@@ -70,11 +70,11 @@ pub(super) struct Image {
     pub(super) header: Header,
     pub(super) commits: Vec<Commit>,
     pub(super) records: Vec<Written>,
-    /// A commit before the next one failed.
+    /// True if a commit before the next one failed.
     pub(super) after_failure: bool,
-    /// The next parts of commits are written early.
+    /// True if the next parts of commits are written early.
     pub(super) early: bool,
-    /// The commit of which the last part was early.
+    /// The commit whose last part was early.
     open: Option<u64>,
     filled: usize,
 }
@@ -84,7 +84,7 @@ impl Image {
         Self::over(vec![0; SIZE], generation)
     }
 
-    /// A segment that is written over what an earlier use left.
+    /// Creates a segment that is written over the remains of an earlier generation.
     pub(super) fn over(mut bytes: Vec<u8>, generation: u32) -> Self {
         let header =
             Header { segment: SEGMENT, generation, stream: 0, opened: 1, born: 5, jumbo: None };
@@ -105,7 +105,7 @@ impl Image {
         self.header.seed(&IDENTITY)
     }
 
-    /// Appends a record; false if it and a trailer do not fit.
+    /// Appends a record. Returns false if it and a trailer do not fit.
     pub(super) fn append(&mut self, piece: &Piece) -> bool {
         let none = (Kind::Filler, Fields::default(), Vec::new(), Vec::new());
         let (kind, fields, key, value) = match piece.clone() {
@@ -122,7 +122,7 @@ impl Image {
         }
         let memory = self.bytes[at..at + layout.size()].as_mut_ptr();
         let seed = self.seed();
-        // SAFETY: the record's bytes lie inside of the vector, and nobody else has them.
+        // SAFETY: the record's bytes lie inside the vector, and no other thread has them.
         unsafe {
             if kind == Kind::Filler {
                 record::write_filler(memory, layout.size());
@@ -163,19 +163,19 @@ impl Image {
         self.open = self.early.then_some(number);
     }
 
-    /// Behind the last trailer.
+    /// Returns the end of the last trailer.
     pub(super) fn end(&self) -> usize {
         self.commits.last().map_or(0, |commit| commit.end)
     }
 
-    /// Records in commits that end at or before `end`.
+    /// Returns the records in commits that end at or before `end`.
     pub(super) fn records_before(&self, end: usize) -> Vec<Written> {
         let whole = self.commits.iter().map(|commit| commit.end).take_while(|&e| e <= end).last();
         let whole = whole.unwrap_or(0);
         self.records.iter().filter(|w| (w.offset as usize) < whole).cloned().collect()
     }
 
-    /// What a scan of `bytes` gives.
+    /// Returns the result of scanning `bytes`.
     pub(super) fn scan(
         bytes: &[u8],
         generation: Option<u32>,
@@ -190,8 +190,8 @@ impl Image {
     }
 }
 
-/// A segment with three commits, every kind of record and every optional field, over what a full
-/// earlier use left behind.
+/// Returns a segment with three commits, every kind of record and every optional field, over the
+/// remains of a full earlier generation.
 pub(super) fn example() -> Image {
     let mut old = Image::new(3);
     let mut seq = 1;

@@ -1,4 +1,4 @@
-//! What is encoded is decoded to itself, what was changed is refused, and the bytes are those of
+//! Encoded values decode to themselves, changed bytes are refused, and the bytes are those of
 //! `docs/file-format.md`.
 
 mod image;
@@ -47,7 +47,7 @@ fn encoded(superblock: &Superblock) -> [u8; BLOCK] {
     bytes
 }
 
-/// Changes a field and makes the checksum right again.
+/// Changes a field and corrects the checksum.
 fn with_field(mut bytes: [u8; BLOCK], at: usize, field: u32) -> [u8; BLOCK] {
     bytes[at..at + 4].copy_from_slice(&field.to_le_bytes());
     let checksum = checksum64(&bytes[..BLOCK - 8], 0);
@@ -135,7 +135,8 @@ fn an_empty_device_is_told_from_one_with_something_else_on_it() {
     assert_eq!(superblock::choose([&other, &empty]), Err(SuperblockError::NotAStore));
 }
 
-/// Whatever a crash leaves of the first write to a device, and of the first superblock behind it.
+/// Tries everything a crash may leave of the first write to a device, and of the first superblock
+/// behind it.
 #[test]
 fn a_store_whose_creation_was_cut_off_is_an_empty_device() {
     let (empty, mark) = ([0; BLOCK], superblock::mark());
@@ -148,7 +149,7 @@ fn a_store_whose_creation_was_cut_off_is_an_empty_device() {
         assert_eq!(superblock::choose([&empty, &part]), Err(other), "{cut}");
     }
     let first = encoded(&Superblock { counter: 1, ..a_superblock() });
-    // All but those with which it is whole: the others are zero.
+    // All but the sectors with which it is whole: the others are zero.
     for sectors in (0..1 << 8).filter(|sectors| sectors & 0x81 != 0x81) {
         let mut part = mark;
         for sector in (0..8).filter(|sector| sectors & 1 << sector != 0) {
@@ -247,7 +248,8 @@ fn tails_give_back_what_a_torn_block_held() {
     };
     let good = place(4, 0, &image.bytes[..first]);
     let (tail, data) = Tail::decode(&good, &IDENTITY).expect("a tail");
-    // The place still holds the earlier use, or a later write of the same block that was torn.
+    // The place still holds an earlier generation, or a later write of the same block that was
+    // torn.
     let old = Image::new(3).bytes;
     let second = image.commits[1].end;
     let torn = [&[0; 512], &image.bytes[512..second], &old[second..]].concat();
@@ -266,7 +268,7 @@ fn tails_give_back_what_a_torn_block_held() {
     assert_eq!(bytes, newer);
 }
 
-/// The image of a jumbo, and where its value lies.
+/// Returns the image of a jumbo, and the range of its value.
 fn jumbo_image(value: &[u8]) -> (Vec<u8>, std::ops::Range<usize>) {
     let fields = Fields { seq: 3, cas: Some(1), ..Fields::default() };
     let layout = Layout::of(&fields, 5, value.len());
@@ -287,7 +289,7 @@ fn jumbo_image(value: &[u8]) -> (Vec<u8>, std::ops::Range<usize>) {
     let trailer_at = jumbo::RECORD_AT + layout.size();
     let seed = header.seed(&IDENTITY);
     let record = image[jumbo::RECORD_AT..trailer_at].as_mut_ptr();
-    // SAFETY: the record's bytes are the vector's and nobody else has them.
+    // SAFETY: the record's bytes belong to the vector, and no other thread has them.
     unsafe {
         write_head(record, &layout, &fields, b"jumbo");
         seal_record(record, Kind::Item, &layout, None, seed);
@@ -348,7 +350,8 @@ fn a_record_is_one_only_in_its_own_segment_and_generation() {
     }
 }
 
-/// Changing the format without meaning to fails here. These are the format of version 1 for ever.
+/// Fails if the format changes unintentionally. These bytes are the format of version 1 and must
+/// never change.
 #[test]
 fn the_bytes_are_those_of_version_1() {
     let mut place = [0; TAIL_BYTES];

@@ -1,4 +1,4 @@
-//! What a scan makes of whole, cut, torn and damaged segments.
+//! Scans of whole, cut, torn and damaged segments.
 
 use super::image::{IDENTITY, Image, Piece, SEGMENT, SIZE, Written, example, item};
 use crate::format::*;
@@ -41,7 +41,7 @@ fn a_record_of_a_newer_kind_is_passed_over_and_no_damage() {
     let scanned = scanned.expect("a segment");
     assert_eq!((scanned.newer, scanned.records, scanned.damage), (2, 3, Damage::default()));
     assert_eq!(found, items);
-    // Each is told from damage alone, too: in the commit of an item that is damaged, and damaged itself.
+    // Each is distinguished from damage, too: in the commit of a damaged item, and damaged itself.
     for (at, newer, kept) in
         [(items[0].offset, 2, &items[1..]), (image.records[0].offset, 1, &items)]
     {
@@ -71,7 +71,7 @@ fn a_segment_cut_anywhere_keeps_exactly_the_commits_before_the_cut() {
         let zeroed = [&image.bytes[..cut], &vec![0; SIZE - cut]].concat();
         for bytes in [&image.bytes[..cut], &zeroed] {
             let (scanned, found) = Image::scan(bytes, None, Extent::Unknown);
-            // Bytes that were zero anyway are not missed.
+            // Losing bytes that were zero anyway makes no difference.
             let whole = if bytes.len() == cut { cut } else { real_cut(&image.bytes, cut) };
             assert_eq!(found, image.records_before(whole), "cut at {cut}");
             match scanned {
@@ -86,7 +86,8 @@ fn a_segment_cut_anywhere_keeps_exactly_the_commits_before_the_cut() {
     }
 }
 
-/// The cut that is the same as zeroing from `cut` on: behind bytes that are zero anyway.
+/// Returns the cut that has the same effect as zeroing from `cut` on: behind the zero bytes that
+/// follow `cut` anyway.
 fn real_cut(bytes: &[u8], cut: usize) -> usize {
     cut + bytes[cut..].iter().take_while(|&&byte| byte == 0).count()
 }
@@ -109,7 +110,8 @@ fn one_changed_byte_loses_at_most_the_record_it_is_in() {
                 assert_eq!(scanned.header.is_some(), at >= 64, "byte {at}");
                 assert_eq!(scanned.end as usize, end, "byte {at}");
             }
-            // Nothing known: the last commit cannot be told from a torn one, the others can.
+            // Without prior knowledge the last commit cannot be told from a torn one, the others
+            // can.
             let (scanned, found) = Image::scan(&bytes, Some(4), Extent::Unknown);
             let scanned = scanned.expect("the generation is given");
             let last = &image.commits[2];
@@ -168,7 +170,8 @@ fn commits_follow_each_other_in_number_and_place() {
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
         assert_eq!(found, whole.records);
         assert_eq!(scanned.expect("a segment").end as usize, whole.end());
-        // Known to be durable, its records stand for themselves, and the trailer still says nothing.
+        // Known to be durable: its records stand for themselves, and the trailer still proves
+        // nothing.
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Sealed);
         let scanned = scanned.expect("a segment");
         assert_eq!(found, image.records);
@@ -176,8 +179,8 @@ fn commits_follow_each_other_in_number_and_place() {
     }
 }
 
-/// A commit is torn, and the trailer of the next one has a flag or not. With the flag it proves nothing about the torn
-/// one.
+/// Tears a commit and gives the trailer of the next one a flag, or not. With the flag that trailer
+/// proves nothing about the torn commit.
 fn torn_before_a_trailer_with(flag: fn(&mut Image, bool)) {
     for flagged in [false, true] {
         let mut image = example();
@@ -204,7 +207,7 @@ fn an_early_part_of_a_commit_proves_nothing_about_the_one_before() {
     torn_before_a_trailer_with(|image, flagged| image.early = flagged);
 }
 
-/// A commit in three parts, of which the middle one is not whole, with or without its trailer.
+/// A commit in three parts, the middle one damaged, with or without its trailer.
 #[test]
 fn parts_of_a_commit_are_torn_until_a_later_commit_is_seen() {
     for trailer_too in [false, true] {
@@ -224,7 +227,7 @@ fn parts_of_a_commit_are_torn_until_a_later_commit_is_seen() {
         if trailer_too {
             image.bytes[end - 64..end].fill(0);
         }
-        // A later early part says nothing either.
+        // A later early part proves nothing either.
         image.early = true;
         image.append(&item(23, b"part", b"of the next one"));
         image.commit(10, false);
@@ -313,7 +316,7 @@ fn piece() -> impl Strategy<Value = Piece> {
 fn segment() -> impl Strategy<Value = Image> {
     let commits = proptest::collection::vec(proptest::collection::vec(piece(), 1..6), 1..5);
     (commits, any::<u64>()).prop_map(|(commits, noise)| {
-        // Left-overs: an earlier use in different lengths.
+        // Remains of earlier generations, in different lengths.
         let mut old = Image::new(1);
         while old.append(&item(noise % 1000 + 1, b"old", &vec![1; (noise % 97) as usize])) {}
         old.commit(1, true);
@@ -340,8 +343,8 @@ proptest! {
         prop_assert_eq!(scanned.last_commit, image.commits.last().expect("commits").number);
     }
 
-    /// Power loss during the last commit: of its sectors some are there, the others hold what was
-    /// there before. Everything else is whole, so it is read; the last commit is all or nothing.
+    /// Power loss during the last commit: some of its sectors are written, the others hold their
+    /// old content. All earlier commits are whole and are read; the last commit is all or nothing.
     #[test]
     fn a_torn_commit_is_all_or_nothing(image in segment(), lost in any::<u64>()) {
         let last = image.commits.last().expect("commits").clone();
@@ -365,8 +368,8 @@ proptest! {
         }
     }
 
-    /// Any bytes changed in any way: nothing comes out that was not written, in any state of
-    /// knowledge, and commits before the first change come out whole.
+    /// Changes any bytes in any way. With any prior knowledge, a scan returns only records that
+    /// were written, and returns commits before the first change whole.
     #[test]
     fn damage_never_makes_records(
         image in segment(),
