@@ -591,7 +591,7 @@ fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
 
 /// Whether there are too few frames for the writers, counting those on their way.
 fn must_free_frames(lane: &Lane) -> bool {
-    let coming = lane.log.quarantined() + lane.log.dropped_frames();
+    let coming = lane.log.quarantined_frames() + lane.log.dropped_frames();
     let excess = lane.budget.excess().div_ceil(lane.log.segment_size() as u64) as usize;
     lane.log.available_frames() + coming < READY_FRAMES + excess
 }

@@ -125,3 +125,33 @@ fn what_is_overwritten_takes_a_fraction_of_memory() {
     assert!((0..2000).all(|n| cache.get(&format!("item:{n}"))));
     assert!((0..20).all(|round| (0..20).all(|n| cache.get(&format!("once:{round}:{n}")))));
 }
+
+#[test]
+fn large_values_on_their_way_out_are_counted_with_all_their_memory() {
+    let mut cache = Cache::open();
+    let value = vec![1; 1_000_000];
+    let store = |cache: &Cache, n: usize| {
+        let store = Store::set(&value, 0, Expiry::NEVER);
+        cache.session.store(&cache.session.key(format!("large:{n}").as_bytes()), store)
+    };
+    let stored = (0..100)
+        .take_while(|&n| {
+            let outcome = store(&cache, n);
+            cache.session.tick(NOW);
+            matches!(outcome, Outcome::Ready(_))
+        })
+        .count();
+    assert!(stored >= 12, "{stored}");
+    // What the session made dead is known from the second turn on. Then it stays awake, so no memory comes back.
+    cache.engine.clean(&mut cache.cleaner);
+    cache.session.tick(NOW);
+    for _ in 0..10 {
+        cache.engine.clean(&mut cache.cleaner);
+    }
+    let evicted = cache.engine.stats().totals.evictions;
+    assert!((1..=3).contains(&evicted), "{evicted} of {stored}");
+    cache.session.sleep();
+    cache.engine.clean(&mut cache.cleaner);
+    cache.session.tick(NOW);
+    assert!(matches!(store(&cache, stored), Outcome::Ready(_)));
+}

@@ -298,7 +298,8 @@ impl Log {
             self.begin_evicting();
             let (epoch, emptied) = (self.epochs.advance(), store.durable_commit());
             let tier = self.tier(number);
-            let entry = Quarantined { number, tier, epoch, emptied, ends, carried: false };
+            let entry =
+                Quarantined { number, tier, frames: 1, epoch, emptied, ends, carried: false };
             lock(&self.quarantine).push(entry);
         }
         for _ in 0..read_u32(image)? {

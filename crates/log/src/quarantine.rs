@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 pub(crate) struct Quarantined {
     pub(crate) number: SegmentNumber,
     pub(crate) tier: Tier,
+    /// Its memory in frames: a jumbo's mapping is worth several.
+    pub(crate) frames: usize,
     /// Its frame may be reused when this epoch has passed.
     pub(crate) epoch: u64,
     /// With a store: what emptied it is durable when this commit is.
@@ -32,6 +34,8 @@ pub(crate) struct Quarantine {
     marked: VecDeque<Quarantined>,
     /// How many there are of each tier.
     lengths: [usize; 2],
+    /// Their memory in frames.
+    frames: usize,
     /// Those of which nobody knows when they will be free.
     stuck: HashMap<SegmentNumber, Tier>,
 }
@@ -39,7 +43,7 @@ pub(crate) struct Quarantine {
 impl Quarantine {
     /// Adds a segment whose free mark is not durable.
     pub(crate) fn push(&mut self, entry: Quarantined) {
-        self.lengths[entry.tier as usize] += 1;
+        self.count(&entry);
         self.orders.insert(entry.number, self.next);
         self.unmarked.insert(self.next, entry);
         self.next += 1;
@@ -47,8 +51,13 @@ impl Quarantine {
 
     /// Adds a segment that needs no free mark.
     pub(crate) fn push_marked(&mut self, entry: Quarantined) {
-        self.lengths[entry.tier as usize] += 1;
+        self.count(&entry);
         self.marked.push_back(entry);
+    }
+
+    fn count(&mut self, entry: &Quarantined) {
+        self.lengths[entry.tier as usize] += 1;
+        self.frames += entry.frames;
     }
 
     /// The segment's free mark is durable; false if it waits for none.
@@ -66,6 +75,7 @@ impl Quarantine {
     ) -> Option<SegmentNumber> {
         let entry = self.marked.pop_front_if(|entry| is_unneeded(entry))?;
         self.lengths[entry.tier as usize] -= 1;
+        self.frames -= entry.frames;
         Some(entry.number)
     }
 
@@ -80,6 +90,7 @@ impl Quarantine {
             self.orders.remove(&entry.number);
             self.stuck.remove(&entry.number);
             self.lengths[entry.tier as usize] -= 1;
+            self.frames -= entry.frames;
         }
         undone.reverse();
         undone
@@ -138,6 +149,12 @@ impl Quarantine {
         self.len() - self.stuck.len()
     }
 
+    /// The memory, in frames, of those that will be free before long.
+    pub(crate) fn coming_frames(&self) -> usize {
+        let frames = |number| Some(self.unmarked.get(self.orders.get(number)?)?.frames);
+        self.frames - self.stuck.keys().filter_map(frames).sum::<usize>()
+    }
+
     /// The same on one tier.
     pub(crate) fn coming_on(&self, tier: Tier) -> usize {
         let stuck = self.stuck.values().filter(|&&stuck| stuck == tier).count();
@@ -151,7 +168,7 @@ mod tests {
 
     fn entry(number: SegmentNumber, tier: Tier) -> Quarantined {
         let (epoch, emptied) = (number.into(), number.into());
-        Quarantined { number, tier, epoch, emptied, ends: Vec::new(), carried: false }
+        Quarantined { number, tier, frames: 2, epoch, emptied, ends: Vec::new(), carried: false }
     }
 
     #[test]
@@ -167,6 +184,7 @@ mod tests {
         quarantine.give_up(4);
         quarantine.give_up(9);
         assert_eq!((quarantine.len(), quarantine.coming()), (4, 2));
+        assert_eq!(quarantine.coming_frames(), 4);
         assert!(quarantine.mark(2) && quarantine.mark(3) && !quarantine.mark(2));
         assert!(quarantine.waits(1) && !quarantine.waits(2));
         assert_eq!(quarantine.pop_marked(|entry| entry.epoch < 2), None);
@@ -178,5 +196,6 @@ mod tests {
         let undone = quarantine.take_undone(|entry| entry.emptied > 0);
         assert_eq!(undone.iter().map(|entry| entry.number).collect::<Vec<_>>(), [4, 1]);
         assert_eq!((quarantine.len(), quarantine.marked().count()), (1, 1));
+        assert_eq!(quarantine.coming_frames(), 2);
     }
 }

@@ -80,7 +80,10 @@ impl Log {
         let epoch = self.epochs.advance();
         let emptied = self.store.as_ref().map_or(0, |store| store.open_commit());
         let tier = self.tier(number);
-        let entry = Quarantined { number, tier, epoch, emptied, ends, carried: false };
+        let segment = self.segment(number);
+        let resident = !segment.frame().is_null();
+        let frames = self.frames_of(if resident { segment.jumbo_mapping() } else { 0 });
+        let entry = Quarantined { number, tier, frames, epoch, emptied, ends, carried: false };
         if self.store.is_none() {
             self.end_evicting();
             quarantine.push_marked(entry);
@@ -161,6 +164,11 @@ impl Log {
     /// Segments in quarantine that will be free before long.
     pub fn quarantined(&self) -> usize {
         lock(&self.quarantine).coming()
+    }
+
+    /// The memory, in frames, of segments in quarantine that will be free before long.
+    pub fn quarantined_frames(&self) -> usize {
+        lock(&self.quarantine).coming_frames()
     }
 
     /// Whether there are any segments in quarantine.

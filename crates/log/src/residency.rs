@@ -154,9 +154,13 @@ impl Log {
 
     /// Frames that were dropped and wait for their quiescent period.
     pub fn dropped_frames(&self) -> usize {
-        let size = self.segment_size();
-        let frames = |dropped: &Dropped| dropped.jumbo.div_ceil(size).max(1);
+        let frames = |dropped: &Dropped| self.frames_of(dropped.jumbo);
         lock(&self.dropped).iter().map(frames).sum::<usize>() + self.copies.retired()
+    }
+
+    /// The memory of a segment in frames. `jumbo`: the bytes of a jumbo's mapping, otherwise 0.
+    pub(crate) fn frames_of(&self, jumbo: usize) -> usize {
+        jumbo.div_ceil(self.segment_size()).max(1)
     }
 
     /// Gives back the frames that nobody can be reading any more.

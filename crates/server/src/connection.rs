@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 pub struct Connection {
     protocol: Protocol,
     /// A value that is being sent. It is sent before anything else.
-    value: Option<LongValue>,
+    value: Option<Box<LongValue>>,
     state: State,
     /// Replies that wait for commits, if there are any.
     gates: Option<Box<Gates>>,

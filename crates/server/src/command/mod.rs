@@ -114,21 +114,28 @@ pub(crate) enum Executed {
     Again,
     /// The reply up to somewhere in this value is in the output; the rest follows when the client
     /// has read.
-    Value(LongValue),
-    /// The first `answered` keys of a retrieval are answered. The others are to be taken from the
-    /// input as if the retrieval had just begun with them; `value` comes first if it is there.
-    Keys {
-        /// The retrieval.
-        get: Get,
-        /// How many of its keys are answered or being answered.
-        answered: usize,
-        /// The value of the last of these, if it is long.
-        value: Option<LongValue>,
-    },
+    Value(Box<LongValue>),
+    /// Only some keys of a retrieval are answered.
+    Keys(Box<PartOfKeys>),
     /// A dump of all items begins.
     Dump(Box<Dump>),
     /// The connection ends when the output was sent.
     Close,
+}
+
+// It is handed on for every request, so it must fit into two registers.
+const _: () = assert!(size_of::<Result<Executed, Unready>>() <= 16);
+
+/// The first keys of a retrieval are answered. The connection takes the others from the input as if the retrieval
+/// began with them, after `value`.
+#[derive(Debug)]
+pub(crate) struct PartOfKeys {
+    /// The retrieval.
+    pub(crate) get: Get,
+    /// How many of its keys are answered or being answered.
+    pub(crate) answered: usize,
+    /// The value of the last of these, if it is long.
+    pub(crate) value: Option<Box<LongValue>>,
 }
 
 /// A value that is longer than the output may become, while it is being sent.
@@ -173,7 +180,7 @@ pub(crate) fn put_value(
     output: &mut OutputBuffer<'_>,
     item: Item<'_>,
     trailer: &'static [u8],
-) -> Option<LongValue> {
+) -> Option<Box<LongValue>> {
     let value = item.value();
     if value.len() <= output.limit() {
         let len = value.len() + trailer.len();
@@ -187,10 +194,14 @@ pub(crate) fn put_value(
 }
 
 #[cold]
-fn put_part(output: &mut OutputBuffer<'_>, item: Item<'_>, trailer: &'static [u8]) -> LongValue {
+fn put_part(
+    output: &mut OutputBuffer<'_>,
+    item: Item<'_>,
+    trailer: &'static [u8],
+) -> Box<LongValue> {
     let sent = output.limit().saturating_sub(output.len());
     output.extend(&item.value()[..sent]);
-    LongValue { rest: item.keep_value(sent), trailer }
+    Box::new(LongValue { rest: item.keep_value(sent), trailer })
 }
 
 /// Why an engine call has no answer.

@@ -1,8 +1,8 @@
 //! Classic text commands.
 
 use super::{
-    Dump, Executed, Execution, IfRefused, LongValue, Unready, conclude, engine_mode, meta,
-    put_value, stats,
+    Dump, Executed, Execution, IfRefused, LongValue, PartOfKeys, Unready, conclude, engine_mode,
+    meta, put_value, stats,
 };
 use larder_engine::{
     Arith, Counted, Delete, Deleted, Item, Key, Refusal, Store as EngineStore, Stored, Value,
@@ -182,7 +182,7 @@ pub(crate) struct Progress {
     /// Keys that are answered or being answered.
     pub(crate) answered: usize,
     /// The value of the last of them, if it is long.
-    pub(crate) value: Option<LongValue>,
+    pub(crate) value: Option<Box<LongValue>>,
     /// Why the next key is not answered; `None` if it was the output that was full.
     pub(crate) unready: Option<Unready>,
 }
@@ -190,7 +190,7 @@ pub(crate) struct Progress {
 #[inline]
 fn get(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Result<Executed, Unready> {
     if get.keys_follow {
-        return Ok(Executed::Keys { get: *get, answered: 0, value: None });
+        return Ok(part_of_keys(*get, 0, None));
     }
     let Progress { answered, value, unready } = answer_keys(x, get, keys);
     match unready {
@@ -200,9 +200,14 @@ fn get(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Result<Execute
         _ => {}
     }
     if answered < keys.len() || value.is_some() {
-        return Ok(Executed::Keys { get: Get { keys_follow: true, ..*get }, answered, value });
+        return Ok(part_of_keys(Get { keys_follow: true, ..*get }, answered, value));
     }
     Ok(x.say(reply::END))
+}
+
+#[cold]
+fn part_of_keys(get: Get, answered: usize, value: Option<Box<LongValue>>) -> Executed {
+    Executed::Keys(Box::new(PartOfKeys { get, answered, value }))
 }
 
 /// Answers as many keys of a retrieval as the output has room for.
@@ -250,7 +255,7 @@ fn prefetch(x: &Execution<'_, '_>, keys: &[Key<'_>]) {
 }
 
 #[inline]
-fn put_item(x: &mut Execution<'_, '_>, item: Item<'_>, with_cas: bool) -> Option<LongValue> {
+fn put_item(x: &mut Execution<'_, '_>, item: Item<'_>, with_cas: bool) -> Option<Box<LongValue>> {
     let value = item.value();
     let cas = with_cas.then(|| item.cas());
     let room = x.output.room(reply::VALUE_LINE_MAX);

@@ -372,10 +372,10 @@ fn interrupt(
         Executed::Close => return (Step::Stop(Flow::Close), End::Behind),
         Executed::Value(value) => connection.value = Some(value),
         Executed::Dump(dump) => connection.state = State::Dump(dump),
-        Executed::Keys { get, answered, value } => {
-            connection.value = value;
-            connection.state = State::Keys(get);
-            if let Some(last) = answered.checked_sub(1) {
+        Executed::Keys(part) => {
+            connection.value = part.value;
+            connection.state = State::Keys(part.get);
+            if let Some(last) = part.answered.checked_sub(1) {
                 return (Step::Next, End::Within(end_within(bytes, keys[last].bytes())));
             }
         }

@@ -17,7 +17,7 @@ use larder_protocol::Parse;
 /// How executing a retrieval again ended.
 enum Again {
     /// The whole reply is in the output, or it is up to somewhere in this value, which is the rest.
-    Done(Option<LongValue>),
+    Done(Option<Box<LongValue>>),
     /// Nothing was done; to be tried again when the worker was woken.
     Wait,
     /// It cannot be answered.
@@ -40,7 +40,7 @@ impl Connection {
             // There is no reply yet.
             Executed::Again => (Repair::Silent, false),
             // Some of its keys are answered, and what follows them may be sent by then.
-            Executed::Keys { value, .. } => (Repair::Close, value.is_some()),
+            Executed::Keys(part) => (Repair::Close, part.value.is_some()),
             _ if D::reads(request) => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
             }
@@ -183,9 +183,7 @@ impl Worker {
                 output.truncate(0);
                 (Again::Wait, None)
             }
-            Executed::Keys { .. } | Executed::Dump(_) | Executed::Close => {
-                (Again::Impossible, None)
-            }
+            Executed::Keys(_) | Executed::Dump(_) | Executed::Close => (Again::Impossible, None),
         }
     }
 
