@@ -3,8 +3,9 @@
 //! loop and nothing per read.
 //!
 //! A participant that is about to block is *asleep*: it holds no reference, and reclamation does
-//! not wait for it. Source of the scheme: T. Hart et al., "Performance of memory reclamation for
-//! lockless synchronization", 2007.
+//! not wait for it.
+//! Source of the scheme: T. Hart et al., "Performance of memory reclamation for lockless
+//! synchronization", 2007.
 
 use crate::rule::Rule;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};

@@ -81,7 +81,7 @@ impl std::error::Error for GrowError {}
 
 impl Log {
     /// Grows the store, all of its devices together, to `bytes` while it is used. Does nothing if
-    /// the store already has that many segments. Waits for the device.
+    /// the store already has that size. Waits for the device.
     ///
     /// # Errors
     /// See [`GrowError`].

@@ -71,6 +71,7 @@ impl Cleaner {
                 // Most records of a segment are dead; a look-up without the lock shows that. An
                 // undo may later make a slot lead here again, as it may behind a walk that has
                 // passed; `quarantine` notices both.
+                // SAFETY: the cleaner is awake.
                 if unsafe { lane.index.find(key, at(*address)) }.is_some() {
                     complete &= self.decide(lane, task, *address, *record, key, ends);
                 }

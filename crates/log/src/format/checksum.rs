@@ -26,7 +26,8 @@ pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
 /// What the checksums of all structures of one store have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Low 64 bits of the store id; in a store whose contents were discarded, combined with the secret.
+    /// Low 64 bits of the store id; combined with the secret in a store whose contents were
+    /// discarded.
     pub store: u64,
     /// The store's secret.
     pub checksum_seed: u64,
