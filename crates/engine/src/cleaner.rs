@@ -197,11 +197,11 @@ impl Cleaner {
     fn turn(&mut self, lane: &Lane) -> Option<Duration> {
         let _turn = lane.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
         let number = lane.turns.fetch_add(1, Ordering::AcqRel) + 1;
-        self.reap(lane);
         if !self.recycle(lane) {
             lane.log.prepare_frame();
         }
         let warming = lane.warm_one();
+        self.reap(lane);
         self.sweep(lane);
         let mapping = self.make_dead_maps(lane);
         let expiring = self.clean_expired(lane);

@@ -319,10 +319,11 @@ impl UsageTable {
     }
 
     fn dead_of(&self, tiers: &[Tier], among: Among) -> Option<(Stream, SegmentNumber)> {
-        let normal = self.candidates(tiers, among, 0..=0);
-        let first =
-            normal.chain(self.candidates(tiers, among, DEAD_JUMBOS..=DEAD_JUMBOS)).next()?;
-        Some((first.stream, first.segment))
+        let oldest = |sets: &[BTreeSet<Age>]| {
+            [&sets[0], &sets[DEAD_JUMBOS]].into_iter().filter_map(BTreeSet::first).min().copied()
+        };
+        let (_, _, number) = self.sets(tiers, among).find_map(oldest)?;
+        Some((self.row(number)?.stream, number))
     }
 
     /// The segment with a frame of which the least is alive, at most `percent`. Never a jumbo.
@@ -403,6 +404,14 @@ impl UsageTable {
         self.candidates(&[Tier::Fast], Among::All, 1..=100).min_by_key(opened)
     }
 
+    /// The classes of each tier and residency.
+    fn sets(&self, tiers: &[Tier], among: Among) -> impl Iterator<Item = &[BTreeSet<Age>]> {
+        tiers.iter().flat_map(move |&tier| {
+            let residencies = among.residencies().iter();
+            residencies.map(move |&residency| &*self.classes[tier as usize][residency])
+        })
+    }
+
     /// The oldest segment of every class.
     fn candidates(
         &self,
@@ -410,12 +419,7 @@ impl UsageTable {
         among: Among,
         classes: std::ops::RangeInclusive<usize>,
     ) -> impl Iterator<Item = Candidate> {
-        let sets = tiers.iter().flat_map(move |&tier| {
-            among
-                .residencies()
-                .iter()
-                .map(move |&residency| &self.classes[tier as usize][residency])
-        });
+        let sets = self.sets(tiers, among);
         let first = sets.flat_map(move |sets| &sets[classes.clone()]).filter_map(BTreeSet::first);
         first.filter_map(|&(born, order, segment)| {
             let Row { stream, contents: Contents { filled, live, .. }, .. } = *self.row(segment)?;

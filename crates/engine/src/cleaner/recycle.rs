@@ -22,6 +22,7 @@ impl Cleaner {
         if lane.durable.is_some() || self.must_free(lane) {
             return false;
         }
+        self.reap(lane);
         let frames = || lane.log.ready_frames() + lane.log.quarantined();
         if frames() < RECYCLED_AHEAD {
             // For the next turn: this one uses the counts that threads reported before.
