@@ -3,7 +3,7 @@
 
 use larder_bench::complain;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use larder_server::notify::{Notifier, inherited_sockets};
@@ -46,13 +46,14 @@ pub(crate) fn run(
     let notifier = Arc::new(Notifier::of_process());
     notifier.status("starting");
     let verbose = settings.verbosity > 0;
-    let running = Arc::new(OnceLock::new());
-    listen(signals, Arc::clone(&running), log_file, load);
-    let told = Arc::clone(&notifier);
+    let start = Arc::new(Start::default());
+    listen(signals, Arc::clone(&start), log_file, load);
+    let (told, serves) = (Arc::clone(&notifier), Arc::clone(&start));
     let host = Host {
         sockets: inherited,
         set_log_level: Some(set_log_level),
         starting: Some(Box::new(move |status| told.starting(status))),
+        serving: Some(Box::new(move || *serves.serving() = true)),
     };
     let server = match Server::start_in(settings, host) {
         Ok(server) => server,
@@ -69,7 +70,7 @@ pub(crate) fn run(
     }
     notifier.ready("serving");
     // This is the only place that sets it, so it cannot be set already.
-    let _ = running.set((server.stopper(), server.reloader()));
+    let _ = start.running.set((server.stopper(), server.reloader()));
     let reason = server.wait();
     info!(event = "stopping", reason);
     notifier.stopping("finishing commands in flight");
@@ -95,12 +96,28 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
     ExitCode::from(NOT_STARTED)
 }
 
-/// Handles signals on its own thread until the process ends. A stop signal during the start ends
-/// the process at once: nothing was acknowledged yet, and recovery can be interrupted at any point.
-/// A reload signal during the start takes effect when the start has ended.
+/// How far the start has come, shared with the thread that handles signals.
+#[derive(Default)]
+struct Start {
+    /// Whether clients may have been served. A stop signal that finds it false ends the process
+    /// while it holds the lock, so that no client is served in between.
+    serving: Mutex<bool>,
+    /// Set when the start has ended.
+    running: OnceLock<(Stopper, Reloader)>,
+}
+
+impl Start {
+    fn serving(&self) -> MutexGuard<'_, bool> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Handles signals on its own thread until the process ends. A stop signal before the first client
+/// is served ends the process at once: nothing was acknowledged yet, and recovery can be
+/// interrupted at any point. Later signals take effect when the start has ended.
 fn listen(
     signals: Signals,
-    running: Arc<OnceLock<(Stopper, Reloader)>>,
+    start: Arc<Start>,
     log_file: Option<Arc<LogFile>>,
     load: impl Fn() -> Result<Settings, SettingsError> + Send + Sync + 'static,
 ) {
@@ -114,24 +131,27 @@ fn listen(
             {
                 error!(event = "log_file_not_reopened", %error, kept = "the file that is open");
             }
-            let Some((stopper, reloader)) = running.get() else {
-                if let Signal::Stop(name) = signal {
-                    end_start(name);
+            match (signal, start.running.get()) {
+                (Signal::Reload, Some((_, reloader))) => reload(reloader, &*load),
+                (Signal::Reload, None) => {
+                    // One reload covers all signals until then: it reads the settings once the
+                    // server runs.
+                    if !std::mem::replace(&mut owes_reload, true) {
+                        let (start, load) = (Arc::clone(&start), Arc::clone(&load));
+                        spawn("reload", move || reload(&start.running.wait().1, &*load));
+                    }
                 }
-                // One reload covers all signals until then: it reads the settings once the server
-                // runs.
-                if !std::mem::replace(&mut owes_reload, true) {
-                    let (running, load) = (Arc::clone(&running), Arc::clone(&load));
-                    spawn("reload", move || reload(&running.wait().1, &*load));
-                }
-                continue;
-            };
-            match signal {
-                Signal::Reload => reload(reloader, &*load),
-                Signal::Stop(name) if stopper.stop(name) => {}
-                Signal::Stop(name) => {
-                    warn!(event = "stopping_now", reason = name, signals = 2);
-                    stopper.stop_now(name);
+                (Signal::Stop(name), _) => {
+                    let serving = start.serving();
+                    if !*serving {
+                        end_start(name);
+                    }
+                    drop(serving);
+                    let (stopper, _) = start.running.wait();
+                    if !stopper.stop(name) {
+                        warn!(event = "stopping_now", reason = name, signals = 2);
+                        stopper.stop_now(name);
+                    }
                 }
             }
         }
@@ -145,7 +165,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Ends a process that is still starting.
+/// Ends a process that has served no client yet.
 #[expect(clippy::disallowed_methods, reason = "main waits for the start, which is to be cut off")]
 fn end_start(signal: &str) -> ! {
     info!(event = "stopped", reason = format!("{signal} during the start"));

@@ -149,6 +149,9 @@ pub struct Host {
     pub set_log_level: Option<Box<dyn Fn(LogLevel) + Send + Sync>>,
     /// Called now and then during a long start with its progress, which also shows that it goes on.
     pub starting: Option<Tell>,
+    /// Called once, after recovery and before the first client is served. From then on only
+    /// [`Stopper::stop`] ends the server without losing acknowledged writes.
+    pub serving: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl fmt::Debug for Host {
@@ -233,6 +236,9 @@ impl Server {
         store::report(&engine, &settings);
         let clock = store::set_clock(clock, &engine);
         crate::process::give_back_code();
+        if let Some(serving) = host.serving {
+            serving();
+        }
         let run =
             Self::run(settings, clock, Arc::clone(&engine), listeners, admin, host.set_log_level);
         match run {

@@ -3,7 +3,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::*;
-use crate::settings::{ListenAddress, Port, Protocol};
+use crate::settings::{ListenAddress, Port, Protocol, StorePath};
 
 /// Any port of the loopback address, no admin page.
 fn settings() -> Settings {
@@ -174,6 +174,26 @@ fn files_are_written_and_removed() {
     assert_eq!(&reply, b"MN\r\n");
     drop(server);
     assert!(!pidfile.exists() && !socket.exists());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A stop signal is handled differently from then on, see `Host::serving`.
+#[test]
+fn the_host_hears_of_serving_before_a_client_can_connect() {
+    let folder = std::env::temp_dir().join(format!("larder-serving-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let socket = folder.join("socket");
+    let (path, (heard, answers)) = (socket.clone(), std::sync::mpsc::channel());
+    let serving = Box::new(move || {
+        heard.send(std::os::unix::net::UnixStream::connect(path).map(drop)).unwrap();
+    });
+    let host = Host { serving: Some(serving), ..Host::default() };
+    let store = vec![StorePath { path: folder.join("store"), size: Some(64 << 20), tier: None }];
+    let settings = Settings { socket: Some(socket.clone()), store, ..settings() };
+    let server = Server::start_in(settings, host).unwrap();
+    assert!(answers.try_recv().expect("the host was told").is_err());
+    std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    drop(server);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
