@@ -10,8 +10,8 @@
 use crate::cleaner::Cleaner;
 use crate::lane::Lane;
 use crate::older::Settling;
-use larder_log::cover::DeadMap;
-use larder_log::deaths::MapState;
+use larder_log::MapState;
+use larder_log::commit::dead_maps::DeadMap;
 use larder_log::{Rule, SegmentNumber, Stream};
 use std::collections::{BTreeSet, HashMap};
 

@@ -8,7 +8,7 @@
 use crate::lane::Lane;
 use crate::recovery::{Recovered, Recovery, StoreError};
 use larder_log::SegmentNumber;
-use larder_log::index_image::unusable;
+use larder_log::recover::index_image::unusable;
 use std::io::{self, Read, Write};
 use std::sync::PoisonError;
 

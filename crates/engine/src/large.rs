@@ -2,7 +2,7 @@
 //! a copy.
 
 use larder_log::log::{JUMBO_FOOTROOM, JUMBO_HEADROOM};
-use larder_log::memory::pages;
+use larder_log::memory::mapping::pages;
 use larder_log::record::{HEADER, MAX_KEY};
 use larder_log::{Budget, Mapping};
 use std::sync::Arc;

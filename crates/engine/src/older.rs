@@ -27,7 +27,7 @@ use crate::index::{Guard, Place};
 use crate::key::Key;
 use crate::lane::{Lane, lock};
 use larder_log::address::GRANULE;
-use larder_log::index_image::unusable;
+use larder_log::recover::index_image::unusable;
 use larder_log::{Address, Budget, Log, Record, Rule, SegmentNumber, Tier};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, Read, Write};

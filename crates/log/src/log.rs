@@ -2,24 +2,24 @@
 //! a segment's frame returns to the pool.
 
 use crate::address::{Address, SegmentNumber};
-use crate::chunks::{Closings, OpenChunk};
-use crate::copies::Copies;
+use crate::append::chunks::{Closings, OpenChunk};
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
-use crate::frames::Frames;
-use crate::grow::most_places;
-use crate::memory::{Mapping, PAGE};
-use crate::pins::{Pin, Pins};
-use crate::places::{Places, Tier};
-use crate::prefetch;
-use crate::quarantine::Quarantine;
+use crate::memory::frames::Frames;
+use crate::memory::mapping::{Mapping, PAGE};
+use crate::memory::pins::{Pin, Pins};
+use crate::memory::prefetch;
+use crate::memory::table::Table;
+use crate::reclaim::quarantine::Quarantine;
+use crate::reclaim::usage::{End, UsageTable};
 use crate::record::Record;
+use crate::residency::copies::Copies;
 use crate::residency::{Dropped, Image};
 use crate::segment::{Segment, State};
+use crate::store::grow::most_places;
+use crate::store::places::{Places, Tier};
 use crate::store::{Entry, Store};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::table::Table;
-use crate::usage::{End, UsageTable};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::io;

@@ -6,7 +6,7 @@
 //! Tables in other chunks are moved together until they fill chunks.
 
 use crate::UnixSeconds;
-use larder_log::memory::{HUGE_PAGE, PAGE};
+use larder_log::memory::mapping::{HUGE_PAGE, PAGE};
 use std::io;
 use std::ops::Range;
 

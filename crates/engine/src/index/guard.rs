@@ -5,7 +5,7 @@ use super::slot::Slot;
 use super::table::{MIN_PAGES, Table};
 use super::{GROWTH, Index, Stripe, View};
 use crate::key::Key;
-use larder_log::memory::PAGE;
+use larder_log::memory::mapping::PAGE;
 use larder_log::record::MAX_SEQ;
 use larder_log::sync;
 use larder_log::sync::atomic::{AtomicU64, Ordering};

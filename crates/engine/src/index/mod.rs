@@ -23,7 +23,7 @@ use crate::UnixSeconds;
 use crate::key::Key;
 use bucket::{Bucket, Candidates, Version};
 pub(crate) use guard::{Guard, Judgement, Place};
-use larder_log::index_image::unusable;
+use larder_log::recover::index_image::unusable;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use larder_log::sync::{Mutex, MutexGuard};
 use larder_log::{Address, Budget, Epochs, prefetch};

@@ -7,7 +7,7 @@
 use super::bucket::{Bucket, MIN_BUCKETS};
 use super::chunks::{self, Chunks, Joined, Todo};
 use crate::UnixSeconds;
-use larder_log::memory::{HUGE_PAGE, PAGE};
+use larder_log::memory::mapping::{HUGE_PAGE, PAGE};
 use larder_log::sync::{self, Mutex, MutexGuard};
 use larder_log::{Budget, Region};
 use std::collections::{BTreeMap, BTreeSet};

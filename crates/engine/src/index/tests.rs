@@ -1,7 +1,7 @@
 use super::*;
 use larder_log::SegmentNumber;
 use larder_log::format::KeyHash;
-use larder_log::memory::{HUGE_PAGE, PAGE};
+use larder_log::memory::mapping::{HUGE_PAGE, PAGE};
 use std::sync::atomic::{AtomicBool as Flag, Ordering as Order};
 use std::thread;
 

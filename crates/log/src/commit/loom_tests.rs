@@ -6,7 +6,7 @@
 use super::*;
 use crate::Address;
 use crate::log::{Claim, JUMBO_HEADROOM};
-use crate::memory::{Mapping, PAGE};
+use crate::memory::mapping::{Mapping, PAGE};
 use crate::model::{SEGMENT, append, append_value, durable_log};
 use crate::record::{Fields, Layout, write_head};
 use crate::sync::model::{Outcomes, check, spawn};

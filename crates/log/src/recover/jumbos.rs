@@ -6,7 +6,7 @@ use crate::format::jumbo::{Jumbo, RECORD_AT, image_bytes};
 use crate::format::segment::{HEADER_BYTES, Header, JumboSize, TRAILER_BYTES};
 use crate::format::{BLOCK, Trailer, ValueHasher};
 use crate::log::{JUMBO_FOOTROOM, Log, lock};
-use crate::memory::{Mapping, PAGE};
+use crate::memory::mapping::{Mapping, PAGE};
 use crate::segment::{Restored, State};
 use crate::store::Store;
 use crate::sync::atomic::Ordering;

@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::readers::Charge;
 use crate::stats::bump;
 use crate::{Outcome, Refusal};
-use larder_log::memory::pages;
+use larder_log::memory::mapping::pages;
 use larder_log::recover::jumbo_footprint;
 use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Kept, Log, Queue, Record};

@@ -11,11 +11,17 @@
 //! every block is written once. An incomplete last block goes to one of several tail places, so no
 //! write ever touches bytes that an earlier commit made durable.
 
+pub mod dead_maps;
+pub(crate) mod failed;
+mod failure;
+mod summaries;
+
 mod early;
 
 use crate::address::SegmentNumber;
-use crate::cover::DeadMap;
-use crate::failure::Cut;
+use crate::commit::dead_maps::DeadMap;
+use crate::commit::failure::Cut;
+use crate::commit::summaries::Staged;
 use crate::format::geometry::{TAIL_BYTES, TAIL_PLACES};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::map_in;
@@ -26,7 +32,6 @@ use crate::record::Record;
 use crate::rule::Rule;
 use crate::segment::Segment;
 use crate::store::{Store, SuperblockWrite};
-use crate::summarize::Staged;
 use early::Early;
 use std::io;
 use std::sync::atomic::Ordering;

@@ -1,14 +1,14 @@
 //! What a commit writes besides records so that segments can be freed: dead maps and free marks.
 
 use crate::address::SegmentNumber;
-use crate::budget::Budget;
 use crate::commit::{Committer, Written};
-use crate::deaths::{BegunMap, Ending};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{MAP_UNIT, mark, unmark};
 use crate::format::{Meta, Use};
 use crate::log::{Log, lock};
-use crate::quarantine::Quarantined;
+use crate::memory::budget::Budget;
+use crate::reclaim::deaths::{BegunMap, Ending};
+use crate::reclaim::quarantine::Quarantined;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;

@@ -1,7 +1,7 @@
 //! The frames: equal pieces of one reserved region. A frame is charged to the budget from the
 //! moment it is first taken until it is returned to the operating system.
 
-use crate::memory::HUGE_PAGE;
+use crate::memory::mapping::HUGE_PAGE;
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Budget, Region};
 use std::io;

@@ -5,12 +5,12 @@ use crate::address::SegmentNumber;
 use crate::format::BLOCK;
 use crate::format::index_image::{ImagePart, PART_HEADER_BYTES, ROW_BYTES, Row, Usage};
 use crate::log::{Log, Sealed, Stream, lock};
-use crate::memory::PAGE;
-use crate::quarantine::Quarantined;
+use crate::memory::mapping::PAGE;
+use crate::reclaim::quarantine::Quarantined;
+use crate::reclaim::usage::End;
 use crate::recover::jumbo_footprint;
 use crate::segment::{Restored, State};
 use crate::store::{Entry, Store};
-use crate::usage::End;
 use std::io::{self, Read, Write};
 use std::sync::atomic::Ordering;
 

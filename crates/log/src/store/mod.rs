@@ -4,20 +4,26 @@
 //! A segment's number is its place on the device. What is written where, and why a crash at any
 //! moment leaves every acknowledged record readable, stands in `docs/file-format.md`.
 
+pub(crate) mod grow;
+pub(crate) mod places;
+
+pub use grow::GrowError;
+pub use places::Tier;
+
 use crate::address::SegmentNumber;
-use crate::deaths::{Deaths, Fenced, Holders, Unmarked};
-use crate::failed::FailedCommits;
+use crate::commit::failed::FailedCommits;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::JumboSize;
 use crate::format::{
     self, BLOCK, DurableEnd, Geometry, Header, Identity, STREAMS, SegmentSeed, Superblock, Use,
 };
 use crate::log::{Stream, lock};
+use crate::memory::table::Table;
+use crate::reclaim::deaths::{Deaths, Fenced, Holders, Unmarked};
 use crate::record::MAX_SEQ;
 use crate::segment::Segment;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, spin};
-use crate::table::Table;
 use larder_disk::Device;
 use std::collections::{BTreeSet, HashMap};
 use std::io;

@@ -1,6 +1,8 @@
 //! Reading a store back: which places hold segments, and their records into frames as far as there
 //! is memory. What the records mean (which of a key's versions counts) is the engine's part.
 
+pub mod index_image;
+
 mod jumbos;
 mod metas;
 
@@ -19,11 +21,11 @@ use crate::format::{
     Use, scan,
 };
 use crate::log::{Log, Sealed, Stream, lock};
+use crate::reclaim::usage::End;
 use crate::record::Record;
 use crate::residency::fill_gaps;
 use crate::segment::Restored;
 use crate::store::Store;
-use crate::usage::End;
 use larder_disk::Device;
 use metas::{Copies, Metas};
 use std::collections::HashMap;

@@ -1,17 +1,17 @@
-//! Per-thread state of a writing thread: a [chunk](crate::chunks) of the open segment, and a
-//! [tally](crate::tally) of the bytes it made dead. Without them, two writing threads would take
+//! Per-thread state of a writing thread: a [chunk](crate::append::chunks) of the open segment, and a
+//! [tally](crate::append::tally) of the bytes it made dead. Without them, two writing threads would take
 //! the cache lines of segments from each other with every record.
 //!
 //! With a store, the size of a chunk is a small share of what the thread has appended since the
 //! last commit was closed, so commits in quick succession waste little.
 
 use crate::address::{Address, SegmentNumber};
-use crate::chunks::{Between, Chunk, OpenChunk};
+use crate::append::chunks::{Between, Chunk, OpenChunk};
+use crate::append::tally::Tally;
 use crate::log::{Claim, Log, Reservation, Stream, lock};
 use crate::record::HEADER;
 use crate::rule::{self, Rule};
 use crate::sync::atomic::Ordering;
-use crate::tally::Tally;
 use std::cell::Cell;
 use std::sync::Arc;
 

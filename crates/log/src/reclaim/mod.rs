@@ -6,13 +6,20 @@
 //! 1. every change that took a record of the segment out of the index is durable;
 //! 2. if the segment holds *ends* (records that hide older versions without being hidden
 //!    themselves: tombstones, expired and evicted items), no other segment holds an older version
-//!    that its durable dead map does not mark (see [`deaths`](crate::deaths));
+//!    that its durable dead map does not mark (see [`deaths`](crate::reclaim::deaths));
 //! 3. the segment's own free mark is durable.
+
+pub(crate) mod deaths;
+pub(crate) mod quarantine;
+pub(crate) mod usage;
+
+pub use deaths::{BegunMap, MapState};
+pub use usage::{Among, Candidate, Held, UsageTable};
 
 use crate::address::{Address, SegmentNumber};
 use crate::log::{Appended, Log, lock};
-use crate::prefetch::{self, LINE};
-use crate::quarantine::Quarantined;
+use crate::memory::prefetch::{self, LINE};
+use crate::reclaim::quarantine::Quarantined;
 use crate::record::Record;
 use crate::rule::Rule;
 use crate::segment::State;

@@ -1,6 +1,12 @@
 //! What of the log is in memory: frames that go because their segment is durable, and records and
 //! segments that are read back. Everything that is read back is checked before it is believed.
 
+pub(crate) mod copies;
+mod run;
+
+pub use copies::{Kept, Queue};
+pub use run::Run;
+
 use crate::address::{Address, SegmentNumber};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::segment::HEADER_BYTES;

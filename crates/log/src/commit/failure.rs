@@ -7,9 +7,9 @@ use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{BLOCK, Use};
 use crate::log::{Log, Sealed, Stream, lock};
+use crate::reclaim::usage::End;
 use crate::segment::State;
 use crate::store::Store;
-use crate::usage::End;
 use std::io;
 use std::sync::atomic::Ordering;
 

@@ -8,7 +8,7 @@
 
 use crate::Budget;
 use crate::log::lock;
-use crate::memory::Mapping;
+use crate::memory::mapping::Mapping;
 use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::fmt;

@@ -2,7 +2,7 @@
 //! [`reclaim`](crate::reclaim) for the rules.
 
 use crate::address::SegmentNumber;
-use crate::places::Tier;
+use crate::store::places::Tier;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// A segment whose records are out of the index.

@@ -20,10 +20,10 @@ mod ghosts;
 
 use self::ghosts::Ghosts;
 use crate::address::Address;
-use crate::frames::Frames;
 use crate::log::Log;
-use crate::memory;
-use crate::prefetch;
+use crate::memory::frames::Frames;
+use crate::memory::mapping;
+use crate::memory::prefetch;
 use crate::record::Record;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::sync::{self, Mutex, MutexGuard};
@@ -161,7 +161,7 @@ struct Table {
 impl Table {
     fn new(buckets: usize) -> Table {
         let mut memory = Vec::with_capacity(buckets);
-        memory::advise_huge(memory.spare_capacity_mut());
+        mapping::advise_huge(memory.spare_capacity_mut());
         memory.extend((0..buckets).map(|_| Bucket(std::array::from_fn(|_| AtomicU64::new(0)))));
         Table { buckets: memory.into(), ghosts: Ghosts::new(buckets * BUCKET) }
     }

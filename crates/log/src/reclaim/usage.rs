@@ -10,8 +10,8 @@
 
 use crate::address::SegmentNumber;
 use crate::log::{Log, Sealed, Stream, lock};
-use crate::places::Tier;
 use crate::segment::{Segment, State};
+use crate::store::places::Tier;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@
 //! set. For a record that was not read recently the result is therefore wrong once in 16 times. The
 //! copy made then is read again or is evicted.
 
-use crate::memory;
+use crate::memory::mapping;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Ghosts {
     /// Creates ghosts that remember about the last `reads` reads, a power of two.
     pub(super) fn new(reads: usize) -> Ghosts {
         let mut bits = Vec::with_capacity(reads);
-        memory::advise_huge(bits.spare_capacity_mut());
+        mapping::advise_huge(bits.spare_capacity_mut());
         bits.extend((0..reads).map(|_| AtomicU8::new(0)));
         Ghosts { bits: bits.into(), reads: AtomicUsize::new(0) }
     }
