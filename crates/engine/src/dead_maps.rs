@@ -10,8 +10,8 @@
 use crate::cleaner::Cleaner;
 use crate::lane::Lane;
 use crate::older::Settling;
+use larder_log::DeadMap;
 use larder_log::MapState;
-use larder_log::commit::dead_maps::DeadMap;
 use larder_log::{Rule, SegmentNumber, Stream};
 use std::collections::{BTreeSet, HashMap};
 
@@ -54,9 +54,9 @@ impl Lane {
         offsets
     }
 
-    /// [`Store::undoings`](larder_log::Store::undoings); 0 without a store.
+    /// [`CommitMarks::undoings`](larder_log::store::CommitMarks::undoings); 0 without a store.
     pub(crate) fn undoings(&self) -> u64 {
-        self.log.store().map_or(0, |store| store.undoings())
+        self.log.store().map_or(0, |store| store.commits.undoings())
     }
 
     /// A segment was not emptied after all, but these of its records are removed.
@@ -151,7 +151,7 @@ impl Cleaner {
         let Some(mut walk) = self.map_walk.take().or_else(|| self.begin_map_walk(lane)) else {
             return false;
         };
-        if walk.undoings != store.undoings() || walk.undoings % 2 == 1 {
+        if walk.undoings != store.commits.undoings() || walk.undoings % 2 == 1 {
             walk.abandon(lane);
             return false;
         }
@@ -168,7 +168,7 @@ impl Cleaner {
             return true;
         }
         // What came while the walk went on may be in the maps, too.
-        let after = store.open_commit();
+        let after = store.commits.open();
         lane.stage_dead_maps(walk.maps.into_values().map(|mut map| {
             map.finish(after);
             map

@@ -14,7 +14,7 @@ use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::{Lane, lock};
 use larder_disk::Device;
-use larder_log::commit::dead_maps::DeadMap;
+use larder_log::DeadMap;
 use larder_log::commit::{Closed, Committer as LogCommitter};
 use larder_log::record::{Kind, MAX_SEQ};
 use larder_log::store::{SEQ_LEASE, seq_lease};
@@ -515,7 +515,7 @@ impl Lane {
         let rest = self.log.close_and_leave(&mut committer.log);
         durable.take_changes(&mut committer.changes);
         if let Some(store) = self.log.store() {
-            store.begin_undo();
+            store.commits.begin_undo();
         }
         self.undo(std::mem::take(&mut committer.changes));
         self.postpone_fence(failed);
@@ -606,7 +606,7 @@ impl Lane {
 
     /// The commit that changes are counted to now; 0 without a store.
     pub(crate) fn open_commit(&self) -> u64 {
-        self.log.store().map_or(0, |store| store.open_commit())
+        self.log.store().map_or(0, |store| store.commits.open())
     }
 
     /// Ends the use of the store properly: everything is durable, and the next start need not look
@@ -639,7 +639,7 @@ impl Lane {
         let image = if settled { self.save_image()? } else { None };
         // What the superblock names must be there when it does.
         store.sync(failed_syncs)?;
-        let next_commit = store.open_commit();
+        let next_commit = store.commits.open();
         // Nobody writes any more: what is leased beyond that is left to the next start.
         let newest = self.index.newest_seq(0..self.index.stripe_count());
         store.change_superblock_now(move |superblock| {
@@ -661,10 +661,10 @@ impl Lane {
     #[inline]
     pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
         let Some(store) = self.log.store() else { return CommitState::Durable };
-        if Rule::AcknowledgeWhenDurable.is_broken() && commit < store.open_commit() {
+        if Rule::AcknowledgeWhenDurable.is_broken() && commit < store.commits.open() {
             return CommitState::Durable;
         }
-        match store.commit_state(commit) {
+        match store.commits.state(commit) {
             larder_log::CommitState::Durable => CommitState::Durable,
             larder_log::CommitState::Pending => CommitState::Pending,
             larder_log::CommitState::Failed => CommitState::Failed,

@@ -19,7 +19,7 @@ use crate::stats::{Counters, Stats, Totals};
 use crate::wins::Wins;
 use crate::{OpenError, Options, StoreDevice, StoreOptions, UnixSeconds, WhenFull};
 use larder_disk::ReadQueue;
-use larder_log::commit::dead_maps::DeadMap;
+use larder_log::DeadMap;
 use larder_log::format::{Lanes, PARTITIONS, Superblock};
 use larder_log::record::MAX_SEQ;
 use larder_log::store::{SEQ_LEASE, seq_lease};

@@ -1,7 +1,7 @@
 //! Large values: filled in a mapping of their own while they arrive, then adopted by the log without
 //! a copy.
 
-use larder_log::log::{JUMBO_FOOTROOM, JUMBO_HEADROOM};
+use larder_log::append::{JUMBO_FOOTROOM, JUMBO_HEADROOM};
 use larder_log::memory::mapping::pages;
 use larder_log::record::{HEADER, MAX_KEY};
 use larder_log::{Budget, Mapping};

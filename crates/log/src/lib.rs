@@ -6,7 +6,7 @@
 //! reused only after the quiescent period of [`epoch`], so never under a reader.
 
 pub mod address;
-mod append;
+pub mod append;
 pub mod commit;
 pub mod format;
 pub mod log;
@@ -23,12 +23,13 @@ pub mod store;
 pub mod sync;
 
 pub use address::{Address, MAX_SEGMENT_SIZE, SegmentNumber};
-pub use append::Appender;
-pub use log::{Appended, Claim, Config, Log, Reservation, Sealed, Stream};
+pub use append::{Appended, Appender, Claim, Reservation, Sealed, Stream};
+pub use commit::{BegunMap, Closed, Committer, DeadMap, MapState, Written};
+pub use log::{Config, Log};
 pub use memory::{Appending, Budget, Buffers, Epochs, Mapping, Participant, Pin, Region, prefetch};
-pub use reclaim::{Among, BegunMap, Candidate, Held, MapState, UsageTable};
+pub use reclaim::{Among, Candidate, Held, UsageTable};
 pub use record::{Fields, Head, Kind, Layout, Record};
 pub use residency::{Image, Kept, Loaded, Queue, Run};
 pub use rule::Rule;
 pub use segment::{Segment, State};
-pub use store::{CommitState, GrowError, Store, Tier};
+pub use store::{CommitMarks, CommitState, GrowError, Store, Tier};

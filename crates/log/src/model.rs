@@ -2,12 +2,13 @@
 
 #[cfg(loom)]
 use crate::Address;
-use crate::format::{Geometry, Superblock};
 #[cfg(loom)]
-use crate::log::{Claim, Stream};
-use crate::log::{Config, lock};
+use crate::append::{Claim, Stream};
+use crate::format::{Geometry, Superblock};
+use crate::log::Config;
 #[cfg(loom)]
 use crate::record::{Fields, Layout, write_head};
+use crate::sync::lock;
 use crate::{Budget, Epochs, Log, Store};
 use larder_disk::SimDevice;
 use std::sync::Arc;

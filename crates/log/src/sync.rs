@@ -10,6 +10,7 @@ mod shadow;
 pub use loom::sync::{Mutex, MutexGuard, atomic};
 #[cfg(loom)]
 pub use shadow::{discarded, reads, writes};
+use std::sync::PoisonError;
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
@@ -55,3 +56,8 @@ pub fn writes(_at: *const u8) {}
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn discarded(_at: *const u8, _bytes: usize) {}
+
+/// Locks a mutex, whether or not a thread that held it has panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -50,7 +50,7 @@ impl Cleaner {
     /// first.
     pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
         let Some(store) = lane.log.store() else { return Vec::new() };
-        let durable = store.durable_commit();
+        let durable = store.commits.durable();
         let idle = !lane.log.has_quarantine() && !lane.log.holds_ends();
         if idle || std::mem::replace(&mut self.ends.looked_at, durable) == durable {
             return Vec::new();
@@ -116,7 +116,7 @@ impl Cleaner {
     fn maps_cost_more_than(&self, lane: &Lane, bytes: u64) -> bool {
         let Some(store) = lane.log.store() else { return false };
         let wanted = bytes.div_ceil(Meta::encoded_bytes(store.map_bytes()) as u64) as usize;
-        lane.log.needs_maps(store.durable_commit(), wanted.max(1))
+        lane.log.needs_maps(store.commits.durable(), wanted.max(1))
     }
 
     /// Appends a tombstone for every key whose newest version is in this quarantined segment.

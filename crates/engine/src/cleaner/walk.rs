@@ -8,7 +8,7 @@ use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::stats::bump;
-use larder_log::log::Appended;
+use larder_log::Appended;
 use larder_log::record::{HEADER, Kind};
 use larder_log::{Address, Claim, Layout, Record, SegmentNumber, Stream, Tier};
 use std::fmt;

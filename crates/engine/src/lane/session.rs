@@ -359,7 +359,7 @@ impl LaneSession {
     #[cold]
     fn depends_on_commit(&self, address: Address, end: u32) {
         if let Some(store) = self.lane.log.store()
-            && let Some(commit) = store.commit_of(self.lane.log.segment(address.segment()), end)
+            && let Some(commit) = store.commits.of(self.lane.log.segment(address.segment()), end)
         {
             self.depends.set(self.depends.get().max(commit));
         }
@@ -373,7 +373,7 @@ impl LaneSession {
         }
         let Some(store) = self.lane.log.store() else { return };
         // In this order: a fence that is postponed is so before its commit is settled as failed.
-        let settled = store.settled_commit();
+        let settled = store.commits.settled();
         let fence = self.lane.fence.load(Ordering::Acquire);
         if fence > settled {
             self.depends.set(self.depends.get().max(fence));

@@ -92,7 +92,7 @@ impl Lane {
     /// durability.
     fn promised(&self, store: &Store) -> Option<u64> {
         let promises = self.durable.as_ref().is_some_and(|d| d.mode != Durability::None);
-        promises.then(|| store.open_commit())
+        promises.then(|| store.commits.open())
     }
 
     /// Empties the lane. Returns the commit that makes that durable.
@@ -140,7 +140,7 @@ impl Lane {
         if let Some(store) = self.log.store()
             && self.fence.load(Ordering::Acquire) >= failed
         {
-            self.fence.store(store.open_commit(), Ordering::Release);
+            self.fence.store(store.commits.open(), Ordering::Release);
         }
     }
 }

@@ -5,43 +5,18 @@
 //! commit, whose sync covers all early writes made for it. Trailers written early while the commit
 //! before is being synced prove nothing. The commit repeats an early write that fails.
 
-use super::{Before, Closed, Committer, Part, STREAMS, Written};
-use crate::address::SegmentNumber;
+use crate::append::Stream;
+use crate::commit::committer::Early;
+use crate::commit::committer::{Before, Closed, Committer, Part, Written};
 use crate::format::seal_record;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
-use crate::log::{Log, lock};
+use crate::log::Log;
 use crate::record::{HEADER, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::store::Store;
-use std::collections::BTreeMap;
+use crate::sync::lock;
 use std::io;
 use std::sync::atomic::Ordering;
-
-/// What was written early for the open commit.
-#[derive(Debug, Default)]
-pub(super) struct Early {
-    /// The last early part of each segment.
-    pub(super) parts: BTreeMap<SegmentNumber, Part>,
-    /// True after a failed write: the rest is left to the commit.
-    failed: bool,
-    /// Parts that may not have been written.
-    pub(super) unwritten: Vec<Part>,
-    /// Jumbos written early.
-    pub(super) jumbos: Vec<SegmentNumber>,
-    /// Metas of the jumbos' further places, with the metas' versions.
-    pub(super) metas: Vec<(SegmentNumber, u64)>,
-    /// Number of failed syncs before the first early write.
-    pub(super) failed_syncs: Option<u64>,
-}
-
-impl Early {
-    /// Returns the number of failed syncs before the commit's first write, early or not. Without
-    /// early writes that is the present number.
-    pub(super) fn failed_syncs(&self, store: &Store) -> u64 {
-        let first = self.failed_syncs.filter(|_| !Rule::FailedSyncsFirst.is_broken());
-        first.unwrap_or_else(|| store.failed_syncs())
-    }
-}
 
 impl Log {
     /// Writes what was reserved before this call and belongs to no closed commit. Returns `Some` if
@@ -97,13 +72,13 @@ impl Log {
         self.begin_closing();
         // As in `close`, so that no segment opened meanwhile is overlooked.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
-        let number = store.open_commit();
+        let number = store.commits.open();
         // If the commit before had failed, nothing would be written early.
-        let is_settled = store.settled_commit() + 1 == number;
+        let is_settled = store.commits.settled() + 1 == number;
         let before = if is_settled { Before::Durable } else { Before::Unknown };
         let mut jumbos = lock(&store.new_jumbos).clone();
         jumbos.retain(|jumbo| !committer.early.jumbos.contains(jumbo));
-        for stream in STREAMS {
+        for stream in Stream::ALL {
             let open = self.streams[stream as usize].segment.load(Ordering::Acquire);
             let rolled = store.unsynced_segments(stream).into_iter().map(|number| (number, true));
             let segments = rolled.chain((open != 0).then_some((open, false)));

@@ -2,24 +2,19 @@
 //! and continue in other segments, so the pages of the failed commit are never trusted.
 
 use crate::address::SegmentNumber;
+use crate::append::{Sealed, Stream};
+use crate::commit::committer::Cut;
 use crate::commit::{Closed, Committer, Written};
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{BLOCK, Use};
-use crate::log::{Log, Sealed, Stream, lock};
+use crate::log::Log;
 use crate::reclaim::usage::End;
 use crate::segment::State;
 use crate::store::Store;
+use crate::sync::lock;
 use std::io;
 use std::sync::atomic::Ordering;
-
-/// A segment that was cut and whose durable end is not yet in place on the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
-    pub(crate) segment: SegmentNumber,
-    generation: u32,
-    durable: u32,
-}
 
 impl Log {
     /// Gives up the commits `closed`. Their changes must have been undone, so that nothing in the
@@ -33,9 +28,9 @@ impl Log {
                 self.cut(store, committer, number);
             }
         }
-        self.restore_quarantined(store.settled_commit());
-        store.end_undo();
-        closed.iter().for_each(|commit| store.settle_failed(commit.number));
+        self.restore_quarantined(store.commits.settled());
+        store.commits.end_undo();
+        closed.iter().for_each(|commit| store.commits.settle_failed(commit.number));
     }
 
     /// Seals a segment at its durable end.

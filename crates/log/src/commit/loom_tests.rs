@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::Address;
-use crate::log::{Claim, JUMBO_HEADROOM};
+use crate::append::{Claim, JUMBO_HEADROOM};
 use crate::memory::mapping::{Mapping, PAGE};
 use crate::model::{SEGMENT, append, append_value, durable_log};
 use crate::record::{Fields, Layout, write_head};

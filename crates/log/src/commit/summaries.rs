@@ -5,12 +5,13 @@
 //! So segments leave room for one of at most a sixteenth of their size; segments of small records
 //! have none, and are read.
 
-use crate::address::SegmentNumber;
+use crate::append::Stream;
+use crate::commit::committer::Staged;
 use crate::commit::{Committer, Part};
 use crate::format::segment::TRAILER_BYTES;
 use crate::format::summary::{Entry, Place};
 use crate::format::{BLOCK, Summary, Trailer};
-use crate::log::{Log, Stream};
+use crate::log::Log;
 use crate::record::Kind;
 use crate::segment::State;
 use crate::store::Store;
@@ -18,14 +19,6 @@ use std::sync::atomic::Ordering;
 
 /// Of a segment, its summary takes one part in so many, at most.
 const SHARE: usize = 16;
-
-/// A summary that is written when the commit which sealed its segment is durable.
-#[derive(Debug)]
-pub(crate) struct Staged {
-    segment: SegmentNumber,
-    generation: u32,
-    bytes: Vec<u8>,
-}
 
 impl Log {
     /// Bytes at the end of a new segment of the stream that records leave to its summary.

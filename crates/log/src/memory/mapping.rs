@@ -230,6 +230,18 @@ impl Mapping {
         // SAFETY: `into_raw` gave a non-null pointer.
         Mapping { base: unsafe { NonNull::new_unchecked(base) }, bytes }
     }
+
+    /// Takes back a mapping of `bytes` in which a jumbo's record begins at `frame`.
+    ///
+    /// # Safety
+    /// `frame` must be what [`Log::adopt_jumbo`](crate::Log::adopt_jumbo) stored, no thread may still
+    /// read it, and this must be called only once for it.
+    pub(crate) unsafe fn of_jumbo(frame: *mut u8, bytes: usize) -> Self {
+        let base = frame.wrapping_sub(frame as usize % PAGE);
+        // SAFETY: the record begins in the mapping's first page, so this is the base that `into_raw`
+        // returned. It is taken back once, when its segment is freed.
+        unsafe { Mapping::from_raw(base, bytes) }
+    }
 }
 
 impl Drop for Mapping {

@@ -7,9 +7,9 @@
 //! read least lately is given up: clients that read never lose theirs to one that does not.
 
 use crate::Budget;
-use crate::log::lock;
 use crate::memory::mapping::Mapping;
 use crate::sync::Mutex;
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;

@@ -12,62 +12,22 @@
 //! Invariant: a note may be too early, which costs a needless map. It must never be too late.
 
 use crate::address::SegmentNumber;
-use crate::log::{Log, lock};
+use crate::commit::BegunMap;
+use crate::commit::MapState;
+use crate::log::Log;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
+use crate::store::deaths::NEVER;
+use crate::store::deaths::OPEN;
+use crate::store::deaths::Unmarked;
 use crate::sync::MutexGuard;
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use std::collections::BTreeSet;
+use crate::sync::atomic::{Ordering, fence};
+use crate::sync::lock;
 
-/// No record has died.
-const NEVER: u64 = u64::MAX;
-/// The segment is not closed yet.
-const OPEN: u64 = u64::MAX;
 /// The largest number of segments needing a dead map that are counted exactly. Beyond it, every
 /// segment with unmarked deaths is counted.
 const COUNTED: usize = 1024;
-
-/// What a segment knows about its dead records.
-#[derive(Debug)]
-pub(crate) struct Deaths {
-    /// The earliest commit in which a record may have died since the last map was begun.
-    noted: AtomicU64,
-    /// The same for the deaths that the map being made will mark.
-    mapping: AtomicU64,
-    /// The commit under which the segment is in [`Unmarked`]; `NEVER` if it is not. Changes only
-    /// together with that list.
-    listed: AtomicU64,
-    /// Position of the segment in the order of opening since this start; 0 if opened before.
-    opened: AtomicU64,
-    /// Number of segments that had been opened when this one was closed.
-    closed: AtomicU64,
-}
-
-impl Default for Deaths {
-    fn default() -> Self {
-        Deaths {
-            noted: AtomicU64::new(NEVER),
-            mapping: AtomicU64::new(NEVER),
-            listed: AtomicU64::new(NEVER),
-            opened: AtomicU64::new(0),
-            closed: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Deaths {
-    /// Returns the earliest commit in which a record died that no durable map marks; `NEVER` if
-    /// none did.
-    fn earliest(&self) -> u64 {
-        self.noted.load(Ordering::Acquire).min(self.mapping.load(Ordering::Acquire))
-    }
-
-    fn clear(&self) {
-        self.noted.store(NEVER, Ordering::Release);
-        self.mapping.store(NEVER, Ordering::Release);
-    }
-}
 
 /// A segment with ends that waits to be freed: what is needed to tell whether deaths elsewhere
 /// block it.
@@ -78,100 +38,11 @@ pub(crate) struct Ending {
     closed: u64,
 }
 
-/// Segments with dead records that no durable dead map marks, by the commit of the earliest death.
-/// The lock on this list must be held to change the deaths that a segment has noted.
-#[derive(Debug, Default)]
-pub(crate) struct Unmarked(BTreeSet<(u64, SegmentNumber)>);
-
-impl Unmarked {
-    /// Moves a segment to its place in the list after its deaths have changed.
-    fn update(&mut self, store: &Store, number: SegmentNumber) {
-        let deaths = &store.entry(number).deaths;
-        let (before, now) = (deaths.listed.load(Ordering::Relaxed), deaths.earliest());
-        if before == now {
-            return;
-        }
-        if before != NEVER {
-            self.0.remove(&(before, number));
-        }
-        if now != NEVER {
-            self.0.insert((now, number));
-        }
-        deaths.listed.store(now, Ordering::Relaxed);
-    }
-
-    /// Returns the segments whose earliest death is in a commit up to `until`, the earliest first.
-    fn until(&self, until: u64) -> impl Iterator<Item = SegmentNumber> {
-        self.0.range(..=(until, SegmentNumber::MAX)).map(|&(_, number)| number)
-    }
-}
-
-/// Segments with copied tombstones that count as alive until they are no longer needed, in the
-/// order of closing. Open segments come last.
-#[derive(Debug, Default)]
-pub(crate) struct Holders(BTreeSet<(u64, SegmentNumber)>);
-
-impl Holders {
-    fn add(&mut self, store: &Store, number: SegmentNumber) {
-        self.0.insert((store.entry(number).deaths.closed.load(Ordering::Acquire), number));
-    }
-
-    fn remove(&mut self, store: &Store, number: SegmentNumber) {
-        let closed = store.entry(number).deaths.closed.load(Ordering::Acquire);
-        self.0.remove(&(closed, number));
-        self.0.remove(&(OPEN, number));
-    }
-
-    /// Moves a segment that was just closed to its place in the order.
-    fn close(&mut self, store: &Store, number: SegmentNumber) {
-        if self.0.remove(&(OPEN, number)) {
-            self.add(store, number);
-        }
-    }
-
-    /// Returns the closed segments, in the order of closing.
-    fn closed(&self) -> impl DoubleEndedIterator<Item = SegmentNumber> {
-        self.0.range(..(OPEN, 0)).map(|&(_, number)| number)
-    }
-}
-
 /// Returns true if a segment with unmarked deaths up to the last commit of `ending` blocks freeing
 /// that one.
 fn blocks(store: &Store, number: SegmentNumber, ending: &Ending) -> bool {
     let opened = store.entry(number).deaths.opened.load(Ordering::Acquire);
     number != ending.number && opened <= ending.closed
-}
-
-/// Segments whose records are below a fence, which is durable once this many superblock changes
-/// are.
-#[derive(Debug, Default)]
-pub(crate) struct Fenced {
-    changes: u64,
-    segments: Vec<(SegmentNumber, u32)>,
-}
-
-/// A dead map that was begun: see [`Log::begin_map`].
-#[derive(Clone, Copy, Debug)]
-pub struct BegunMap {
-    /// The segment.
-    pub segment: SegmentNumber,
-    /// The segment's generation that the map is made for.
-    pub generation: u32,
-    /// Commit number: every record that died up to this commit will be in the map.
-    pub cover: u64,
-    /// Records from this offset on are not in the map, because they may be incomplete.
-    pub until: u32,
-}
-
-/// State of a segment whose map was begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapState {
-    /// Its records are durable, so the index leads to every live one.
-    Ready,
-    /// It waits for a commit.
-    Undurable,
-    /// The segment is free, so there is nothing to mark.
-    Gone,
 }
 
 impl Log {
@@ -204,9 +75,9 @@ impl Log {
     /// Restores [`Log::earliest_death`] of the segment from before the restart.
     pub(crate) fn restore_deaths(&self, number: SegmentNumber, earliest: u64) {
         let store = self.durable_log();
-        let mut unmarked = lock(&store.unmarked);
+        let mut unmarked = lock(&store.deaths.unmarked);
         store.entry(number).deaths.noted.store(earliest, Ordering::Release);
-        unmarked.update(store, number);
+        unmarked.update(number, &store.entry(number).deaths);
     }
 
     /// Returns the earliest commit in which a record of the segment may have died without a mark in
@@ -221,8 +92,8 @@ impl Log {
     pub fn fence_deaths(&self) {
         let Some(store) = &self.store else { return };
         let changes = lock(&store.changing).changes();
-        let mut fenced = lock(&store.fenced);
-        let unmarked = lock(&store.unmarked);
+        let mut fenced = lock(&store.deaths.fenced);
+        let unmarked = lock(&store.deaths.unmarked);
         let now = unmarked.until(NEVER).map(|number| (number, self.segment(number).generation()));
         fenced.changes = changes;
         fenced.segments.extend(now);
@@ -231,15 +102,15 @@ impl Log {
     /// Forgets deaths below a fence that has become durable.
     pub(crate) fn settle_fence(&self, store: &Store) {
         let durable = lock(&store.changing).durable();
-        let mut fenced = lock(&store.fenced);
+        let mut fenced = lock(&store.deaths.fenced);
         if fenced.segments.is_empty() || fenced.changes > durable {
             return;
         }
         for (number, generation) in fenced.segments.drain(..) {
             if self.segment(number).generation() == generation {
-                let mut unmarked = lock(&store.unmarked);
+                let mut unmarked = lock(&store.deaths.unmarked);
                 store.entry(number).deaths.clear();
-                unmarked.update(store, number);
+                unmarked.update(number, &store.entry(number).deaths);
             }
         }
     }
@@ -251,9 +122,9 @@ impl Log {
             // opening. The fence with which that append was shown makes its thread see that this
             // segment is closed.
             fence(Ordering::SeqCst);
-            let opened = store.opened_segments.load(Ordering::SeqCst);
+            let opened = store.deaths.opened_segments.load(Ordering::SeqCst);
             store.entry(number).deaths.closed.store(opened, Ordering::Release);
-            lock(&store.holders).close(store, number);
+            lock(&store.deaths.holders).close(number, &store.entry(number).deaths);
         }
     }
 
@@ -279,7 +150,7 @@ impl Log {
     fn unmarked_deaths(&self) -> MutexGuard<'_, Unmarked> {
         let store = self.durable_log();
         self.settle_fence(store);
-        lock(&store.unmarked)
+        lock(&store.deaths.unmarked)
     }
 
     /// Returns true if freeing `ending` could bring back versions that it hides.
@@ -355,7 +226,7 @@ impl Log {
     /// `COUNTED` segments.
     pub fn needs_maps(&self, until: u64, wanted: usize) -> bool {
         self.blocking_segments(until, wanted.min(COUNTED)).len() >= wanted.min(COUNTED)
-            && lock(&self.durable_log().unmarked).0.len() >= wanted
+            && lock(&self.durable_log().deaths.unmarked).0.len() >= wanted
     }
 
     fn any_is_freeable(&self) -> bool {
@@ -365,7 +236,7 @@ impl Log {
     /// Returns the last two closed segments with copied tombstones. A segment that blocks any
     /// holder blocks one of these. Two are needed because no segment blocks itself.
     fn last_held(&self, store: &Store) -> Vec<Ending> {
-        let holders = lock(&store.holders);
+        let holders = lock(&store.deaths.holders);
         let sealed = holders.closed().rev().filter(|&number| self.is_sealed(number));
         sealed.take(2).map(|number| self.ending(number)).collect()
     }
@@ -399,20 +270,20 @@ impl Log {
         self.note_end(number, bytes);
         let store = self.durable_log();
         if store.entry(number).held_bytes.fetch_add(bytes as u32, Ordering::Relaxed) == 0 {
-            lock(&store.holders).add(store, number);
+            lock(&store.deaths.holders).add(number, &store.entry(number).deaths);
         }
     }
 
     /// Returns true if copied tombstones take room that dead maps could free.
     pub fn holds_ends(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| !lock(&store.holders).0.is_empty())
+        self.store.as_ref().is_some_and(|store| !lock(&store.deaths.holders).0.is_empty())
     }
 
     /// Stops counting the copied tombstones of a segment that is about to be cut as alive, because
     /// they may lie behind the cut.
     pub(crate) fn release_ends_of(&self, number: SegmentNumber) {
         let store = self.durable_log();
-        lock(&store.holders).remove(store, number);
+        lock(&store.deaths.holders).remove(number, &store.entry(number).deaths);
         let bytes = store.entry(number).held_bytes.swap(0, Ordering::Relaxed);
         self.segment(number).kill(bytes as usize);
         self.note_changed(number);
@@ -422,7 +293,7 @@ impl Log {
     pub fn release_held_ends(&self) {
         let store = self.durable_log();
         loop {
-            let next = lock(&store.holders).closed().find(|&number| self.is_sealed(number));
+            let next = lock(&store.deaths.holders).closed().find(|&number| self.is_sealed(number));
             let Some(number) = next else { return };
             self.count_looks(1);
             match self.blocker(&self.ending(number)) {
@@ -444,13 +315,13 @@ impl Log {
     pub fn begin_map(&self, number: SegmentNumber) -> BegunMap {
         let store = self.durable_log();
         let (segment, deaths) = (self.segment(number), &store.entry(number).deaths);
-        let (generation, cover) = (segment.generation(), store.settled_commit());
+        let (generation, cover) = (segment.generation(), store.commits.settled());
         {
             // The lock is held to read both numbers, so a death is never missing from both.
-            let mut unmarked = lock(&store.unmarked);
+            let mut unmarked = lock(&store.deaths.unmarked);
             let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
             deaths.mapping.fetch_min(noted, Ordering::AcqRel);
-            unmarked.update(store, number);
+            unmarked.update(number, &store.entry(number).deaths);
         }
         // Read after the swap: every record that has died was appended before.
         let until = segment.filled();
@@ -474,11 +345,11 @@ impl Log {
     pub fn abandon_map(&self, number: SegmentNumber, generation: u32) {
         let store = self.durable_log();
         let deaths = &store.entry(number).deaths;
-        let mut unmarked = lock(&store.unmarked);
+        let mut unmarked = lock(&store.deaths.unmarked);
         if self.segment(number).generation() == generation {
             let earliest = deaths.mapping.swap(NEVER, Ordering::AcqRel);
             deaths.noted.fetch_min(earliest, Ordering::AcqRel);
-            unmarked.update(store, number);
+            unmarked.update(number, &store.entry(number).deaths);
         }
     }
 }
@@ -490,21 +361,21 @@ fn note_first_death(store: &Store, number: SegmentNumber) {
     }
     // The successor's commit does not settle before its append ends, so it is a later one.
     let late = if Rule::DeathsAreNotedEarly.is_broken() { 2 } else { 0 };
-    let commit = store.settled_commit() + 1 + late;
-    let mut unmarked = lock(&store.unmarked);
+    let commit = store.commits.settled() + 1 + late;
+    let mut unmarked = lock(&store.deaths.unmarked);
     store.entry(number).deaths.noted.fetch_min(commit, Ordering::AcqRel);
-    unmarked.update(store, number);
+    unmarked.update(number, &store.entry(number).deaths);
 }
 
 impl Store {
     /// Begins a new generation of the segment, before anything is appended to it.
     pub(crate) fn begin_deaths(&self, number: SegmentNumber) {
         let deaths = &self.entry(number).deaths;
-        let order = self.opened_segments.fetch_add(1, Ordering::SeqCst) + 1;
+        let order = self.deaths.opened_segments.fetch_add(1, Ordering::SeqCst) + 1;
         self.forget_ends(number);
-        let mut unmarked = lock(&self.unmarked);
+        let mut unmarked = lock(&self.deaths.unmarked);
         deaths.clear();
-        unmarked.update(self, number);
+        unmarked.update(number, &self.entry(number).deaths);
         drop(unmarked);
         deaths.opened.store(order, Ordering::Release);
         deaths.closed.store(OPEN, Ordering::Release);
@@ -514,22 +385,22 @@ impl Store {
     pub(crate) fn settle_map(&self, number: SegmentNumber, cover: u64) {
         let entry = self.entry(number);
         entry.cover.fetch_max(cover, Ordering::Relaxed);
-        let mut unmarked = lock(&self.unmarked);
+        let mut unmarked = lock(&self.deaths.unmarked);
         entry.deaths.mapping.store(NEVER, Ordering::Release);
-        unmarked.update(self, number);
+        unmarked.update(number, &self.entry(number).deaths);
     }
 
     /// Forgets the deaths of a segment that is durably free: no crash brings its records back.
     pub(crate) fn settle_free(&self, number: SegmentNumber) {
-        let mut unmarked = lock(&self.unmarked);
+        let mut unmarked = lock(&self.deaths.unmarked);
         self.entry(number).deaths.clear();
-        unmarked.update(self, number);
+        unmarked.update(number, &self.entry(number).deaths);
         drop(unmarked);
         self.forget_ends(number);
     }
 
     fn forget_ends(&self, number: SegmentNumber) {
-        lock(&self.holders).remove(self, number);
+        lock(&self.deaths.holders).remove(number, &self.entry(number).deaths);
         self.entry(number).end_bytes.store(0, Ordering::Relaxed);
         self.entry(number).held_bytes.store(0, Ordering::Relaxed);
     }

@@ -13,17 +13,18 @@ pub(crate) mod deaths;
 pub(crate) mod quarantine;
 pub(crate) mod usage;
 
-pub use deaths::{BegunMap, MapState};
 pub use usage::{Among, Candidate, Held, UsageTable};
 
 use crate::address::{Address, SegmentNumber};
-use crate::log::{Appended, Log, lock};
+use crate::append::Appended;
+use crate::log::Log;
 use crate::memory::prefetch::{self, LINE};
 use crate::reclaim::quarantine::Quarantined;
 use crate::record::Record;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::sync::atomic::Ordering;
+use crate::sync::lock;
 
 /// A walk over records has the memory fetched that lies so many bytes ahead.
 const FETCHED_AHEAD: usize = 1024;
@@ -67,7 +68,7 @@ impl Log {
 
     /// The segment's records are out of the index: its frame is reused after the quiescent period.
     /// `ends` says where in it records begin that were removed without a newer version. With a store,
-    /// `undoings` is [`Store::undoings`](crate::Store::undoings) from before that was found out.
+    /// `undoings` is [`CommitMarks::undoings`](crate::CommitMarks::undoings) from before that was found out.
     ///
     /// # Errors
     /// Something was undone since, so the index may lead there: nothing has happened, and `ends` is
@@ -80,12 +81,16 @@ impl Log {
     ) -> Result<(), Vec<u32>> {
         // Who undoes looks at the list afterwards.
         let mut quarantine = lock(&self.quarantine);
-        if self.store.as_ref().is_some_and(|s| s.undoings() != undoings || undoings % 2 == 1) {
+        if self
+            .store
+            .as_ref()
+            .is_some_and(|s| s.commits.undoings() != undoings || undoings % 2 == 1)
+        {
             return Err(ends);
         }
         self.segment(number).set_state(State::Quarantine);
         let epoch = self.epochs.advance();
-        let emptied = self.store.as_ref().map_or(0, |store| store.open_commit());
+        let emptied = self.store.as_ref().map_or(0, |store| store.commits.open());
         let tier = self.tier(number);
         let segment = self.segment(number);
         let resident = !segment.frame().is_null();

@@ -9,11 +9,13 @@
 //! file system", 1992.
 
 use crate::address::SegmentNumber;
-use crate::log::{Log, Sealed, Stream, lock};
+use crate::append::{Sealed, Stream};
+use crate::log::Log;
 use crate::segment::{Segment, State};
 use crate::store::places::Tier;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
+use crate::sync::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 

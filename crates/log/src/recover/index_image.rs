@@ -2,15 +2,17 @@
 //! segment table in them.
 
 use crate::address::SegmentNumber;
+use crate::append::{Sealed, Stream};
 use crate::format::BLOCK;
 use crate::format::index_image::{ImagePart, PART_HEADER_BYTES, ROW_BYTES, Row, Usage};
-use crate::log::{Log, Sealed, Stream, lock};
+use crate::log::Log;
 use crate::memory::mapping::PAGE;
 use crate::reclaim::quarantine::Quarantined;
 use crate::reclaim::usage::End;
 use crate::recover::jumbo_footprint;
 use crate::segment::{Restored, State};
 use crate::store::{Entry, Store};
+use crate::sync::lock;
 use std::io::{self, Read, Write};
 use std::sync::atomic::Ordering;
 
@@ -51,7 +53,7 @@ impl<'a> ImageWriter<'a> {
     fn write_part(&mut self, next: SegmentNumber) -> io::Result<()> {
         let length = (self.buffer.len() - PART_HEADER_BYTES) as u32;
         let part =
-            ImagePart { segment: self.current, stop: self.store.open_commit(), next, length };
+            ImagePart { segment: self.current, stop: self.store.commits.open(), next, length };
         let header = part.encode(&self.buffer[PART_HEADER_BYTES..], &self.store.identity);
         self.buffer[..PART_HEADER_BYTES].copy_from_slice(&header);
         self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK), 0);
@@ -296,7 +298,7 @@ impl Log {
             let number = self.known(read_u32(image)?)?;
             let ends = read_list(image)?;
             self.begin_evicting();
-            let (epoch, emptied) = (self.epochs.advance(), store.durable_commit());
+            let (epoch, emptied) = (self.epochs.advance(), store.commits.durable());
             let tier = self.tier(number);
             let entry =
                 Quarantined { number, tier, frames: 1, epoch, emptied, ends, carried: false };

@@ -2,14 +2,16 @@
 
 use super::Found;
 use crate::address::SegmentNumber;
+use crate::append::JUMBO_FOOTROOM;
 use crate::format::jumbo::{Jumbo, RECORD_AT, image_bytes};
 use crate::format::segment::{HEADER_BYTES, Header, JumboSize, TRAILER_BYTES};
 use crate::format::{BLOCK, Trailer, ValueHasher};
-use crate::log::{JUMBO_FOOTROOM, Log, lock};
+use crate::log::Log;
 use crate::memory::mapping::{Mapping, PAGE};
 use crate::segment::{Restored, State};
 use crate::store::Store;
 use crate::sync::atomic::Ordering;
+use crate::sync::lock;
 use larder_disk::ReadBuffer;
 use std::{io, ptr};
 

@@ -9,6 +9,7 @@ mod metas;
 pub use jumbos::{JumboFacts, LoadedJumbo, jumbo_footprint};
 
 use crate::address::SegmentNumber;
+use crate::append::{Sealed, Stream};
 use crate::commit::Written;
 use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use crate::format::jumbo::RECORD_AT;
@@ -20,12 +21,13 @@ use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Summary, Superblock, Tail, Trailer,
     Use, scan,
 };
-use crate::log::{Log, Sealed, Stream, lock};
+use crate::log::Log;
 use crate::reclaim::usage::End;
 use crate::record::Record;
 use crate::residency::fill_gaps;
 use crate::segment::Restored;
 use crate::store::Store;
+use crate::sync::lock;
 use larder_disk::Device;
 use metas::{Copies, Metas};
 use std::collections::HashMap;
@@ -573,9 +575,7 @@ impl Log {
         // Of the commit in flight, and of the next one, of which a part may have been written early, nothing
         // need have been seen.
         let next = store.superblock().next_commit.max(newest + 3);
-        store.open_commit.store(next, Ordering::Release);
-        store.closed_commit.store(next - 1, Ordering::Release);
-        store.settle(next - 1);
+        store.commits.continue_with(next);
         Ok(())
     }
 

@@ -4,8 +4,8 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
 use super::*;
+use crate::append::Stream;
 use crate::commit::Committer;
-use crate::log::Stream;
 use crate::model::{VALUE, append, durable_log};
 use crate::record::{Fields, write_head};
 use crate::sync::model::{Outcomes, check, spawn};

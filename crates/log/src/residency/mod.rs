@@ -8,13 +8,16 @@ pub use copies::{Kept, Queue};
 pub use run::Run;
 
 use crate::address::{Address, SegmentNumber};
+use crate::append::Sealed;
 use crate::format::jumbo::RECORD_AT;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, BLOCK, Expect, Extent, Scanned, scan};
-use crate::log::{Log, Sealed, jumbo_mapping, lock};
+use crate::log::Log;
+use crate::memory::mapping::Mapping;
 use crate::record::{Head, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::segment::State;
+use crate::sync::lock;
 use larder_disk::ReadBuffer;
 use std::io;
 use std::ops::Deref;
@@ -194,10 +197,10 @@ impl Log {
             return unsafe { self.frames.put(frame, &self.budget) };
         }
         // SAFETY: by the caller's promise; it is called once at most.
-        let mapping = || unsafe { jumbo_mapping(frame, jumbo) };
+        let mapping = || unsafe { Mapping::of_jumbo(frame, jumbo) };
         if !self.pins.take_mapping(frame, jumbo, mapping) {
             // SAFETY: as above.
-            drop(unsafe { jumbo_mapping(frame, jumbo) });
+            drop(unsafe { Mapping::of_jumbo(frame, jumbo) });
         }
         self.budget.release(jumbo as u64);
     }

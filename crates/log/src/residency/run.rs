@@ -2,9 +2,10 @@
 //! need not have the whole segment in memory at once.
 
 use crate::address::{Address, SegmentNumber};
+use crate::append::Appended;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, SegmentSeed};
-use crate::log::{Appended, Log};
+use crate::log::Log;
 use crate::record::{self, Head, Record};
 
 /// The records that lie in some bytes of a segment, in order, each checked. It ends before a record that

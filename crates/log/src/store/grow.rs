@@ -10,24 +10,18 @@
 //! store, like a device that was enlarged before a start. In the other order the store would be
 //! refused as cut off.
 
-use crate::address::{MAX_SEGMENT, SegmentNumber};
+use crate::address::SegmentNumber;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::{Geometry, Superblock};
-use crate::log::{Log, bytes_per_segment, lock};
+use crate::log::most_places;
+use crate::log::{Log, bytes_per_segment};
 use crate::rule::Rule;
 use crate::segment::Segment;
 use crate::store::{Entry, Store};
 use crate::sync::atomic::AtomicU8;
+use crate::sync::lock;
 use std::fmt;
 use std::io;
-
-/// A running store's tables may grow to 1/`MEMORY_SHARE` of memory.
-const MEMORY_SHARE: u64 = 4;
-
-/// Returns the largest number of places whose tables fit with `memory` bytes of memory.
-pub(crate) fn most_places(memory: u64) -> u32 {
-    (memory / MEMORY_SHARE / bytes_per_segment(true) as u64).min(MAX_SEGMENT.into()) as u32
-}
 
 /// Why a store does not grow. Nothing in use has changed.
 #[derive(Debug)]

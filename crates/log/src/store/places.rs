@@ -2,8 +2,10 @@
 //! store has one.
 
 use crate::address::SegmentNumber;
-use crate::log::{Claim, Log, Stream, lock};
+use crate::append::{Claim, Stream};
+use crate::log::Log;
 use crate::store::Store;
+use crate::sync::lock;
 
 /// Places that must be left for writers while one is prepared.
 const READY_PLACES: usize = 8;

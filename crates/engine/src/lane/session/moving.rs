@@ -55,7 +55,7 @@ impl LaneSession {
     /// asked for. One that failed may be followed by another that covers the same.
     pub(crate) fn is_undurable(&self, commit: u64) -> bool {
         let store = self.lane.log.store();
-        let undurable = store.is_some_and(|store| store.durable_commit() < commit);
+        let undurable = store.is_some_and(|store| store.commits.durable() < commit);
         if undurable {
             self.wake_on_next_commit();
         }

@@ -1,17 +1,19 @@
 //! What a commit writes besides records so that segments can be freed: dead maps and free marks.
 
 use crate::address::SegmentNumber;
+use crate::commit::BegunMap;
+use crate::commit::dead_map::DeadMap;
 use crate::commit::{Committer, Written};
 use crate::format::jumbo::RECORD_AT;
-use crate::format::meta::{MAP_UNIT, mark, unmark};
+use crate::format::meta::{MAP_UNIT, mark};
 use crate::format::{Meta, Use};
-use crate::log::{Log, lock};
-use crate::memory::budget::Budget;
-use crate::reclaim::deaths::{BegunMap, Ending};
+use crate::log::Log;
+use crate::reclaim::deaths::Ending;
 use crate::reclaim::quarantine::Quarantined;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
+use crate::sync::lock;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,52 +23,9 @@ const MAPS_PER_COMMIT: usize = 16;
 /// The largest number of segments that one commit marks as free.
 const FREED_PER_COMMIT: usize = 64;
 
-/// A dead map of a segment. Its memory is charged to the budget.
-#[derive(Debug)]
-pub struct DeadMap {
-    begun: BegunMap,
-    /// The newest commit that the map depends on.
-    after: u64,
-    /// [`Store::undoings`] from before the index was asked. If it differs now, deaths in the map
-    /// may be undone.
-    undoings: u64,
-    /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].
-    bits: Vec<u8>,
-    budget: Arc<Budget>,
-}
-
-impl Drop for DeadMap {
-    fn drop(&mut self) {
-        self.budget.release(self.bits.len() as u64);
-    }
-}
-
-impl DeadMap {
-    /// Returns the state in which the map was begun.
-    pub fn begun(&self) -> &BegunMap {
-        &self.begun
-    }
-
-    /// Returns the map's bits.
-    pub(crate) fn bits(&self) -> &[u8] {
-        &self.bits
-    }
-
-    /// Clears the mark of the record at `offset`, because the index leads to it.
-    pub fn mark_alive(&mut self, offset: usize, is_jumbo: bool) {
-        unmark(&mut self.bits, if is_jumbo { RECORD_AT } else { offset });
-    }
-
-    /// Completes the map after the index was asked about all keys. Its deaths are durable with
-    /// commit `after`.
-    pub fn finish(&mut self, after: u64) {
-        self.after = after;
-    }
-}
-
 impl Log {
     /// Creates a map in which all records before `begun.until` are dead. `undoings` is
-    /// [`Store::undoings`] from before the map was begun.
+    /// [`CommitMarks::undoings`] from before the map was begun.
     pub fn new_map(&self, begun: BegunMap, undoings: u64) -> DeadMap {
         let mut bits = vec![0; self.durable_log().map_bytes()];
         let segment = self.segment(begun.segment);
@@ -90,7 +49,7 @@ impl Log {
         committer: &mut Committer,
         written: &mut Written,
     ) -> io::Result<()> {
-        let undoings = store.undoings();
+        let undoings = store.commits.undoings();
         committer.maps.retain(|map| {
             let begun = map.begun();
             let gone = self.segment(begun.segment).generation() != begun.generation
@@ -101,7 +60,7 @@ impl Log {
             }
             !gone && map.undoings == undoings
         });
-        let durable = store.durable_commit();
+        let durable = store.commits.durable();
         for map in committer.maps.iter().filter(|map| can_write(map, durable)).take(MAPS_PER_COMMIT)
         {
             let begun = map.begun();
@@ -145,7 +104,7 @@ impl Log {
 
     /// Returns true if a commit would write maps.
     pub(crate) fn has_maps_to_write(&self, store: &Store, committer: &Committer) -> bool {
-        let durable = store.durable_commit();
+        let durable = store.commits.durable();
         committer.maps.iter().any(|map| can_write(map, durable))
     }
 
@@ -169,7 +128,7 @@ impl Log {
     /// Returns segments whose records are no longer needed, at most as many as one commit may mark
     /// as free.
     pub(crate) fn freeable(&self, store: &Store) -> Vec<SegmentNumber> {
-        let durable = store.durable_commit();
+        let durable = store.commits.durable();
         let quarantine = lock(&self.quarantine);
         let freeable = quarantine.unmarked().filter(|entry| {
             self.count_looks(1);
@@ -186,7 +145,7 @@ impl Log {
     /// Returns the emptied segments in quarantine that only their ends may keep from being freed.
     pub(crate) fn waiting_endings(&self) -> Vec<Ending> {
         let Some(store) = &self.store else { return Vec::new() };
-        let durable = store.durable_commit();
+        let durable = store.commits.durable();
         let quarantine = lock(&self.quarantine);
         let waiting = quarantine.unmarked().filter(|entry| {
             self.count_looks(1);
@@ -203,14 +162,14 @@ impl Log {
 
     /// Notes that the ends of a segment in quarantine were copied elsewhere, or that newer versions
     /// were found. The segment can be freed once these are durable. `undoings` is
-    /// [`Store::undoings`] from before the copying. Returns false if something was undone since,
+    /// [`CommitMarks::undoings`] from before the copying. Returns false if something was undone since,
     /// because the undone records may include the copies.
     pub fn ends_are_carried(&self, number: SegmentNumber, undoings: u64) -> bool {
         let store = self.durable_log();
-        let open = store.open_commit();
+        let open = store.commits.open();
         // An undo looks at the list afterwards.
         let mut quarantine = lock(&self.quarantine);
-        if store.undoings() != undoings || undoings % 2 == 1 {
+        if store.commits.undoings() != undoings || undoings % 2 == 1 {
             return false;
         }
         let Some(entry) = quarantine.get_mut(number) else { return false };

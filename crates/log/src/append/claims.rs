@@ -1,0 +1,144 @@
+//! Which free places each kind of operation may take, so that a full store still deletes, updates and
+//! cleans.
+
+use crate::address::SegmentNumber;
+use crate::append::stream::{Claim, Stream};
+use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
+use crate::log::Log;
+use crate::store::Tier;
+use crate::sync::atomic::Ordering;
+use crate::sync::lock;
+
+/// Segments of a store that only the cleaner may take: one per stream that it appends to.
+const CLEANER_SEGMENTS: usize = 2;
+/// In a store that evicts nothing, deletes have 1/`RESERVE_SHARE` of the segments to themselves.
+/// Updates have as much again, and so do updates that make items larger. Deletes and plain updates
+/// make at least as many bytes dead as they append. So when their reserve is used up, some segment
+/// holds enough dead bytes to be worth cleaning. Only live records must leave room for the
+/// reserves: see [`Log::set_reclaimable`].
+const RESERVE_SHARE: usize = 64;
+/// Number of these reserves: for deletes, for updates, and for updates that make items larger.
+const RESERVES: usize = 3;
+
+/// Returns, for a store of `places` places, how many of them each claim leaves to more urgent ones.
+fn spared(places: usize, keeps_all: bool, reclaimable: usize) -> [usize; Claim::ALL.len()] {
+    let of_each = places.div_ceil(RESERVE_SHARE).saturating_sub(reclaimable / RESERVES);
+    // Where items are evicted, space for all claims soon becomes free.
+    let reserve = if keeps_all { of_each.max(1) } else { 1 };
+    let more = if keeps_all { reserve } else { 0 };
+    let delete = CLEANER_SEGMENTS;
+    let update = delete + reserve;
+    [update + 2 * more, update + more, update, delete, 0]
+}
+
+impl Log {
+    /// Takes a free number for a segment of a stream, unless the free ones are reserved for more
+    /// urgent claims. Also returns the least urgent claim that may append to the segment.
+    pub(super) fn take_number(
+        &self,
+        stream: Stream,
+        claim: Claim,
+    ) -> Option<(SegmentNumber, Claim)> {
+        let mut numbers = lock(&self.numbers);
+        if numbers.len() <= self.spared(claim) {
+            return None;
+        }
+        let number = numbers.take(Tier::of(stream))?;
+        let admitted = |&least: &Claim| numbers.len() >= self.spared(least);
+        Some((number, Claim::ALL.into_iter().find(admitted).unwrap_or(claim)))
+    }
+
+    /// Returns `Some` if the claim may append to `open`, the stream's open segment as read before.
+    /// Returns `None` if that segment was opened for more urgent claims.
+    #[inline]
+    pub(crate) fn admit(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
+        // Read after `segment`, which it belongs to.
+        if self.streams[stream as usize].claim.load(Ordering::Relaxed) > claim as u8 {
+            self.admit_late(stream, open, claim)?;
+        }
+        Some(())
+    }
+
+    /// Admits a claim to segment `open`, which was opened for more urgent claims, if enough places
+    /// have become free since then. Otherwise returns `None`.
+    #[cold]
+    fn admit_late(&self, stream: Stream, open: SegmentNumber, claim: Claim) -> Option<()> {
+        let stream = &self.streams[stream as usize];
+        let _rolling = lock(&stream.roll);
+        if stream.segment.load(Ordering::Acquire) != open {
+            return Some(());
+        }
+        if lock(&self.numbers).len() < self.spared(claim) {
+            return None;
+        }
+        let least = stream.claim.load(Ordering::Relaxed).min(claim as u8);
+        stream.claim.store(least, Ordering::Relaxed);
+        Some(())
+    }
+
+    /// Returns the number of places that a claim leaves to more urgent ones; 0 without a store.
+    pub fn spared(&self, claim: Claim) -> usize {
+        let Some(store) = &self.store else { return 0 };
+        let reclaimable = self.reclaimable.load(Ordering::Relaxed);
+        spared(store.segment_count(), self.keeps_all, reclaimable)[claim as usize]
+    }
+
+    /// Sets the number of places that cleaning dead records would free. The reserves count them as
+    /// free, because cleaning gets cheaper the more dead records a store may hold. The cleaner must
+    /// count again before a place that it emptied becomes free; otherwise that place would count
+    /// twice.
+    pub fn set_reclaimable(&self, places: usize) {
+        self.reclaimable.store(places, Ordering::Relaxed);
+    }
+
+    /// Returns a lower bound of the place bytes gained by emptying a sealed segment, however badly
+    /// its live records pack: a record that does not fit leaves less than its own length unused.
+    /// Ends may have to be moved as tombstones. `summary_room` is what a new segment leaves to its
+    /// summary.
+    pub(crate) fn gain(&self, number: SegmentNumber, live: u32, summary_room: u64) -> u64 {
+        let size = self.segment_size as u64;
+        let usable = size - HEADER_BYTES as u64 - TRAILER_BYTES as u64;
+        let usable = usable.saturating_sub(summary_room);
+        let largest = self.segment(number).largest().map_or(size / 2, u64::from);
+        let filled_at_least = usable.saturating_sub(largest).max(1);
+        let moving = u64::from(live) + self.end_bytes(number) + largest;
+        size.saturating_sub((moving * size).div_ceil(filled_at_least))
+    }
+
+    /// Returns the largest number of bytes that a new segment of either stream leaves to its
+    /// summary.
+    pub(crate) fn most_summary_room(&self) -> u64 {
+        self.summary_room(Stream::Hot).max(self.summary_room(Stream::Survivors)).into()
+    }
+
+    /// Returns true if claims permanently leave places to more urgent ones, because the store
+    /// evicts nothing.
+    pub fn keeps_reserves(&self) -> bool {
+        self.store.is_some() && self.keeps_all
+    }
+
+    /// Returns the number of places that a claim could take; `usize::MAX` without a store.
+    pub fn available_numbers(&self, claim: Claim) -> usize {
+        match self.store {
+            Some(_) => lock(&self.numbers).len().saturating_sub(self.spared(claim)),
+            None => usize::MAX,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dead_stands_in_for_places_that_claims_leave() {
+        assert_eq!(spared(768, true, 0), [38, 26, 14, 2, 0]);
+        assert_eq!(spared(768, true, 18), [20, 14, 8, 2, 0]);
+        assert_eq!(spared(768, true, 1000), [5, 4, 3, 2, 0], "each claim has one of its own");
+        assert_eq!(spared(768, false, 0), [3, 3, 3, 2, 0]);
+        for reclaimable in 0..1000 {
+            let [write, ..] = spared(768, true, reclaimable);
+            assert!(write + reclaimable >= 38, "{reclaimable} stand in for more places");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The state of a commit: its parts, what is written for it, and the committing thread's own.
+
+use crate::address::SegmentNumber;
+use crate::append::Stream;
+use crate::commit::dead_map::DeadMap;
+use crate::format::geometry::{TAIL_BYTES, TAIL_PLACES};
+use crate::rule::Rule;
+use crate::store::{Store, SuperblockWrite};
+use std::collections::BTreeMap;
+
+/// The part of a segment that one commit covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) segment: SegmentNumber,
+    pub(crate) stream: Stream,
+    pub(super) from: u32,
+    /// End of the trailer; if all of the part was written early, equal to `from`.
+    pub(crate) to: u32,
+    pub(super) sealed: bool,
+    /// True if an early part of the same commit precedes it.
+    pub(super) continues: bool,
+}
+
+impl Part {
+    /// Returns true if the part has bytes that were not written early.
+    pub(super) fn is_new(&self) -> bool {
+        self.to > self.from
+    }
+}
+
+/// What a commit's trailers say about the commit before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// The commit before is durable.
+    Durable,
+    /// The commit before has failed.
+    Failed,
+    /// Nothing: the trailers are written early, while the commit before is being synced.
+    Unknown,
+}
+
+/// The tail places of a stream that are still needed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tails {
+    /// The place of the durable tail.
+    pub(super) durable: usize,
+    /// The place of the tail that the running sync makes durable.
+    pub(super) syncing: usize,
+    /// The place of the last tail written. If the process ends, it may hold the only copy of these
+    /// bytes.
+    pub(super) last: usize,
+}
+
+impl Tails {
+    /// Returns a free place for the next tail.
+    pub(super) fn next(&self) -> usize {
+        if Rule::TailsAreKept.is_broken() {
+            return 1 - self.last % 2;
+        }
+        let needed = [self.durable, self.syncing, self.last];
+        let free = (0..TAIL_PLACES).find(|place| !needed.contains(place));
+        free.expect("there are more places than are needed at once")
+    }
+
+    /// Forgets the tails that were written and are not durable.
+    pub(super) fn forget(&mut self) {
+        (self.syncing, self.last) = (self.durable, self.durable);
+    }
+}
+
+/// A closed commit: what it covers is complete and no longer changes.
+#[derive(Debug)]
+pub struct Closed {
+    /// The commit's number.
+    pub number: u64,
+    pub(super) parts: Vec<Part>,
+    pub(super) jumbos: Vec<SegmentNumber>,
+    /// The parts and jumbos of it that were written early.
+    pub(super) early: Early,
+}
+
+impl Closed {
+    /// Returns true if the commit covers no record.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.jumbos.is_empty()
+    }
+
+    /// Returns the segments of its parts and its jumbos.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentNumber> {
+        self.parts.iter().map(|part| part.segment).chain(self.jumbos.iter().copied())
+    }
+
+    /// Returns the bytes of segments that the commit covers and that were not written early,
+    /// without jumbos.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| u64::from(part.to - part.from)).sum()
+    }
+}
+
+/// What was written early for the open commit.
+#[derive(Debug, Default)]
+pub(super) struct Early {
+    /// The last early part of each segment.
+    pub(super) parts: BTreeMap<SegmentNumber, Part>,
+    /// True after a failed write: the rest is left to the commit.
+    pub(super) failed: bool,
+    /// Parts that may not have been written.
+    pub(super) unwritten: Vec<Part>,
+    /// Jumbos written early.
+    pub(super) jumbos: Vec<SegmentNumber>,
+    /// Metas of the jumbos' further places, with the metas' versions.
+    pub(super) metas: Vec<(SegmentNumber, u64)>,
+    /// Number of failed syncs before the first early write.
+    pub(super) failed_syncs: Option<u64>,
+}
+
+impl Early {
+    /// Returns the number of failed syncs before the commit's first write, early or not. Without
+    /// early writes that is the present number.
+    pub(super) fn failed_syncs(&self, store: &Store) -> u64 {
+        let first = self.failed_syncs.filter(|_| !Rule::FailedSyncsFirst.is_broken());
+        first.unwrap_or_else(|| store.failed_syncs())
+    }
+}
+
+/// A segment that was cut and whose durable end is not yet in place on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) segment: SegmentNumber,
+    pub(super) generation: u32,
+    pub(super) durable: u32,
+}
+
+/// A summary that is written when the commit which sealed its segment is durable.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    pub(super) segment: SegmentNumber,
+    pub(super) generation: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The state of the committing thread.
+#[derive(Debug)]
+pub struct Committer {
+    /// One per stream.
+    pub(super) tails: [Tails; 2],
+    pub(super) buffer: Box<[u8; TAIL_BYTES]>,
+    pub(crate) maps: Vec<DeadMap>,
+    /// Durable dead maps of segments that may still be cut. Cutting rewrites the meta and must
+    /// repeat the map, because other segments were freed on the strength of it.
+    pub(crate) last_maps: Vec<DeadMap>,
+    pub(crate) cuts: Vec<Cut>,
+    /// Summaries of durable segments, to be written with the next commit.
+    pub(crate) summaries: Vec<Staged>,
+    /// Ends of segments whose commit failed after it was acknowledged. They belong to the next
+    /// commit.
+    pub(super) again: Vec<Part>,
+    /// What was written early for the open commit.
+    pub(super) early: Early,
+    /// For the commit being synced: the number of failed syncs before its first write.
+    pub(super) syncing: Option<u64>,
+    /// True if the last written commit failed. Its remains are on the device under its number.
+    pub(crate) after_failure: bool,
+    /// True if a commit that is written again may have left stale tails, with withdrawn trailers,
+    /// in the other tail places of each stream.
+    pub(super) stale_tails: bool,
+}
+
+impl Default for Committer {
+    fn default() -> Self {
+        Committer {
+            tails: Default::default(),
+            buffer: Box::new([0; TAIL_BYTES]),
+            maps: Vec::new(),
+            last_maps: Vec::new(),
+            cuts: Vec::new(),
+            summaries: Vec::new(),
+            again: Vec::new(),
+            early: Early::default(),
+            syncing: None,
+            after_failure: false,
+            stale_tails: false,
+        }
+    }
+}
+
+impl Committer {
+    /// Queues dead maps, to be written once the deaths they mark are durable.
+    pub fn stage_all(&mut self, maps: &mut Vec<DeadMap>) {
+        self.maps.append(maps);
+    }
+
+    /// Returns what the trailers of a closing commit say about the one before it.
+    pub(super) fn before(&self) -> Before {
+        if self.after_failure { Before::Failed } else { Before::Durable }
+    }
+
+    /// Returns the durable dead map of a segment that is being cut, if it has one.
+    pub(crate) fn last_map(&self, segment: SegmentNumber, generation: u32) -> Option<&[u8]> {
+        let map = self
+            .last_maps
+            .iter()
+            .find(|map| map.begun().segment == segment && map.begun().generation == generation);
+        map.map(DeadMap::bits)
+    }
+
+    /// Forgets writes that are not durable. They are repeated or given up.
+    pub(crate) fn forget_writes(&mut self) {
+        self.after_failure = true;
+        self.syncing = None;
+        self.tails.iter_mut().for_each(Tails::forget);
+    }
+}
+
+/// What a commit wrote besides records.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub(crate) freed: Vec<SegmentNumber>,
+    /// Segments whose metas were written, with the metas' versions.
+    pub(super) metas: Vec<(SegmentNumber, u64)>,
+    pub(super) superblock: Option<SuperblockWrite>,
+    /// Segments whose dead maps were written, with the segments' generations.
+    pub(crate) mapped: Vec<(SegmentNumber, u32)>,
+    /// Summaries of the segments that the commit sealed.
+    pub(super) summaries: Vec<Staged>,
+    pub(super) tails: [usize; 2],
+    /// Number of failed syncs before the commit's first write.
+    pub(super) failed_syncs: u64,
+}
+
+impl Written {
+    /// Returns the segments whose metas were written, with the metas' versions.
+    pub(crate) fn into_metas(self) -> Vec<(SegmentNumber, u64)> {
+        self.metas
+    }
+}

@@ -1,0 +1,129 @@
+//! Lists of the segments that hold dead records without a durable mark, or copied tombstones. Their
+//! rules are in [`reclaim::deaths`](crate::reclaim::deaths).
+
+use crate::address::SegmentNumber;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+
+/// No record has died.
+pub(crate) const NEVER: u64 = u64::MAX;
+/// The segment is not closed yet.
+pub(crate) const OPEN: u64 = u64::MAX;
+
+/// What a segment knows about its dead records.
+#[derive(Debug)]
+pub(crate) struct Deaths {
+    /// The earliest commit in which a record may have died since the last map was begun.
+    pub(crate) noted: AtomicU64,
+    /// The same for the deaths that the map being made will mark.
+    pub(crate) mapping: AtomicU64,
+    /// The commit under which the segment is in [`Unmarked`]; `NEVER` if it is not. Changes only
+    /// together with that list.
+    pub(crate) listed: AtomicU64,
+    /// Position of the segment in the order of opening since this start; 0 if opened before.
+    pub(crate) opened: AtomicU64,
+    /// Number of segments that had been opened when this one was closed.
+    pub(crate) closed: AtomicU64,
+}
+
+impl Default for Deaths {
+    fn default() -> Self {
+        Deaths {
+            noted: AtomicU64::new(NEVER),
+            mapping: AtomicU64::new(NEVER),
+            listed: AtomicU64::new(NEVER),
+            opened: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Deaths {
+    /// Returns the earliest commit in which a record died that no durable map marks; `NEVER` if
+    /// none did.
+    pub(crate) fn earliest(&self) -> u64 {
+        self.noted.load(Ordering::Acquire).min(self.mapping.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn clear(&self) {
+        self.noted.store(NEVER, Ordering::Release);
+        self.mapping.store(NEVER, Ordering::Release);
+    }
+}
+
+/// Segments with dead records that no durable dead map marks, by the commit of the earliest death.
+/// The lock on this list must be held to change the deaths that a segment has noted.
+#[derive(Debug, Default)]
+pub(crate) struct Unmarked(pub(crate) BTreeSet<(u64, SegmentNumber)>);
+
+impl Unmarked {
+    /// Moves a segment to its place in the list after its deaths have changed.
+    pub(crate) fn update(&mut self, number: SegmentNumber, deaths: &Deaths) {
+        let (before, now) = (deaths.listed.load(Ordering::Relaxed), deaths.earliest());
+        if before == now {
+            return;
+        }
+        if before != NEVER {
+            self.0.remove(&(before, number));
+        }
+        if now != NEVER {
+            self.0.insert((now, number));
+        }
+        deaths.listed.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns the segments whose earliest death is in a commit up to `until`, the earliest first.
+    pub(crate) fn until(&self, until: u64) -> impl Iterator<Item = SegmentNumber> {
+        self.0.range(..=(until, SegmentNumber::MAX)).map(|&(_, number)| number)
+    }
+}
+
+/// Segments with copied tombstones that count as alive until they are no longer needed, in the
+/// order of closing. Open segments come last.
+#[derive(Debug, Default)]
+pub(crate) struct Holders(pub(crate) BTreeSet<(u64, SegmentNumber)>);
+
+impl Holders {
+    pub(crate) fn add(&mut self, number: SegmentNumber, deaths: &Deaths) {
+        self.0.insert((deaths.closed.load(Ordering::Acquire), number));
+    }
+
+    pub(crate) fn remove(&mut self, number: SegmentNumber, deaths: &Deaths) {
+        let closed = deaths.closed.load(Ordering::Acquire);
+        self.0.remove(&(closed, number));
+        self.0.remove(&(OPEN, number));
+    }
+
+    /// Moves a segment that was just closed to its place in the order.
+    pub(crate) fn close(&mut self, number: SegmentNumber, deaths: &Deaths) {
+        if self.0.remove(&(OPEN, number)) {
+            self.add(number, deaths);
+        }
+    }
+
+    /// Returns the closed segments, in the order of closing.
+    pub(crate) fn closed(&self) -> impl DoubleEndedIterator<Item = SegmentNumber> {
+        self.0.range(..(OPEN, 0)).map(|&(_, number)| number)
+    }
+}
+
+/// Segments whose records are below a fence, which is durable once this many superblock changes
+/// are.
+#[derive(Debug, Default)]
+pub(crate) struct Fenced {
+    pub(crate) changes: u64,
+    pub(crate) segments: Vec<(SegmentNumber, u32)>,
+}
+
+/// What a store knows about dead records.
+#[derive(Debug, Default)]
+pub(crate) struct DeathLists {
+    pub(crate) unmarked: Mutex<Unmarked>,
+    /// Of these, what a fence that is not durable yet will put to rest.
+    pub(crate) fenced: Mutex<Fenced>,
+    /// Segments that hold copied tombstones.
+    pub(crate) holders: Mutex<Holders>,
+    /// Counts the segments that were opened in this life of the store.
+    pub(crate) opened_segments: AtomicU64,
+}

@@ -1,0 +1,171 @@
+//! What the store knows of each segment: its header and places, what of it is not durable, and ends
+//! that it keeps.
+
+use crate::address::SegmentNumber;
+use crate::append::Stream;
+use crate::format::segment::JumboSize;
+use crate::format::{self, DurableEnd, Header};
+use crate::segment::Segment;
+use crate::store::Store;
+use crate::sync::atomic::Ordering;
+use crate::sync::lock;
+
+impl Store {
+    /// Begins a new use of a segment: writes its header at `at`.
+    ///
+    /// # Safety
+    /// The header's bytes at `at` must be the caller's own.
+    pub(crate) unsafe fn begin_segment(
+        &self,
+        number: SegmentNumber,
+        segment: &Segment,
+        stream: Stream,
+        at: *mut u8,
+        jumbo_parts: Option<Vec<SegmentNumber>>,
+    ) {
+        // Of a jumbo the commit and the list that the commit takes it from belong together; other segments
+        // are begun under their stream's lock, which no commit is closed without.
+        let mut new_jumbos = jumbo_parts.is_some().then(|| lock(&self.new_jumbos));
+        let entry = self.entry(number);
+        // The open commit may be one too late.
+        entry.cover.store(self.commits.settled(), Ordering::Relaxed);
+        self.begin_deaths(number);
+        entry.end.store(0, Ordering::Relaxed);
+        entry.sealed.store(false, Ordering::Release);
+        let parts = jumbo_parts.as_ref().map(Vec::len);
+        // SAFETY: the caller owns these bytes.
+        unsafe { self.write_header(number, segment, stream, at, parts) };
+        if let Some(parts) = jumbo_parts {
+            lock(&self.parts).insert(number, parts);
+        }
+        if let Some(new_jumbos) = &mut new_jumbos {
+            new_jumbos.push(number);
+        }
+    }
+
+    /// Counts a segment to a later commit than the one it was opened in: nothing of it is durable.
+    ///
+    /// # Safety
+    /// As [`Store::begin_segment`].
+    pub(crate) unsafe fn reopen_segment(
+        &self,
+        number: SegmentNumber,
+        segment: &Segment,
+        stream: Stream,
+        at: *mut u8,
+    ) {
+        let parts = segment.is_jumbo().then(|| self.parts(number).len());
+        // SAFETY: the caller owns these bytes.
+        unsafe { self.write_header(number, segment, stream, at, parts) };
+    }
+
+    /// # Safety
+    /// As [`Store::begin_segment`].
+    unsafe fn write_header(
+        &self,
+        number: SegmentNumber,
+        segment: &Segment,
+        stream: Stream,
+        at: *mut u8,
+        further: Option<usize>,
+    ) {
+        let opened = self.commits.open();
+        let entry = self.entry(number);
+        entry.opened.store(opened, Ordering::Relaxed);
+        entry.last_commit.store(opened, Ordering::Relaxed);
+        let header = Header {
+            segment: number,
+            generation: segment.generation(),
+            stream: stream as u8,
+            opened,
+            born: segment.born(),
+            jumbo: further.map(|further| JumboSize {
+                value: segment.jumbo_value() as u64,
+                parts: further as u32 + 1,
+            }),
+        };
+        let bytes = header.encode(&self.identity);
+        // SAFETY: the caller owns these bytes.
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Places that a jumbo whose record has `size` bytes covers, its first included.
+    pub(crate) fn jumbo_places(&self, size: usize) -> usize {
+        format::jumbo::parts(size, self.geometry.segment_size()) as usize
+    }
+
+    /// The places of a jumbo's pieces.
+    pub(crate) fn places(&self, number: SegmentNumber) -> impl Iterator<Item = SegmentNumber> {
+        std::iter::once(number).chain(self.parts(number))
+    }
+
+    /// The further places of a jumbo.
+    pub(crate) fn parts(&self, number: SegmentNumber) -> Vec<SegmentNumber> {
+        lock(&self.parts).get(&number).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn set_parts(&self, number: SegmentNumber, parts: Vec<SegmentNumber>) {
+        lock(&self.parts).insert(number, parts);
+    }
+
+    pub(crate) fn take_parts(&self, number: SegmentNumber) -> Vec<SegmentNumber> {
+        lock(&self.parts).remove(&number).unwrap_or_default()
+    }
+
+    /// Records in a segment that were removed without a newer version, at these offsets.
+    pub fn keep_ends(&self, number: SegmentNumber, mut ends: Vec<u32>) {
+        if !ends.is_empty() {
+            let mut all = lock(&self.kept_ends.by_segment);
+            let kept = all.entry(number).or_default();
+            kept.append(&mut ends);
+            kept.sort_unstable();
+            kept.dedup();
+            self.kept_ends.segments.store(all.len() as u32, Ordering::Release);
+        }
+    }
+
+    /// Whether any segment has such ends as [`Store::kept_ends`] gives.
+    pub(crate) fn keeps_ends(&self) -> bool {
+        self.kept_ends.segments.load(Ordering::Acquire) > 0
+    }
+
+    /// The offsets of such records in a segment.
+    pub fn kept_ends(&self, number: SegmentNumber) -> Vec<u32> {
+        lock(&self.kept_ends.by_segment).get(&number).cloned().unwrap_or_default()
+    }
+
+    /// The segments that have such ends.
+    pub fn segments_with_kept_ends(&self) -> Vec<SegmentNumber> {
+        lock(&self.kept_ends.by_segment).keys().copied().collect()
+    }
+
+    /// All of them, by segment.
+    pub(crate) fn all_kept_ends(&self) -> Vec<(SegmentNumber, Vec<u32>)> {
+        let kept = lock(&self.kept_ends.by_segment);
+        kept.iter().map(|(&number, ends)| (number, ends.clone())).collect()
+    }
+
+    /// The segment is free: nothing that is said of it holds for its next use.
+    pub(crate) fn forget_segment(&self, number: SegmentNumber) {
+        {
+            let mut kept = lock(&self.kept_ends.by_segment);
+            kept.remove(&number);
+            self.kept_ends.segments.store(kept.len() as u32, Ordering::Release);
+        }
+        for end in lock(&self.durable_ends).iter_mut().filter(|end| end.segment == number) {
+            *end = DurableEnd::default();
+        }
+    }
+
+    pub(crate) fn note_unsynced(&self, stream: Stream, number: SegmentNumber) {
+        lock(&self.unsynced[stream as usize]).push(number);
+    }
+
+    pub(crate) fn unsynced_segments(&self, stream: Stream) -> Vec<SegmentNumber> {
+        lock(&self.unsynced[stream as usize]).clone()
+    }
+
+    pub(crate) fn take_unsynced(&self, stream: Stream) -> Vec<SegmentNumber> {
+        std::mem::take(&mut *lock(&self.unsynced[stream as usize]))
+    }
+}

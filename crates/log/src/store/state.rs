@@ -1,0 +1,104 @@
+//! The parts of a store's state: what it knows about a segment, about its superblock, and what it has
+//! written and read.
+
+use crate::address::SegmentNumber;
+use crate::format::Superblock;
+use crate::store::deaths::Deaths;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::collections::{BTreeSet, HashMap};
+
+/// What is known about a segment beyond its entry in the segment table.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    /// The commit that was open when the segment was opened.
+    pub(crate) opened: AtomicU64,
+    /// The last commit that covers a part of it.
+    pub(crate) last_commit: AtomicU64,
+    /// Every record in it that was dead after this commit is marked in its durable dead map.
+    pub(crate) cover: AtomicU64,
+    /// When records in it died that are not marked.
+    pub(crate) deaths: Deaths,
+    /// About how many bytes its ends would take as tombstones.
+    pub(crate) end_bytes: AtomicU32,
+    /// Bytes of tombstones that were copied here because they are still needed. They count as alive.
+    pub(crate) held_bytes: AtomicU32,
+    /// Bytes of records that are most probably dead: see [`Log::assume_dead`](crate::Log::assume_dead).
+    pub(crate) assumed_dead: AtomicU32,
+    /// Version of its meta on the device.
+    pub(crate) meta_version: AtomicU64,
+    /// Where it was cut; 0: it ends at its sealed trailer, or is open.
+    pub(crate) end: AtomicU32,
+    /// It was cut, and that is not durable: its frame is needed.
+    pub(crate) cutting: AtomicBool,
+    /// Its last trailer was written, or it was cut: nothing more is written to it.
+    pub(crate) sealed: AtomicBool,
+}
+
+/// What it takes to free segments, in bytes since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct BackgroundWork {
+    /// Dead maps that were written.
+    pub(crate) maps: AtomicU64,
+    /// Records of segments that were freed.
+    pub(crate) freed: AtomicU64,
+    /// Whole segments that were read.
+    pub(crate) segment_reads: AtomicU64,
+}
+
+/// What the superblock says, and how much of that the device knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changing {
+    /// Its counter is the one that is durable; what is written has the next.
+    pub(crate) superblock: Superblock,
+    /// Counts changes; the superblock is durable when `durable` has reached `changes`.
+    pub(super) changes: u64,
+    pub(super) durable: u64,
+    /// Both copies say what is durable: one of them may become unreadable.
+    pub(super) mirrored: bool,
+}
+
+/// The superblock was written, and is not durable yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SuperblockWrite {
+    pub(super) counter: u64,
+    pub(super) changes: u64,
+}
+
+impl Changing {
+    /// How often it was changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// How many of the changes are durable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// Whether one of its copies says something else.
+    pub(crate) fn wants_write(&self) -> bool {
+        self.durable != self.changes || !self.mirrored
+    }
+}
+
+/// What the store knows about reads, writes and syncs of its device.
+#[derive(Debug, Default)]
+pub(super) struct IoState {
+    /// Bytes written.
+    pub(super) written: AtomicU64,
+    /// Held during a sync of the device.
+    pub(super) syncing: Mutex<()>,
+    /// Number of syncs that have failed.
+    pub(super) failed_syncs: AtomicU64,
+    /// Places of which a part cannot be read.
+    pub(super) bad: Mutex<BTreeSet<SegmentNumber>>,
+}
+
+/// Where ends begin in segments that were emptied and then filled again by an undone commit.
+#[derive(Debug, Default)]
+pub(super) struct KeptEnds {
+    pub(super) by_segment: Mutex<HashMap<SegmentNumber, Vec<u32>>>,
+    /// Number of these segments.
+    pub(super) segments: AtomicU32,
+}

@@ -1,0 +1,84 @@
+//! Changes of the superblock, which both of its copies take on.
+
+use crate::format::geometry::SUPERBLOCKS;
+use crate::format::{BLOCK, Superblock};
+use crate::store::Store;
+use crate::store::state::{Changing, SuperblockWrite};
+use crate::sync::lock;
+use std::io;
+
+impl Store {
+    /// Changes the superblock; the next commit makes it durable.
+    pub fn change_superblock(&self, change: impl FnOnce(&mut Superblock)) {
+        let mut changing = lock(&self.changing);
+        change(&mut changing.superblock);
+        changing.changes += 1;
+    }
+
+    /// What the superblock says now.
+    pub fn superblock(&self) -> Superblock {
+        lock(&self.changing).superblock
+    }
+
+    /// Changes the superblock and makes it durable at once, waiting for the device; others may change it
+    /// meanwhile. For threads that nobody waits for: workers leave it to a commit.
+    ///
+    /// # Errors
+    /// Those of the device. Then nothing is changed, with the next commit on the device too;
+    /// what a crash before that shows is as uncertain as after any failed write.
+    pub fn change_superblock_now(&self, change: impl Fn(&mut Superblock)) -> io::Result<()> {
+        // The committer waits meanwhile: two writers would write the same copy.
+        let _writing = lock(&self.writing_superblock);
+        let mut next = *lock(&self.changing);
+        change(&mut next.superblock);
+        let failed_syncs = self.failed_syncs();
+        let written = self.write_superblock(&next).and_then(|()| self.sync(failed_syncs));
+        let mut changing = lock(&self.changing);
+        match written {
+            Ok(()) => {
+                change(&mut changing.superblock);
+                // A commit that wrote the same copy before may have settled meanwhile.
+                changing.superblock.counter = next.superblock.counter + 1;
+                changing.durable = changing.durable.max(next.changes);
+                changing.mirrored = false;
+            }
+            Err(_) => changing.changes += 1,
+        }
+        written
+    }
+
+    fn write_superblock(&self, changing: &Changing) -> io::Result<()> {
+        let counter = changing.superblock.counter + 1;
+        let superblock = Superblock { counter, ..changing.superblock };
+        let mut block = [0; BLOCK];
+        superblock.encode(&mut block);
+        debug_assert!(Superblock::decode(&block).is_ok(), "the next start could not read it");
+        self.write(SUPERBLOCKS[superblock.copy()], &block)
+    }
+
+    /// Writes the superblock to the older of its copies if it has changed, and with the next commit to the
+    /// other one: a start that cannot read one copy finds no older state in the other. The answer is
+    /// for [`Store::settle_superblock`] after the sync.
+    pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<SuperblockWrite>> {
+        let _writing = lock(&self.writing_superblock);
+        // A copy: whoever only wants to know what it says does not wait for the device.
+        let changing = *lock(&self.changing);
+        if !changing.wants_write() {
+            return Ok(None);
+        }
+        self.write_superblock(&changing)?;
+        let counter = changing.superblock.counter + 1;
+        Ok(Some(SuperblockWrite { counter, changes: changing.changes }))
+    }
+
+    /// What [`Store::write_changed_superblock`] wrote is durable.
+    pub(crate) fn settle_superblock(&self, written: SuperblockWrite) {
+        let mut changing = lock(&self.changing);
+        // Otherwise a change that was made durable at once has gone over the same copy.
+        if changing.superblock.counter < written.counter {
+            changing.superblock.counter = written.counter;
+            changing.mirrored = written.changes == changing.durable;
+            changing.durable = changing.durable.max(written.changes);
+        }
+    }
+}
