@@ -2,7 +2,7 @@ use super::*;
 use larder_log::SegmentNumber;
 use larder_log::format::KeyHash;
 use larder_log::memory::mapping::{HUGE_PAGE, PAGE};
-use std::sync::atomic::{AtomicBool as Flag, Ordering as Order};
+use std::sync::atomic::{AtomicBool as Flag, AtomicU64 as Count, Ordering as Order};
 use std::thread;
 
 fn key(number: u64) -> Key<'static> {
@@ -77,7 +77,7 @@ fn tables_come_to_lie_close_together_and_are_found_all_the_time() {
     index.reap();
     let used = budget.used();
 
-    let done = Flag::new(false);
+    let (done, reads) = (Flag::new(false), Count::new(0));
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut participant = epochs.join();
@@ -88,13 +88,16 @@ fn tables_come_to_lie_close_together_and_are_found_all_the_time() {
                     assert!(finds(&index, looked % KEYS), "{}", looked % KEYS);
                     looked += 1;
                 }
+                reads.store(looked, Order::Relaxed);
             }
             participant.sleep();
-            looked
         });
+        while reads.load(Order::Relaxed) == 0 && !reader.is_finished() {
+            thread::yield_now();
+        }
         tidy(&index, &mut participant, 1000..1012);
         done.store(true, Order::Relaxed);
-        assert!(reader.join().unwrap() > 0);
+        reader.join().unwrap();
     });
     tidy(&index, &mut participant, 1012..1040);
     assert!((0..KEYS).all(|n| finds(&index, n)));
