@@ -4,11 +4,13 @@ use crate::cleaner::Cleaner;
 use crate::durability::StoreOptions;
 use crate::grow::Growths;
 use crate::key::Key;
-use crate::lane::{
-    GROWTH, Lane, LaneOptions, LaneStore, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, lock,
-    min_memory, segment_size_with_store,
+use crate::lane::Lane;
+use crate::lane::memory::{
+    GROWTH, MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, min_memory, segment_size_with_store,
 };
+use crate::lane::options::{LaneOptions, LaneStore};
 use crate::lanes::{Assembled, assemble};
+use crate::lock::lock;
 use crate::mover::Mover;
 use crate::partitions::Partitions;
 use crate::recovery::{self, Progress, Recovered, StoreError};

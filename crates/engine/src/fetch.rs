@@ -3,7 +3,7 @@
 //!
 //! A record never changes, so what was read for one call serves all of the session's that want it.
 
-use crate::lane::lock;
+use crate::lock::lock;
 use crate::readers::{Charge, ReadShare, Readers, Request};
 use larder_disk::{Looks, ReadBuffer, ReadQueue};
 use larder_log::{Address, Budget, Log, Record, prefetch};

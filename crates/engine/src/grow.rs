@@ -6,7 +6,8 @@
 
 use crate::Outcome;
 use crate::engine::Engine;
-use crate::lane::{Lane, lock};
+use crate::lane::Lane;
+use crate::lock::lock;
 use larder_log::GrowError as LogError;
 use larder_log::format::BLOCK;
 use larder_log::format::tier::LABEL_AREA;

@@ -21,9 +21,10 @@ mod walk;
 pub(crate) use walk::delete_strays;
 
 use crate::engine::{Engine, position_of, promises};
+use crate::lane::Lane;
 use crate::lane::session::LaneSession;
-use crate::lane::{Lane, lock};
 use crate::lanes::next_motion;
+use crate::lock::lock;
 use crate::partitions::Partitions;
 use crate::{Durability, Health, Key};
 use larder_log::SegmentNumber;

@@ -1,7 +1,7 @@
 //! Which lane every key belongs to, for whoever looks one up.
 
 use crate::key::Key;
-use crate::lane::lock;
+use crate::lock::lock;
 use larder_log::format::{PARTITIONS, partition};
 use std::ops::Range;
 use std::sync::Mutex;

@@ -1,7 +1,8 @@
 //! Threads that read records from the store for sessions that cannot read by themselves.
 
 use crate::fetch::{Inbox, Read};
-use crate::lane::{Lane, lock};
+use crate::lane::Lane;
+use crate::lock::lock;
 use larder_log::{Address, Budget};
 use std::cell::Cell;
 use std::collections::VecDeque;

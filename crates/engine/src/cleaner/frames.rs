@@ -5,7 +5,8 @@
 
 use super::{Cleaner, READY_FRAMES, walk};
 use crate::key::Key;
-use crate::lane::{Lane, lock};
+use crate::lane::Lane;
+use crate::lock::lock;
 use larder_log::record::Kind;
 use larder_log::{Address, Among, Queue, Record, SegmentNumber, Stream};
 use std::collections::HashSet;

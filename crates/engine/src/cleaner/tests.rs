@@ -1,7 +1,7 @@
 //! The table of sealed segments may be out of date.
 
 use super::*;
-use crate::lane::LaneOptions;
+use crate::lane::options::LaneOptions;
 use crate::{Expiry, Options, Outcome, Store};
 use larder_log::Buffers;
 use std::task::Waker;

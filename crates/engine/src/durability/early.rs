@@ -3,22 +3,16 @@
 //! thread that never syncs does it, so it continues while the committer waits for a sync.
 
 use super::{Durability, Durable};
-use crate::lane::{Lane, lock};
+use crate::lane::Lane;
+use crate::lock::lock;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, Weak};
-use std::thread::{self, Thread};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
+use std::thread::{self};
 use std::time::Duration;
 
 /// Interval between two early writes.
 const PERIOD: Duration = Duration::from_millis(8);
-
-/// The resting state of the thread while nothing is written.
-#[derive(Debug, Default)]
-pub(super) struct Rest {
-    resting: AtomicBool,
-    thread: Mutex<Option<Thread>>,
-}
 
 impl Durable {
     /// Notes that the calling thread has appended records that should be written early.

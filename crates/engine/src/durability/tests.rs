@@ -2,8 +2,14 @@
 //! them.
 
 use super::*;
+use crate::lock::lock;
 use crate::{Delete, Engine, Expiry, Options, Outcome, Session, Store};
 use larder_disk::{Failure, Fault, Operation, SimDevice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::thread;
+use std::time::Duration;
 
 /// How often a test checks that something does not happen.
 const LOOKS: u32 = 20_000;

@@ -13,7 +13,7 @@
 //! end of the pass. The dropped shards are read in a further pass over the log, and so on. So a
 //! store may hold many more keys than memory has room to decide at once.
 
-use crate::lane::lock;
+use crate::lock::lock;
 use larder_log::format::KeyHash;
 use larder_log::{Address, Budget, Rule, SegmentNumber};
 use std::ops::Range;

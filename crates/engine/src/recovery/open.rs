@@ -2,7 +2,7 @@
 
 use super::report::{Recovered, StoreError};
 use super::tiers::join;
-use crate::lane::LaneStore;
+use crate::lane::options::LaneStore;
 use larder_log::Store;
 use larder_log::format::geometry::SUPERBLOCKS;
 use larder_log::format::superblock;

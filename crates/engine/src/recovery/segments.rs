@@ -4,7 +4,8 @@
 use super::jumbos::Jumbos;
 use super::newest::{Gathering, Version};
 use super::{Progress, Shared, StoreError, in_parallel, is_marked};
-use crate::lane::{Lane, lock};
+use crate::lane::Lane;
+use crate::lock::lock;
 use larder_log::Address;
 use larder_log::format::summary::{Entry, Summary};
 use larder_log::format::{self, DurableEnd, Ending, Extent, Scanned, Trailer};

@@ -1,0 +1,224 @@
+//! What sessions, the committer and the early writer of a lane share about durability.
+
+use crate::durability::options::{Durability, MonotonicClock, StoreOptions};
+use crate::index::slot::Slot;
+use crate::lock::lock;
+use larder_log::Address;
+use larder_log::commit::Committer as LogCommitter;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+use std::thread::Thread;
+use std::time::Duration;
+
+/// A busy thread puts the commit that its answers wait for off for so many times what the last one
+/// took: a commit is mostly work for processors too, which the requests that share it pay together.
+const GATHER: u64 = 8;
+/// The longest that it is put off for, in microseconds.
+const GATHER_MOST_US: u64 = 2000;
+/// A commit that was asked for is polled for, for so many times what the last one took.
+const POLL: u64 = 2;
+/// The longest that it is polled for, in microseconds.
+const POLL_MOST_US: u64 = 1000;
+/// Commits whose time is remembered for the percentiles.
+pub(super) const REMEMBERED: usize = 1024;
+
+/// How the store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Everything that was written is durable, or about to be.
+    Good,
+    /// Commits fail: writes are refused, reads go on, and it is tried again.
+    Failing {
+        /// What the device said.
+        reason: String,
+    },
+}
+
+/// A change that is not durable yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    /// The new record.
+    pub(crate) address: Address,
+    /// What the slot held before, the bytes of the record that it led to, and whether that was an
+    /// item.
+    pub(crate) before: Slot,
+    pub(crate) before_size: u32,
+    pub(crate) before_is_item: bool,
+    /// The new record is a tombstone, which leaves the index when it is durable.
+    pub(crate) is_tombstone: bool,
+}
+
+/// The changes of one session that are not durable yet.
+pub(crate) type Changes = Mutex<Vec<Change>>;
+
+/// The resting state of the thread while nothing is written.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    pub(super) resting: AtomicBool,
+    pub(super) thread: Mutex<Option<Thread>>,
+}
+
+/// What sessions and committer share about durability.
+pub(crate) struct Durable {
+    pub(crate) mode: Durability,
+    pub(super) interval: Duration,
+    pub(super) clock: MonotonicClock,
+    /// Writes are refused.
+    pub(super) failing: AtomicBool,
+    pub(super) reason: Mutex<String>,
+    pub(super) changes: Mutex<Vec<Arc<Changes>>>,
+    pub(super) waiting: Mutex<Vec<Waker>>,
+    /// Somebody asked for a commit.
+    pub(super) wanted: AtomicBool,
+    pub(super) thread: Mutex<Option<Thread>>,
+    pub(super) early: Rest,
+    /// No byte that is not durable is older than this, in microseconds of the clock.
+    pub(super) synced_until: AtomicU64,
+    pub(super) commits: AtomicU64,
+    /// What the last commit took, in microseconds.
+    pub(super) last_us: AtomicU64,
+    pub(super) times: Mutex<VecDeque<u64>>,
+}
+
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Durable").field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+impl Durable {
+    pub(crate) fn new(options: &StoreOptions) -> Self {
+        let durable = Durable {
+            mode: options.durability,
+            interval: options.sync_interval,
+            clock: options.clock.clone(),
+            failing: AtomicBool::new(false),
+            reason: Mutex::default(),
+            changes: Mutex::default(),
+            waiting: Mutex::default(),
+            wanted: AtomicBool::new(false),
+            thread: Mutex::default(),
+            early: Rest::default(),
+            synced_until: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+            last_us: AtomicU64::new(0),
+            times: Mutex::default(),
+        };
+        durable.synced_until.store(durable.now_us(), Ordering::Relaxed);
+        durable
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        (self.clock.0)().as_micros() as u64
+    }
+
+    /// For how long a busy thread puts off the commit that its answers wait for, in microseconds.
+    pub(crate) fn gather_us(&self) -> u64 {
+        (self.last_us.load(Ordering::Relaxed) * GATHER).min(GATHER_MOST_US)
+    }
+
+    /// For how long a commit is polled for that was asked for, in microseconds; 0 if it is not likely to
+    /// come in time.
+    pub(crate) fn poll_us(&self) -> u64 {
+        let wanted = self.last_us.load(Ordering::Relaxed) * POLL;
+        if wanted <= POLL_MOST_US { wanted } else { 0 }
+    }
+
+    /// Whether answers must not depend on what is not durable.
+    #[inline]
+    pub(crate) fn is_sync(&self) -> bool {
+        self.mode == Durability::Sync
+    }
+
+    /// Whether writes are refused because commits fail.
+    #[inline]
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    /// In async mode: whether the oldest byte that is not durable has reached the interval, so that
+    /// nothing more may be acknowledged before it is.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.mode == Durability::Async
+            && self.now_us().saturating_sub(self.synced_until.load(Ordering::Relaxed))
+                >= self.interval.as_micros() as u64
+    }
+
+    /// Age of the oldest byte that may not be durable.
+    pub(crate) fn unsynced_age(&self) -> Duration {
+        let now = self.now_us();
+        Duration::from_micros(now.saturating_sub(self.synced_until.load(Ordering::Relaxed)))
+    }
+
+    /// A list for a new session's changes.
+    pub(crate) fn new_changes(&self) -> Arc<Changes> {
+        let changes = Arc::new(Changes::default());
+        lock(&self.changes).push(Arc::clone(&changes));
+        changes
+    }
+
+    pub(super) fn take_changes(&self, into: &mut Vec<Change>) {
+        let mut all = lock(&self.changes);
+        for list in &*all {
+            into.append(&mut lock(list));
+        }
+        all.retain(|list| Arc::strong_count(list) > 1);
+    }
+
+    /// Somebody waits for the next commit.
+    pub(crate) fn want_commit(&self) {
+        if !self.wanted.swap(true, Ordering::AcqRel)
+            && let Some(thread) = &*lock(&self.thread)
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Whether somebody has asked for a commit since the last time.
+    pub(crate) fn take_wanted(&self) -> bool {
+        self.wanted.swap(false, Ordering::AcqRel)
+    }
+
+    /// `waker` is woken when the state of any commit has changed.
+    pub(crate) fn wait(&self, waker: &Waker) {
+        let mut waiting = lock(&self.waiting);
+        if !waiting.iter().any(|other| other.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        if self.is_failing() {
+            Health::Failing { reason: lock(&self.reason).clone() }
+        } else {
+            Health::Good
+        }
+    }
+
+    /// Commits so far, and the median and the 99th percentile of the last ones' times, in
+    /// microseconds.
+    pub(crate) fn commit_times(&self) -> (u64, u64, u64) {
+        let mut times: Vec<u64> = lock(&self.times).iter().copied().collect();
+        times.sort_unstable();
+        let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or(0);
+        (self.commits.load(Ordering::Relaxed), at(50), at(99))
+    }
+}
+
+/// The committer's own state.
+#[derive(Debug, Default)]
+pub(crate) struct Committer {
+    pub(super) log: LogCommitter,
+    /// Changes that no settled commit covers.
+    pub(super) changes: Vec<Change>,
+    /// The use of the store has ended: nothing more is written to it.
+    pub(super) ended: bool,
+}

@@ -1,0 +1,90 @@
+//! What becomes of changes that are not durable: they are undone, or forgotten once they are.
+
+use crate::durability::state::Change;
+use crate::key::Key;
+use crate::lane::Lane;
+use larder_log::Address;
+use larder_log::record::Kind;
+
+impl Lane {
+    /// Takes changes back, the newest of each key first.
+    pub(super) fn undo(&self, changes: Vec<Change>) {
+        let mut newest_first: Vec<(u64, Change)> = Vec::with_capacity(changes.len());
+        for change in changes {
+            // SAFETY: a record that is not durable has its frame, and the committer, who alone makes
+            // it durable or gives it up, is here.
+            if let Some(record) = unsafe { self.log.record(change.address) } {
+                newest_first.push((record.seq(), change));
+            }
+        }
+        newest_first.sort_unstable_by_key(|&(seq, _)| std::cmp::Reverse(seq));
+        for (_, change) in newest_first {
+            // SAFETY: as above.
+            let Some(record) = (unsafe { self.log.record(change.address) }) else { continue };
+            let key = Key::new(record.key(), self.options.hash_seed);
+            let guard = self.index.lock(&key);
+            let found = guard.find(&key, |slot| (slot.address() == change.address).then_some(()));
+            let Some((place, _, ())) = found else { continue };
+            let was_item = record.kind() == Kind::Item;
+            self.log.segment(change.address.segment()).kill(record.size());
+            let before = change.before.address();
+            let mut before_size = change.before_size;
+            if change.before.is_older() {
+                let taken_back = self.take_back_over(&guard, &key, place, was_item, before);
+                match self.older.size_of_dead(before) {
+                    _ if taken_back => continue,
+                    Some(size) => before_size = size,
+                    // It was another key's, and has moved since.
+                    None => {
+                        guard.remove(place, was_item);
+                        continue;
+                    }
+                }
+            } else if change.before.is_empty() {
+                guard.remove(place, was_item);
+                continue;
+            }
+            let segment = self.log.segment(before.segment());
+            if !change.before_is_item && segment.durable() as usize > before.offset() {
+                // A tombstone whose commit has settled: nobody would bury it any more.
+                guard.remove(place, was_item);
+                self.log.note_end(before.segment(), before_size as usize);
+                self.log.note_changed(before.segment());
+                continue;
+            }
+            let items = i32::from(change.before_is_item) - i32::from(was_item);
+            guard.replace(place, change.before.with_older(false), items);
+            segment.revive(before_size as usize);
+            self.log.note_changed(before.segment());
+        }
+    }
+
+    /// Forgets the changes that the commit in flight covers, which was synced and is not settled;
+    /// tombstones leave the index.
+    pub(super) fn settle_changes(&self, changes: &mut Vec<Change>) {
+        changes.retain(|change| {
+            if !self.log.is_closed(change.address) {
+                return true;
+            }
+            if change.is_tombstone {
+                // SAFETY: the commit is not settled, so its frames stay.
+                let record = unsafe { self.log.record(change.address) };
+                let record = record.expect("what is not settled has a frame");
+                self.bury(change.address, record.key(), record.size());
+            }
+            false
+        });
+    }
+
+    /// Takes a tombstone out of the index: from now on it only hides older versions from recovery.
+    pub(crate) fn bury(&self, address: Address, key: &[u8], size: usize) {
+        let key = Key::new(key, self.options.hash_seed);
+        let guard = self.index.lock(&key);
+        let found = guard.find(&key, |slot| (slot.address() == address).then_some(()));
+        if let Some((place, _, ())) = found {
+            guard.remove(place, false);
+            self.log.note_end(address.segment(), size);
+            self.log.segment(address.segment()).kill(size);
+        }
+    }
+}

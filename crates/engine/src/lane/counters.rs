@@ -1,0 +1,105 @@
+//! A lane's counters: what its sessions count, and a snapshot of what it holds.
+
+use crate::lane::Lane;
+use crate::lock::lock;
+use crate::stats::{Counters, Stats, Totals};
+use larder_log::{Held, Tier};
+use std::sync::Arc;
+
+impl Lane {
+    pub(crate) fn new_counters(&self) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        lock(&self.counters).sessions.push(Arc::clone(&counters));
+        counters
+    }
+
+    pub(crate) fn end_counters(&self, counters: &Arc<Counters>) {
+        let mut ledger = lock(&self.counters);
+        counters.add_to(&mut ledger.ended);
+        ledger.sessions.retain(|other| !Arc::ptr_eq(other, counters));
+    }
+
+    /// All that was ever counted, without a look at what is held.
+    pub(crate) fn totals(&self) -> Totals {
+        lock(&self.counters).sum()
+    }
+
+    /// A snapshot of what the engine holds and has counted.
+    pub(crate) fn stats(&self) -> Stats {
+        let totals = {
+            let ledger = lock(&self.counters);
+            ledger.sum().since(&ledger.reset)
+        };
+        let mut stats = Stats {
+            totals,
+            items: self.index.items(),
+            memory_limit: self.budget.limit(),
+            memory_used: self.budget.used(),
+            index_bytes: self.index.bytes(),
+            index_slots: self.index.slots(),
+            older_slots: self.older.count() as u64,
+            frame_bytes: self.log.frame_bytes(),
+            copies: self.log.copies() as u64,
+            copy_bytes: self.log.copy_frames().iter().sum::<usize>() as u64
+                * self.log.segment_size() as u64,
+            buffer_bytes: self.budget.buffers(),
+            segment_size: self.log.segment_size() as u64,
+            device_written_bytes: self.log.store().map_or(0, |store| store.written()),
+            map_written_bytes: self.log.store().map_or(0, |store| store.map_bytes_written()),
+            freed_bytes: self.log.store().map_or(0, |store| store.freed_bytes()),
+            segment_read_bytes: self.log.store().map_or(0, |store| store.segment_bytes_read()),
+            unsynced_bytes: self.log.unsynced_bytes(),
+            bad_places: self.log.store().map_or(0, |store| store.bad_places()) as u64,
+            ..Stats::default()
+        };
+        (stats.fast_bytes, stats.fast_used) = self.tier_bytes(Tier::Fast);
+        (stats.lower_bytes, stats.lower_used) = self.tier_bytes(Tier::Lower);
+        if let Some(durable) = &self.durable {
+            (stats.commits, stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
+            if stats.unsynced_bytes > 0 {
+                stats.unsynced_ms = durable.unsynced_age().as_millis() as u64;
+            }
+        }
+        if let Some(recovered) = &self.recovered {
+            stats.recovered_items = recovered.items;
+            stats.recovery_ms = recovered.took.as_millis() as u64;
+        }
+        let held = self.held();
+        stats.segments = held.segments;
+        stats.item_bytes = held.live;
+        stats.flash_item_bytes = held.absent_live;
+        stats.jumbos = held.jumbos;
+        stats.frame_bytes += held.jumbo_bytes;
+        stats
+    }
+
+    /// Sums over all segments that hold records, as far as threads have told what they made dead.
+    fn held(&self) -> Held {
+        // For the next time.
+        self.log.want_counts();
+        let mut held = self.log.usage().held();
+        for number in self.log.unsealed() {
+            held.segments += 1;
+            held.live += u64::from(self.log.live(number));
+        }
+        held
+    }
+
+    /// Bytes of the places of a tier, and of those that are not free.
+    pub(crate) fn tier_bytes(&self, tier: Tier) -> (u64, u64) {
+        let (places, free) = (self.log.places(tier), self.log.free_places(tier));
+        let bytes = |places: usize| places as u64 * self.log.segment_size() as u64;
+        (bytes(places), bytes(places.saturating_sub(free)))
+    }
+
+    /// Look-ups that found an item, of all sessions since the start.
+    pub(crate) fn get_hits(&self) -> u64 {
+        lock(&self.counters).sum().get_hits
+    }
+
+    /// Sets the counters to zero (`stats reset`); gauges stay.
+    pub(crate) fn reset_stats(&self) {
+        let mut ledger = lock(&self.counters);
+        ledger.reset = ledger.sum();
+    }
+}

@@ -1,0 +1,228 @@
+//! A lane: a log with its index, its device, its committer and its cleaner, for a share of the keys;
+//! everything that its sessions have in common.
+
+#[cfg(all(test, loom))]
+pub(crate) mod model;
+pub(crate) mod session;
+
+mod counters;
+pub(crate) mod memory;
+mod open;
+pub(crate) mod options;
+mod space;
+mod state;
+
+use crate::lane::options::LaneOptions;
+use state::{Ledger, Waiting};
+
+use crate::durability::{Committer, Durable};
+use crate::ghost::Ghost;
+use crate::index::Index;
+use crate::older::OlderSlots;
+use crate::readers::Readers;
+use crate::recovery::Recovered;
+use crate::wins::Wins;
+use crate::{StoreOptions, UnixSeconds, WhenFull};
+use larder_log::DeadMap;
+use larder_log::format::{Lanes, PARTITIONS};
+use larder_log::record::MAX_SEQ;
+use larder_log::store::{SEQ_LEASE, seq_lease};
+use larder_log::{Address, Budget, Epochs, Log, SegmentNumber};
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::Thread;
+
+/// One lane: a log with its index, shared by all threads.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) options: LaneOptions,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) epochs: Arc<Epochs>,
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    pub(crate) older: OlderSlots,
+    pub(crate) ghost: Ghost,
+    pub(crate) wins: Wins,
+    /// The latest time that any session ticked with.
+    pub(crate) now: AtomicU32,
+    /// The Unix second that the store remembers, or will with its next commit.
+    pub(crate) remembered: AtomicU32,
+    /// When a delayed flush_all is due; 0 for none.
+    pub(crate) flush_at: AtomicU32,
+    /// The commit that the fence of the last flush is durable with; 0 if there was none.
+    pub(crate) fence: AtomicU64,
+    /// Nothing can be reclaimed: [claims](Claim) below this number are refused until something dies.
+    full: AtomicU8,
+    /// How many turns the cleaner has begun, and the last one that ended with nothing to reclaim.
+    pub(crate) turns: AtomicU64,
+    pub(crate) found_nothing: AtomicU64,
+    /// No memory can be freed, not even for what is to be read.
+    pub(crate) frames_full: AtomicBool,
+    /// Keys are to come here, and wait for the segments that keep ends to be cleaned.
+    pub(crate) ends_must_go: AtomicBool,
+    /// Items have been evicted: the ghost queue is worth a look.
+    pub(crate) evicts: AtomicBool,
+    /// With a store: what is shared about durability.
+    pub(crate) durable: Option<Durable>,
+    /// Held for as long as a commit takes.
+    pub(crate) committing: Mutex<()>,
+    /// Not held during a sync.
+    pub(crate) committer: Mutex<Committer>,
+    /// Dead maps that the committer is to write.
+    pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
+    pub(crate) readers: Arc<Readers>,
+    recovered: Option<Recovered>,
+    /// Items that recovery found of partitions that the lane does not own.
+    pub(crate) strays: Mutex<Vec<Address>>,
+    /// Segments that were in memory before the last stop and have not been read back yet, the newest
+    /// last.
+    pub(crate) cold: Mutex<Vec<SegmentNumber>>,
+    /// Large values that were read from the store, and when: they stay in memory until who wanted them
+    /// had time to use them.
+    pub(crate) just_read: Mutex<HashMap<SegmentNumber, UnixSeconds>>,
+    /// Held by the cleaner during a turn.
+    pub(crate) cleaning: Mutex<()>,
+    counters: Mutex<Ledger>,
+    waiting: Mutex<Waiting>,
+    cleaner: Mutex<Option<Thread>>,
+}
+
+impl Lane {
+    /// What recovery found, if there is a store.
+    pub(crate) fn recovered(&self) -> Option<&Recovered> {
+        self.recovered.as_ref()
+    }
+
+    /// Its number in the table of lanes.
+    pub(crate) fn number(&self) -> usize {
+        let position = self.options.position.into();
+        self.options.store.as_ref().map_or(position, |store| store.lanes.here.into())
+    }
+
+    /// What its device is called.
+    pub(crate) fn name(&self) -> &str {
+        self.options.store.as_ref().map_or("", |store| &store.device.name)
+    }
+
+    /// Whether the key of this hash belongs to it, as far as was known when it was opened.
+    pub(crate) fn owns(&self, hash: u64) -> bool {
+        self.options.store.as_ref().is_none_or(|store| {
+            store.lanes.owners[larder_log::format::partition(hash)] == store.lanes.here
+        })
+    }
+
+    /// The time, in microseconds of the clock that measures its commits; 0 without a store.
+    pub(crate) fn clock_us(&self) -> u64 {
+        self.durable.as_ref().map_or(0, Durable::now_us)
+    }
+
+    /// When a delayed flush is due; 0 for none.
+    pub(crate) fn flush_time(&self) -> UnixSeconds {
+        self.flush_at.load(Ordering::Relaxed)
+    }
+
+    /// What its lower device is called, if it has one.
+    pub(crate) fn lower_name(&self) -> Option<&str> {
+        let lower = self.options.store.as_ref()?.device.lower.as_ref()?;
+        Some(&lower.name)
+    }
+
+    /// The table of lanes as its own superblock has it.
+    fn own_table(&self, table: &Lanes) -> Lanes {
+        Lanes { here: self.number() as u8, ..*table }
+    }
+
+    /// Makes the table of lanes durable in its superblock.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn keep_table(&self, table: &Lanes) -> io::Result<()> {
+        let Some(store) = self.log.store() else { return Ok(()) };
+        let lanes = self.own_table(table);
+        store.change_superblock_now(|superblock| superblock.lanes = lanes)
+    }
+
+    /// As [`Lane::keep_table`], or when its device works again.
+    pub(crate) fn keep_table_sometime(&self, table: &Lanes) {
+        let kept = self.keep_table(table).is_ok();
+        if let Some(store) = self.log.store().filter(|_| !kept) {
+            let lanes = self.own_table(table);
+            store.change_superblock(|superblock| superblock.lanes = lanes);
+        }
+    }
+
+    /// The size of its devices, in bytes.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.options.store.as_ref().map_or(0, |store| store.device.capacity())
+    }
+
+    /// The stripes of the index that hold these partitions; others may be there, too.
+    pub(crate) fn stripes(&self, partitions: Range<usize>) -> Range<usize> {
+        let stripes = self.index.stripe_count();
+        partitions.start * stripes / PARTITIONS..(partitions.end * stripes).div_ceil(PARTITIONS)
+    }
+
+    /// The partitions that a stripe of the index holds keys of.
+    pub(crate) fn partitions_in(&self, stripe: usize) -> Range<usize> {
+        let stripes = self.index.stripe_count();
+        stripe * PARTITIONS / stripes..((stripe + 1) * PARTITIONS).div_ceil(stripes)
+    }
+
+    /// Every later version in these stripes has a number above `seq`, which may come from another lane.
+    ///
+    /// # Errors
+    /// Those of the device: no number above the durable limit is ever used.
+    pub(crate) fn raise_versions(&self, stripes: Range<usize>, seq: u64) -> io::Result<()> {
+        if let Some(store) = self.log.store()
+            && store.superblock().seq_limit < (seq + SEQ_LEASE / 2).min(MAX_SEQ)
+        {
+            store.change_superblock_now(|superblock| {
+                superblock.seq_limit = superblock.seq_limit.max(seq_lease(seq));
+            })?;
+            self.mark_lease();
+        }
+        self.index.raise_seq_in(stripes, seq);
+        Ok(())
+    }
+
+    /// Whether keys may come here now: what stays half evicted until its segment is cleaned could come back with
+    /// them. If there is something, the cleaner is asked to clean it.
+    pub(crate) fn receives(&self) -> bool {
+        let receives = !self.log.keeps_ends();
+        if !receives {
+            self.ends_must_go.store(true, Ordering::Relaxed);
+            self.kick_cleaner();
+        }
+        receives
+    }
+
+    /// What the store was opened with, if there is one.
+    pub(crate) fn store_options(&self) -> Option<&StoreOptions> {
+        self.options.store.as_ref().map(|store| &store.common)
+    }
+
+    /// Whether what cannot be read is an error for its readers, and not as good as evicted.
+    pub(crate) fn may_lose_nothing(&self) -> bool {
+        let accepts = self.options.store.as_ref().is_some_and(|store| store.common.accept_damage);
+        self.options.engine.when_full == WhenFull::Refuse && !accepts
+    }
+
+    /// Raises the engine's clock; the answer is whether a new second has begun.
+    pub(crate) fn advance_clock(&self, now: UnixSeconds) -> bool {
+        self.now.fetch_max(now, Ordering::Relaxed) < now
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // The threads hold no handle while they wait: they look, find none, and end.
+        self.kick_cleaner();
+        if let Some(durable) = &self.durable {
+            durable.want_commit();
+        }
+        self.readers.end();
+    }
+}

@@ -1,0 +1,142 @@
+//! Opening a lane: its log, index and store, its recovery, its threads and its sessions.
+
+use crate::durability::Durable;
+use crate::ghost::Ghost;
+use crate::index::Index;
+use crate::lane::Lane;
+use crate::lane::memory::{FRAMES, GROWTH, segment_size};
+use crate::lane::options::LaneOptions;
+use crate::lane::session::LaneSession;
+use crate::older::OlderSlots;
+use crate::recovery::{Progress, Recovery};
+use crate::wins::Wins;
+use crate::{OpenError, WhenFull};
+use larder_disk::ReadQueue;
+use larder_log::{Budget, Buffers, Config, Epochs, Log};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+
+impl Lane {
+    /// Starts the threads of a lane, which end when its last handle is dropped.
+    pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
+        crate::cleaner::spawn(self)?;
+        if self.durable.is_some() {
+            crate::durability::spawn(self)?;
+            crate::durability::spawn_early(self)?;
+            crate::readers::spawn(self)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a lane without threads, whose budget is one of those that share `buffers`; the request for
+    /// memory of the number `refuse` is refused. `progress` hears how far the recovery of a store has come.
+    pub(crate) fn open(
+        options: LaneOptions,
+        buffers: &Arc<Buffers>,
+        refuse: u64,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Arc<Lane>, OpenError> {
+        let budget = || {
+            let budget = Budget::sharing(options.memory, buffers);
+            budget.refuse(refuse);
+            let keeps_all = options.engine.when_full == WhenFull::Refuse && options.store.is_none();
+            Arc::new(if keeps_all { budget.keeping_all() } else { budget })
+        };
+        let (mut lane, recovery) = Self::construct(options.clone(), budget())?;
+        let Some(recovery) = recovery else { return Ok(Arc::new(lane)) };
+        let reads_all = options.store.as_ref().is_some_and(|store| store.read_all);
+        if !reads_all && lane.has_image() {
+            if let Some(recovered) = lane.load_image(&recovery)? {
+                lane.recovered = Some(recovered);
+                return Ok(Arc::new(lane));
+            }
+            // Half of the image may have been believed already.
+            drop(lane);
+            lane = Self::construct(options.clone(), budget())?.0;
+        }
+        lane.recovered = Some(lane.recover(recovery, progress)?);
+        Ok(Arc::new(lane))
+    }
+
+    /// An empty lane, and what the recovery of its store begins with.
+    fn construct(
+        options: LaneOptions,
+        budget: Arc<Budget>,
+    ) -> Result<(Lane, Option<Recovery>), OpenError> {
+        let memory = options.memory;
+        let epochs = Arc::new(Epochs::default());
+        let mut segment_size = segment_size(memory, FRAMES);
+        let opened = match &options.store {
+            None => None,
+            Some(store) => {
+                let opened = crate::recovery::open_store(store, options.hash_seed)?;
+                segment_size = opened.store.segment_size();
+                Some(opened)
+            }
+        };
+        // Memory that other lanes have now may be this one's later.
+        let most = options.engine.memory * GROWTH;
+        let keeps_all = options.engine.when_full == WhenFull::Refuse;
+        let config = Config { segment_size, max_frame_bytes: most, keeps_all };
+        let (store, recovery) = opened.map(|opened| (opened.store, opened.recovery)).unzip();
+        let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
+        let index = Index::new(options.memory_of_all, most, keeps_all, &budget, &epochs);
+        let index = index.map_err(OpenError::Map)?;
+        let ghost = Ghost::new(memory);
+        budget.charge(ghost.bytes());
+        let lane = Lane {
+            log: log.map_err(OpenError::Map)?,
+            index,
+            older: OlderSlots::new(&budget),
+            ghost,
+            wins: Wins::default(),
+            now: AtomicU32::new(0),
+            remembered: AtomicU32::new(0),
+            flush_at: AtomicU32::new(0),
+            fence: AtomicU64::new(0),
+            full: AtomicU8::new(0),
+            turns: AtomicU64::new(0),
+            found_nothing: AtomicU64::new(0),
+            frames_full: AtomicBool::new(false),
+            ends_must_go: AtomicBool::new(false),
+            evicts: AtomicBool::new(false),
+            durable: options.store.as_ref().map(|store| Durable::new(&store.common)),
+            committing: Mutex::default(),
+            committer: Mutex::default(),
+            dead_maps: Mutex::default(),
+            readers: Arc::default(),
+            recovered: None,
+            strays: Mutex::default(),
+            cold: Mutex::default(),
+            just_read: Mutex::default(),
+            cleaning: Mutex::default(),
+            counters: Mutex::default(),
+            waiting: Mutex::default(),
+            cleaner: Mutex::default(),
+            options,
+            budget,
+            epochs,
+        };
+        lane.limit_index();
+        Ok((lane, recovery))
+    }
+
+    /// See [`Engine::session`](crate::Engine::session).
+    pub(crate) fn session(self: &Arc<Self>, waker: Waker) -> LaneSession {
+        let counters = self.new_counters();
+        LaneSession::new(Arc::clone(self), counters, waker)
+    }
+
+    /// A way for a session to read the store by itself; `event` is an eventfd that each read which
+    /// ends makes readable.
+    ///
+    /// # Errors
+    /// There is no store, or no such way here: the engine's readers do it.
+    pub(crate) fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
+        let store = self.log.store().ok_or(io::ErrorKind::Unsupported)?;
+        store.device().read_queue(event)
+    }
+}

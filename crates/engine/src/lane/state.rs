@@ -1,0 +1,32 @@
+//! The parts of a lane's state that several of its modules use.
+
+use crate::stats::{Counters, Totals};
+use larder_log::Claim;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// Who waits for space.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) wakers: Vec<Waker>,
+    /// The most urgent claim among them.
+    pub(super) claim: Option<Claim>,
+}
+
+/// The counters of all sessions.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) sessions: Vec<Arc<Counters>>,
+    /// What ended sessions counted.
+    pub(super) ended: Totals,
+    /// What was counted before the last reset.
+    pub(super) reset: Totals,
+}
+
+impl Ledger {
+    pub(super) fn sum(&self) -> Totals {
+        let mut totals = self.ended.clone();
+        self.sessions.iter().for_each(|counters| counters.add_to(&mut totals));
+        totals
+    }
+}
