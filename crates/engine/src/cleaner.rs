@@ -225,7 +225,7 @@ impl Cleaner {
         if index_full && !refuses {
             self.evict_coldest(lane);
         }
-        if lane.log.take_copy_want() && !self.must_free(lane) {
+        if lane.log.copies().take_want() && !self.must_free(lane) {
             self.free_frame_for_copies(lane);
         }
         let cooled = !overdrawn(lane) && !must_free_frames(lane) && self.cool(lane);

@@ -53,3 +53,12 @@ impl Address {
         (self.0 as usize & ((1 << OFFSET_BITS) - 1)) * GRANULE
     }
 }
+
+/// Names one record: its address, in one generation of its segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RecordId {
+    /// The record's address.
+    pub address: Address,
+    /// The generation of the address's segment.
+    pub generation: u32,
+}

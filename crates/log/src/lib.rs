@@ -22,14 +22,14 @@ pub mod segment;
 pub mod store;
 pub mod sync;
 
-pub use address::{Address, MAX_SEGMENT_SIZE, SegmentNumber};
+pub use address::{Address, MAX_SEGMENT_SIZE, RecordId, SegmentNumber};
 pub use append::{Appended, Appender, Claim, Reservation, Sealed, Stream};
 pub use commit::{BegunMap, Closed, Committer, DeadMap, MapState, Written};
 pub use log::{Config, Log};
 pub use memory::{Appending, Budget, Buffers, Epochs, Mapping, Participant, Pin, Region, prefetch};
 pub use reclaim::{Among, Candidate, Held, UsageTable};
 pub use record::{Fields, Head, Kind, Layout, Record};
-pub use residency::{Image, Kept, Loaded, Queue, Run};
+pub use residency::{Copies, Image, Kept, Loaded, Queue, Run};
 pub use rule::Rule;
 pub use segment::{Segment, State};
 pub use store::{CommitMarks, CommitState, GrowError, Store, Tier};

@@ -1,6 +1,6 @@
 //! The log: its tables and streams, and the records that they lead to.
 
-use crate::address::{Address, MAX_SEGMENT, SegmentNumber};
+use crate::address::{Address, MAX_SEGMENT, RecordId, SegmentNumber};
 use crate::append::chunks::{Closings, OpenChunk};
 use crate::append::stream::Open;
 use crate::memory::frames::Frames;
@@ -43,7 +43,7 @@ pub struct Log {
     pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: Table<Segment>,
-    pub(crate) frames: Frames,
+    pub(crate) frames: Arc<Frames>,
     pub(crate) numbers: Mutex<Places>,
     pub(crate) streams: [Open; 2],
     pub(crate) closings: Closings,
@@ -101,7 +101,7 @@ impl Log {
     ) -> io::Result<Self> {
         assert!(config.segment_size.is_power_of_two());
         assert!(config.segment_size <= crate::MAX_SEGMENT_SIZE);
-        let frames = Frames::reserve(config.max_frame_bytes, config.segment_size)?;
+        let frames = Arc::new(Frames::reserve(config.max_frame_bytes, config.segment_size)?);
         // Without a store nothing is read from a device, so there are no copies.
         let frames_at_most = if store.is_some() { frames.count() as usize } else { 0 };
         let count = match &mut store {
@@ -123,6 +123,13 @@ impl Log {
         if store.is_none() {
             numbers.extend((1..=count as SegmentNumber).rev());
         }
+        let copies = Copies::new(
+            frames_at_most,
+            config.segment_size,
+            Arc::clone(&frames),
+            Arc::clone(&budget),
+            Arc::clone(&epochs),
+        );
         Ok(Log {
             segment_size: config.segment_size,
             pins: Pins::new(&budget),
@@ -148,7 +155,7 @@ impl Log {
             dropped: Mutex::default(),
             jumbo_frames: Mutex::default(),
             looks: AtomicU64::new(0),
-            copies: Copies::new(frames_at_most, config.segment_size),
+            copies,
             store,
         })
     }
@@ -156,6 +163,17 @@ impl Log {
     /// Returns the store, if there is one.
     pub fn store(&self) -> Option<&Store> {
         self.store.as_ref()
+    }
+
+    /// Returns the copies of records whose segments have no frame.
+    pub fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// Names the record at `address` in the present generation of its segment.
+    #[inline]
+    pub fn record_id(&self, address: Address) -> RecordId {
+        RecordId { address, generation: self.segment(address.segment()).generation() }
     }
 
     /// Returns the store of a log that has one.

@@ -35,7 +35,7 @@ impl Cleaner {
             (oldest, usage.live(stream, Among::Resident))
         });
         drop(usage);
-        let [small, main] = lane.log.copy_frames();
+        let [small, main] = lane.log.copies().frames();
         let copies = ((small + main) * lane.log.segment_size()) as u64;
         if lane.log.has_lower()
             && let Some(survivors) = survivors
@@ -52,7 +52,7 @@ impl Cleaner {
             return self.drop_frame(lane, Stream::Survivors, survivors);
         }
         // Memory for moved copies is beyond the budget until the old frames are returned.
-        if small + main > 0 && lane.log.retired_copy_frames() < RETIRED_COPY_FRAMES {
+        if small + main > 0 && lane.log.copies().retired_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
             return self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main });
         }
@@ -100,7 +100,6 @@ impl Cleaner {
 
     fn copy_popular(&mut self, lane: &Lane, number: SegmentNumber) {
         self.participant.tick();
-        let generation = lane.log.segment(number).generation();
         // SAFETY: the segment is sealed and settled, and only the cleaner drops its frame.
         let records = unsafe { lane.log.records(number, None) };
         let mut items = records.filter(|(_, record)| record.kind() == Kind::Item);
@@ -114,7 +113,8 @@ impl Cleaner {
                     !slot.is_older() && walk::keeps(lane, slot, Stream::Hot)
                 });
                 if popular {
-                    lane.log.keep_copy(*address, generation, record, Queue::Main, 0);
+                    let id = lane.log.record_id(*address);
+                    lane.log.copies().keep(id, record, Queue::Main, 0);
                 }
             }
         }
@@ -147,7 +147,7 @@ impl Cleaner {
                 let _ = place.compare_exchange(slot.0, next.0, order, order);
             }
         };
-        let freed = lane.log.evict_copies(queue, is_wanted, forgotten);
+        let freed = lane.log.copies().evict(queue, is_wanted, forgotten);
         self.participant.sleep();
         freed
     }

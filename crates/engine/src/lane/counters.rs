@@ -39,8 +39,8 @@ impl Lane {
             index_slots: self.index.slots(),
             older_slots: self.older.count() as u64,
             frame_bytes: self.log.frame_bytes(),
-            copies: self.log.copies() as u64,
-            copy_bytes: self.log.copy_frames().iter().sum::<usize>() as u64
+            copies: self.log.copies().count() as u64,
+            copy_bytes: self.log.copies().frames().iter().sum::<usize>() as u64
                 * self.log.segment_size() as u64,
             buffer_bytes: self.budget.buffers(),
             segment_size: self.log.segment_size() as u64,

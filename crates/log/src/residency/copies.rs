@@ -19,8 +19,7 @@
 mod ghosts;
 
 use self::ghosts::Ghosts;
-use crate::address::Address;
-use crate::log::Log;
+use crate::address::{Address, RecordId};
 use crate::memory::frames::Frames;
 use crate::memory::mapping;
 use crate::memory::prefetch;
@@ -30,7 +29,7 @@ use crate::sync::{self, Mutex, MutexGuard};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::{Arc, PoisonError, TryLockError};
 
 /// The queue of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +40,7 @@ pub enum Queue {
     Main = 1,
 }
 
-/// The result of [`Log::keep_copy`].
+/// The result of [`Copies::keep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// There is a copy.
@@ -62,27 +61,17 @@ const HEAD: usize = 16;
 /// A record is copied only if it takes at most 1/`LARGEST_SHARE` of a frame.
 const LARGEST_SHARE: usize = 8;
 
-/// A record's address and its segment's generation.
-type Place = (Address, u32);
-
-/// The sources of memory for copies.
-#[derive(Debug)]
-pub(crate) struct Memory<'a> {
-    pub(crate) frames: &'a Frames,
-    pub(crate) budget: &'a Budget,
-    pub(crate) epochs: &'a Epochs,
-}
-
 /// Reads the head of a copy: the record's address, its segment's generation, its size.
 ///
 /// # Safety
 /// `copy` must point to a copy that was written before the caller was led to it.
-unsafe fn read_head(copy: *const u8) -> (Address, u32, usize) {
+unsafe fn read_head(copy: *const u8) -> (RecordId, usize) {
     sync::reads(copy);
     let head = copy.cast::<u64>();
     // SAFETY: a head is two words.
     let (address, rest) = unsafe { (head.read(), head.add(1).read()) };
-    (Address::from_bits(address), rest as u32, (rest >> 32) as usize)
+    let id = RecordId { address: Address::from_bits(address), generation: rest as u32 };
+    (id, (rest >> 32) as usize)
 }
 
 /// A slot: 22 bits of tag, 2 of frequency, 20 of frame number, 20 of offset in units of 8 bytes;
@@ -226,7 +215,11 @@ struct State {
 
 /// All copies.
 #[derive(Debug)]
-pub(crate) struct Copies {
+pub struct Copies {
+    /// The pool that frames of copies come from.
+    pool: Arc<Frames>,
+    budget: Arc<Budget>,
+    epochs: Arc<Epochs>,
     /// Null before the first copy.
     table: AtomicPtr<Table>,
     /// The frames by number; number 0 is never used.
@@ -240,9 +233,19 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    pub(crate) fn new(frames: usize, frame_size: usize) -> Copies {
+    /// Creates copies that take up to `frames` frames of `frame_size` bytes from `pool`.
+    pub(crate) fn new(
+        frames: usize,
+        frame_size: usize,
+        pool: Arc<Frames>,
+        budget: Arc<Budget>,
+        epochs: Arc<Epochs>,
+    ) -> Copies {
         let frames = frames.min((1 << FRAME_BITS) - 1);
         Copies {
+            pool,
+            budget,
+            epochs,
             table: AtomicPtr::new(ptr::null_mut()),
             frames: (0..=frames).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
             frame_size,
@@ -283,20 +286,15 @@ impl Copies {
         }
     }
 
-    /// Returns the copy of the record at `address` in that generation of its segment, with the
-    /// place and value of its slot.
+    /// Returns the copy of a record, with the place and value of its slot.
     ///
     /// # Safety
     /// The thread must be awake in the epochs, and may use the result only until its next quiescent
     /// point.
-    unsafe fn find(
-        &self,
-        address: Address,
-        generation: u32,
-    ) -> Option<(Record<'_>, &AtomicU64, Slot)> {
+    unsafe fn find(&self, id: RecordId) -> Option<(Record<'_>, &AtomicU64, Slot)> {
         // SAFETY: by the caller's promise.
         let table = unsafe { self.table() }?;
-        let hash = hash(address);
+        let hash = hash(id.address);
         for place in table.candidates(hash) {
             let slot = Slot(place.load(Ordering::Acquire));
             if slot.is_empty() || !slot.has_tag(hash) {
@@ -305,8 +303,8 @@ impl Copies {
             let memory = self.memory(slot);
             // SAFETY: the slot was seen since the last quiescent point, so its frame is not reused
             // before the next one, and what it leads to was written before the slot was.
-            let (found, used, _) = unsafe { read_head(memory) };
-            if (found, used) != (address, generation) {
+            let (found, _) = unsafe { read_head(memory) };
+            if found != id {
                 continue;
             }
             // SAFETY: behind the head lies a whole record.
@@ -315,11 +313,34 @@ impl Copies {
         None
     }
 
-    /// Implements [`Log::is_worth_copy`].
+    /// Returns the copy of a record without a frame, if there is one.
     ///
     /// # Safety
-    /// As for [`Copies::find`].
-    unsafe fn is_worth_copy(&self, address: Address, was_read: bool) -> bool {
+    /// The thread must be awake in the epochs, and may use the result only until its next quiescent
+    /// point.
+    #[inline]
+    pub unsafe fn get(&self, id: RecordId) -> Option<Record<'_>> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.find(id) }.map(|(record, ..)| record)
+    }
+
+    /// Counts a read of a record's copy. Returns false if there is no copy.
+    ///
+    /// # Safety
+    /// The thread must be awake in the epochs.
+    pub unsafe fn count_read(&self, id: RecordId) -> bool {
+        // SAFETY: by the caller's promise.
+        let found = unsafe { self.find(id) };
+        found.map(|(_, place, slot)| slot.count_read(place)).is_some()
+    }
+
+    /// Returns true if a record that is read without a frame or a copy should be copied. While
+    /// there is room, that needs an earlier read at any time (`was_read`); once copies are evicted
+    /// for others, a recent one.
+    ///
+    /// # Safety
+    /// The thread must be awake in the epochs.
+    pub unsafe fn admits(&self, address: Address, was_read: bool) -> bool {
         if !self.evicts.load(Ordering::Relaxed) {
             return was_read;
         }
@@ -332,7 +353,7 @@ impl Copies {
         &self,
         state: &mut State,
         queue: Queue,
-        (address, generation): Place,
+        RecordId { address, generation }: RecordId,
         record: &Record<'_>,
         frequency: u64,
         frame: impl FnOnce() -> Option<*mut u8>,
@@ -382,8 +403,7 @@ impl Copies {
     }
 
     /// Creates the first table, or a larger one if the present one is crowded.
-    fn provide_slots(&self, state: &mut State, memory: &Memory<'_>) {
-        let Memory { budget, epochs, .. } = memory;
+    fn provide_slots(&self, state: &mut State) {
         // SAFETY: only the holder of `state` replaces the table.
         let old = unsafe { self.table() };
         let buckets = match old {
@@ -392,7 +412,7 @@ impl Copies {
             Some(_) => return,
         };
         // This may exceed the budget: the cleaner then gives frames back.
-        budget.charge(Table::footprint(buckets));
+        self.budget.charge(Table::footprint(buckets));
         let table = Table::new(buckets);
         state.slots = 0;
         for place in old.into_iter().flat_map(Table::slots) {
@@ -401,15 +421,15 @@ impl Copies {
                 continue;
             }
             // SAFETY: only the holder of `state` frees frames that slots lead to.
-            let (address, ..) = unsafe { read_head(self.memory(slot)) };
-            state.slots += usize::from(table.add(hash(address), slot));
+            let (id, _) = unsafe { read_head(self.memory(slot)) };
+            state.slots += usize::from(table.add(hash(id.address), slot));
         }
         let table = Box::into_raw(Box::new(table));
         sync::writes(table.cast());
         let old = self.table.swap(table, Ordering::AcqRel);
         if !old.is_null() {
             // SAFETY: it came out of a box, and no thread uses it once the epoch has passed.
-            state.old_tables.push((epochs.advance(), unsafe { Box::from_raw(old) }));
+            state.old_tables.push((self.epochs.advance(), unsafe { Box::from_raw(old) }));
         }
     }
 
@@ -426,15 +446,9 @@ impl Copies {
         None
     }
 
-    /// Implements [`Log::keep_copy`].
-    fn keep(
-        &self,
-        memory: &Memory<'_>,
-        place: Place,
-        record: &Record<'_>,
-        queue: Queue,
-        spare: usize,
-    ) -> Kept {
+    /// Copies a record without a frame into `queue`, unless that would leave writers fewer than
+    /// `spare` frames. If there is a copy already, this counts as a read of it.
+    pub fn keep(&self, id: RecordId, record: &Record<'_>, queue: Queue, spare: usize) -> Kept {
         if HEAD + record.size() > self.frame_size / LARGEST_SHARE {
             return Kept::No;
         }
@@ -448,15 +462,15 @@ impl Copies {
             return self.ask();
         }
         // SAFETY: only the holder of `state` removes slots, tables and frames.
-        if let Some((_, at, slot)) = unsafe { self.find(place.0, place.1) } {
+        if let Some((_, at, slot)) = unsafe { self.find(id) } {
             slot.count_read(at);
             return Kept::Yes;
         }
         let frame = || {
-            let spare = memory.frames.available(memory.budget) > spare;
-            spare.then(|| memory.frames.take(memory.budget, false)).flatten()
+            let spare = self.pool.available(&self.budget) > spare;
+            spare.then(|| self.pool.take(&self.budget, false)).flatten()
         };
-        if self.push(&mut state, queue, place, record, 0, frame) {
+        if self.push(&mut state, queue, id, record, 0, frame) {
             return Kept::Yes;
         }
         self.ask()
@@ -468,10 +482,11 @@ impl Copies {
         if first { Kept::NeedsFrame } else { Kept::No }
     }
 
-    /// Implements [`Log::evict_copies`].
-    fn evict(
+    /// Frees the oldest frame of a queue, for use after the quiescent period. Returns false if there
+    /// is none. Copies that were read stay if `is_wanted` accepts their records; `forgotten` is
+    /// called for the others.
+    pub fn evict(
         &self,
-        memory: &Memory<'_>,
         queue: Queue,
         is_wanted: impl Fn(Address, &Record<'_>) -> bool,
         forgotten: impl Fn(Address, &Record<'_>),
@@ -486,48 +501,67 @@ impl Copies {
             let at = Slot::new(0, 0, number, offset);
             let copy = self.memory(at);
             // SAFETY: up to `filled` the frame holds copies, and it is retired only below.
-            let ((address, generation, size), record) =
+            let ((id, size), record) =
                 unsafe { (read_head(copy), Record::at(copy.add(HEAD), || 0)) };
             offset += HEAD + size;
-            let Some(frequency) = self.remove(state, address, at) else { continue };
-            let wanted = frequency > 0 && is_wanted(address, &record);
+            let Some(frequency) = self.remove(state, id.address, at) else { continue };
+            let wanted = frequency > 0 && is_wanted(id.address, &record);
             let left = if queue == Queue::Small { 0 } else { frequency.saturating_sub(1) };
-            let frame = || memory.frames.take(memory.budget, true);
-            let place = (address, generation);
-            if !wanted || !self.push(state, Queue::Main, place, &record, left, frame) {
-                forgotten(address, &record);
+            let frame = || self.pool.take(&self.budget, true);
+            if !wanted || !self.push(state, Queue::Main, id, &record, left, frame) {
+                forgotten(id.address, &record);
             }
         }
-        state.retired.push_back((memory.epochs.advance(), number));
+        state.retired.push_back((self.epochs.advance(), number));
         true
     }
 
     /// Frees frames and tables that no thread can be reading any more.
-    pub(crate) fn reap(&self, memory: &Memory<'_>) {
-        let Memory { frames, budget, epochs } = memory;
+    pub(crate) fn reap(&self) {
         let mut state = self.lock();
         while let Some(&(epoch, number)) = state.retired.front()
-            && epochs.passed(epoch)
+            && self.epochs.passed(epoch)
         {
             state.retired.pop_front();
             let frame = self.frames[number as usize].swap(ptr::null_mut(), Ordering::AcqRel);
             state.free.push(number);
             // SAFETY: no slot has led there since before `epoch`, which has passed.
-            unsafe { frames.put(frame, budget) };
+            unsafe { self.pool.put(frame, &self.budget) };
         }
         state.old_tables.retain(|(epoch, table)| {
-            let passed = epochs.passed(*epoch);
+            let passed = self.epochs.passed(*epoch);
             if passed {
                 sync::discarded((&raw const **table).cast(), size_of::<Table>());
-                budget.release(Table::footprint(table.buckets.len()));
+                self.budget.release(Table::footprint(table.buckets.len()));
             }
             !passed
         });
     }
 
-    /// Returns the number of frames that wait for their quiescent period.
-    pub(crate) fn retired(&self) -> usize {
+    /// Returns the number of freed frames that wait for their quiescent period.
+    pub fn retired_frames(&self) -> usize {
         self.lock().retired.len()
+    }
+
+    /// Returns true if copies were not made for want of a frame or of a larger table since the last
+    /// call. Provides the table.
+    pub fn take_want(&self) -> bool {
+        let wants = self.wants_frame.swap(false, Ordering::Relaxed);
+        if wants {
+            self.provide_slots(&mut self.lock());
+        }
+        wants
+    }
+
+    /// Returns the number of copies.
+    pub fn count(&self) -> usize {
+        self.lock().slots
+    }
+
+    /// Returns the number of frames in each queue.
+    pub fn frames(&self) -> [usize; 2] {
+        let state = self.lock();
+        [Queue::Small, Queue::Main].map(|queue| state.queues[queue as usize].len())
     }
 }
 
@@ -538,101 +572,6 @@ impl Drop for Copies {
             // SAFETY: it came out of a box, and no thread uses it any more.
             drop(unsafe { Box::from_raw(table) });
         }
-    }
-}
-
-impl Log {
-    fn copy_memory(&self) -> Memory<'_> {
-        Memory { frames: &self.frames, budget: &self.budget, epochs: &self.epochs }
-    }
-
-    /// Returns the copy of a record without a frame in that generation of its segment, if there is
-    /// one.
-    ///
-    /// # Safety
-    /// The thread must be awake in the epochs, and may use the result only until its next quiescent
-    /// point.
-    #[inline]
-    pub unsafe fn copy(&self, address: Address, generation: u32) -> Option<Record<'_>> {
-        // SAFETY: by the caller's promise.
-        unsafe { self.copies.find(address, generation) }.map(|(record, ..)| record)
-    }
-
-    /// Counts a read of a record's copy. Returns false if there is no copy.
-    ///
-    /// # Safety
-    /// The thread must be awake in the epochs.
-    pub unsafe fn count_copy_read(&self, address: Address, generation: u32) -> bool {
-        // SAFETY: by the caller's promise.
-        let found = unsafe { self.copies.find(address, generation) };
-        found.map(|(_, place, slot)| slot.count_read(place)).is_some()
-    }
-
-    /// Returns true if a record that is read without a frame or a copy should be copied. While
-    /// there is room, that needs an earlier read at any time (`was_read`); once copies are evicted
-    /// for others, a recent one.
-    ///
-    /// # Safety
-    /// The thread must be awake in the epochs.
-    pub unsafe fn is_worth_copy(&self, address: Address, was_read: bool) -> bool {
-        // SAFETY: by the caller's promise.
-        unsafe { self.copies.is_worth_copy(address, was_read) }
-    }
-
-    /// Copies a record without a frame into `queue`, unless that would leave writers fewer than
-    /// `spare` frames. If there is a copy already, this counts as a read of it.
-    pub fn keep_copy(
-        &self,
-        address: Address,
-        generation: u32,
-        record: &Record<'_>,
-        queue: Queue,
-        spare: usize,
-    ) -> Kept {
-        self.copies.keep(&self.copy_memory(), (address, generation), record, queue, spare)
-    }
-
-    /// Returns true if copies were not made for want of a frame or of a larger table since the last
-    /// call. Provides the table.
-    pub fn take_copy_want(&self) -> bool {
-        let wants = self.copies.wants_frame.swap(false, Ordering::Relaxed);
-        if wants {
-            self.copies.provide_slots(&mut self.copies.lock(), &self.copy_memory());
-        }
-        wants
-    }
-
-    /// Returns the number of copies.
-    pub fn copies(&self) -> usize {
-        self.copies.lock().slots
-    }
-
-    /// Returns the number of frames in each queue of copies.
-    pub fn copy_frames(&self) -> [usize; 2] {
-        let state = self.copies.lock();
-        [Queue::Small, Queue::Main].map(|queue| state.queues[queue as usize].len())
-    }
-
-    /// Returns the number of freed copy frames that wait for their quiescent period.
-    pub fn retired_copy_frames(&self) -> usize {
-        self.copies.retired()
-    }
-
-    /// Frees the oldest frame of a queue of copies, for use after the quiescent period. Returns
-    /// false if there is none. Copies that were read stay if `is_wanted` accepts their records;
-    /// `forgotten` is called for the others.
-    pub fn evict_copies(
-        &self,
-        queue: Queue,
-        is_wanted: impl Fn(Address, &Record<'_>) -> bool,
-        forgotten: impl Fn(Address, &Record<'_>),
-    ) -> bool {
-        self.copies.evict(&self.copy_memory(), queue, is_wanted, forgotten)
-    }
-
-    /// Frees memory of copies that no thread can be reading any more.
-    pub(crate) fn reap_copies(&self) {
-        self.copies.reap(&self.copy_memory());
     }
 }
 

@@ -9,7 +9,7 @@ use crate::commit::Committer;
 use crate::model::{VALUE, append, durable_log};
 use crate::record::{Fields, write_head};
 use crate::sync::model::{Outcomes, check, spawn};
-use crate::{Epochs, Kept, Participant, Queue};
+use crate::{Epochs, Kept, Participant, Queue, RecordId};
 use std::sync::Arc;
 
 /// A log over a device, in which one segment with one record is durable.
@@ -17,7 +17,7 @@ struct World {
     log: Arc<Log>,
     epochs: Arc<Epochs>,
     /// The record in the durable segment, and the use of that segment.
-    place: (Address, u32),
+    id: RecordId,
 }
 
 impl World {
@@ -29,17 +29,17 @@ impl World {
         let closed = log.close_commit(&mut committer);
         let written = log.write_commit(&mut committer, &closed).unwrap();
         log.settle_commit(&mut committer, &closed, written);
-        let place = (address, log.segment(address.segment()).generation());
-        World { log, epochs, place }
+        let id = log.record_id(address);
+        World { log, epochs, id }
     }
 
     /// A reader of the record, in memory or copied: it must be whole, and stay so until the reader's
     /// next quiescent point. The answer is whether there was one.
-    fn read(log: &Log, (address, generation): (Address, u32), reader: &mut Participant) -> bool {
+    fn read(log: &Log, id: RecordId, reader: &mut Participant) -> bool {
         reader.tick();
         // SAFETY: the reader is awake; the address was published before it, and it does not use the
         // record after its next quiescent point.
-        let found = unsafe { log.record(address).or_else(|| log.copy(address, generation)) };
+        let found = unsafe { log.record(id.address).or_else(|| log.copies().get(id)) };
         if let Some(record) = &found {
             assert_eq!(record.key(), b"a");
             assert_eq!(record.value(), [b'a'; VALUE]);
@@ -63,11 +63,16 @@ fn bytes_of_record(byte: u8) -> Vec<u64> {
     words
 }
 
-fn keep(log: &Log, place: (Address, u32), byte: u8) -> Kept {
+fn record_in_segment_behind(id: RecordId, segments: u32) -> RecordId {
+    let address = Address::new(id.address.segment() + segments, id.address.offset());
+    RecordId { address, generation: 1 }
+}
+
+fn keep(log: &Log, id: RecordId, byte: u8) -> Kept {
     let words = bytes_of_record(byte);
     // SAFETY: the words are a whole record.
     let record = unsafe { Record::at(words.as_ptr().cast(), || 0) };
-    log.keep_copy(place.0, place.1, &record, Queue::Small, 0)
+    log.copies().keep(id, &record, Queue::Small, 0)
 }
 
 /// The segment's frame is dropped, and as soon as that is allowed it is another segment's, whose first
@@ -76,7 +81,7 @@ fn drop_and_read(starts_asleep: bool) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
     check(3, move || {
-        let World { log, epochs, place } = World::new();
+        let World { log, epochs, id } = World::new();
         let mut reader = epochs.join();
         if !starts_asleep {
             reader.tick();
@@ -85,19 +90,19 @@ fn drop_and_read(starts_asleep: bool) {
         let thread = {
             let log = Arc::clone(&log);
             spawn(move || {
-                let first = World::read(&log, place, &mut reader);
-                let second = World::read(&log, place, &mut reader);
+                let first = World::read(&log, id, &mut reader);
+                let second = World::read(&log, id, &mut reader);
                 assert!(first || !second, "it came back");
                 (reader, first)
             })
         };
-        assert!(log.drop_frame(place.0.segment()));
+        assert!(log.drop_frame(id.address.segment()));
         log.reap_frames();
         let reused = log.dropped_frames() == 0;
         let other = append(&log, Stream::Survivors, b'b');
         let (mut reader, found) = thread.join().unwrap();
         noted.note((found, reused));
-        assert!(!World::read(&log, place, &mut reader), "its frame is gone");
+        assert!(!World::read(&log, id, &mut reader), "its frame is gone");
         // SAFETY: nobody drops frames any more.
         let record = unsafe { log.record(other) }.expect("it was just written");
         assert_eq!(record.value(), [b'b'; VALUE]);
@@ -117,12 +122,12 @@ fn loom_a_dropped_frame_waits_for_a_waking_reader() {
 }
 
 /// Drops the record's frame and makes the first copy, which finds no table.
-fn copy_first(log: &Log, place: (Address, u32)) {
-    assert!(log.drop_frame(place.0.segment()));
+fn copy_first(log: &Log, id: RecordId) {
+    assert!(log.drop_frame(id.address.segment()));
     log.reap_frames();
-    assert_eq!(keep(log, place, b'a'), Kept::NeedsFrame);
-    assert!(log.take_copy_want());
-    assert_eq!(keep(log, place, b'a'), Kept::Yes);
+    assert_eq!(keep(log, id, b'a'), Kept::NeedsFrame);
+    assert!(log.copies().take_want());
+    assert_eq!(keep(log, id, b'a'), Kept::Yes);
 }
 
 /// A copy is evicted, and as soon as that is allowed another record's copy lies in its frame. With
@@ -131,8 +136,8 @@ fn evict_and_read(is_wanted: bool) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
     check(3, move || {
-        let World { log, epochs, place } = World::new();
-        copy_first(&log, place);
+        let World { log, epochs, id } = World::new();
+        copy_first(&log, id);
         let mut reader = epochs.join();
         loom::explore();
         let thread = {
@@ -140,25 +145,25 @@ fn evict_and_read(is_wanted: bool) {
             spawn(move || {
                 reader.tick();
                 // SAFETY: the reader is awake.
-                let counted = unsafe { log.count_copy_read(place.0, place.1) };
-                let found = World::read(&log, place, &mut reader);
+                let counted = unsafe { log.copies().count_read(id) };
+                let found = World::read(&log, id, &mut reader);
                 assert!(is_wanted || counted || !found, "it came back");
                 (reader, found)
             })
         };
-        assert!(log.evict_copies(Queue::Small, |_, _| is_wanted, |_, _| ()));
-        log.reap_copies();
-        let reused = log.retired_copy_frames() == 0;
-        let other = (Address::new(place.0.segment() + 1, place.0.offset()), 1);
+        assert!(log.copies().evict(Queue::Small, |_, _| is_wanted, |_, _| ()));
+        log.copies().reap();
+        let reused = log.copies().retired_frames() == 0;
+        let other = record_in_segment_behind(id, 1);
         assert_eq!(keep(&log, other, b'b'), Kept::Yes);
         let (mut reader, found) = thread.join().unwrap();
-        let kept = World::read(&log, place, &mut reader);
+        let kept = World::read(&log, id, &mut reader);
         assert!(is_wanted || !kept);
         noted.note((found, kept, reused));
-        assert_eq!(log.copies(), 1 + usize::from(kept));
+        assert_eq!(log.copies().count(), 1 + usize::from(kept));
         reader.tick();
         // SAFETY: the participant is awake.
-        let copied = unsafe { log.copy(other.0, other.1) }.expect("it was just copied");
+        let copied = unsafe { log.copies().get(other) }.expect("it was just copied");
         assert_eq!(copied.value(), [b'b'; VALUE]);
     });
     // A copy that moves is nowhere for a moment: then its reader goes to the device.
@@ -190,9 +195,9 @@ fn loom_a_larger_table_of_copies_hides_none() {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
     check(3, move || {
-        let World { log, epochs, place } = World::new();
-        copy_first(&log, place);
-        let other = |n| (Address::new(place.0.segment() + n, place.0.offset()), 1);
+        let World { log, epochs, id } = World::new();
+        copy_first(&log, id);
+        let other = |n| record_in_segment_behind(id, n);
         let crowded = (1..).find(|&n| keep(&log, other(n), b'b') != Kept::Yes);
         assert!(crowded.is_some());
         let mut reader = epochs.join();
@@ -200,13 +205,13 @@ fn loom_a_larger_table_of_copies_hides_none() {
         let thread = {
             let log = Arc::clone(&log);
             spawn(move || {
-                assert!(World::read(&log, place, &mut reader));
-                assert!(World::read(&log, place, &mut reader));
+                assert!(World::read(&log, id, &mut reader));
+                assert!(World::read(&log, id, &mut reader));
             })
         };
-        assert!(log.take_copy_want());
+        assert!(log.copies().take_want());
         let before = log.budget.used();
-        log.reap_copies();
+        log.copies().reap();
         noted.note(log.budget.used() < before);
         thread.join().unwrap();
     });

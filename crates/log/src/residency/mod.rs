@@ -4,7 +4,7 @@
 pub(crate) mod copies;
 mod run;
 
-pub use copies::{Kept, Queue};
+pub use copies::{Copies, Kept, Queue};
 pub use run::Run;
 
 use crate::address::{Address, SegmentNumber};
@@ -164,7 +164,7 @@ impl Log {
     /// Frames that were dropped and wait for their quiescent period.
     pub fn dropped_frames(&self) -> usize {
         let frames = |dropped: &Dropped| self.frames_of(dropped.jumbo);
-        lock(&self.dropped).iter().map(frames).sum::<usize>() + self.copies.retired()
+        lock(&self.dropped).iter().map(frames).sum::<usize>() + self.copies.retired_frames()
     }
 
     /// The memory of a segment in frames. `jumbo`: the bytes of a jumbo's mapping, otherwise 0.
@@ -174,7 +174,7 @@ impl Log {
 
     /// Gives back the frames that nobody can be reading any more.
     pub(crate) fn reap_frames(&self) {
-        self.reap_copies();
+        self.copies.reap();
         let mut dropped = lock(&self.dropped);
         while let Some(&Dropped { epoch, frame, jumbo }) = dropped.front() {
             if !self.epochs.passed(epoch) {

@@ -9,6 +9,7 @@ use crate::key::Key;
 use crate::readers::Charge;
 use crate::stats::bump;
 use crate::{Outcome, Refusal};
+use larder_log::RecordId;
 use larder_log::memory::mapping::pages;
 use larder_log::recover::jumbo_footprint;
 use larder_log::sync::atomic::Ordering;
@@ -44,19 +45,16 @@ impl LaneSession {
     #[cold]
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) -> bool {
         let (log, address) = (&self.lane.log, slot.address());
-        let generation = log.segment(address.segment()).generation();
-        let fetched = self.fetched.get(address, generation).is_some();
+        let id = log.record_id(address);
+        let fetched = self.fetched.get(address, id.generation).is_some();
         // SAFETY: a session is awake while its calls are made.
-        let counted = !fetched && unsafe { log.count_copy_read(address, generation) };
+        let counted = !fetched && unsafe { log.copies().count_read(id) };
         if counted {
             return true;
         }
         // SAFETY: as above.
-        let worth = unsafe { log.is_worth_copy(address, slot.frequency() > 0) };
-        if worth
-            && log.keep_copy(address, generation, record, Queue::Small, READY_FRAMES)
-                == Kept::NeedsFrame
-        {
+        let worth = unsafe { log.copies().admits(address, slot.frequency() > 0) };
+        if worth && log.copies().keep(id, record, Queue::Small, READY_FRAMES) == Kept::NeedsFrame {
             self.lane.kick_cleaner();
         }
         worth
@@ -100,7 +98,7 @@ impl LaneSession {
             return fetched;
         }
         // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of it.
-        unsafe { self.lane.log.copy(address, generation) }
+        unsafe { self.lane.log.copies().get(RecordId { address, generation }) }
     }
 
     /// A record whose segment has no frame, as [`LaneSession::absent`]; noted as missing if it must be read.

@@ -12,24 +12,20 @@ const FRAME: usize = 64 << 10;
 
 struct World {
     copies: Copies,
-    frames: Frames,
-    budget: Budget,
+    frames: Arc<Frames>,
+    budget: Arc<Budget>,
     epochs: Arc<Epochs>,
 }
 
 impl World {
     /// Creates a world with room for `frames` frames.
     fn new(frames: u64) -> World {
-        World {
-            copies: Copies::new(64, FRAME),
-            frames: Frames::reserve(64 * FRAME as u64, FRAME).expect("memory"),
-            budget: Budget::new(frames * FRAME as u64 + (1 << 20)),
-            epochs: Arc::default(),
-        }
-    }
-
-    fn memory(&self) -> Memory<'_> {
-        Memory { frames: &self.frames, budget: &self.budget, epochs: &self.epochs }
+        let budget = Arc::new(Budget::new(frames * FRAME as u64 + (1 << 20)));
+        let frames = Arc::new(Frames::reserve(64 * FRAME as u64, FRAME).expect("memory"));
+        let epochs = Arc::<Epochs>::default();
+        let shared = (Arc::clone(&frames), Arc::clone(&budget), Arc::clone(&epochs));
+        let copies = Copies::new(64, FRAME, shared.0, shared.1, shared.2);
+        World { copies, frames, budget, epochs }
     }
 
     fn keep(&self, n: u64, queue: Queue, spare: usize) -> Kept {
@@ -37,25 +33,25 @@ impl World {
         // SAFETY: the bytes are a whole record.
         let record = unsafe { Record::at(bytes.as_ptr().cast(), || 0) };
         // As the cleaner does when it is asked.
-        self.copies.provide_slots(&mut self.copies.lock(), &self.memory());
-        self.copies.keep(&self.memory(), place(n), &record, queue, spare)
+        self.copies.provide_slots(&mut self.copies.lock());
+        self.copies.keep(id(n), &record, queue, spare)
     }
 
     /// Returns the value of the copy of the nth record, and counts a read of it.
     fn value(&self, n: u64, _awake: &Participant) -> Option<Vec<u8>> {
         // SAFETY: the participant is awake, and the result is copied at once.
-        let (record, slot, seen) = unsafe { self.copies.find(place(n).0, place(n).1) }?;
+        let (record, slot, seen) = unsafe { self.copies.find(id(n)) }?;
         seen.count_read(slot);
         Some(record.value().to_vec())
     }
 
     fn has(&self, n: u64, _awake: &Participant) -> bool {
         // SAFETY: the participant is awake.
-        unsafe { self.copies.find(place(n).0, place(n).1) }.is_some()
+        unsafe { self.copies.find(id(n)) }.is_some()
     }
 
     fn evict(&self, queue: Queue) -> bool {
-        self.copies.evict(&self.memory(), queue, |_, _| true, |_, _| {})
+        self.copies.evict(queue, |_, _| true, |_, _| {})
     }
 
     fn frames_of(&self, queue: Queue) -> usize {
@@ -63,8 +59,9 @@ impl World {
     }
 }
 
-fn place(n: u64) -> Place {
-    (Address::new(1 + (n >> 10) as u32, (n as usize & 1023) * 8), (n % 3) as u32)
+fn id(n: u64) -> RecordId {
+    let address = Address::new(1 + (n >> 10) as u32, (n as usize & 1023) * 8);
+    RecordId { address, generation: (n % 3) as u32 }
 }
 
 fn value(n: u64) -> Vec<u8> {
@@ -102,10 +99,10 @@ fn a_copy_is_found_by_address_and_use_alone() {
     }
     for n in 0..500 {
         assert_eq!(world.value(n, &reader), Some(value(n)));
-        let (address, generation) = place(n);
+        let next = RecordId { generation: id(n).generation + 1, ..id(n) };
         // SAFETY: the reader is awake.
-        let other_use = unsafe { world.copies.find(address, generation + 1) };
-        assert!(other_use.is_none(), "the segment has been reused");
+        let reused = unsafe { world.copies.find(next) };
+        assert!(reused.is_none(), "the segment has been reused");
     }
     assert_eq!(world.value(500, &reader), None);
 }
@@ -145,11 +142,11 @@ fn what_was_read_goes_round_and_the_rest_goes() {
     assert_eq!(world.copies.lock().slots, 0);
 
     let used = world.frames.resident();
-    world.copies.reap(&world.memory());
-    assert!(world.copies.retired() > 0, "the reader may still look at them");
+    world.copies.reap();
+    assert!(world.copies.retired_frames() > 0, "the reader may still look at them");
     reader.tick();
-    world.copies.reap(&world.memory());
-    assert_eq!(world.copies.retired(), 0);
+    world.copies.reap();
+    assert_eq!(world.copies.retired_frames(), 0);
     assert_eq!(world.frames.resident(), used, "they are ready for others");
 }
 
@@ -160,12 +157,12 @@ fn only_the_wanted_stay_and_of_the_others_somebody_hears() {
     (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
     (0..100).for_each(|n| drop(world.value(n, &reader)));
     let heard = Mutex::new(Vec::new());
-    let wanted = |address: Address, _: &Record<'_>| address == place(7).0;
+    let wanted = |address: Address, _: &Record<'_>| address == id(7).address;
     let forgotten = |address: Address, record: &Record<'_>| {
-        assert_eq!(place(record.seq()).0, address);
+        assert_eq!(id(record.seq()).address, address);
         heard.lock().unwrap().push(record.seq());
     };
-    while world.copies.evict(&world.memory(), Queue::Small, wanted, forgotten) {}
+    while world.copies.evict(Queue::Small, wanted, forgotten) {}
     let heard = heard.into_inner().unwrap();
     assert_eq!(heard.len(), 99);
     assert!(!heard.contains(&7));
@@ -177,7 +174,7 @@ fn when_copies_have_gone_for_others_only_what_was_read_lately_is_worth_one() {
     let world = World::new(16);
     let _reader = awake(&world);
     // SAFETY: the reader is awake.
-    let worth = |n, was_read| unsafe { world.copies.is_worth_copy(place(n).0, was_read) };
+    let worth = |n, was_read| unsafe { world.copies.admits(id(n).address, was_read) };
     assert!(worth(0, true) && !worth(0, false), "there is room");
     (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
     assert!(worth(200, true));
@@ -204,7 +201,7 @@ fn writers_keep_their_frames_and_the_want_is_told_once() {
         write_head(bytes.as_ptr().cast_mut().cast(), &layout, &Fields::default(), b"k");
         Record::at(bytes.as_ptr().cast(), || 0)
     };
-    let kept = world.copies.keep(&world.memory(), place(n), &record, Queue::Small, 0);
+    let kept = world.copies.keep(id(n), &record, Queue::Small, 0);
     assert_eq!(kept, Kept::No, "it would take too much of a frame");
 }
 
@@ -258,8 +255,8 @@ fn readers_never_see_a_frame_reused() {
         for n in (0..10_000_000u64).take_while(|n| *n < 20_000 || !all_hit()) {
             if world.keep(n * 7 % RECORDS, Queue::Small, 1) != Kept::Yes {
                 world.evict(if n % 3 == 0 { Queue::Main } else { Queue::Small });
-                while world.copies.retired() > 4 {
-                    world.copies.reap(&world.memory());
+                while world.copies.retired_frames() > 4 {
+                    world.copies.reap();
                     thread::yield_now();
                 }
             }
