@@ -1,43 +1,44 @@
-//! The one interface between the store and what keeps its bytes.
+//! The interface between the store and the device that keeps its bytes.
 //!
-//! Its promises are deliberately few, because they are all that a disk keeps: a range of bytes, and
-//! a call after which what was written before is still there when the power fails.
+//! The trait promises deliberately little, because a disk promises no more: a range of bytes, and a
+//! call that makes earlier writes survive a power loss.
 
 use crate::ReadQueue;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Bytes that outlive the process, a fixed number unless it [grows](Device::grow). All methods block the calling thread and may
-/// be called by several at once; only a [read queue](Device::read_queue), where there is one, does not.
+/// Bytes that outlive the process. Their number is fixed unless the device [grows](Device::grow).
+/// All methods block the calling thread and may be called by several threads at once; only a [read
+/// queue](Device::read_queue), where there is one, does not block.
 ///
-/// What may be relied on:
+/// The promises:
 ///
-/// - A read answers what was last written there, by whichever thread, if that write had returned
-///   before the read began. Of a write that overlaps the read in time, any part may be seen.
-/// - Once [`sync`](Device::sync) has answered `Ok`, every write that had *returned* when `sync` was
+/// - A read returns what any thread last wrote there, if that write had returned before the read
+///   began. It may see any part of a write that overlaps it in time.
+/// - Once [`sync`](Device::sync) has returned `Ok`, every write that had *returned* when `sync` was
 ///   called is durable.
-/// - Until then a power loss may keep any part of it, in any order, in pieces of a sector or less.
-///   The end of the process (`kill -9`) keeps it, still without making it durable: what a restart
-///   reads may yet be lost, until a sync of the restarted process has covered it.
-/// - After a write that failed, any part of its range may hold its bytes.
-/// - After a sync that failed, every write that it would have covered may be lost, now or later,
-///   and **although a later sync succeeds**: the operating system drops pages that it could not
-///   write. Only writing the bytes again, elsewhere, and syncing that helps.
+/// - Until then a power loss may keep any part of a write, in any order, in pieces of a sector or
+///   less. The end of the process (`kill -9`) keeps the write but does not make it durable. A
+///   restarted process may read it and still lose it, until one of its own syncs covers it.
+/// - After a failed write, any part of its range may hold its bytes.
+/// - After a failed sync, every write that it would have covered may be lost, now or later, **even
+///   if a later sync succeeds**: the operating system drops pages that it could not write. The only
+///   remedy is to write the bytes again, elsewhere, and sync that.
 pub trait Device: Send + Sync + fmt::Debug {
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     fn size(&self) -> u64;
 
-    /// Fills `buffer` from `offset`.
+    /// Reads into `buffer` from `offset`.
     ///
     /// # Errors
-    /// The device could not be read (contents of `buffer` are then unspecified), or the range does
-    /// not lie inside of the device ([`io::ErrorKind::InvalidInput`]).
+    /// The device could not be read (the contents of `buffer` are then unspecified), or the range
+    /// does not lie inside the device ([`io::ErrorKind::InvalidInput`]).
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// As [`read_at`](Device::read_at), for multiples of 4096: what the device itself holds, and not what the
-    /// operating system remembers of it. Where there is no way around that, as in a file system in memory, it
-    /// is the same as `read_at`.
+    /// Reads like [`read_at`](Device::read_at), but from the device itself and not from the
+    /// operating system's cache. Offset and length must be multiples of 4096. Where the cache
+    /// cannot be bypassed, as in a file system in memory, this is the same as `read_at`.
     ///
     /// # Errors
     /// As [`read_at`](Device::read_at).
@@ -48,12 +49,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Writes all of `bytes` at `offset`; they are not durable before a [`sync`](Device::sync).
     ///
     /// # Errors
-    /// The device could not be written, or is full: any part may have been written. A range that
-    /// does not lie inside of the device ([`io::ErrorKind::InvalidInput`]): nothing was.
+    /// The device could not be written, or is full: any part may have been written. The range does
+    /// not lie inside the device ([`io::ErrorKind::InvalidInput`]): nothing was written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// As [`write_at`](Device::write_at), for a caller that can wait for the device: bytes that are many and aligned
-    /// are not copied into the operating system's memory before.
+    /// Writes like [`write_at`](Device::write_at), for a caller that can wait for the device: large
+    /// aligned writes are not copied into the operating system's memory first.
     ///
     /// # Errors
     /// As [`write_at`](Device::write_at).
@@ -61,19 +62,19 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.write_at(offset, bytes)
     }
 
-    /// Makes everything durable that was written before this call.
+    /// Makes durable everything that was written before this call.
     ///
     /// # Errors
-    /// Some of it may not be durable, and never become so: see above. Reads answer what is there from now on,
-    /// not what was lost: a restart would read, and believe, what the operating system has dropped but still
-    /// remembers. Of a loss one sync tells, whoever called it: threads that share a device must tell
-    /// each other.
+    /// Some of it may not be durable and may never become so; see the promises above. From then on,
+    /// reads return what the device holds, not what was lost. Otherwise a restart would read and
+    /// trust data that the operating system has dropped but still caches. Only one sync reports a
+    /// loss, whichever thread called it: threads that share a device must tell each other.
     fn sync(&self) -> io::Result<()>;
 
-    /// Has later writes to these bytes, which nobody needs any more, cost a [`sync`](Device::sync) as little as
-    /// possible: a file system notes the first write of a block in structures of its own, and a sync
-    /// waits for these too. Afterwards the bytes are zeros, or as they were; no sync is needed before
-    /// they are written. The answer is how many bytes were written.
+    /// Makes later writes to this range as cheap as possible to [`sync`](Device::sync). The caller
+    /// no longer needs the bytes there. A file system records the first write of a block in its
+    /// metadata, and a sync waits for that too. Afterwards the bytes are zeros or unchanged; no
+    /// sync is needed before they are written. Returns the number of bytes written.
     ///
     /// # Errors
     /// As [`write_at`](Device::write_at).
@@ -81,38 +82,40 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(0)
     }
 
-    /// Makes it `size` bytes, all that it had and others behind that; with as many as it has nothing
-    /// happens. They may be read and written as soon as this has returned, by queues that were made before,
-    /// too. The new size is durable with the next [`sync`](Device::sync).
+    /// Grows the device to `size` bytes by adding bytes at its end; does nothing if it has that
+    /// size. The new bytes can be used when this returns, also by existing read queues. The new
+    /// size is durable after the next [`sync`](Device::sync).
     ///
     /// # Errors
-    /// It cannot grow, or not so much: it is as it was.
+    /// It cannot grow, or not to that size: its size is unchanged.
     fn grow(&self, _size: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Takes back a growth: makes it `size` bytes, as many as it had. Nobody has used the bytes behind that.
-    /// After a [`sync`](Device::sync) that failed, a growth may be lost although [`size`](Device::size) tells
-    /// nothing of it; taken back and made again, it is durable with the next sync.
+    /// Undoes a growth: shrinks the device to `size` bytes, a size it had before. The bytes after
+    /// that must not have been used. After a failed [`sync`](Device::sync), a growth may be lost
+    /// although [`size`](Device::size) does not show it. If the caller undoes and repeats the
+    /// growth, the next sync makes it durable.
     ///
     /// # Errors
-    /// It may be as large as it was: ask again before it grows. Or it had fewer bytes ([`io::ErrorKind::InvalidInput`]).
+    /// The device may still have its old size: call this again before it grows. If it has fewer
+    /// than `size` bytes: [`io::ErrorKind::InvalidInput`].
     fn shrink(&self, _size: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// A queue for reads that go on while their thread does other things. Each that ends makes
-    /// `event`, an eventfd, readable.
+    /// Creates a queue for reads that run while the calling thread does other things. Each read
+    /// that ends makes `event`, an eventfd, readable.
     ///
     /// # Errors
-    /// There is no such way to read this device here ([`io::ErrorKind::Unsupported`], or what the
-    /// kernel refused); the blocking one always works.
+    /// This device cannot be read this way here ([`io::ErrorKind::Unsupported`], or what the kernel
+    /// refused); blocking reads always work.
     fn read_queue(&self, _event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// The error for a range that does not lie inside of `size` bytes.
+/// Returns an error if the range does not lie inside `size` bytes.
 pub(crate) fn check_range(size: u64, offset: u64, length: usize) -> io::Result<()> {
     match offset.checked_add(length as u64) {
         Some(end) if end <= size => Ok(()),
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_must_lie_inside() {
+    fn a_range_must_lie_inside_the_device() {
         assert!(check_range(4096, 0, 4096).is_ok());
         assert!(check_range(4096, 4096, 0).is_ok());
         assert!(check_range(4096, 1, 4096).is_err());

@@ -1,12 +1,12 @@
-//! Why a device could not be opened. Every message names the path and what to do about it, because
-//! it ends as the one line that an operator sees.
+//! Why a device could not be opened. Every message names the path and the remedy, because it is the
+//! one line that an operator sees.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a device could not be opened. No byte that was there has been changed; a file that was to be
-/// created may have been left behind empty.
+/// Why a device could not be opened. Existing bytes are unchanged; a file that was to be created
+/// may exist and be empty.
 #[derive(Debug)]
 pub enum OpenError {
     /// Another process has the store open.
@@ -14,7 +14,7 @@ pub enum OpenError {
         /// The file or block device.
         path: PathBuf,
     },
-    /// The block device is mounted, part of a volume, or another process has it for itself; the
+    /// The block device is mounted, part of a volume, or opened exclusively by another process; the
     /// kernel does not say which.
     Busy {
         /// The block device.
@@ -25,57 +25,57 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// Neither directory, file nor block device.
+    /// The path is not a directory, a file or a block device.
     NotAPlace {
-        /// What it was.
+        /// The path.
         path: PathBuf,
     },
-    /// The content is not what the caller's check expects; see `FileDevice::open_checked`.
+    /// The caller's check does not recognise the content; see `FileDevice::open_checked`.
     Foreign {
         /// The file or block device.
         path: PathBuf,
     },
-    /// An existing store is larger than the size asked for.
+    /// An existing store is larger than the requested size.
     Shrink {
         /// The file.
         path: PathBuf,
-        /// Its length, bytes.
+        /// Its length, in bytes.
         existing: u64,
-        /// The size asked for, bytes.
+        /// The requested size, in bytes.
         asked: u64,
     },
-    /// The block device is smaller than the size asked for.
+    /// The block device is smaller than the requested size.
     TooLarge {
         /// The block device.
         path: PathBuf,
-        /// Its capacity, bytes.
+        /// Its capacity, in bytes.
         capacity: u64,
-        /// The size asked for, bytes.
+        /// The requested size, in bytes.
         asked: u64,
     },
-    /// The size asked for is less than the smallest one.
+    /// The requested size is below the smallest allowed one.
     TooSmall {
         /// The file or block device.
         path: PathBuf,
-        /// The size asked for, or the capacity of the block device, bytes.
+        /// The requested size, or the capacity of the block device, in bytes.
         size: u64,
     },
     /// The file system has too little space.
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// What the file would need in addition to what it has, bytes.
+        /// The space that the file needs in addition to what it has, in bytes.
         needed: u64,
-        /// What is free, bytes.
+        /// The free space, in bytes.
         free: u64,
     },
-    /// The operating system refused.
+    /// The operating system returned an error.
     Io {
         /// The file or block device.
         path: PathBuf,
-        /// What was being done to it: "open", "lock".
+        /// The action that failed: "open", "lock".
         action: &'static str,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }

@@ -1,13 +1,13 @@
 //! A file or a block device.
 //!
-//! Writes go through the page cache and `fdatasync` makes them durable: it flushes the drive's own
-//! cache too, and a write that was cut off is continued until it is whole. Two things must not
-//! happen here and are why opening takes more than one call: two processes in one store, and a file
-//! whose length or name is lost in a power loss although its contents are not.
+//! Writes go through the page cache, and `fdatasync` makes them durable: it also flushes the
+//! drive's own cache. A short write is continued until it is complete. Opening takes several steps
+//! to prevent two failures: two processes in one store, and a file that loses its length or name in
+//! a power loss although its content survives.
 //!
-//! The kernel gets no advice about reading ahead. `POSIX_FADV_RANDOM` left single 4 KiB reads as fast
-//! as they were, because the kernel recognises them by itself, and halved the speed of reading whole
-//! segments from a cold cache.
+//! The kernel gets no read-ahead advice. With `POSIX_FADV_RANDOM`, single 4 KiB reads were as fast
+//! as without, because the kernel detects them itself, and reading whole segments from a cold cache
+//! took twice as long.
 
 mod kernel;
 mod ring;
@@ -26,43 +26,45 @@ use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The name of the file when a directory is given.
+/// The name of the file if the path is a directory.
 pub const FILE_NAME: &str = "larder.store";
 
-/// What a new file is wished to have when nobody says more, bytes.
+/// The size of a new file if none is requested, in bytes.
 pub const DEFAULT_SIZE: u64 = 1 << 30;
-/// When no size is asked for, a new file takes one part in so many of what is free, at most.
+/// Without a requested size, a new file takes at most 1/`SHARE_OF_FREE` of the free space.
 const SHARE_OF_FREE: u64 = 4;
 
-/// No store is smaller, bytes. What a store really needs follows from its segment size.
+/// The smallest store, in bytes. The size that a store really needs depends on its segment size.
 pub(crate) const MIN_SIZE: u64 = 1 << 20;
 
-/// Sizes are multiples of this, bytes.
+/// Sizes are multiples of this number of bytes.
 const GRAIN: u64 = 4096;
 
-/// Bytes that one call allocates: it keeps every write to the file waiting until it returns.
+/// The largest range that one call allocates, in bytes: all writes to the file wait for the call.
 const ALLOCATION_STEP: u64 = 256 << 20;
 
-/// Reads and writes of fewer bytes go through the page cache: it joins those that follow each other.
+/// The smallest read or write that bypasses the page cache, in bytes. The cache combines smaller
+/// ones that are adjacent.
 const DIRECT: usize = 64 << 10;
 
-/// How many bytes of an existing file `open_checked` shows to the check.
+/// The number of bytes of an existing file that `open_checked` passes to the check.
 const HEAD: usize = 8192;
 
-/// A file or block device that this process has for itself.
+/// A file or block device that this process has locked.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
-    /// The same around the page cache, and the alignment that it asks for; some file systems have none.
-    /// Opened at once, for a process may drop its rights.
+    /// A descriptor of the same file that bypasses the page cache, and its alignment in bytes.
+    /// `None` if the file system does not support it. Opened with `file`, because the process may
+    /// drop its privileges later.
     direct: Option<(File, usize)>,
-    /// The file system refused a large read or write around the page cache.
+    /// The file system refused a large read or write that bypasses the page cache.
     refuses_direct: AtomicBool,
-    /// The file system notes of space that was allocated ahead which blocks were written.
+    /// The file system records which blocks of preallocated space have been written.
     notes_first_writes: bool,
     place: Place,
     size: Arc<AtomicU64>,
-    /// It has grown, and that may not be durable.
+    /// The file has grown, and that may not be durable yet.
     grew: AtomicBool,
     is_new: bool,
 }
@@ -71,9 +73,10 @@ impl FileDevice {
     /// Opens `path`: a directory (the store is the file [`FILE_NAME`] in it), a file, which is
     /// created if it is missing, or a block device. It stays locked until this value is dropped.
     ///
-    /// `size` is in bytes, rounded down to 4096. A new file gets that size, or without one
-    /// [`DEFAULT_SIZE`], and at most a quarter of what is free in its file system; its space is allocated now, so that it cannot run out later. An existing file grows if `size` is larger, and else
-    /// stays as it is. Of a block device the first `size` bytes are used, or all.
+    /// `size` is in bytes, rounded down to 4096. A new file gets `size`; without it
+    /// [`DEFAULT_SIZE`], but at most a quarter of the free space in its file system. Its space is
+    /// allocated now, so that it cannot run out later. An existing file grows if `size` is larger,
+    /// and otherwise keeps its size. Of a block device the first `size` bytes are used, or all.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -81,9 +84,10 @@ impl FileDevice {
         FileDevice::open_checked(path, size, DEFAULT_SIZE, |_| true)
     }
 
-    /// As [`open`](FileDevice::open), but shows the first bytes (up to 8192) of anything that is not
-    /// empty to `is_ours` before it is changed, and refuses with [`OpenError::Foreign`] if that
-    /// answers `false`: a file named by mistake is not made longer. `wish` stands in for [`DEFAULT_SIZE`].
+    /// Opens like [`open`](FileDevice::open), but first passes up to 8192 bytes from the beginning
+    /// of a non-empty file or device to `is_ours`. If that returns `false`, refuses with
+    /// [`OpenError::Foreign`] before changing anything, so that a file named by mistake is not
+    /// extended. `wish` replaces [`DEFAULT_SIZE`].
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -121,7 +125,7 @@ impl FileDevice {
         })
     }
 
-    /// The file or block device, after a directory was resolved.
+    /// Returns the path of the file or block device; a directory is already resolved.
     pub fn path(&self) -> &Path {
         &self.place.path
     }
@@ -154,8 +158,8 @@ impl FileDevice {
         shrunk
     }
 
-    /// For reads and writes around the page cache, if these bytes are many and aligned: they would be copied for
-    /// nothing.
+    /// Returns the descriptor that bypasses the page cache if these bytes are many and aligned, to
+    /// save copying them.
     fn direct_for(&self, offset: u64, bytes: &[u8]) -> Option<&File> {
         let (direct, align) = self.direct.as_ref()?;
         let is_aligned = bytes.len().is_multiple_of(*align)
@@ -165,7 +169,8 @@ impl FileDevice {
         (bytes.len() >= DIRECT && is_aligned && !refused).then_some(direct)
     }
 
-    /// The answer of a direct call, unless the file system wants another alignment than it said.
+    /// Returns the result of a direct call, or `None` if the file system refused its alignment.
+    /// Some require more than they report.
     fn unless_refused(&self, answer: io::Result<()>) -> Option<io::Result<()>> {
         let refused =
             answer.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
@@ -175,12 +180,12 @@ impl FileDevice {
         (!refused).then_some(answer)
     }
 
-    /// Whether the file lies in memory, and goes with the machine's next restart.
+    /// Returns true if the file lies in memory and is lost when the machine restarts.
     pub fn is_in_memory(&self) -> bool {
         kernel::is_in_memory(&self.file)
     }
 
-    /// Whether the file was created, or was empty. A block device never is.
+    /// Returns true if the file was created or was empty. A block device is never new.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
@@ -209,7 +214,7 @@ impl Device for FileDevice {
             buffer.copy_from_slice(&around);
             return read;
         }
-        // The page is read anew if the kernel lets go of it.
+        // Without its clean pages the kernel must read from the device again.
         kernel::forget_clean_pages(&self.file);
         self.file.read_exact_at(buffer, offset)
     }
@@ -238,7 +243,7 @@ impl Device for FileDevice {
         })
     }
 
-    /// A file gets the space at once; a block device must have it already.
+    /// Allocates the space of a file at once; a block device must already have it.
     fn grow(&self, size: u64) -> io::Result<()> {
         self.grow_to(size).map_err(io::Error::other)
     }
@@ -266,21 +271,21 @@ impl Device for FileDevice {
     }
 }
 
-/// What a path leads to, seen without opening it for use: nothing is created, changed or locked.
+/// What a path leads to, without opening it for use: nothing is created, changed or locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glance {
-    /// The file or block device, after a directory was resolved.
+    /// The file or block device; a directory is already resolved.
     pub path: PathBuf,
-    /// Its first bytes (up to 8192); none if it does not exist.
+    /// Its first bytes (up to 8192); empty if it does not exist.
     pub head: Vec<u8>,
-    /// Its bytes; none if it does not exist.
+    /// Its length in bytes; 0 if it does not exist.
     pub length: u64,
-    /// What tells it from every other file of the machine; none if it does not exist.
+    /// Identifies the file or block device on this machine; `None` if it does not exist.
     identity: Option<[u64; 3]>,
 }
 
 impl Glance {
-    /// Looks at what [`FileDevice::open`] would open.
+    /// Examines what [`FileDevice::open`] would open.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -299,7 +304,7 @@ impl Glance {
             Err(error) => return Err(place.io("open")(error)),
         };
         let metadata = file.metadata().map_err(place.io("measure"))?;
-        // Block devices may have several nodes.
+        // A block device may have several nodes, so its device number identifies it.
         let identity = match place.is_block_device {
             true => [1, metadata.rdev(), 0],
             false => [0, metadata.dev(), metadata.ino()],
@@ -309,7 +314,7 @@ impl Glance {
         Ok(Glance { path: place.path, head, length, identity: Some(identity) })
     }
 
-    /// Whether both lead to the same file or block device.
+    /// Returns true if both lead to the same file or block device.
     pub fn is_same(&self, other: &Glance) -> bool {
         match (self.identity, other.identity) {
             (Some(this), Some(other)) => this == other,
@@ -339,7 +344,7 @@ impl Place {
             Ok(metadata) if metadata.file_type().is_block_device() => true,
             Ok(_) => return Err(OpenError::NotAPlace { path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // "data/" is meant to be a directory, and a file needs one to lie in.
+                // "data/" means a directory, and a file needs an existing one.
                 let slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
                 let directory = if slash { path.clone() } else { directory_of(&path) };
                 if slash || !directory.is_dir() {
@@ -357,14 +362,14 @@ impl Place {
         move |source| OpenError::Io { path, action, source }
     }
 
-    /// Opens and locks. The lock belongs to the open file, so the kernel takes it back however the
-    /// process ends.
+    /// Opens and locks the file or device. The lock belongs to the open file, so the kernel
+    /// releases it however the process ends.
     fn open(&self) -> Result<File, OpenError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         if self.is_block_device {
-            // Without O_CREAT this asks the kernel for the device itself, whatever node leads to it:
-            // busy if another process has asked, or if it is mounted.
+            // Without O_CREAT, O_EXCL claims the device itself, whichever node leads to it. The
+            // kernel returns EBUSY if another process has claimed it or it is mounted.
             options.custom_flags(libc::O_EXCL);
         } else {
             options.create(true).mode(0o600);
@@ -381,7 +386,7 @@ impl Place {
     }
 
     fn length(&self, mut file: &File) -> Result<u64, OpenError> {
-        // A block device's metadata says 0; the end can be sought in both.
+        // A block device's metadata has length 0; seeking to the end works for both.
         io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(self.io("measure"))
     }
 
@@ -391,7 +396,7 @@ impl Place {
         Ok(head)
     }
 
-    /// How much of a block device to use.
+    /// Returns the number of bytes of a block device to use.
     fn part(&self, capacity: u64, asked: Option<u64>) -> Result<u64, OpenError> {
         let path = || self.path.clone();
         let size = match asked {
@@ -407,7 +412,7 @@ impl Place {
         Ok(size)
     }
 
-    /// Gives a file its size, and makes name and size durable.
+    /// Gives a file its size and makes its name and size durable.
     fn settle(
         &self,
         file: &File,
@@ -425,13 +430,14 @@ impl Place {
             return Err(OpenError::TooSmall { path: path(), size });
         }
         let size = self.lengthen(file, length, size)?;
-        // Always: the process that created the file may not have come this far.
+        // Also for an existing file: the process that created it may have died before this point.
         file.sync_all().map_err(self.io("sync"))?;
         sync_directory(&directory_of(&self.path)).map_err(self.io("sync the directory of"))?;
         Ok(size)
     }
 
-    /// Makes a file of `length` bytes one of `asked`; the answer is its size, which is not durable yet.
+    /// Extends a file of `length` bytes to `asked` and returns its new size, which is not durable
+    /// yet.
     fn lengthen(&self, file: &File, length: u64, asked: u64) -> Result<u64, OpenError> {
         let size = whole(asked);
         if size < whole(length) {
@@ -444,7 +450,7 @@ impl Place {
         Ok(size)
     }
 
-    /// The size of a new file for which none was asked.
+    /// Chooses the size of a new file if none is requested.
     fn choose_size(&self, file: &File, wish: u64) -> Result<u64, OpenError> {
         let Some(free) = kernel::free_bytes(file).map_err(self.io("measure"))? else {
             let silent = io::Error::other("its file system does not say what is free: give a size");
@@ -457,13 +463,13 @@ impl Place {
         })
     }
 
-    /// Makes a file of `length` bytes one of `size`, with space for all of it.
+    /// Extends a file of `length` bytes to `size` and allocates space for all of it.
     fn allocate(&self, file: &File, length: u64, size: u64) -> Result<(), OpenError> {
         let no_space = |free| {
             let path = self.path.clone();
             OpenError::NoSpace { path, needed: size - length, free }
         };
-        // Asked first: trying would take all that is left from everybody else for a moment.
+        // Checked first: a failing attempt would briefly take all free space from other processes.
         let free = kernel::free_bytes(file).map_err(self.io("measure"))?;
         if let Some(free) = free
             && free < size - length
@@ -477,7 +483,7 @@ impl Place {
             result => result,
         };
         result.map_err(|error| {
-            // As it was before; if even that fails, the first error is the one to report.
+            // Restores the old length. If even that fails, the first error is the one to report.
             let _ = file.set_len(length);
             match error.raw_os_error() {
                 Some(libc::ENOSPC) => no_space(free.unwrap_or(0)),
@@ -487,7 +493,7 @@ impl Place {
     }
 }
 
-/// The parts in which the bytes from `length` to `size` are allocated.
+/// Splits the bytes from `length` to `size` into the ranges of the allocating calls.
 fn steps(length: u64, size: u64) -> impl Iterator<Item = Range<u64>> {
     let starts = iter::successors(Some(length), |start| start.checked_add(ALLOCATION_STEP));
     starts
@@ -495,7 +501,7 @@ fn steps(length: u64, size: u64) -> impl Iterator<Item = Range<u64>> {
         .map(move |start| start..start.saturating_add(ALLOCATION_STEP).min(size))
 }
 
-/// What is wished, within what may be taken of what is free; `None` if that is too little.
+/// Returns `wish`, limited to the allowed share of free space; `None` if that is below the minimum.
 fn default_size(free: u64, wish: u64) -> Option<u64> {
     let size = whole(wish.min(free / SHARE_OF_FREE));
     (size >= MIN_SIZE).then_some(size)
@@ -505,7 +511,7 @@ fn whole(bytes: u64) -> u64 {
     bytes - bytes % GRAIN
 }
 
-/// The directory in which `path` lies.
+/// Returns the directory that contains `path`.
 fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
@@ -516,7 +522,7 @@ fn directory_of(path: &Path) -> PathBuf {
 /// Makes the names in a directory durable.
 fn sync_directory(directory: &Path) -> io::Result<()> {
     match File::open(directory)?.sync_all() {
-        // Some network and user-space file systems have nothing to sync in a directory and say so.
+        // Some network and user-space file systems cannot sync directories and return EINVAL.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         result => result,
     }

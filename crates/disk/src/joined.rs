@@ -1,9 +1,9 @@
-//! Two devices as one: the first bytes lie on one, the others on the other.
+//! Two devices as one: the first bytes lie on one device, the rest on the other.
 //!
-//! It keeps the promises of [`Device`] and costs no more syncs than there are parts that were written
-//! to: a part is left out of a sync only while nothing was written to it since one of its syncs that
-//! succeeded *began*. A part of which that is not known counts as written to: one that was just
-//! opened, whatever a killed process left there, and one whose last sync failed.
+//! It keeps the promises of [`Device`], and a sync calls only the parts that were written to. It
+//! skips a part only if a successful sync of that part *began* after the last write to it had
+//! ended. A part whose state is unknown counts as written to: one that was just opened, because a
+//! killed process may have written there, and one whose last sync failed.
 
 use crate::device::check_range;
 use crate::{Device, ReadBuffer, ReadQueue};
@@ -13,11 +13,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Two devices that are one.
+/// Two devices that act as one.
 #[derive(Debug)]
 pub struct Joined {
     parts: [Part; 2],
-    /// Where the second part begins.
+    /// Offset at which the second part begins.
     border: u64,
 }
 
@@ -25,11 +25,11 @@ pub struct Joined {
 #[derive(Debug)]
 struct Part {
     device: Arc<dyn Device>,
-    /// Where that range begins on the device.
+    /// Offset on the device at which that range begins.
     start: u64,
-    /// Counts writes that have ended, other changes, and syncs that failed.
+    /// The number of writes and other changes that have ended, and of syncs that failed.
     changes: AtomicU64,
-    /// How many of them a sync that succeeded has covered.
+    /// The number of `changes` that a successful sync has covered.
     covered: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ impl Part {
             true => self.device.write_directly(offset, bytes),
             false => self.device.write_at(offset, bytes),
         };
-        // Counted before it returns, and also if it failed: a part of it may be there.
+        // Counted before this returns, also after an error: a part of the write may be there.
         self.changes.fetch_add(1, Ordering::AcqRel);
         written
     }
@@ -67,8 +67,8 @@ impl Part {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // What is counted now has ended, so the device's sync covers it. What ends later may be covered
-        // too, but is not known to be.
+        // The changes counted here have ended, so the device's sync covers them. It may cover later
+        // ones too, but that is not certain.
         let changes = self.changes.load(Ordering::Acquire);
         if self.covered.load(Ordering::Acquire) >= changes {
             return Ok(());
@@ -86,34 +86,34 @@ impl Part {
     }
 }
 
-/// A piece of a range that lies on one part.
+/// The piece of a range that lies on one part.
 #[derive(Debug)]
 struct Piece {
     part: usize,
-    /// Where it begins on the part's device.
+    /// Offset on the part's device at which it begins.
     offset: u64,
-    /// Which bytes of the range it has.
+    /// The bytes of the range that belong to it.
     bytes: Range<usize>,
 }
 
 impl Joined {
-    /// The first `border` bytes of `first`, followed by all of `second` from `start` on.
+    /// Joins the first `border` bytes of `first` and all bytes of `second` from `start` on.
     ///
     /// # Panics
-    /// If `first` has no `border` bytes, or `second` begins behind its end.
+    /// If `first` is smaller than `border`, or `second` smaller than `start`.
     pub fn new(first: Arc<dyn Device>, border: u64, second: Arc<dyn Device>, start: u64) -> Joined {
         assert!(border <= first.size() && start <= second.size(), "parts are inside of devices");
         Joined { parts: [Part::new(first, 0), Part::new(second, start)], border }
     }
 
-    /// The size of the second part's device when this one has `size` bytes.
+    /// Returns the size of the second part's device for a total of `size` bytes.
     fn second_size(&self, size: u64) -> io::Result<u64> {
         let behind = size.checked_sub(self.border);
         let size = behind.and_then(|behind| behind.checked_add(self.parts[1].start));
         size.ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// Where the parts of a range lie: on one device, or on both.
+    /// Splits a range into its pieces on one or both devices.
     fn pieces(&self, offset: u64, length: usize) -> io::Result<impl Iterator<Item = Piece>> {
         check_range(self.size(), offset, length)?;
         let first = self.border.saturating_sub(offset).min(length as u64) as usize;
@@ -171,17 +171,17 @@ impl Device for Joined {
         })
     }
 
-    /// Its second part grows.
+    /// Grows the second part.
     fn grow(&self, size: u64) -> io::Result<()> {
         self.parts[1].grow(self.second_size(size)?)
     }
 
-    /// Its second part shrinks.
+    /// Shrinks the second part.
     fn shrink(&self, size: u64) -> io::Result<()> {
         self.parts[1].shrink(self.second_size(size)?)
     }
 
-    /// Reads of its queue must lie on one of the devices.
+    /// Creates a queue in which each read must lie on one of the devices.
     fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         let [first, second] = &self.parts;
         let queues = [first.device.read_queue(event)?, second.device.read_queue(event)?];
@@ -190,18 +190,18 @@ impl Device for Joined {
     }
 }
 
-/// The queues of both parts.
+/// The read queues of both parts.
 #[derive(Debug)]
 struct JoinedReads {
     queues: [Box<dyn ReadQueue>; 2],
     border: u64,
-    /// Where the second part begins on its device.
+    /// Offset on its device at which the second part begins.
     start: u64,
 }
 
 impl ReadQueue for JoinedReads {
     fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()> {
-        // Each queue knows where its device ends.
+        // Each queue checks the end of its own device.
         match offset.checked_sub(self.border) {
             Some(behind) => self.queues[1].push(token, self.start.saturating_add(behind), len),
             None if offset + len as u64 <= self.border => self.queues[0].push(token, offset, len),

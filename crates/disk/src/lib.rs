@@ -1,9 +1,8 @@
-//! Where bytes are kept: a file or a block device, or one that is simulated, behind one trait.
+//! Storage for bytes: a file, a block device, or a simulated device, behind one trait.
 //!
-//! This crate knows offsets and nothing of what lies there. Whoever uses a [`Device`] may rely on
-//! what its trait says and on nothing more; [`SimDevice`] does everything else to it that a power
-//! loss or a failing device can do, from a seed, so that reliance on anything more is found in a
-//! test:
+//! This crate knows offsets and nothing of the data there. Users of a [`Device`] may rely only on
+//! what its trait promises. [`SimDevice`] does everything else that a power loss or a failing
+//! device can do, from a seed, so that a test finds code that relies on more:
 //!
 //! ```
 //! use larder_disk::{Device, Failure, Fault, Operation, SimDevice, Stopped};
@@ -15,10 +14,10 @@
 //! device.sync()?; //                                                change 2
 //! device.write_at(4096, b"two")?; //                                change 3
 //! assert!(device.sync().is_err()); //                               change 4: planned
-//! let error = device.write_at(8192, b"three").unwrap_err(); //      change 5: the power goes
+//! let error = device.write_at(8192, b"three").unwrap_err(); //      change 5: the power fails
 //! assert!(Stopped::is(&error));
 //!
-//! // Ten of the states in which the machine may come up again.
+//! // Ten of the states that a restart may find.
 //! for seed in 0..10 {
 //!     let found = device.crash(seed);
 //!     let mut bytes = [0; 3];

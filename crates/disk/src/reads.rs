@@ -1,4 +1,4 @@
-//! Reads that go on while their thread does other things.
+//! Reads that run while their thread does other things.
 
 use crate::spare;
 use std::alloc::Layout;
@@ -7,48 +7,48 @@ use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// Reads of one thread, many of which are on their way at once.
+/// The reads of one thread; many can be in flight at once.
 pub trait ReadQueue: Send + fmt::Debug {
-    /// Notes a read of `len` bytes from `offset`, for which `token` stands until it
-    /// [ends](ReadQueue::ended). It begins with the next [`submit`](ReadQueue::submit).
+    /// Adds a read of `len` bytes from `offset`. `token` identifies it until it
+    /// [ends](ReadQueue::ended). The read starts with the next [`submit`](ReadQueue::submit).
     ///
     /// # Errors
-    /// The range does not lie inside of the device ([`io::ErrorKind::InvalidInput`]).
+    /// The range does not lie inside the device ([`io::ErrorKind::InvalidInput`]).
     fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()>;
 
-    /// Hands what was noted to the device.
+    /// Passes the added reads to the device.
     fn submit(&mut self);
 
-    /// Whether reads have ended since the last call of [`ended`](ReadQueue::ended).
+    /// Returns true if reads have ended since the last call of [`ended`](ReadQueue::ended).
     fn has_ended(&mut self) -> bool;
 
     /// Calls `each` for every read that has ended since the last call, in any order.
     fn ended(&mut self, each: &mut dyn FnMut(u64, io::Result<ReadBuffer>));
 }
 
-/// A page of memory, at least.
+/// The smallest page size, in bytes.
 const PAGE: usize = 4096;
-/// From so many reads on their way on the next one is expected to end at any moment.
+/// The number of reads in flight from which the next one is expected to end at any moment.
 const MANY: usize = 16;
-/// How often a thread looks for the next end of a read for each that has ended; a look takes well below half a
-/// microsecond.
+/// The number of polls that each ended read allows. A poll takes well below half a microsecond.
 const LOOKS_PER_READ: u32 = 64;
-/// How often it looks in a row: a device may answer in batches.
+/// The largest number of polls without an ended read. It covers the gaps of a device that completes
+/// reads in batches.
 const MOST_LOOKS: u32 = 2000;
 
-/// Whether a thread without work should look for reads that end instead of blocking in the kernel: while many are
-/// on their way, and those before them came fast. To fall asleep and to be woken takes longer than the next one,
-/// and the device has nothing to do meanwhile.
+/// Decides whether a thread without work polls for ended reads instead of blocking in the kernel.
+/// It polls while many reads are in flight and the earlier ones ended fast. Falling asleep and
+/// waking up takes longer than the next read, and the device is idle meanwhile.
 #[derive(Debug, Default)]
 pub struct Looks(u32);
 
 impl Looks {
-    /// So many reads have ended.
+    /// Notes that `reads` reads have ended.
     pub fn ended(&mut self, reads: usize) {
         self.0 = MOST_LOOKS.min(self.0.saturating_add(reads as u32 * LOOKS_PER_READ));
     }
 
-    /// Whether to look once more, with so many reads on their way.
+    /// Returns true if the thread should poll once more, with this many reads in flight.
     #[inline]
     pub fn again(&mut self, on_their_way: usize) -> bool {
         let again = on_their_way >= MANY && self.0 > 0;
@@ -57,8 +57,9 @@ impl Looks {
     }
 }
 
-/// Bytes that were read. They begin where the device wanted, so only a part of the memory is what
-/// was asked for: an offset of the device that is a multiple of 8 lies in memory that is, too.
+/// Bytes that were read. The memory begins at an offset that suits the device, so the requested
+/// bytes may be only a part of it. Bytes at a device offset that is a multiple of 8 have an address
+/// that is a multiple of 8.
 pub struct ReadBuffer {
     memory: NonNull<u8>,
     layout: Layout,
@@ -66,19 +67,20 @@ pub struct ReadBuffer {
     len: usize,
 }
 
-// SAFETY: the memory is this value's own, like a vector's.
+// SAFETY: this value alone owns the memory, as a `Vec` does.
 unsafe impl Send for ReadBuffer {}
-// SAFETY: shared access only reads.
+// SAFETY: shared access only reads the memory.
 unsafe impl Sync for ReadBuffer {}
 
-/// How memory of `size` bytes is aligned so that it lies in as few pages as it can: each costs the kernel a look.
+/// Returns an alignment for `size` bytes with which they span as few pages as possible. Each page
+/// costs the kernel a lookup.
 fn within_page(size: usize, align: usize) -> usize {
     if size <= PAGE { align.max(size.next_power_of_two()) } else { align }
 }
 
 impl ReadBuffer {
-    /// Memory for `len` bytes from `offset`, widened on both sides to multiples of `align`,
-    /// a power of two that is at least 8. It holds anything.
+    /// Allocates memory for `len` bytes from `offset`, extended on both sides to multiples of
+    /// `align`, a power of two that is at least 8. Its content is arbitrary.
     pub fn new(offset: u64, len: usize, align: usize) -> ReadBuffer {
         debug_assert!(align.is_power_of_two() && align >= size_of::<u64>());
         let start = (offset % align as u64) as usize;
@@ -89,24 +91,24 @@ impl ReadBuffer {
         ReadBuffer { memory: spare::take(layout), layout, start, len }
     }
 
-    /// Bytes of memory that it owns.
+    /// Returns the number of bytes of memory that it owns.
     pub fn footprint(&self) -> usize {
         self.layout.size()
     }
 
-    /// How many of the bytes are in front of those that were asked for.
+    /// Returns the number of bytes before the requested ones.
     pub(crate) fn lead(&self) -> usize {
         self.start
     }
 
-    /// All of its memory, for the device to fill.
+    /// Returns all of its memory, for the device to fill.
     pub(crate) fn memory(&mut self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.memory, self.layout.size())
     }
 
-    /// What was asked for, for whoever reads it in another way.
+    /// Returns the requested bytes, for callers that fill them in another way.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `start + len` is inside of the memory, which is initialised and borrowed mutably.
+        // SAFETY: `start + len` lies inside the memory, which is initialised and mutably borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().add(self.start), self.len) }
     }
 }
@@ -115,14 +117,14 @@ impl Deref for ReadBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start + len` is inside of the memory, which is initialised and borrowed.
+        // SAFETY: `start + len` lies inside the memory, which is initialised and borrowed.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(self.start), self.len) }
     }
 }
 
 impl Drop for ReadBuffer {
     fn drop(&mut self) {
-        // SAFETY: it was taken with this layout, and nobody else owns it.
+        // SAFETY: the memory was taken with this layout and has no other owner.
         unsafe { spare::give(self.memory, self.layout) };
     }
 }

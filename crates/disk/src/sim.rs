@@ -1,9 +1,9 @@
-//! A device in memory that does on purpose, from a seed, whatever a real one may do.
+//! A device in memory that deliberately does, from a seed, everything that a real one may do.
 //!
-//! It keeps what [`Device`] promises and nothing beyond: un-synced writes are lost, torn or
-//! reordered by [`crash`](SimDevice::crash), calls fail when the plan says so, and a write or sync
-//! that failed leaves behind any of the states that a real one can leave. The same calls and seeds
-//! give the same bytes.
+//! It keeps the promises of [`Device`] and nothing beyond them. [`crash`](SimDevice::crash) loses,
+//! tears or reorders un-synced writes. Calls fail when the plan says so, and a failed write or sync
+//! leaves any of the states that a real one can leave. The same calls and seeds give the same
+//! bytes.
 
 mod cache;
 mod image;
@@ -26,13 +26,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A simulated device. Use it as `Arc<SimDevice>`: one end drives the store as `Arc<dyn Device>`,
-/// the other plans faults and takes images.
+/// A simulated device. Use it as `Arc<SimDevice>`: the store uses one clone as `Arc<dyn Device>`,
+/// and the test plans faults and takes images with the other.
 pub struct SimDevice {
-    /// Changed under the lock of `state`.
+    /// Changed only under the lock of `state`.
     size: AtomicU64,
     state: Mutex<State>,
-    /// Notified when calls are held, and when they are let go.
+    /// Notified when a call is held and when calls are released.
     changed: Condvar,
 }
 
@@ -43,44 +43,44 @@ struct State {
     failed_reads: u64,
     failed_changes: u64,
     faults: Vec<Fault>,
-    /// What cannot be read any more, whatever is written there.
+    /// Ranges that can no longer be read, even after writing there.
     bad: Vec<Range<u64>>,
     /// The number of the change at which the machine stops.
     stop_at: Option<u64>,
     stopped: bool,
     held: Option<Operation>,
-    /// Calls that have been held since `hold`.
+    /// The number of calls held since `hold`.
     waiting: u32,
-    /// How often calls were let go: one that waits goes when this changes, so that it also goes when
-    /// the next `hold` comes before it wakes up.
+    /// The number of releases. A held call continues when this changes, so it does so even if the
+    /// next `hold` comes before it wakes up.
     releases: u64,
 }
 
-/// What a call must do.
+/// The decision on a call.
 enum Verdict {
     Proceed,
-    /// Leave behind what a failed call may, and answer this.
+    /// Leave any state that a failed call may leave, and return this error.
     Fail(io::Error),
-    /// Leave behind what a call may in the middle of which the machine stops, and answer
+    /// Leave any state that a call may leave when the machine stops during it, and return
     /// [`Stopped`].
     Stop,
 }
 
 impl SimDevice {
-    /// A device of zeros. `size` is rounded up to 4096 bytes; pages that were never written cost
-    /// 8 bytes. `seed` decides what failed calls leave behind.
+    /// Creates a device of zeros. `size` is rounded up to 4096 bytes; a page that was never written
+    /// costs 8 bytes of memory. `seed` decides what failed calls leave behind.
     pub fn new(size: u64, seed: u64) -> SimDevice {
         SimDevice::with(Cache::new(Image::new(size)), Random::new(seed))
     }
 
-    /// A device that holds `bytes`, durable, and zeros up to the next multiple of 4096.
+    /// Creates a device that holds `bytes`, durable, and zeros up to the next multiple of 4096.
     pub fn from_bytes(bytes: &[u8], seed: u64) -> SimDevice {
         let mut image = Image::new(bytes.len() as u64);
         image.write(0, bytes);
         SimDevice::with(Cache::new(image), Random::new(seed))
     }
 
-    /// The same medium: what is bad stays so.
+    /// Keeps the bad ranges: it is the same medium.
     fn with_bad(self, bad: Vec<Range<u64>>) -> SimDevice {
         self.state().bad = bad;
         self
@@ -105,10 +105,10 @@ impl SimDevice {
         SimDevice { size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The device as a new machine finds it after a power loss now: what completed syncs covered is
-    /// there; of every other write each sector is kept, lost or torn as `seed` says, in any order.
-    /// The new device has no faults, its counts begin at 0, and all its content is durable. This
-    /// one is not changed: many seeds may be tried on one state.
+    /// Returns the device as a new machine finds it after a power loss now. Everything that
+    /// completed syncs covered is there. Each sector of every other write is kept, lost or torn as
+    /// `seed` decides, in any order. The new device has no faults, its counts begin at 0, and all
+    /// its content is durable. This device is unchanged, so many seeds can be tried on one state.
     pub fn crash(&self, seed: u64) -> SimDevice {
         let mut random = Random::new(seed);
         let state = self.state();
@@ -116,17 +116,17 @@ impl SimDevice {
         SimDevice::with(Cache::new(image), random).with_bad(state.bad.clone())
     }
 
-    /// The device as a new process finds it after `kill -9` now: every write is there, and what was
-    /// un-synced **still is**, so that a later [`crash`](SimDevice::crash) of the new device may take
-    /// it. No faults, counts from 0; this one is not changed.
+    /// Returns the device as a new process finds it after `kill -9` now. Every write is there, and
+    /// un-synced writes **stay un-synced**: a later [`crash`](SimDevice::crash) of the new device
+    /// may lose them. It has no faults and its counts begin at 0. This device is unchanged.
     pub fn image(&self) -> SimDevice {
         let state = self.state();
         SimDevice::with(state.cache.clone().reopened(), state.random.clone())
             .with_bad(state.bad.clone())
     }
 
-    /// A device of `size` bytes that begins with this one's content, as [`image`](SimDevice::image)
-    /// has it: what a file is after it has grown.
+    /// Returns a device of `size` bytes that begins with this one's content, as in
+    /// [`image`](SimDevice::image): a file after it has grown.
     ///
     /// # Panics
     /// If `size` is smaller than this device.
@@ -138,26 +138,27 @@ impl SimDevice {
         SimDevice::with(cache, state.random.clone()).with_bad(state.bad.clone())
     }
 
-    /// Adds a fault; several may be planned.
+    /// Adds a fault; several can be planned.
     pub fn plan(&self, fault: Fault) {
         self.state().faults.push(fault);
     }
 
-    /// Takes back all planned faults: the device works again. What they have done stays done.
+    /// Removes all planned faults: the device works again. Their effects remain.
     pub fn mend(&self) {
         self.state().faults.clear();
     }
 
-    /// Spoils a range: from now on every read that touches it fails with `EIO`, on every device that this
-    /// one becomes, whatever is written there.
+    /// Makes a range bad: every later read that touches it fails with `EIO`, even after writing
+    /// there. The copies made by [`crash`](SimDevice::crash), [`image`](SimDevice::image) and
+    /// [`grown`](SimDevice::grown) have it too.
     pub fn spoil(&self, range: Range<u64>) {
         self.state().bad.push(range);
     }
 
-    /// Stops the machine in the middle of the `change`-th call of `write_at` or `sync`, counted
-    /// together from 1 since the device was made ([`Counts::changes`]): that call and all calls
-    /// behind it, reads too, fail with [`Stopped`]. A write is stopped with any part written,
-    /// un-synced; a sync has covered nothing.
+    /// Stops the machine during the `change`-th call of `write_at` or `sync`, counted together from
+    /// 1 since the device was made ([`Counts::changes`]). That call and all later ones, including
+    /// reads, fail with [`Stopped`]. A stopped write may have written any part, un-synced; a
+    /// stopped sync has covered nothing.
     pub fn stop_at(&self, change: u64) {
         self.state().stop_at = Some(change);
     }
@@ -169,24 +170,24 @@ impl SimDevice {
         self.let_go(&mut state);
     }
 
-    /// Whether the machine has stopped.
+    /// Returns true if the machine has stopped.
     pub fn is_stopped(&self) -> bool {
         self.state().stopped
     }
 
-    /// Makes calls of this kind wait where they begin until [`release`](SimDevice::release), as on a
-    /// device that has become slow. A sync that was held covers what had been written when it was
-    /// called. Only one kind is held at a time, and a machine that has stopped holds none.
+    /// Makes calls of this kind wait at their beginning until [`release`](SimDevice::release), as
+    /// on a slow device. A held sync covers what had been written when it was called. Only one kind
+    /// is held at a time. A stopped machine holds no calls.
     pub fn hold(&self, operation: Operation) {
         self.state().held = Some(operation);
     }
 
-    /// Lets held calls go.
+    /// Releases held calls.
     pub fn release(&self) {
         self.let_go(&mut self.state());
     }
 
-    /// Waits until a call is being held; `false` if none was within `limit`.
+    /// Waits until a call is held; returns false if none is within `limit`.
     pub fn wait_until_held(&self, limit: Duration) -> bool {
         let state = self.state();
         let (state, _) = self
@@ -196,22 +197,22 @@ impl SimDevice {
         state.waiting > 0
     }
 
-    /// How many calls there have been.
+    /// Returns the number of calls so far.
     pub fn counts(&self) -> Counts {
         self.state().counts
     }
 
-    /// How many reads have failed, of a fault or of a bad range.
+    /// Returns the number of reads that failed because of a fault or a bad range.
     pub fn failed_reads(&self) -> u64 {
         self.state().failed_reads
     }
 
-    /// How many writes and syncs have failed of a fault.
+    /// Returns the number of writes and syncs that failed because of a fault.
     pub fn failed_changes(&self) -> u64 {
         self.state().failed_changes
     }
 
-    /// How many sectors (512 bytes) have content that a power loss may take.
+    /// Returns the number of sectors (512 bytes) whose content a power loss may take.
     pub fn unsynced_sectors(&self) -> usize {
         self.state().cache.unsynced_sectors()
     }
@@ -219,17 +220,17 @@ impl SimDevice {
     /// Reads without being counted, held or failed.
     ///
     /// # Panics
-    /// If the range does not lie inside.
+    /// If the range does not lie inside the device.
     pub fn peek(&self, offset: u64, buffer: &mut [u8]) {
         assert!(offset + buffer.len() as u64 <= self.size(), "outside of the device");
         self.state().cache.read(offset, buffer);
     }
 
-    /// Inverts bit `bit % 8` of the byte at `offset` where it lies at rest. Content that has not
-    /// been synced is not at rest: it stays as it is and will replace the damage.
+    /// Inverts bit `bit % 8` of the byte at `offset` on the medium. Un-synced content is not on the
+    /// medium yet: it is unchanged and will overwrite the damage.
     ///
     /// # Panics
-    /// If `offset` does not lie inside.
+    /// If `offset` does not lie inside the device.
     pub fn flip_bit(&self, offset: u64, bit: u32) {
         assert!(offset < self.size(), "outside of the device");
         self.state().cache.flip(offset, bit);
@@ -265,7 +266,7 @@ impl SimDevice {
 }
 
 impl State {
-    /// Counts a call and decides on it. `Err` when the machine had stopped before.
+    /// Counts a call and decides on it. Returns an error if the machine had already stopped.
     fn judge(&mut self, operation: Operation) -> io::Result<Verdict> {
         if self.stopped {
             return Err(Stopped::error());
@@ -335,14 +336,16 @@ impl Device for SimDevice {
     }
 
     fn prepare(&self, offset: u64, length: usize) -> io::Result<usize> {
-        // Whoever prepares a device would wait for its release, and may be who is to release it.
+        // Does not wait while writes are held: the calling thread may be the one that releases
+        // them.
         if self.state().held == Some(Operation::Write) {
             return Ok(0);
         }
         self.write_at(offset, &vec![0; length]).map(|()| length)
     }
 
-    /// Counts as a write. One that fails has not grown; in one that is stopped the device may have.
+    /// Counts as a write. A failed call has not grown the device; one that the machine stopped in
+    /// may have.
     fn grow(&self, size: u64) -> io::Result<()> {
         let mut guard = self.enter(self.state(), Operation::Write);
         let state = &mut *guard;
@@ -366,7 +369,7 @@ impl Device for SimDevice {
         }
     }
 
-    /// Counts as a write. One that fails, or in which the machine stops, has changed nothing.
+    /// Counts as a write. A failed call, or one that the machine stopped in, has changed nothing.
     fn shrink(&self, size: u64) -> io::Result<()> {
         let mut guard = self.enter(self.state(), Operation::Write);
         let state = &mut *guard;

@@ -1,13 +1,14 @@
-//! Memory of reads that have ended, kept by its thread for the next ones: reads of records ask for the same few
-//! sizes again and again, aligned, which an allocator has to cut out of larger pieces.
+//! Memory of completed reads that each thread keeps for its next reads. Reads of records need the
+//! same few sizes again and again, and aligned. An allocator would have to cut each of them out of
+//! a larger block.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-/// What a thread keeps, bytes.
+/// The largest amount of memory that a thread keeps, in bytes.
 const KEPT: usize = 128 << 10;
-/// Larger ones are not kept, bytes.
+/// The largest buffer that is kept, in bytes.
 const LARGEST: usize = 16 << 10;
 
 thread_local! {
@@ -29,7 +30,7 @@ impl Spare {
         Some(memory)
     }
 
-    /// Whether it is kept.
+    /// Keeps the memory and returns true, or returns false if it is too large or enough is kept.
     fn give(&mut self, memory: NonNull<u8>, layout: Layout) -> bool {
         if layout.size() > LARGEST || self.bytes + layout.size() > KEPT {
             return false;
@@ -47,14 +48,15 @@ impl Drop for Spare {
     fn drop(&mut self) {
         for (layout, list) in &self.lists {
             for memory in list {
-                // SAFETY: it was allocated with this layout, and its last owner gave it away.
+                // SAFETY: the memory was allocated with this layout, and its last owner gave it to
+                // `give`.
                 unsafe { dealloc(memory.as_ptr(), *layout) };
             }
         }
     }
 }
 
-/// Initialised memory, whatever it holds. `layout` must have a size.
+/// Returns initialised memory with arbitrary content. The size of `layout` must not be 0.
 pub(crate) fn take(layout: Layout) -> NonNull<u8> {
     let kept = SPARE.try_with(|spare| spare.borrow_mut().take(layout));
     if let Ok(Some(memory)) = kept {
@@ -69,12 +71,13 @@ pub(crate) fn take(layout: Layout) -> NonNull<u8> {
 /// Takes memory back.
 ///
 /// # Safety
-/// It came from [`take`] with the same layout, and nobody uses it any more.
+/// `memory` came from [`take`] with the same layout and is no longer used.
 pub(crate) unsafe fn give(memory: NonNull<u8>, layout: Layout) {
-    // A thread that ends may drop buffers after what it kept.
+    // When a thread ends, buffers may be dropped after `SPARE`.
     let kept = SPARE.try_with(|spare| spare.borrow_mut().give(memory, layout));
     if kept != Ok(true) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees that the memory came from `take` with this layout and is
+        // unused.
         unsafe { dealloc(memory.as_ptr(), layout) };
     }
 }
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_used_again_by_the_same_layout_only_and_little_is_kept() {
+    fn memory_is_reused_for_the_same_layout_and_a_limited_amount_is_kept() {
         let small = Layout::from_size_align(2048, 512).unwrap();
         let other = Layout::from_size_align(2048, 4096).unwrap();
         let first = take(small);

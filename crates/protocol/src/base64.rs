@@ -1,9 +1,9 @@
-//! Base64 of binary keys in meta commands. As memcached does, decoding skips bytes outside the
-//! alphabet and wants complete, padded groups of four.
+//! Base64 of binary keys in meta commands. As in memcached, decoding skips bytes outside the
+//! alphabet and requires complete, padded groups of four.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// What a byte outside the alphabet stands for in [`VALUES`].
+/// Marks a byte outside the alphabet in [`VALUES`].
 const NONE: u8 = 0x80;
 
 const VALUES: [u8; 256] = {
@@ -17,11 +17,12 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// Room for any decoded key: text keys have up to 250 bytes.
+/// The longest decoded key, in bytes: the key as sent has at most
+/// [`KEY_LEN_MAX`](crate::KEY_LEN_MAX).
 pub const DECODED_KEY_MAX: usize = crate::KEY_LEN_MAX / 4 * 3;
 
-/// Decodes `encoded` into the beginning of `out` and gives that part back; `None` if it is not
-/// base64, is empty, or does not fit.
+/// Decodes `encoded` into the beginning of `out` and returns that part; `None` if `encoded` is not
+/// base64 or is empty, or if the result does not fit.
 pub fn decode<'o>(encoded: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
     let symbols = encoded.iter().filter(|&&byte| VALUES[usize::from(byte)] != NONE).count();
     if symbols == 0 || !symbols.is_multiple_of(4) || symbols / 4 * 3 > out.len() {
@@ -52,13 +53,13 @@ pub fn decode<'o>(encoded: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
     Some(&out[..len])
 }
 
-/// The length of `len` bytes in base64.
+/// Returns the length of `len` bytes in base64.
 pub fn encoded_len(len: usize) -> usize {
     len.div_ceil(3) * 4
 }
 
-/// Encodes `bytes`, padded, into the beginning of `out`, which has room for
-/// [`encoded_len`] bytes; returns that length.
+/// Encodes `bytes`, padded, into the beginning of `out` and returns the length, which is
+/// [`encoded_len`]. `out` must have at least that length.
 pub fn encode(bytes: &[u8], out: &mut [u8]) -> usize {
     let mut len = 0;
     for chunk in bytes.chunks(3) {
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn known_values() {
+    fn decode_skips_foreign_bytes_and_needs_whole_groups() {
         assert_eq!(decoded(b"Zm9vYg=="), Some(b"foob".to_vec()));
         assert_eq!(decoded(b"Zm9vYmE="), Some(b"fooba".to_vec()));
         assert_eq!(decoded(b"Zm9v"), Some(b"foo".to_vec()));
@@ -101,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(bytes in proptest::collection::vec(any::<u8>(), 1..188)) {
+        fn encoded_bytes_decode_back(bytes in proptest::collection::vec(any::<u8>(), 1..188)) {
             let mut out = [0; 256];
             let len = encode(&bytes, &mut out);
             prop_assert_eq!(len, encoded_len(bytes.len()));
@@ -109,7 +110,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn decode_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut out = [0; DECODED_KEY_MAX];
             let _ = decode(&bytes, &mut out);
         }

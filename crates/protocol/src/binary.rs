@@ -1,8 +1,8 @@
 //! The binary protocol: packets with a header of 24 bytes, then extras, key and value. The rules
-//! are those of memcached 1.6.45, where the protocol is deprecated and frozen; what is different on
-//! purpose: whatever a header shows to be wrong is refused without waiting for the rest of the
-//! packet, a refused packet is skipped in its true length, and the few requests whose surplus value
-//! memcached would take for the next packet are refused instead.
+//! are those of memcached 1.6.45, where the protocol is deprecated and frozen. Three things differ
+//! on purpose. A packet with a wrong header is refused without waiting for its rest. A refused
+//! packet is skipped in its true length. The few requests whose surplus value memcached would parse
+//! as the next packet are refused.
 
 mod request;
 mod response;
@@ -20,15 +20,14 @@ pub const HEADER_LEN: usize = 24;
 /// The longest body (extras, key and value) that a packet may announce, in bytes.
 pub const BODY_LEN_MAX: usize = 1 << 30;
 
-/// An expiry time that forbids to create a missing counter.
+/// The expiry time that forbids creating a missing counter.
 const NEVER_CREATE: u32 = u32::MAX;
 
-/// What [`parse`] answers. Only a packet that is none, of a wrong magic number, is refused without
-/// a reply.
+/// The result of [`parse`]. Only input with a wrong magic number is refused without a reply.
 pub type Parsed<'a> = Parse<Request<'a>, Option<Refusal>>;
 
-/// Parses the request at the beginning of `input`. Its key goes to `keys`; of a request that is
-/// not whole or is refused, no key stays there ([`Parse::NeedValue`] keeps its key).
+/// Parses the request at the beginning of `input` and passes its key to `keys`. An incomplete or
+/// refused request leaves no key there, except that [`Parse::NeedValue`] keeps its key.
 #[inline]
 pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     if input.first().is_some_and(|&magic| magic != BINARY_MAGIC) {
@@ -71,7 +70,7 @@ pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     Parse::Request { request: Request { head: header.head, command }, consumed }
 }
 
-/// The opcodes that are served, the loud and the quiet form of each under one name.
+/// The supported opcodes; the quiet form of each has the same kind as the loud one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Get,
@@ -95,13 +94,13 @@ impl Kind {
     }
 }
 
-/// A packet's header, in the order of its checks.
+/// The decoded header of a packet.
 struct Header {
     head: Head,
     extras_len: usize,
     key_len: usize,
     value_len: usize,
-    /// Extras, key and value.
+    /// Total length of extras, key and value, in bytes.
     body_len: usize,
     cas: u64,
 }
@@ -123,7 +122,7 @@ impl Header {
         }
     }
 
-    /// Whether the opcode exists and the lengths fit it; else how the request is refused.
+    /// Returns the kind of the opcode if it exists and the lengths fit it; otherwise the refusal.
     #[inline]
     fn check<'a>(&self) -> Result<Kind, Parsed<'a>> {
         if self.key_len + self.extras_len > self.body_len {
@@ -159,8 +158,8 @@ impl Header {
         if fits { Ok(kind) } else { Err(self.refuse(Status::InvalidArguments, Then::Close)) }
     }
 
-    /// Opcodes that memcached does not know, and those of SASL, which it pretends not to know
-    /// unless SASL was compiled in and switched on, but whose lengths it checks.
+    /// Refuses opcodes that memcached does not know, and those of SASL. memcached pretends not to
+    /// know SASL unless it is compiled in and enabled, but checks the lengths of its packets.
     #[cold]
     fn refuse_unserved<'a>(&self) -> Parsed<'a> {
         let fits = match self.head.opcode {
@@ -225,8 +224,8 @@ impl Header {
     }
 }
 
-/// The extras of a packet. What is not there reads as 0, as the optional extras of flush and the
-/// missing ones of append must.
+/// The extras of a packet. Missing bytes read as 0: the extras of flush are optional, and append
+/// has none.
 #[derive(Clone, Copy)]
 struct Extras<'a>(&'a [u8]);
 

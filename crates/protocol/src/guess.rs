@@ -1,13 +1,13 @@
-//! A guess at the key of a request that has not been parsed.
+//! A guess at the key of a request that has not been parsed yet.
 
 use crate::scan::find_separator;
 use crate::{BINARY_MAGIC, KEY_LEN_MAX};
 
-/// Where a key has ended, if it is one.
+/// The number of bytes of a text line that are searched. A legal key ends within them.
 const SEEN: usize = 16 + KEY_LEN_MAX;
 
-/// The key of the first request of an input, most probably: for what may be wrong without harm, like
-/// bringing memory near. Never the key of a request that is executed.
+/// Returns the probable key of the first request in the input. A wrong guess must be harmless, as
+/// in prefetching; never execute a request with this key.
 #[inline]
 pub fn guess_key(input: &[u8]) -> Option<&[u8]> {
     let key = match *input {
@@ -17,7 +17,7 @@ pub fn guess_key(input: &[u8]) -> Option<&[u8]> {
         }
         _ => {
             let line = &input[..input.len().min(SEEN)];
-            // `gat` and `gats` have the key behind the time.
+            // In `gat` and `gats` the key follows the expiry time.
             let before = if line.starts_with(b"ga") { after_word(line)? } else { line };
             let rest = after_word(before)?;
             let word = &rest[..find_separator(rest)];
@@ -27,7 +27,7 @@ pub fn guess_key(input: &[u8]) -> Option<&[u8]> {
     (1..=KEY_LEN_MAX).contains(&key.len()).then_some(key)
 }
 
-/// What stands behind the first space.
+/// Returns the bytes after the first space.
 #[inline]
 fn after_word(line: &[u8]) -> Option<&[u8]> {
     let end = find_separator(line);
@@ -41,7 +41,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_key_is_found_in_what_clients_send() {
+    fn guess_key_finds_the_key_of_a_text_request() {
         for (input, key) in [
             ("get key\r\n", Some("key")),
             ("get key other\r\n", Some("key")),
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_found_in_a_binary_request() {
+    fn guess_key_finds_the_key_of_a_binary_request() {
         let mut keys: Vec<&[u8]> = Vec::new();
         let mut request = vec![0; 24 + 8];
         (request[0], request[1], request[3], request[4]) = (BINARY_MAGIC, 1, 3, 8);
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_arrives_is_no_more_than_a_key(input in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn a_guessed_key_has_a_legal_length(input in prop::collection::vec(any::<u8>(), 0..400)) {
             if let Some(key) = guess_key(&input) {
                 prop_assert!((1..=KEY_LEN_MAX).contains(&key.len()));
             }

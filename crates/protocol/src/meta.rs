@@ -1,6 +1,6 @@
-//! Meta commands: `mg`, `ms`, `md`, `ma`, `me`. A command is its key and one-letter flags, some
-//! with a token. Parsing has two steps, because a command is moved around more often than its
-//! flags are looked at: [`Meta`] is the command line cut in pieces, [`Flags`] what the flags say.
+//! Meta commands: `mg`, `ms`, `md`, `ma`, `me`. A command has a key and one-letter flags, some with
+//! a token. Parsing has two steps, because commands are passed around more often than their flags
+//! are read: [`Meta`] is the command line split into pieces, [`Flags`] the decoded flags.
 
 mod flags;
 #[cfg(test)]
@@ -11,7 +11,7 @@ pub use flags::Flags;
 use crate::KEY_LEN_MAX;
 use crate::scan::Tokens;
 
-/// Which command.
+/// The verb of a meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// mg.
@@ -26,11 +26,11 @@ pub enum Verb {
     Debug,
 }
 
-/// A meta command. Its key went to the [`KeySink`](crate::KeySink) unless
+/// A meta command. Its key goes to the [`KeySink`](crate::KeySink) unless
 /// [`plain_key`](Self::plain_key) is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<'a> {
-    /// Which command.
+    /// The verb.
     pub verb: Verb,
     /// The key is in base64.
     pub base64: bool,
@@ -42,12 +42,12 @@ pub struct Meta<'a> {
     pub value: &'a [u8],
 }
 
-/// So many tokens memcached looks at.
+/// The number of tokens, including the verb, in which memcached looks for malformed flags.
 const TOKENS_MAX: usize = 23;
 
 impl<'a> Meta<'a> {
-    /// Cuts a command line in pieces: the flags begin behind `skip` tokens. `None` if there is no
-    /// key or if something that stands for a flag does not begin with a letter or a digit.
+    /// Splits a command line into pieces; the flags begin after `skip` tokens. `None` if there is
+    /// no key, or if a flag does not begin with a letter or a digit.
     pub(crate) fn parse(verb: Verb, line: &'a [u8], skip: usize) -> Option<Self> {
         let mut tokens = Tokens::new(line);
         tokens.next();
@@ -69,13 +69,13 @@ impl<'a> Meta<'a> {
         Some(Meta { verb, base64, key, flags, value: &[] })
     }
 
-    /// The key, if it is one as it stands: neither in base64 nor too long.
+    /// Returns the key if it can be used as sent: it is neither base64 nor too long.
     #[inline]
     pub fn plain_key(&self) -> Option<&'a [u8]> {
         (!self.base64 && self.key.len() <= KEY_LEN_MAX).then_some(self.key)
     }
 
-    /// The flags with their tokens, in their order.
+    /// Returns the flags with their tokens, in their order.
     #[inline]
     pub fn tokens(&self) -> Tokens<'a> {
         Tokens::new(self.flags)

@@ -1,4 +1,4 @@
-//! Replies of the text protocol, to the letter: clients compare them.
+//! Replies of the text protocol. They match memcached's byte for byte because clients compare them.
 
 use crate::KEY_LEN_MAX;
 
@@ -11,17 +11,17 @@ macro_rules! lines {
 lines! {
     /// An unknown command.
     ERROR = "ERROR";
-    /// A line that cannot be understood.
+    /// A line that cannot be parsed.
     BAD_FORMAT = "CLIENT_ERROR bad command line format";
     /// A line with too few arguments.
     BAD_LINE = "CLIENT_ERROR bad command line";
-    /// A value without its line end.
+    /// A value that is not followed by a line end.
     BAD_CHUNK = "CLIENT_ERROR bad data chunk";
-    /// An expiry time that is no number.
+    /// An expiry time that is not a number.
     INVALID_EXPTIME = "CLIENT_ERROR invalid exptime argument";
-    /// A delta that is no number.
+    /// A delta that is not a number.
     INVALID_DELTA = "CLIENT_ERROR invalid numeric delta argument";
-    /// Counting on something that is no number.
+    /// incr or decr of a value that is not a number.
     NON_NUMERIC = "CLIENT_ERROR cannot increment or decrement non-numeric value";
     /// flush_all is disabled.
     FLUSH_NOT_ALLOWED = "CLIENT_ERROR flush_all not allowed";
@@ -31,108 +31,108 @@ lines! {
     STORE_NOT_ALLOWED = "CLIENT_ERROR store commands not allowed";
     /// A meta flag that does not exist.
     INVALID_FLAG = "CLIENT_ERROR invalid flag";
-    /// A meta flag that is there twice.
+    /// A meta flag that occurs twice.
     DUPLICATE_FLAG = "CLIENT_ERROR duplicate flag";
-    /// Anything wrong with the flags of ma.
+    /// Any error in the flags of ma.
     INVALID_OR_DUPLICATE_FLAG = "CLIENT_ERROR invalid or duplicate flag";
-    /// More meta flags than are looked at.
+    /// More meta flags than the limit.
     TOO_MANY_FLAGS = "CLIENT_ERROR options flags are too long";
-    /// A meta flag whose token is no number.
+    /// A meta flag whose token is not a number.
     BAD_TOKEN = "CLIENT_ERROR bad token in command line format";
-    /// A D token that is no number; `ma` itself does not show it.
+    /// A D token that is not a number. `ma` replies `INVALID_OR_DUPLICATE_FLAG` instead.
     BAD_DELTA_TOKEN = "CLIENT_ERROR invalid numeric delta value";
-    /// A J token that is no number; `ma` itself does not show it.
+    /// A J token that is not a number. `ma` replies `INVALID_OR_DUPLICATE_FLAG` instead.
     BAD_INITIAL_TOKEN = "CLIENT_ERROR invalid numeric initial value";
     /// An opaque token that is too long.
     OPAQUE_TOO_LONG = "CLIENT_ERROR opaque token too long";
-    /// A key that is not the base64 that it claims to be.
+    /// A key that is flagged as base64 and is not.
     KEY_NOT_DECODED = "CLIENT_ERROR error decoding key";
-    /// A mode of ms that does not exist.
+    /// An unknown mode of ms.
     INVALID_SET_MODE = "CLIENT_ERROR invalid mode for ms M token";
-    /// A mode of ma that does not exist.
+    /// An unknown mode of ma.
     INVALID_ARITHMETIC_MODE = "CLIENT_ERROR invalid mode for ma M token";
     /// stats detail without on, off or dump.
     DETAIL_USAGE = "CLIENT_ERROR usage: stats detail on|off|dump";
-    /// Dumps are disabled.
+    /// stats detail is disabled, as all dumps are.
     DETAIL_NOT_ALLOWED = "CLIENT_ERROR stats detail not allowed";
-    /// Dumps are disabled.
+    /// stats cachedump is disabled, as all dumps are.
     CACHEDUMP_NOT_ALLOWED = "CLIENT_ERROR stats cachedump not allowed";
-    /// Dumps are disabled.
+    /// lru_crawler metadump is disabled, as all dumps are.
     METADUMP_NOT_ALLOWED = "ERROR metadump not allowed";
-    /// Dumps are disabled.
+    /// lru_crawler mgdump is disabled, as all dumps are.
     MGDUMP_NOT_ALLOWED = "ERROR key dump not allowed";
-    /// A slab class that memcached does not have either.
+    /// A slab class that memcached does not have.
     ILLEGAL_SLAB = "CLIENT_ERROR Illegal slab id";
-    /// Watching is disabled.
+    /// watch is disabled.
     WATCH_NOT_ALLOWED = "CLIENT_ERROR watch commands not allowed";
-    /// A way to shut down that does not exist.
+    /// An unknown shutdown mode.
     INVALID_SHUTDOWN = "CLIENT_ERROR invalid shutdown mode";
     /// shutdown is disabled.
     SHUTDOWN_NOT_ENABLED = "SERVER_ERROR: shutdown not enabled";
-    /// A page of slabs cannot move to where it is.
+    /// slabs reassign with the same class as source and destination.
     REASSIGN_SAME = "SAME src and dst class are identical";
-    /// A slab class that memcached would not take.
+    /// slabs reassign with a class that memcached refuses.
     REASSIGN_BADCLASS = "BADCLASS invalid src or dst class id";
-    /// There are no pages of slabs to move.
+    /// slabs reassign with valid classes: there are no slab pages to move.
     REASSIGN_NOSPARE = "NOSPARE source class has no spare pages";
-    /// There is no TLS.
+    /// refresh_certs without TLS.
     TLS_NOT_ENABLED = "Error TLS not enabled";
-    /// A window that memcached would not take.
+    /// An automove window that memcached refuses.
     AUTOMOVE_WINDOW = "CLIENT_ERROR automove window too low or too high";
-    /// A pause that memcached would not take.
+    /// A crawler pause that memcached refuses.
     CRAWLER_SLEEP = "CLIENT_ERROR sleep must be one second or less";
-    /// Too many dumps go on.
+    /// Too many dumps are running.
     CRAWLER_BUSY = "BUSY currently processing crawler request";
-    /// Percentages that memcached would not take.
+    /// lru tune with percentages that memcached refuses.
     LRU_PERCENTAGES = "ERROR hot and warm pcts must not exceed 80";
-    /// Factors that memcached would not take.
+    /// lru tune with factors that memcached refuses.
     LRU_FACTORS = "ERROR hot/warm age factors must be greater than 0";
-    /// A slab class that a crawler would not take.
+    /// A slab class that memcached's crawler refuses.
     BAD_CLASS = "BADCLASS invalid class id";
-    /// An item above the largest size.
+    /// An item above the largest item size.
     TOO_LARGE = "SERVER_ERROR object too large for cache";
-    /// No memory for an item.
+    /// Not enough memory for an item.
     NO_MEMORY_STORING = "SERVER_ERROR out of memory storing object";
-    /// No memory for something else.
+    /// Not enough memory for something other than an item.
     NO_MEMORY = "SERVER_ERROR out of memory";
-    /// The store cannot be written.
+    /// The write to the store failed.
     STORE_FAILED = "SERVER_ERROR store failed: write not kept";
-    /// The store has no room.
+    /// The store is full.
     STORE_FULL = "SERVER_ERROR store is full";
     /// A memory limit that is too small.
     MEMLIMIT_TOO_SMALL = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m";
-    /// A memory limit that looks like bytes.
+    /// A memory limit that looks like a number of bytes.
     MEMLIMIT_NOT_MEGABYTES = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes";
     /// A memory limit that could not be set.
     MEMLIMIT_FAILED = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
-    /// The end of a retrieval and of statistics.
+    /// The end of a retrieval or of statistics.
     END = "END";
-    /// Success of most operators' commands.
+    /// Success of most admin commands.
     OK = "OK";
     /// Success of stats reset.
     RESET = "RESET";
     /// Success of a storage command.
     STORED = "STORED";
-    /// The mode of a storage command forbids it.
+    /// The mode of a storage command does not allow the write.
     NOT_STORED = "NOT_STORED";
-    /// Another cas id.
+    /// The item has another cas id.
     EXISTS = "EXISTS";
-    /// No such item.
+    /// There is no such item.
     NOT_FOUND = "NOT_FOUND";
     /// Success of delete.
     DELETED = "DELETED";
     /// Success of touch.
     TOUCHED = "TOUCHED";
-    /// The answer to mn.
+    /// The reply to mn.
     META_NOOP = "MN";
     /// A miss of mg, and the end of mgdump.
     META_MISS = "EN";
 }
 
-/// Room for any number, in bytes.
+/// The largest length of a number, in bytes.
 pub const NUMBER_LEN_MAX: usize = 20;
 
-/// Room for any line that [`value_line`] writes, in bytes.
+/// The largest length of a line that [`value_line`] writes, in bytes.
 pub const VALUE_LINE_MAX: usize = "VALUE ".len() + KEY_LEN_MAX + 3 * (NUMBER_LEN_MAX + 1) + 2;
 
 const PAIRS: [u8; 200] = {
@@ -149,7 +149,7 @@ const PAIRS: [u8; 200] = {
 /// Writes `number` in decimal to the beginning of `out` and returns its length.
 ///
 /// # Panics
-/// If `out` has no room for it; [`NUMBER_LEN_MAX`] is always enough.
+/// If `out` is too short; [`NUMBER_LEN_MAX`] bytes are always enough.
 #[inline]
 pub fn write_u64(out: &mut [u8], mut number: u64) -> usize {
     if number < 10 {
@@ -181,7 +181,7 @@ pub fn write_u64(out: &mut [u8], mut number: u64) -> usize {
 /// its length.
 ///
 /// # Panics
-/// If `out` has no room for it; [`VALUE_LINE_MAX`] is enough for keys of legal length.
+/// If `out` is too short; [`VALUE_LINE_MAX`] bytes are enough for keys of legal length.
 #[inline]
 pub fn value_line(
     out: &mut [u8],
@@ -212,7 +212,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn value_lines() {
+    fn value_line_writes_memcacheds_format() {
         let mut out = [0; VALUE_LINE_MAX];
         let len = value_line(&mut out, b"k", 0, 5, None);
         assert_eq!(&out[..len], b"VALUE k 0 5\r\n");
@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers(number in any::<u64>(), shift in 0u32..64) {
+        fn write_u64_agrees_with_the_standard_library(number in any::<u64>(), shift in 0u32..64) {
             let number = number >> shift;
             let mut out = [0; NUMBER_LEN_MAX];
             let len = write_u64(&mut out, number);

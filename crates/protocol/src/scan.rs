@@ -1,11 +1,11 @@
-//! The inner loops of the text parser: finding separators and reading numbers. Tokens are short
-//! (a key has some twenty bytes), so eight bytes at a time without a call beats `memchr` here;
-//! line ends are further away and are left to it.
+//! The inner loops of the text parser: finding separators and reading numbers. Tokens are short (a
+//! key has about twenty bytes), so an inlined search of eight bytes at a time is faster than
+//! `memchr`. Line ends are further away; `memchr` finds those.
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// Where `needle` first stands in `haystack`, or the length of `haystack`.
+/// Returns the position of the first `needle` in `haystack`, or the length of `haystack`.
 #[inline]
 pub fn find(haystack: &[u8], needle: u8) -> usize {
     let pattern = LOW * u64::from(needle);
@@ -13,7 +13,7 @@ pub fn find(haystack: &[u8], needle: u8) -> usize {
     while let Some(chunk) = haystack.get(at..at + 8) {
         let Ok(bytes) = <[u8; 8]>::try_from(chunk) else { break };
         let difference = u64::from_le_bytes(bytes) ^ pattern;
-        // The lowest zero byte is exact; only bytes above it can be marked wrongly.
+        // The lowest marked byte is a true match. Only bytes above it can be marked falsely.
         let zeros = difference.wrapping_sub(LOW) & !difference & HIGH;
         if zeros != 0 {
             return at + zeros.trailing_zeros() as usize / 8;
@@ -26,7 +26,7 @@ pub fn find(haystack: &[u8], needle: u8) -> usize {
     at
 }
 
-/// Where a space or a line feed first stands in `haystack`, or the length of `haystack`.
+/// Returns the position of the first space or line feed in `haystack`, or the length of `haystack`.
 #[inline]
 pub fn find_separator(haystack: &[u8]) -> usize {
     let mut at = 0;
@@ -36,7 +36,7 @@ pub fn find_separator(haystack: &[u8]) -> usize {
         let zeros = |difference: u64| difference.wrapping_sub(LOW) & !difference & HIGH;
         let spaces = zeros(chunk ^ (LOW * b' ' as u64));
         let line_feeds = zeros(chunk ^ (LOW * b'\n' as u64));
-        // Whichever is the lowest of both is exact.
+        // In each mask the lowest marked byte is a true match, so the lowest of both is too.
         let found = spaces | line_feeds;
         if found != 0 {
             return at + found.trailing_zeros() as usize / 8;
@@ -49,20 +49,20 @@ pub fn find_separator(haystack: &[u8]) -> usize {
     at
 }
 
-/// The tokens of a line: runs of spaces separate, nothing else does.
+/// The tokens of a line. Only runs of spaces separate tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Tokens<'a> {
-    /// The tokens of `line`, which has no line end any more.
+    /// Returns the tokens of `line`, from which the line end is already removed.
     #[inline]
     pub fn new(line: &'a [u8]) -> Self {
         Tokens { rest: line }
     }
 
-    /// What the tokens not taken yet are made of, leading spaces included.
+    /// Returns the part of the line after the last token taken, with its leading spaces.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
@@ -88,7 +88,7 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-/// The last token of a line.
+/// Returns the last token of a line.
 #[inline]
 pub fn last_token(line: &[u8]) -> &[u8] {
     let end = line.iter().rposition(|&byte| byte != b' ').map_or(0, |at| at + 1);
@@ -96,16 +96,17 @@ pub fn last_token(line: &[u8]) -> &[u8] {
     &line[start..end]
 }
 
-/// Whether `token` is `name` or the beginning of it: memcached takes the sub-commands of operators so.
+/// Returns true if `token` is `name` or a prefix of it. memcached accepts abbreviated admin
+/// sub-commands.
 pub fn abbreviates(token: &[u8], name: &[u8]) -> bool {
     !token.is_empty() && name.starts_with(token)
 }
 
-/// The longest numbers that memcached reads from a command line, in bytes: leading zeros count.
+/// The longest number that memcached reads as 64 or 32 bits, in bytes. Leading zeros count.
 const U64_LEN_MAX: usize = 22;
 const U32_LEN_MAX: usize = 11;
 
-/// A decimal number: digits only.
+/// Parses a decimal number of digits only.
 #[inline]
 pub fn parse_u64(token: &[u8]) -> Option<u64> {
     if token.is_empty() || token.len() > U64_LEN_MAX {
@@ -114,7 +115,7 @@ pub fn parse_u64(token: &[u8]) -> Option<u64> {
     digits(token)
 }
 
-/// A decimal number below 2^32: digits only.
+/// Parses a decimal number below 2^32 of digits only.
 #[inline]
 pub fn parse_u32(token: &[u8]) -> Option<u32> {
     if token.len() > U32_LEN_MAX {
@@ -123,7 +124,8 @@ pub fn parse_u32(token: &[u8]) -> Option<u32> {
     parse_u64(token)?.try_into().ok()
 }
 
-/// A decimal number of 32 bits with an optional minus sign. A lone minus sign is 0, as in memcached.
+/// Parses a decimal number of 32 bits with an optional minus sign. As in memcached, a lone minus
+/// sign is 0.
 #[inline]
 pub fn parse_i32(token: &[u8]) -> Option<i32> {
     if token.is_empty() || token.len() > U32_LEN_MAX {
@@ -136,9 +138,9 @@ pub fn parse_i32(token: &[u8]) -> Option<i32> {
     number.try_into().ok()
 }
 
-/// A number as C's `strtol` and `strtoul` read one where memcached uses them: white space, a sign, any number
-/// of digits, and nothing behind them but white space or a NUL with whatever follows that. Returns
-/// whether there is a minus sign, and the digits.
+/// Parses a number as memcached does with C's `strtol` and `strtoul`: white space, a sign, any
+/// number of digits. Only white space or a NUL may follow the digits; anything may follow these.
+/// Returns whether there is a minus sign, and the number.
 pub fn parse_c_number(token: &[u8]) -> Option<(bool, u64)> {
     let is_space = |byte: &u8| *byte == b' ' || (b'\t'..=b'\r').contains(byte);
     let start = token.iter().position(|byte| !is_space(byte))?;
@@ -153,7 +155,7 @@ pub fn parse_c_number(token: &[u8]) -> Option<(bool, u64)> {
     Some((negative, digits(&rest[..end])?))
 }
 
-/// The number that these digits are, of any length; 0 if there are none.
+/// Parses any number of digits; returns 0 if there are none.
 #[inline]
 fn digits(token: &[u8]) -> Option<u64> {
     let mut number = 0u64;
@@ -173,7 +175,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn numbers_at_their_limits() {
+    fn parsed_numbers_have_memcacheds_limits() {
         assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_u64(b"18446744073709551616"), None);
         assert_eq!(parse_u64(b"0000000000000000000007"), Some(7));
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_as_c_reads_them() {
+    fn parse_c_number_reads_what_c_reads() {
         let zeros = [[b'0'; 40].as_slice(), b"7"].concat();
         for (token, number) in [
             (&b"7"[..], Some((false, 7))),
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn last_tokens() {
+    fn last_token_ignores_trailing_spaces() {
         assert_eq!(last_token(b"a bc  "), b"bc");
         assert_eq!(last_token(b"abc"), b"abc");
         assert_eq!(last_token(b"   "), b"");

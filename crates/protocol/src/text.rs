@@ -1,6 +1,6 @@
-//! The text protocol, classic and meta commands alike: one line is one command, storage commands
-//! have a value behind the line. The rules are those of memcached 1.6.45, its odd ones included;
-//! where this parser is more helpful on purpose, a comment says so.
+//! The text protocol, classic and meta commands. One line is one command; in storage commands the
+//! value follows the line. The rules are those of memcached 1.6.45, including its odd ones. A
+//! comment marks each place where this parser is deliberately more helpful.
 
 mod admin;
 mod request;
@@ -16,18 +16,19 @@ pub use retrieval::{Keys, KeysEnd, parse_keys};
 use crate::scan::{Tokens, last_token, parse_i32, parse_u64};
 use crate::{KEY_LEN_MAX, KeySink, LINE_LEN_MAX, Parse, Then, meta, reply};
 
-/// What [`parse`] answers: error replies are whole lines, or empty for `noreply`.
+/// The result of [`parse`]. Error replies are complete lines, or empty for `noreply`.
 pub type Parsed<'a> = Parse<Request<'a>, &'static str>;
 
-/// The line end behind a value, in bytes.
+/// Length of the line end after a value, in bytes.
 const TRAILER: usize = 2;
 
-/// The shortest command with its line end, in bytes.
+/// The shortest command, in bytes, including its line end.
 const LINE_LEN_MIN: usize = 4;
 
-/// The most common requests, each in one pass: a `get` of one key, and a `set` whose value is there, with nothing
-/// unusual in them. `take` gets the request, which has one key, and how many bytes of the input it took: a
-/// function, so that nothing has to be carried through memory. False leaves it to [`parse`]; nothing has happened.
+/// Parses the most common requests in one pass: a `get` of one key, and a `set` whose value has
+/// arrived, both without anything unusual. `take` receives the request, which has one key, and the
+/// number of input bytes it used. It is a callback so that the request stays in registers. Returns
+/// false, without any effect, if [`parse`] must handle the input.
 #[inline(always)]
 pub fn parse_common<'a>(
     input: &'a [u8],
@@ -45,8 +46,8 @@ pub fn parse_common<'a>(
     false
 }
 
-/// Parses the request at the beginning of `input`. Its keys go to `keys`; of a request that is not
-/// whole or is refused, no keys stay there ([`Parse::NeedValue`] keeps its key).
+/// Parses the request at the beginning of `input` and passes its keys to `keys`. An incomplete or
+/// refused request leaves no keys there, except that [`Parse::NeedValue`] keeps its key.
 pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let Some(newline) = memchr::memchr(b'\n', input) else {
         return unfinished_line(input);
@@ -73,14 +74,14 @@ pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     }
 }
 
-/// A command line with what stands behind it.
+/// A command line and the input that follows it.
 #[derive(Clone, Copy)]
 struct Frame<'a> {
-    /// All input, beginning with the line.
+    /// All input, starting with the line.
     input: &'a [u8],
-    /// The line without its end.
+    /// The line without its line end.
     line: &'a [u8],
-    /// The length of the line with its end.
+    /// The length of the line with its line end.
     consumed: usize,
 }
 
@@ -89,7 +90,7 @@ fn refuse<'a>(reply: &'static str, consumed: usize) -> Parsed<'a> {
     Parse::Refused { reply, consumed, then: Then::Continue }
 }
 
-/// Refuses with an error that `noreply` hides.
+/// Refuses a command with an error that `noreply` suppresses.
 fn refuse_unless<'a>(noreply: bool, reply: &'static str, consumed: usize) -> Parsed<'a> {
     refuse(if noreply { "" } else { reply }, consumed)
 }
@@ -140,7 +141,7 @@ fn request<'a>(frame: Frame<'a>, request: Request<'a>) -> Parsed<'a> {
     Parse::Request { request, consumed: frame.consumed }
 }
 
-/// The key and the further tokens of a command with one key; `None` if there are too few tokens.
+/// Returns the key and the remaining tokens of a command with one key; `None` if there is no key.
 fn keyed<'a>(frame: Frame<'a>) -> Option<(&'a [u8], Tokens<'a>)> {
     let mut tokens = Tokens::new(frame.line);
     tokens.next();
@@ -188,8 +189,8 @@ fn touch<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     request(frame, Request::Touch(Touch { exptime, noreply }))
 }
 
-/// What follows the key is ignored, but for `noreply` at the end: some clients send a time, which old
-/// versions of memcached took for the delay of the delete.
+/// Ignores what follows the key, except a `noreply` at the end. Some clients send a time, which old
+/// versions of memcached took as the delay of the delete.
 fn delete<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let Some((key, _)) = keyed(frame) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);

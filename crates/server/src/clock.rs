@@ -1,7 +1,7 @@
-//! The one place that reads the clock. Invariant: time never goes back. The wall clock is read
-//! once, at the start; from then on a monotonic clock counts, so that an administrator or a time
-//! daemon who turns the wall clock back cannot bring expired items back to life. Nor can a restart with
-//! a clock that is behind: a store remembers what time it was.
+//! The only place that reads the clock. Invariant: time never goes back. The wall clock is read
+//! once, at the start, and a monotonic clock counts from then on. So an administrator or a time
+//! daemon that turns the wall clock back cannot bring expired items back to life. A restart with a
+//! clock that is behind cannot either, because a store remembers its time.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,34 +17,35 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Creates a clock that starts now.
     pub(crate) fn start() -> Clock {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clock { wall, start: Instant::now() }
     }
 
-    /// Seconds since the Unix epoch; at least 2, so that [`Expiry::PAST`](larder_engine::Expiry)
-    /// lies in the past on a machine without a clock of its own, too.
+    /// Returns the seconds since the Unix epoch. They are at least 2, so that
+    /// [`Expiry::PAST`](larder_engine::Expiry) lies in the past even on a machine without a
+    /// real-time clock.
     pub(crate) fn now(&self) -> UnixSeconds {
         Self::seconds(self.wall + self.start.elapsed())
     }
 
-    /// This clock, set forward to `second` if it is behind that.
+    /// Sets this clock forward to `second` if it is behind that.
     pub(crate) fn not_before(self, second: UnixSeconds) -> Clock {
         Clock { wall: self.wall.max(Duration::from_secs(second.into())), ..self }
     }
 
-    /// The wall clock at the start, in seconds since the Unix epoch.
+    /// Returns the wall clock at the start, in seconds since the Unix epoch.
     pub(crate) fn wall_seconds(&self) -> u64 {
         self.wall.as_secs()
     }
 
-    /// What [`now`](Self::now) was at the start.
+    /// Returns the value of [`now`](Self::now) at the start.
     pub(crate) fn started(&self) -> UnixSeconds {
         Self::seconds(self.wall)
     }
 
-    /// How long the server has been running.
+    /// Returns the time since the start of the server.
     pub(crate) fn uptime(&self) -> Duration {
         self.start.elapsed()
     }
@@ -54,12 +55,12 @@ impl Clock {
     }
 }
 
-/// A number that nobody can guess and no two starts share, for the seed of the key hash: whoever
-/// can choose keys must not be able to choose their buckets.
+/// Returns an unpredictable number that differs at every start, as the seed of the key hash. A
+/// client that chooses keys must not be able to choose their buckets.
 pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    // The standard library keys this with the kernel's random numbers, once per process and
-    // thread; the time sets two servers in one process apart.
+    // The standard library keys this with the kernel's random numbers, once per process and thread.
+    // The time distinguishes two servers in one process.
     RandomState::new().hash_one(SystemTime::now())
 }
 
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_goes_back_and_starts_at_the_wall_clock() {
+    fn the_clock_starts_at_the_wall_clock_and_never_goes_back() {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let clock = Clock::start();
         assert!(u64::from(clock.started()).abs_diff(wall) <= 1);
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn never_starts_behind_what_a_store_remembers() {
+    fn the_clock_never_starts_behind_the_time_of_a_store() {
         let clock = Clock::start();
         assert_eq!(clock.not_before(7).started(), clock.started());
         let ahead = clock.not_before(clock.started() + 1000);
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_clock_is_after_the_past() {
+    fn past_lies_before_now_on_a_machine_without_a_clock() {
         let clock = Clock { wall: Duration::ZERO, start: Instant::now() };
         assert!(larder_engine::Expiry::PAST.is_past(clock.now()));
     }

@@ -1,7 +1,6 @@
-//! What every connection passes before its bytes are looked at, whatever protocol they are: the
-//! protocol that `--protocol` allows, and the list behind `stats conns`. A layer of its own, so
-//! that the parsers know neither. What a connection may do is a state of it here: whoever would
-//! have to say first who he is would get no further.
+//! The layer in front of the service, for every protocol: it enforces `--protocol` and keeps the
+//! list behind `stats conns`, so the parsers know neither. The access of a connection is a state
+//! here. Authentication would belong here too, before a parser sees a byte.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -22,17 +21,18 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// When input last arrived.
+    /// Returns the time at which input last arrived.
     pub(crate) fn last_command(&self) -> UnixSeconds {
         self.last_command.load(Relaxed)
     }
 }
 
-/// The connections of all workers. The lock is taken when one comes or goes, and by readers.
+/// The connections of all workers. The lock is taken when a connection opens or closes, and by
+/// readers.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: Mutex<BTreeMap<ConnectionId, Arc<Entry>>>,
-    /// Connections that began with a request of HTTP.
+    /// Number of connections that began with an HTTP request.
     http: AtomicU64,
 }
 
@@ -41,18 +41,18 @@ impl Registry {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections that began with a request of HTTP.
+    /// Returns the number of connections that began with an HTTP request.
     pub(crate) fn http(&self) -> u64 {
         self.http.load(Relaxed)
     }
 
-    /// All connections there are now.
+    /// Returns all open connections.
     pub(crate) fn snapshot(&self) -> Vec<(ConnectionId, Arc<Entry>)> {
         self.lock().iter().map(|(id, entry)| (*id, Arc::clone(entry))).collect()
     }
 }
 
-/// A worker's time as its guard sees it: written once per turn by the worker's clock.
+/// A worker's time as its guard sees it. The worker's clock writes it once per turn.
 pub(crate) type Now = Arc<AtomicU32>;
 
 /// The layer around the service of one worker.
@@ -63,25 +63,25 @@ pub(crate) struct Guard<S> {
     now: Now,
 }
 
-/// A connection with what the layer knows of it.
+/// A connection with the state that this layer keeps for it.
 pub(crate) struct Guarded<C> {
     connection: C,
     id: ConnectionId,
     entry: Arc<Entry>,
     access: Access,
-    /// Its first bytes were looked at.
+    /// Its first bytes have been checked for HTTP.
     greeted: bool,
 }
 
-/// How requests of HTTP begin; commands of memcached are in small letters.
+/// The first bytes of HTTP requests. memcached's commands are in lower case.
 const HTTP: [&[u8]; 6] = [b"OPTIONS /", b"DELETE /", b"POST /", b"HEAD /", b"GET /", b"PUT /"];
 
-/// What a connection may do.
+/// The access that a connection has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
-    /// Nothing yet: its first byte decides.
+    /// Nothing yet. Its first byte decides.
     Undecided,
-    /// Everything: its bytes go to the service.
+    /// Everything. Its bytes go to the service.
     Granted,
 }
 
@@ -90,7 +90,7 @@ impl<S> Guard<S> {
         Guard { service, registry, protocol, now }
     }
 
-    /// Whether a connection may begin with this byte.
+    /// Returns true if a connection may begin with this byte.
     fn admits(&self, first: u8) -> bool {
         match self.protocol {
             Protocol::Auto => true,

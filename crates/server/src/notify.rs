@@ -1,5 +1,5 @@
-//! What the service manager wants to hear, and the sockets it hands over (sd_notify(3),
-//! sd_listen_fds(3)). Without a service manager nothing happens.
+//! Messages to the service manager, and the sockets it passes on (sd_notify(3), sd_listen_fds(3)).
+//! Without a service manager this module does nothing.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -7,23 +7,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The first descriptor that a service manager hands over.
+/// The first descriptor that a service manager passes on.
 const FIRST_INHERITED: RawFd = 3;
 
-/// More sockets than this are not taken over.
+/// The largest number of sockets taken over.
 const SOCKETS_MAX: u32 = 64;
 
-/// How long the service manager is asked to wait for the next word of a start.
+/// Time for which a start asks the service manager to wait for its next message.
 const START_GOES_ON: Duration = Duration::from_secs(60);
 
-/// The way to the service manager.
+/// The connection to the service manager.
 #[derive(Debug, Default)]
 pub struct Notifier {
     socket: Option<(UnixDatagram, SocketAddr)>,
 }
 
 impl Notifier {
-    /// The service manager that the environment of this process names, if it names one.
+    /// Connects to the service manager that the environment names, if there is one.
     pub fn of_process() -> Notifier {
         match std::env::var_os("NOTIFY_SOCKET") {
             Some(path) => Notifier::connect(path.as_bytes()).unwrap_or_default(),
@@ -31,7 +31,7 @@ impl Notifier {
         }
     }
 
-    /// `@name` is an abstract socket, anything else a path.
+    /// Connects to an abstract socket if `path` begins with `@`, else to a path.
     fn connect(path: &[u8]) -> io::Result<Notifier> {
         use std::os::linux::net::SocketAddrExt;
         let address = match path.strip_prefix(b"@") {
@@ -41,46 +41,47 @@ impl Notifier {
         Ok(Notifier { socket: Some((UnixDatagram::unbound()?, address)) })
     }
 
-    /// The server accepts connections.
+    /// Reports that the server accepts connections.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}\n"));
     }
 
-    /// What a long start is at, and that it goes on: the service manager waits on.
+    /// Reports the progress of a long start, which makes the service manager wait longer.
     pub fn starting(&self, status: &str) {
         let more = START_GOES_ON.as_micros();
         self.send(&format!("EXTEND_TIMEOUT_USEC={more}\nSTATUS={status}\n"));
     }
 
-    /// What the server is at, in a few words.
+    /// Reports the state of the server in a few words.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={status}\n"));
     }
 
-    /// The server has begun to stop.
+    /// Reports that the server has begun to stop.
     pub fn stopping(&self, status: &str) {
         self.send(&format!("STOPPING=1\nSTATUS={status}\n"));
     }
 
     fn send(&self, message: &str) {
         if let Some((socket, address)) = &self.socket {
-            // A service manager that does not listen is no reason to stop serving.
+            // An unreachable service manager is no reason to stop serving.
             let _ = socket.send_to_addr(message.as_bytes(), address);
         }
     }
 }
 
-/// The listening sockets that the service manager opened for this process. The variables that say
-/// so are removed, and the sockets marked, so that no process started from here takes them for its
-/// own.
+/// Takes the listening sockets that the service manager opened for this process. Removes the
+/// variables that announce them and marks the sockets close-on-exec, so that no child process takes
+/// them for its own.
 ///
-/// To be called once, before anything else opens descriptors or starts threads.
+/// Must be called once, before anything else opens descriptors or starts threads.
 pub fn inherited_sockets() -> Vec<OwnedFd> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     let meant_for = number("LISTEN_PID");
     let count = number("LISTEN_FDS").unwrap_or(0).min(SOCKETS_MAX) as RawFd;
     for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
-        // SAFETY: there is one thread, as the caller promises, so nobody reads the environment.
+        // SAFETY: only one thread exists, as the caller promises, so no other thread reads the
+        // environment.
         unsafe { std::env::remove_var(name) };
     }
     if meant_for != Some(std::process::id()) {
@@ -91,8 +92,8 @@ pub fn inherited_sockets() -> Vec<OwnedFd> {
         .filter_map(|fd| {
             // SAFETY: takes no pointers; fails cleanly when the descriptor is not open.
             let set = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-            // SAFETY: the descriptor is open, and by the protocol of LISTEN_PID it was made for
-            // this process, which has not used it yet.
+            // SAFETY: the descriptor is open. By the protocol of LISTEN_PID it was made for this
+            // process, which has not used it yet.
             (set == 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
         })
         .collect()
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_manager_hears_of_every_step() {
+    fn the_service_manager_receives_every_status() {
         use std::os::linux::net::SocketAddrExt;
         let name = format!("larder-notify-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listening_is_no_error() {
+    fn an_absent_service_manager_is_no_error() {
         Notifier::default().ready("serving");
         Notifier::connect(b"/does/not/exist").unwrap().ready("serving");
     }

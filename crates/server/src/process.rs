@@ -1,4 +1,4 @@
-//! What the process asks of the kernel: limits, rights, the background, memory.
+//! Operating-system calls for the whole process: limits, rights, daemon mode, memory.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,7 +13,7 @@ pub(crate) struct Usage {
     pub(crate) system: Duration,
 }
 
-/// Processor time used so far.
+/// Returns the processor time used so far.
 pub(crate) fn usage() -> Usage {
     // SAFETY: all-zero bytes are a valid `rusage`, which consists of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -25,7 +25,7 @@ pub(crate) fn usage() -> Usage {
     Usage { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
 }
 
-/// Resident memory in bytes, 0 where the kernel does not tell.
+/// Returns the resident memory in bytes, or 0 if the kernel does not report it.
 pub(crate) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -49,8 +49,8 @@ fn set_limit(resource: libc::__rlimit_resource_t, limit: libc::rlimit) -> io::Re
     check(unsafe { libc::setrlimit(resource, &limit) })
 }
 
-/// Lets the process open as many files as its hard limit allows, and at least `descriptors` if it has the
-/// right to raise that; returns how many it may.
+/// Raises the limit of open files to the hard limit, or to `descriptors` if that is higher and the
+/// process may raise the hard limit. Returns the new limit.
 pub(crate) fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
     let now = limit(libc::RLIMIT_NOFILE)?;
     let wanted = now.rlim_max.max(descriptors);
@@ -58,14 +58,14 @@ pub(crate) fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
     if set_limit(libc::RLIMIT_NOFILE, more).is_ok() {
         return Ok(wanted);
     }
-    // Without the right to raise the hard limit, up to it.
-    // A hard limit above what the kernel grants now cannot be reached at all.
+    // Without the right to raise the hard limit, raise the soft limit to it. This fails if the hard
+    // limit is above what the kernel grants at present.
     let most = libc::rlimit { rlim_cur: now.rlim_max, ..now };
     Ok(set_limit(libc::RLIMIT_NOFILE, most).map_or(now.rlim_cur, |()| now.rlim_max))
 }
 
-/// The memory of the machine, or what a control group leaves of it to this process, in bytes; `None` where
-/// the kernel does not tell.
+/// Returns the memory of the machine, or the limit of the control group if that is lower, in bytes.
+/// Returns `None` if the kernel does not report it.
 pub(crate) fn machine_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/meminfo");
@@ -75,16 +75,16 @@ pub(crate) fn machine_memory() -> Option<u64> {
     Some(group.map_or(total, |group| group.min(total)))
 }
 
-/// The shortest turn on a processor that the kernel gives.
+/// The shortest time slice that the kernel gives.
 const TURN: Duration = Duration::from_micros(100);
 
-/// Has this thread, and those that it will start, run in turns as short as possible while others want the processor:
-/// they get it sooner when they wake up, and no thread of ours keeps another waiting for long. Their
-/// share of the processor stays what it is. Takes effect from Linux 6.12 on; threads with another
-/// policy than the normal one are left alone.
+/// Gives this thread, and all threads it starts later, the shortest possible time slices. On a busy
+/// processor a thread that wakes up then runs sooner, and no thread of this process keeps another
+/// waiting for long. Their share of the processor stays the same. Takes effect from Linux 6.12 on.
+/// A thread with a scheduling policy other than the normal one is left alone.
 ///
 /// # Errors
-/// The kernel's error, if it refuses.
+/// Returns the kernel's error if it refuses.
 pub fn take_short_turns() -> io::Result<()> {
     let now = scheduling()?;
     if now.sched_policy != libc::SCHED_OTHER as u32 {
@@ -95,17 +95,17 @@ pub fn take_short_turns() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const short, 0) } as libc::c_int)
 }
 
-/// How the kernel schedules this thread.
+/// Returns the scheduling attributes of this thread.
 fn scheduling() -> io::Result<libc::sched_attr> {
     // SAFETY: all-zero bytes are a valid `sched_attr`, which consists of integers.
     let mut now: libc::sched_attr = unsafe { std::mem::zeroed() };
     let (at, size) = (&raw mut now, size_of::<libc::sched_attr>() as u32);
-    // SAFETY: the kernel fills at most `size` bytes, and that is how long `now` is.
+    // SAFETY: the kernel fills at most `size` bytes, which is the length of `now`.
     check(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, at, size, 0) } as libc::c_int)?;
     Ok(now)
 }
 
-/// Lets the kernel write core files of any size, or of what the hard limit allows.
+/// Lets the kernel write core files of any size, or up to the hard limit.
 pub(crate) fn enable_core_dumps() -> io::Result<()> {
     let all = libc::RLIM_INFINITY;
     if set_limit(libc::RLIMIT_CORE, libc::rlimit { rlim_cur: all, rlim_max: all }).is_err() {
@@ -118,15 +118,15 @@ pub(crate) fn enable_core_dumps() -> io::Result<()> {
     }
 }
 
-/// Keeps all present and future memory out of swap, each page from its first use on: far more addresses are
-/// reserved than memory is used.
+/// Locks all present and future memory. Each page is locked from its first use on, because far more
+/// addresses are reserved than memory is used.
 pub(crate) fn lock_memory() -> io::Result<()> {
     // SAFETY: takes no pointers.
     check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
 }
 
-/// Gives the pages of freed memory that the C library's allocator keeps back to the kernel, but not while
-/// memory is locked. It holds the locks of the allocator meanwhile.
+/// Returns the free pages of the C library's allocator to the kernel, unless memory is locked.
+/// Holds the allocator's locks meanwhile.
 pub(crate) fn give_back_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointers, and touches no memory that is in use.
@@ -135,20 +135,23 @@ pub(crate) fn give_back_heap() {
     }
 }
 
-/// Lets go of the pages of the program and its libraries that are as their files have them: most of them only the
-/// start needed. Those that are needed again come back from the page cache. Memory that is locked stays.
+/// Drops resident pages of the program and its libraries that are identical to their files. Most of
+/// them were needed only at the start. A page that is needed again comes back from the page cache.
+/// Locked memory stays resident.
 pub(crate) fn give_back_code() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else { return };
     for (first, end) in unchanged_files(&maps) {
         let bytes = end.saturating_sub(first);
-        // SAFETY: the pages are a file's, privately mapped, not writable and without a change, so they come back as
-        // they were; what holds code and constants is never unmapped. An error leaves them where they are.
+        // SAFETY: these pages belong to private, read-only file mappings without changed pages, so
+        // they come back as they were. Mappings with code and constants are never unmapped. An
+        // error leaves the pages where they are.
         unsafe { libc::madvise(first as *mut libc::c_void, bytes, libc::MADV_DONTNEED) };
     }
 }
 
-/// The addresses of mappings in `/proc/self/smaps` of which no page was changed and none can be: not those that
-/// the loader has written to before it took the right to, and not code that somebody has patched.
+/// Returns the addresses of read-only file mappings in `/proc/self/smaps` without a changed page.
+/// This leaves out mappings that the loader wrote to before it made them read-only, and patched
+/// code.
 fn unchanged_files(maps: &str) -> Vec<(usize, usize)> {
     let (mut mapping, mut unchanged) = (None, Vec::new());
     for line in maps.lines() {
@@ -165,7 +168,7 @@ fn unchanged_files(maps: &str) -> Vec<(usize, usize)> {
     unchanged
 }
 
-/// The addresses of a mapping's line, if it is a file's that is not writable.
+/// Returns the address range in a mapping's line if it is a private, read-only mapping of a file.
 fn file_mapping(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (first, end) = fields.next()?.split_once('-')?;
@@ -175,16 +178,17 @@ fn file_mapping(line: &str) -> Option<(usize, usize)> {
     (is_private && is_file).then_some((parse(first)?, parse(end)?))
 }
 
-/// Whether the process has the rights of root.
+/// Returns true if the process runs as root.
 pub(crate) fn is_root() -> bool {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Becomes `user` for good, with the groups of that user alone.
+/// Switches to `user` permanently, with only that user's groups.
 pub(crate) fn become_user(user: &str) -> io::Result<()> {
     let name = CString::new(user).map_err(|_| io::Error::other("the name holds a zero byte"))?;
-    // SAFETY: the name ends in a zero byte. No other thread of ours uses the password database.
+    // SAFETY: the name ends in a zero byte. No other thread of this process uses the password
+    // database.
     let entry = unsafe { libc::getpwnam(name.as_ptr()) };
     if entry.is_null() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "there is no such user"));
@@ -200,28 +204,28 @@ pub(crate) fn become_user(user: &str) -> io::Result<()> {
     }
 }
 
-/// Which side of going to the background this is.
+/// The two processes after [`daemonize`].
 #[derive(Debug)]
 pub enum Daemon {
-    /// The process that was started: to exit with this code.
+    /// The process that called. It exits with this code.
     Parent(u8),
-    /// The process that stays.
+    /// The background process, which continues.
     Child(Background),
 }
 
-/// The way of a background process to tell the one that started it how its start went.
+/// The pipe on which the background process reports the result of its start to its parent.
 #[derive(Debug)]
 pub struct Background {
     pipe: File,
 }
 
-/// Goes to the background. The starting process waits until the child is
-/// [settled](Background::settle), so that an error of the start is its error too.
+/// Goes to the background. The parent waits until the child [settles](Background::settle), so an
+/// error in the start becomes the parent's error too.
 ///
 /// Must be called before any thread exists.
 ///
 /// # Errors
-/// When the kernel has no process or pipe left.
+/// Fails if the kernel has no process or pipe left.
 pub fn daemonize() -> io::Result<Daemon> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
@@ -240,7 +244,7 @@ pub fn daemonize() -> io::Result<Daemon> {
         _ => {
             drop(write);
             let mut code = [1];
-            // A child that died says nothing: that is the code for a failure.
+            // A child that died has written nothing. The code is then 1, a failure.
             let _ = read.read_exact(&mut code);
             Ok(Daemon::Parent(code[0]))
         }
@@ -248,26 +252,26 @@ pub fn daemonize() -> io::Result<Daemon> {
 }
 
 impl Background {
-    /// The start has succeeded: lets go of terminal and directory, and lets the starting process
-    /// end. With `keep_output` the standard outputs stay.
+    /// Reports a successful start: detaches from the terminal and the directory, and lets the
+    /// parent exit. With `keep_output` the standard outputs stay.
     ///
     /// # Errors
-    /// When `/dev/null` or `/` cannot be opened.
+    /// Fails if `/dev/null` or `/` cannot be opened.
     pub fn settle(mut self, keep_output: bool) -> io::Result<()> {
         std::env::set_current_dir("/")?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let last = if keep_output { 0 } else { 2 };
         for stream in 0..=last {
-            // SAFETY: takes no pointers; `null` is open, and replacing a standard stream leaves
-            // nothing of ours dangling.
+            // SAFETY: takes no pointers. `null` is open, and replacing a standard stream
+            // leaves no descriptor of ours dangling.
             check(unsafe { libc::dup2(null.as_raw_fd(), stream) })?;
         }
         self.pipe.write_all(&[0])
     }
 
-    /// The start has failed with this exit code.
+    /// Reports a failed start with this exit code.
     pub fn fail(mut self, code: u8) {
-        // Nobody is left to be told if this fails.
+        // If this fails, the parent is gone.
         let _ = self.pipe.write_all(&[code]);
     }
 }
@@ -277,13 +281,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_what_was_used() {
+    fn the_kernel_reports_processor_time_and_memory() {
         assert!(usage().user + usage().system < Duration::from_secs(86_400));
         assert!(resident_bytes() > 1 << 20);
     }
 
     #[test]
-    fn only_what_is_as_a_file_has_it_is_given_back() {
+    fn only_unchanged_file_mappings_are_given_back() {
         let unchanged = |mapping: &str, anonymous: u32| {
             unchanged_files(&format!(
                 "{mapping}\nSize: 1024 kB\nAnonymous:     {anonymous} kB\nSwap: 0 kB\nVmFlags: rd ex mr mw me\n"
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_is_given_back_is_not_resident_and_works_again() {
+    fn dropped_code_pages_leave_memory_and_load_again() {
         let resident_files = || {
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
             let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
@@ -316,7 +320,7 @@ mod tests {
         give_back_code();
         let after = resident_files();
         assert!(after < before, "{before} KiB, then {after}");
-        the_kernel_tells_what_was_used();
+        the_kernel_reports_processor_time_and_memory();
     }
 
     #[test]
@@ -332,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn short_turns_are_asked_for_and_nothing_else() {
+    fn short_turns_change_only_the_time_slice() {
         let before = scheduling().unwrap();
         take_short_turns().unwrap();
         let of_this = scheduling().unwrap();
@@ -340,13 +344,13 @@ mod tests {
         for now in [of_this, inherited] {
             assert_eq!(now.sched_policy, before.sched_policy);
             assert_eq!(now.sched_nice, before.sched_nice);
-            // An older kernel knows no turns of a thread's own.
+            // An older kernel has no time slices per thread.
             assert!([0, 100_000].contains(&now.sched_runtime), "{}", now.sched_runtime);
         }
     }
 
     #[test]
-    fn users_that_do_not_exist_are_an_error() {
+    fn becoming_an_unknown_user_is_an_error() {
         let error = become_user("no-such-user-here").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(become_user("zero\0byte").is_err());

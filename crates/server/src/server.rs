@@ -48,7 +48,7 @@ pub enum StartError {
     Bind(BindError),
     /// A host name has no address.
     Resolve {
-        /// What was to be listened on.
+        /// The address as configured.
         address: String,
         /// Why.
         error: io::Error,
@@ -75,7 +75,7 @@ pub enum StartError {
     Engine(OpenError),
     /// The kernel refuses something else.
     System {
-        /// What was being done.
+        /// The operation that failed.
         doing: String,
         /// Why.
         error: io::Error,
@@ -139,7 +139,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What the process around a server gives it. The server of a test needs none of it.
+/// The resources that the surrounding process gives a server. The server of a test needs none.
 #[derive(Default)]
 pub struct Host {
     /// Listening sockets that a service manager has opened. They are served in place of the

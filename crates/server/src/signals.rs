@@ -1,13 +1,13 @@
-//! Signals as values. They are blocked in every thread and taken by one that waits for them, so no
-//! code of ours ever runs inside a signal handler.
+//! Signals as values. Every thread blocks them and one thread waits for them, so none of our code
+//! ever runs inside a signal handler.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// What a signal asks for.
+/// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM, SIGINT or SIGUSR1, by its name: stop; a second one: at once.
+    /// SIGTERM, SIGINT or SIGUSR1, with its name: stop. A second one means stop at once.
     Stop(&'static str),
     /// SIGHUP: read the settings again.
     Reload,
@@ -15,22 +15,23 @@ pub enum Signal {
 
 const STOP: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1];
 
-/// The signals that this process takes as values from now on.
+/// The signals that this process receives as values.
 #[derive(Debug)]
 pub struct Signals {
     set: libc::sigset_t,
 }
 
 impl Signals {
-    /// Blocks the signals in this thread and in all threads that it starts afterwards: call it
-    /// before any other thread exists.
+    /// Blocks the signals in this thread and in all threads that it starts afterwards. Must be
+    /// called before any other thread exists.
     ///
     /// # Errors
-    /// When the kernel refuses, which it does not.
+    /// Returns the kernel's error. Linux does not fail here.
     pub fn take() -> io::Result<Signals> {
         let mut set = MaybeUninit::uninit();
-        // SAFETY: `sigemptyset` initializes the set; the others get an initialized set and known
-        // signal numbers. SIGPIPE is ignored so that a client that is gone is an error code.
+        // SAFETY: `sigemptyset` initializes the set; the other calls get an initialized set and
+        // known signal numbers. SIGPIPE is ignored, so that writing to a closed connection returns
+        // an error code.
         let (set, result) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             let mut set = set.assume_init();

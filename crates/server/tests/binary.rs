@@ -1,6 +1,6 @@
-//! The binary protocol over TCP: requests as exact bytes, replies compared in every field. What is
-//! expected was read off a running memcached 1.6.45 with the same requests; only the values of cas
-//! ids are Larder's own. Every test runs on both back-ends of the event loop.
+//! The binary protocol over TCP: requests as exact bytes, replies compared in every field. The
+//! expected replies were recorded from memcached 1.6.45 with the same requests; only the values of
+//! cas ids are Larder's own. Every test runs on both back-ends of the event loop.
 
 #![allow(clippy::duplicate_mod, reason = "the same tests run once per back-end")]
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const NOW: u32 = 1_800_000_000;
 const OPAQUE: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
-/// What the noop that ends an exchange carries.
+/// Opaque of the noop that ends an exchange.
 const LAST: [u8; 4] = [0x11, 0x22, 0x33, 0x44];
 
 struct TwoRows;
@@ -53,7 +53,7 @@ impl Backend for Uring {
     const CHOICE: BackendChoice = BackendChoice::Uring;
 }
 
-/// Two workers in this process.
+/// A server with two workers in this process.
 struct On<B> {
     address: SocketAddr,
     control: Control,
@@ -97,7 +97,7 @@ impl<B: Backend> On<B> {
         stream
     }
 
-    /// Sends requests and a noop on a new connection, and expects these replies and the noop's.
+    /// Sends requests and a noop on a new connection. Expects these replies and that of the noop.
     #[track_caller]
     fn expect(&self, requests: &[Vec<u8>], replies: &[Reply]) {
         let mut stream = self.connect();
@@ -105,11 +105,11 @@ impl<B: Backend> On<B> {
         assert_eq!(answers(&mut stream), replies);
     }
 
-    /// Sends a request and a noop on a new connection, and expects these replies and the end.
+    /// Sends a request and a noop on a new connection. Expects these replies and the end.
     #[track_caller]
     fn expect_closed(&self, request: &[u8], replies: &[Reply]) {
         let mut stream = self.connect();
-        // In one piece: nothing arrives after the connection was closed, so nothing resets it.
+        // In one piece, so that nothing arrives after the close, which would cause a reset.
         stream.write_all(&[request, &noop()].concat()).unwrap();
         for expected in replies {
             let (reply, opaque) = read_reply(&mut stream);
@@ -168,7 +168,7 @@ fn count(opcode: u8, key: &[u8], delta: u64, initial: u64, exptime: u32) -> Vec<
     packet(opcode, &[&numbers[..], &exptime.to_be_bytes()].concat(), key, b"")
 }
 
-/// A reply; its cas id only as far as there is one.
+/// A reply. Of its cas id only the presence is compared.
 #[derive(Clone, PartialEq, Eq)]
 struct Reply {
     opcode: u8,
@@ -187,17 +187,17 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// Success without a cas id.
+/// Returns a success without a cas id.
 fn done(opcode: u8) -> Reply {
     failed(opcode, 0, "")
 }
 
-/// Success with a cas id and a value.
+/// Returns a success with a cas id and a value.
 fn value(opcode: u8, value: &[u8]) -> Reply {
     Reply { value: value.to_vec(), has_cas: true, ..done(opcode) }
 }
 
-/// An item.
+/// Returns the reply with an item.
 fn item(opcode: u8, flags: u32, key: &[u8], bytes: &[u8]) -> Reply {
     Reply { extras: flags.to_be_bytes().to_vec(), key: key.to_vec(), ..value(opcode, bytes) }
 }
@@ -253,7 +253,7 @@ fn read_with_cas(stream: &mut TcpStream) -> (Reply, [u8; 4], u64) {
     (reply, tail[..4].try_into().unwrap(), cas)
 }
 
-/// Sends the last noop and reads the replies up to its own.
+/// Sends the last noop and reads the replies in front of its own.
 #[track_caller]
 fn answers(stream: &mut TcpStream) -> Vec<Reply> {
     stream.write_all(&noop()).unwrap();

@@ -1,9 +1,9 @@
 //! A world with a store: random operations, commits, cleaning, failing devices, and crashes at any
-//! write to the device. What was acknowledged must be there after every restart, nothing may come
-//! back that was deleted, and nobody may have read what a crash took back.
+//! write to a device. After every restart everything acknowledged must be there. Nothing deleted
+//! may come back. No client may have read what a crash took back.
 //!
-//! One thread does everything, except that a commit may run on one of its own. Then that thread
-//! waits inside of the device, or this one waits for it: never do both run.
+//! One thread does everything, except that a commit may run on a second thread. Then either that
+//! thread waits inside the device, or this one waits for it: the two never run at the same time.
 
 mod anomaly;
 mod growth;
@@ -35,31 +35,31 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Turns after which a call that still waits waits for ever.
+/// The number of turns after which a waiting call counts as stuck.
 const PATIENCE: usize = 2000;
 
-/// Decides which worlds may have several devices; such that the seeds that tests name have one, as before
-/// there were others.
+/// Salt of the seed that decides which worlds may have several devices. Chosen so that the seeds
+/// named in tests still have one, as they did before this feature.
 const SEVERAL: u64 = 0x1ae40;
 
-/// Decides in which worlds lanes have a lower device; such that those that tests name for other reasons have
-/// none, as before there were tiers.
+/// Salt of the seed that decides in which worlds lanes have a lower device. Chosen so that the
+/// seeds that tests name for other reasons have none, as they did before this feature.
 const TIERS: u64 = 0x71eab;
 
-/// Decides in which worlds devices grow while they are used; such that those that tests name have none of that, as
-/// before devices did.
+/// Salt of the seed that decides in which worlds devices grow while in use. Chosen so that the
+/// seeds that tests name for other reasons have no growth, as they did before this feature.
 const GROWS: u64 = 0x96920;
 
-/// Decides when something is written early.
+/// Salt of the seed that decides when early writes happen.
 const EARLY: u64 = 0xea417;
 
-/// Decides which worlds have keys that the index cannot tell apart, and delete what they have just set; such that
-/// those that tests name do not.
+/// Salt of the seed that decides which worlds have keys that the index cannot tell apart, and
+/// delete what they have just set. Chosen so that the seeds named in tests do not.
 const TWINS: u64 = 0x7472b;
-/// Names among which such keys are looked for: there are some pairs among so many.
+/// The number of names searched for such keys; this many contain several pairs.
 const NAMES: u64 = 200_000;
 
-/// Pairs of keys that the index cannot tell apart.
+/// Returns keys that the index cannot tell apart, in pairs.
 fn find_twins(session: &Session) -> Vec<Vec<u8>> {
     let mut seen = HashMap::new();
     let mut twins = Vec::new();
@@ -78,13 +78,13 @@ pub struct DurableWorld {
     machine: Machine,
     /// Devices may come and go, and keys move between them.
     several: bool,
-    /// Devices may grow while they are used.
+    /// Devices may grow while in use.
     grows: bool,
-    /// A device that was lost. It may turn up again.
+    /// A lost device. It may turn up again.
     gone: Option<Part>,
-    /// One is lost with the next restart.
+    /// A device is lost at the next restart.
     loses: bool,
-    /// What was lost with it.
+    /// The keys lost with it.
     lost: HashMap<Vec<u8>, Lost>,
     engine: Arc<Engine>,
     cleaner: ManualCleaner,
@@ -94,46 +94,47 @@ pub struct DurableWorld {
     now: u32,
     clock: Arc<AtomicU64>,
     keys: u64,
-    /// Keys that the index cannot tell apart, in pairs; in some worlds.
+    /// Keys that the index cannot tell apart, in pairs; only in some worlds.
     twins: Vec<Vec<u8>>,
     value_max: u64,
     restarts: u64,
-    /// A commit whose thread waits.
+    /// A commit whose thread waits inside a device.
     flight: Option<Flight>,
-    /// Somebody reads slowly: memory may not come back before they have done.
+    /// A slow reader holds an item: memory may not come back before it has finished.
     reading: bool,
-    /// What was found after a restart is being compared: the model's commits are those of the life before.
+    /// A restart is being checked: the model's commits are still those of the previous life.
     restarting: bool,
-    /// Calls do not wait for room.
+    /// Calls do not wait for space.
     hurry: bool,
-    /// Reads that had failed when this step began.
+    /// The number of failed reads when this step began.
     failed_reads: u64,
-    /// Writes and syncs that had failed when that was looked at last.
+    /// The number of failed writes and syncs when it was last checked.
     failed_changes: u64,
-    /// The process ended, and the power did not go since: what was written is there.
+    /// The process ended without a power loss since: everything written is there.
     keeps_written: bool,
-    /// Decides about early writes: numbers apart, so that worlds of sync mode know nothing of them.
+    /// Random numbers for early writes, kept apart so that worlds in sync mode do not depend on
+    /// them.
     early: Random,
     anomaly: anomaly::Armed,
     seen: Seen,
 }
 
-/// A commit whose thread waits inside of a device.
+/// A commit whose thread waits inside a device.
 struct Flight {
     lane: usize,
     device: Arc<SimDevice>,
     committer: JoinHandle<bool>,
-    /// Before its first write.
+    /// True if it waits before its first write, false if in its sync.
     writes: bool,
 }
 
 type Check = Result<(), String>;
 
 impl DurableWorld {
-    /// Runs a whole plan. The answer is what the world came to.
+    /// Runs a whole plan and returns what happened in the world.
     ///
     /// # Errors
-    /// The first thing that is not as it must be.
+    /// The first violation.
     pub fn run(plan: Plan) -> Result<Seen, Failure> {
         let fail = |step, what| Failure { seed: plan.seed, step, what };
         let mut world = DurableWorld::new(plan.seed, None).map_err(|what| fail(0, what))?;
@@ -153,7 +154,7 @@ impl DurableWorld {
         let when_full = if random.one_in(2) { WhenFull::Evict } else { WhenFull::Refuse };
         let reading = Arc::clone(&clock);
         let mut machine = Machine::new(device, [random.bits(), random.bits(), random.bits()]);
-        // From numbers of its own, so that worlds with one device know nothing of it.
+        // Drawn from a separate generator, so that worlds with one device do not depend on it.
         let mut others = Random::new(seed ^ SEVERAL);
         let several = others.one_in(2);
         for _ in 0..if several { others.below(MOST_DEVICES as u64) } else { 0 } {
@@ -243,7 +244,7 @@ impl DurableWorld {
 
     fn step(&mut self) -> Check {
         if self.failed_reads != self.machine.failed_reads() {
-            // A session hears of a failed read in one turn, and forgets it in the next.
+            // A session learns of a failed read in one tick and forgets it in the next.
             self.tick_all();
             self.tick_all();
         }
@@ -255,10 +256,10 @@ impl DurableWorld {
             self.try_early_writes()?;
         }
         let done = self.act();
-        // Without sessions a restart has just failed.
+        // Without sessions, a restart has just failed.
         if self.machine.is_stopped() && !self.sessions.is_empty() {
-            // Nobody hears what a machine without power answers. A process that is killed in the middle
-            // of a commit leaves all that it has written.
+            // No client receives the answers of a machine without power. A process that is killed
+            // during a commit leaves everything that it has written.
             return if self.random.one_in(2) { self.kill() } else { self.crash() };
         }
         done
@@ -298,12 +299,12 @@ impl DurableWorld {
         }
     }
 
-    /// An operation as every day has them.
+    /// Runs a common operation.
     fn work(&mut self) -> Check {
         match self.random.below(1000) {
             0..=14 => {
                 self.advance_clock();
-                // Now and then, without a number drawn for it.
+                // Sometimes, without drawing a random number for it.
                 if self.now.is_multiple_of(4) { self.check_scan() } else { Ok(()) }
             }
             15..=45 => {
@@ -325,7 +326,7 @@ impl DurableWorld {
         }
     }
 
-    /// The last crash, and what is found after it.
+    /// Crashes for the last time, then checks the store after damage.
     fn end(&mut self) -> Check {
         self.crash()?;
         self.rot()
@@ -341,7 +342,7 @@ impl DurableWorld {
         self.tick_all();
     }
 
-    /// A turn of the cleaner.
+    /// Runs one turn of the cleaner.
     fn turn(&mut self) {
         self.tick_all();
         self.engine.clean(&mut self.cleaner);
@@ -352,13 +353,13 @@ impl DurableWorld {
     fn clean(&mut self) {
         self.turn();
         if self.engine.staged_maps() > 0 && self.random.one_in(2) {
-            // A map that is written too early shows only if the power goes before what it tells of
-            // is durable.
+            // A dead map that is written too early is noticed only if the power fails before the
+            // deaths in it are durable.
             self.plan_power_loss_within(6);
         }
     }
 
-    /// Commits, and settles the histories by what became of every commit.
+    /// Commits, and settles the histories by the state of every commit.
     fn commit(&mut self) -> Check {
         self.land()?;
         self.engine.commit();
@@ -369,7 +370,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Brings the model up to date with what became of every commit.
+    /// Updates the model with the state of every commit.
     fn settle(&mut self) {
         let fails = self.failing_lanes();
         self.model.healthy(|lane| fails.contains(&lane));
@@ -382,7 +383,7 @@ impl DurableWorld {
         );
     }
 
-    /// Repeats a call until it does not wait any more; `None` if it was refused.
+    /// Repeats a call until it no longer waits; returns `None` if it was refused.
     fn finish<T>(
         &mut self,
         mut call: impl FnMut(&Session) -> Outcome<T>,
@@ -415,15 +416,15 @@ impl DurableWorld {
         Err(format!("a call waits for ever: {lanes:?}, {stats:?}"))
     }
 
-    /// A call was refused: right only if a device fails, or nothing may be evicted.
+    /// Checks a refused call: correct only if a device fails or the engine does not evict.
     fn refused(&mut self, what: &str, key: &[u8]) -> Check {
         if self.evicts() { self.not_refused(what, key) } else { Ok(()) }
     }
 
-    /// A call was refused that finds room in a full store as well: right only if a device fails.
+    /// Checks a refused call that finds space even in a full store: correct only if a device fails.
     fn not_refused(&mut self, what: &str, key: &[u8]) -> Check {
         let waits = !self.reading && !self.hurry;
-        // A record that cannot be read is not lost, so nothing may take its place.
+        // An unreadable record is not lost, so nothing may replace it.
         let unreadable = self.machine.failed_reads() != self.failed_reads;
         if self.engine.health() != Health::Good || unreadable || !waits {
             return Ok(());

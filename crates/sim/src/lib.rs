@@ -1,9 +1,9 @@
-//! Seeded worlds: an engine and its cleaner, stepped by hand, against a plain map. The same seed
-//! gives the same run, so a seed that fails is a bug report.
+//! Seeded worlds: an engine and its cleaner, stepped by hand and compared with a plain map. The
+//! same seed gives the same run, so a failing seed is a bug report.
 //!
-//! What must hold: every answer is the map's, except that an engine that evicts may miss items, and
-//! then no more of them than it says it evicted; a miss is for good until the next write; memory
-//! stays in its budget.
+//! Every answer must match the map. An engine that evicts may miss items, but no more than it
+//! reports as evicted. A missing item stays missing until the next write. Memory stays within its
+//! budget.
 
 mod durable;
 mod model;

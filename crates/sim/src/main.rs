@@ -27,18 +27,19 @@ struct Arguments {
     /// Operations per world.
     #[arg(long, default_value_t = 4000)]
     steps: u64,
-    /// Threads, each with a world of its own.
+    /// Threads, each with its own world.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     jobs: u64,
-    /// Begin no more worlds after so many have disagreed.
+    /// Start no more worlds after this many have disagreed.
     #[arg(long, default_value_t = 10)]
     stop_after: u64,
-    /// Break a rule that keeps data and run worlds until one disagrees: its number, `all` to break one
-    /// after the other, `none` to see that the same worlds agree then, `list` for what they are.
+    /// Break a rule that keeps data and run worlds until one disagrees: the rule's number, `all` to
+    /// break one after the other, `none` to check that the same worlds agree with no rule broken,
+    /// `list` to list the rules.
     #[cfg(feature = "breakable")]
     #[arg(long = "break", value_name = "RULE")]
     broken: Option<String>,
-    /// How long to look for the rule that is broken.
+    /// How long to search for a disagreement, in seconds.
     #[cfg(feature = "breakable")]
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -50,7 +51,7 @@ enum Worlds {
     Ram,
     /// An engine with a store: crashes, power losses and failing devices.
     Store,
-    /// The same with all of its threads, where a seed does not decide in which order they run.
+    /// The same with all of its threads; the seed does not decide in which order they run.
     Threads,
 }
 

@@ -1,5 +1,4 @@
-//! The plain map that an engine is compared with: memcached's rules written down as simply as
-//! possible.
+//! The plain map that an engine is compared with: memcached's rules in their simplest form.
 
 use std::collections::HashMap;
 
@@ -23,7 +22,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// The live item.
+    /// Returns the live item.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Entry> {
         let entry = self.entries.get(key)?;
         entry.expiry.is_none_or(|at| at > self.now).then_some(entry)
@@ -48,7 +47,7 @@ impl Model {
         self.entries.clear();
     }
 
-    /// Moves the clock; a delayed flush fires when it is reached.
+    /// Moves the clock forward and runs a delayed flush that is due.
     pub(crate) fn advance(&mut self, seconds: u32) {
         self.now += seconds;
         if self.flush_at.is_some_and(|at| at <= self.now) {
@@ -57,7 +56,7 @@ impl Model {
         }
     }
 
-    /// All live items, in a fixed order.
+    /// Returns all live items in a fixed order.
     pub(crate) fn live(&self) -> Vec<(Vec<u8>, Entry)> {
         let live = |(key, entry): (&Vec<u8>, &Entry)| {
             self.get(key).is_some().then(|| (key.clone(), entry.clone()))
@@ -67,7 +66,8 @@ impl Model {
         all
     }
 
-    /// The next value of a counter, by memcached's rules; `None` if the text is no number.
+    /// Returns the next value of a counter by memcached's rules; `None` if the text is not a
+    /// number.
     pub(crate) fn counted(text: &[u8], decrement: bool, delta: u64) -> Option<(u64, Vec<u8>)> {
         let number: u64 = std::str::from_utf8(text).ok()?.trim_end_matches(' ').parse().ok()?;
         let number =

@@ -1,4 +1,4 @@
-//! Breaks the rules that keep data, one at a time, to see that the worlds notice.
+//! Breaks the rules that keep data, one at a time, to check that the worlds notice.
 
 use crate::Worlds;
 use larder_engine::rule::Rule;
@@ -8,20 +8,20 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Operations per world: enough to fill memory in some, few enough for many worlds in a minute.
+/// Operations per world: enough to fill memory in some worlds, few enough for many worlds a minute.
 const STEPS: u64 = 1500;
-/// The same where they run on several threads, which must get into each other's way.
+/// Operations per world with several threads; these need more to interfere with each other.
 const STEPS_OF_THREADS: u64 = 15_000;
-/// Rules that one world in some hundred notices, and how many worlds are left out for them: the search begins a little
-/// before the one that noticed them last.
+/// Rules that only one world in several hundred detects, each with the number of worlds to skip.
+/// The skipped range ends shortly before the world that last detected the rule.
 const RARE: [(Rule, u64); 1] = [(Rule::MapsWaitForOlder, 1255)];
-/// How long the same worlds must agree when nothing is broken.
+/// The time for which the same worlds must agree with no rule broken, in seconds.
 const CONTROL_SECONDS: u64 = 10;
 
-/// The world that is running, for what a panic says.
+/// The seed of the running world, for the panic message.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// Does what `--break what` asks for.
+/// Runs what `--break what` asks for.
 pub(crate) fn run(what: &str, worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     let number = what.parse().ok().and_then(|number: usize| number.checked_sub(1));
     match (what, number.and_then(|at| Rule::ALL.get(at))) {
@@ -44,7 +44,7 @@ pub(crate) fn run(what: &str, worlds: Worlds, from: u64, seconds: u64) -> ExitCo
     }
 }
 
-/// Runs worlds until one disagrees, which is a failure as without a broken rule.
+/// Runs worlds until one disagrees. A disagreement is a failure, with or without a broken rule.
 #[expect(clippy::disallowed_methods, reason = "a search has a time limit; no world knows of it")]
 fn search(worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     let steps = if matches!(worlds, Worlds::Threads) { STEPS_OF_THREADS } else { STEPS };
@@ -53,7 +53,7 @@ fn search(worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
         let (seed, took) = (SEED.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
         println!("found at seed {seed} after {took:.1} s: {what}");
     };
-    // An assertion is a find too, and ends the process.
+    // A failed assertion counts as a disagreement and ends the process.
     std::panic::set_hook(Box::new(move |panic| {
         found(&panic.payload_as_str().unwrap_or("a panic"));
         let _ = std::io::stdout().flush();
@@ -73,7 +73,8 @@ fn search(worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Breaks each rule in a process of its own; succeeds if each was found, and nothing without one.
+/// Breaks each rule in a separate process. Succeeds if each one is detected and the control run
+/// finds nothing.
 fn all(from: u64, seconds: u64) -> ExitCode {
     let Ok(program) = std::env::current_exe() else { return ExitCode::from(2) };
     let search = |what: &str, from: u64, seconds: u64| {

@@ -1,4 +1,4 @@
-//! Many worlds, on several threads if there are processors for them.
+//! Runs many worlds, on several threads if asked.
 
 use crate::Worlds;
 use sim::{Plan, Seen};
@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a long run says how far it has come.
+/// Interval between progress reports of a long run.
 const REPORT: Duration = Duration::from_secs(5);
 
 /// Which worlds to run.
@@ -18,12 +18,12 @@ pub(crate) struct Runs {
     pub(crate) seeds: Range<u64>,
     pub(crate) steps: u64,
     pub(crate) jobs: u64,
-    /// No more are begun after so many disagreements.
+    /// The number of disagreements after which no more worlds start.
     pub(crate) stop_after: u64,
 }
 
 impl Runs {
-    /// Runs them, says on stderr how it goes and at the end how many there were.
+    /// Runs the worlds. Reports progress on stderr and the totals at the end.
     #[expect(clippy::disallowed_methods, reason = "says how long a run has taken; no world knows")]
     pub(crate) fn run(self) -> ExitCode {
         let Runs { worlds, seeds, steps, jobs, stop_after } = self;

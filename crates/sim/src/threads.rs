@@ -1,11 +1,11 @@
-//! A world in which everything runs at once: workers, the committer, the cleaner and the readers each on a
-//! thread of their own, on devices that are slow for a while, hang, or fail, until the power goes or the process
-//! is killed, several times over. What a seed decides is the load and the faults; in which order threads run
-//! is up to the machine, so a seed that fails may have to be tried more than once.
+//! A world in which everything runs at once. Each worker, the committer, the cleaner and the
+//! readers have their own threads. Devices are slow for a while, hang or fail, until the power
+//! fails or the process is killed, several times over. The seed decides the load and the faults.
+//! The machine decides the order in which threads run, so a failing seed may need several tries.
 //!
-//! Every worker has keys of its own and knows what they hold; all of them count together. What was durable
-//! when the world ended must be there after the restart, or something newer, and nothing older. Without the
-//! end of the world every answer is exactly right, however long a device hangs.
+//! Each worker knows what its own keys hold; all workers share the counters. After a restart
+//! everything that was durable must be there, or something newer, and nothing older. While the
+//! world runs, every answer is exactly right, however long a device hangs.
 
 mod history;
 mod worker;
@@ -23,26 +23,26 @@ use std::thread;
 use std::time::Duration;
 use worker::Worker;
 
-/// Workers, each with a thread.
+/// The number of worker threads.
 const WORKERS: usize = 4;
-/// Lives of a store in one world.
+/// The number of lives of a store in one world.
 const LIVES: u64 = 3;
-/// Decides about threaded worlds, so that they differ from the others of the same seed.
+/// Salt of the seed, so that a threaded world differs from other worlds with the same seed.
 const THREADED: u64 = 0x7412_EAD5;
 
-/// What all threads of a life share.
+/// State shared by all threads of a life.
 struct Shared {
     engine: Arc<Engine>,
-    /// The machine is about to stop: nobody begins anything.
+    /// The machine is about to stop: no thread starts anything new.
     stopping: AtomicBool,
     now: AtomicU32,
-    /// Operations that were answered.
+    /// The number of answered operations.
     done: AtomicU64,
-    /// Calls of devices may fail for other reasons than the end.
+    /// Device calls may fail for reasons other than the end of the life.
     faulty: AtomicBool,
     evicts: bool,
     syncs: bool,
-    /// The first thing that was wrong.
+    /// The first error that was found.
     wrong: Mutex<Option<String>>,
 }
 
@@ -61,7 +61,7 @@ impl Shared {
 pub struct ThreadedWorld {
     random: Random,
     options: Options,
-    /// The devices of each lane: the fast one, and perhaps one behind it.
+    /// The devices of each lane: the fast one, and perhaps a lower one.
     devices: Vec<Vec<Arc<SimDevice>>>,
     clock: Arc<AtomicU64>,
     keys: Vec<Keys>,
@@ -69,10 +69,10 @@ pub struct ThreadedWorld {
 }
 
 impl ThreadedWorld {
-    /// Runs a whole plan; `steps` are operations of all workers in a life.
+    /// Runs a whole plan; `steps` is the number of operations of all workers per life.
     ///
     /// # Errors
-    /// The first thing that is not as it must be.
+    /// The first violation.
     pub fn run(plan: Plan) -> Result<(), Failure> {
         let mut world = ThreadedWorld::new(plan.seed);
         for life in 0..LIVES {
@@ -133,7 +133,7 @@ impl ThreadedWorld {
         self.devices.iter().enumerate().map(lane).collect()
     }
 
-    /// One life: a start, a look at everything, a load beside faults, and the end.
+    /// Runs one life: a start, a check of all keys, a load under faults, and the end.
     fn live(&mut self, steps: u64) -> Result<(), String> {
         let devices = self.store_devices();
         let store = self.options.store.as_mut().expect("it has one");
@@ -184,7 +184,8 @@ impl ThreadedWorld {
     }
 }
 
-/// Lets time pass and devices be slow or fail, until enough was done; then the machine stops.
+/// Lets time pass and makes devices slow or faulty until enough operations are done. Then stops the
+/// machine.
 fn disturb(
     shared: &Shared,
     random: &mut Random,
@@ -218,11 +219,11 @@ fn disturb(
                 device.plan(Fault { operation, at, times, failure: DeviceFailure::Io });
             }
             9 => {
-                // Less than the smallest engine needs is refused.
+                // The engine refuses a limit below its minimum.
                 let _ = shared.engine.set_memory_limit((8 + random.below(24)) << 20);
             }
             10 if devices.len() > 1 && random.one_in(3) => {
-                // The last one may not be emptied.
+                // The engine refuses to drain the last lane.
                 let name = format!("store{}", random.below(devices.len() as u64));
                 let empties = random.one_in(2);
                 let engine = &shared.engine;
@@ -232,7 +233,7 @@ fn disturb(
         }
     }
     shared.faulty.store(true, Relaxed);
-    // In the middle of something, if anything is still written.
+    // Stops each device during a write, if there still are writes.
     for device in &all {
         device.stop_at(device.counts().changes() + 1 + random.below(20));
     }

@@ -1,4 +1,4 @@
-//! One world: random operations on an engine and on the model, compared after each.
+//! One world: random operations on an engine and on the model, compared after each operation.
 
 use crate::Random;
 use crate::model::{Entry, Model};
@@ -11,21 +11,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// How a world is set up.
+/// The setup of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Determines everything.
+    /// Determines the whole run.
     pub seed: u64,
-    /// Operations to run.
+    /// The number of operations to run.
     pub steps: u64,
 }
 
-/// What was wrong, and where.
+/// A difference, and where it appeared.
 #[derive(Debug)]
 pub struct Failure {
     /// The seed that replays it.
     pub seed: u64,
-    /// The operation at which it showed.
+    /// The operation at which it appeared.
     pub step: u64,
     /// What differed.
     pub what: String,
@@ -37,7 +37,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// An engine, its sessions, and the map.
+/// An engine, its sessions, and the model.
 pub struct World {
     random: Random,
     engine: Arc<Engine>,
@@ -47,7 +47,7 @@ pub struct World {
     keys: u64,
     value_max: u64,
     evicts: bool,
-    /// Items that were missed and may be, because the engine evicts.
+    /// The number of items missed so far because the engine evicts.
     missed: u64,
 }
 
@@ -126,7 +126,7 @@ impl World {
             _ => self.get()?,
         }
         let stats = self.engine.stats();
-        // Index pages are charged when they are needed and paid back by the next cleaning.
+        // An index page is charged when it is needed, and the next cleaning frees memory for it.
         if stats.memory_used > stats.memory_limit + (256 << 10) {
             return Err(format!("over budget: {stats:?}"));
         }
@@ -152,9 +152,9 @@ impl World {
         self.random.below(self.sessions.len() as u64) as usize
     }
 
-    /// Calls until the engine has found space, cleaning meanwhile as the thread would. The model is
-    /// settled before each attempt, because the key itself may be evicted. `None` when the engine
-    /// refused the call: it changed nothing then.
+    /// Repeats a call until the engine has found space, cleaning in between as the cleaner thread
+    /// would. Settles the model before each attempt, because the key itself may be evicted. Returns
+    /// `None` if the engine refused the call and changed nothing.
     fn finish<T>(
         &mut self,
         key: &[u8],
@@ -186,8 +186,8 @@ impl World {
         }
     }
 
-    /// The engine does not have what the model has: right only if the engine evicts, at most as many
-    /// as it says, and never for an item that it just said it had.
+    /// Accepts that the engine lacks an item of the model. That is correct only if the engine
+    /// evicts, and only for as many items as it reports.
     fn forgive_miss(&mut self, key: &[u8]) -> Check {
         if self.model.remove(key) {
             self.missed += 1;
@@ -200,7 +200,8 @@ impl World {
         Ok(())
     }
 
-    /// Removes from the model what the engine has evicted, so that both agree on the key's presence.
+    /// Removes the item from the model if the engine has evicted it, so that both agree on its
+    /// presence.
     fn settle(&mut self, key: &[u8]) -> Check {
         let get = Get { no_bump: true, ..Get::default() };
         let at = self.session();
@@ -314,7 +315,8 @@ impl World {
         Ok(())
     }
 
-    /// A store that should have worked did not: fine if the item would have grown too large.
+    /// Checks a store that failed although it should have worked: the item must have grown too
+    /// large.
     fn grown_too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Check {
         let old = self.model.get(key).map_or(0, |entry| entry.value.len());
         let size = (len + old + key.len()) as u64;
@@ -392,7 +394,7 @@ impl World {
         Ok(())
     }
 
-    /// Compares every key that either side has.
+    /// Compares every key of the engine and of the model.
     fn compare_all(&mut self) -> Check {
         let mut scanned = HashSet::new();
         let mut twice = None;

@@ -1,21 +1,21 @@
-//! One thing goes wrong, at every place where it can: the first write fails, then the second, and so
-//! on until a world ends before it came to that. The model must agree whatever it was, now and after
-//! the power loss that follows.
+//! One anomaly at every place where it can happen: the first write fails, then the second, and so
+//! on, until a world ends before that write. The model must agree each time, both right away and
+//! after the power loss that follows.
 
 use larder_disk::Operation;
 use sim::{Anomaly, DurableWorld, Plan};
 
 /// Worlds with a sync and an async store, evicting and refusing, with and without large values.
 const SEEDS: [u64; 4] = [0, 1, 2, 4];
-/// Worlds with several devices, one of which something happens to.
+/// Worlds with several devices, one of which has the anomaly.
 const SEVERAL: [u64; 4] = [3, 7, 8, 9];
-/// Worlds in which segments move to the lower device that something happens to.
+/// Worlds in which segments move to a lower device that has the anomaly.
 const TIERED: [u64; 3] = [25, 48, 59];
-/// One with few segments: a recovery looks at every one.
+/// A world with few segments, because a recovery reads every one.
 const SMALL: [u64; 1] = [5];
 const STEPS: u64 = 60;
 
-/// Runs worlds in which the first, the second, the third … of something goes wrong.
+/// Runs worlds in which the first, second, third … occurrence goes wrong.
 fn at_every_place(seeds: &[u64], anomaly: impl Fn(u64) -> Anomaly) {
     for &seed in seeds {
         let mut places = 0;
@@ -51,13 +51,13 @@ fn any_read_may_fail() {
 }
 
 #[test]
-fn any_memory_may_be_refused() {
+fn any_memory_request_may_be_refused() {
     at_every_place(&SEEDS, Anomaly::Memory);
     at_every_place(&SEVERAL, Anomaly::Memory);
 }
 
 #[test]
-fn the_power_may_go_at_any_change() {
+fn the_power_may_fail_at_any_change() {
     at_every_place(&SEEDS, Anomaly::PowerLoss);
     at_every_place(&SEVERAL, Anomaly::PowerLoss);
     at_every_place(&TIERED, Anomaly::PowerLoss);

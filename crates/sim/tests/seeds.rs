@@ -1,9 +1,9 @@
-//! A few hundred worlds on every test run; `cargo run --release -p sim -- --seeds 100000` by night.
+//! A few hundred worlds on every test run; `cargo run --release -p sim -- --seeds 100000` at night.
 
 use sim::{DurableWorld, Plan, Seen, ThreadedWorld, World};
 
 #[test]
-fn worlds_agree_with_the_model() {
+fn worlds_in_memory_agree_with_the_model() {
     for seed in 0..200 {
         if let Err(failure) = World::run(Plan { seed, steps: 3000 }) {
             panic!(
@@ -24,24 +24,24 @@ fn stores_keep_what_they_acknowledged() {
             }
         }
     }
-    // What has cooled did move to lower devices, and the power went in the middle of that.
+    // Segments moved to lower devices, and some power losses interrupted that.
     assert!(seen.moved > MOVED && seen.interrupted > INTERRUPTED, "{seen:?}");
-    // And devices grew while they were used.
+    // Devices grew while in use.
     assert!(seen.grown > GROWN, "{seen:?}");
 }
 
-/// Worlds with a store, a minute of them.
+/// The number of worlds with a store; they take about a minute.
 const STORES: u64 = 250;
-/// In these worlds so many segments at least are moved to lower devices.
+/// The least number of segments that these worlds move to lower devices.
 const MOVED: u64 = 1000;
-/// And so often at least the power goes before they are durable there.
+/// The least number of power losses before moved segments are durable on the lower device.
 const INTERRUPTED: u64 = 50;
-/// And so many devices at least grow while they are used.
+/// The least number of devices that grow while in use.
 const GROWN: u64 = 200;
 
-/// A seed does not decide in which order threads run: one that fails may have to be tried more than once.
+/// The seed does not decide in which order threads run, so a failing seed may need several tries.
 #[test]
-fn stores_keep_what_they_acknowledged_to_many_threads() {
+fn stores_with_threads_keep_what_they_acknowledged() {
     for seed in 0..20 {
         if let Err(failure) = ThreadedWorld::run(Plan { seed, steps: 10_000 }) {
             panic!(
@@ -51,9 +51,10 @@ fn stores_keep_what_they_acknowledged_to_many_threads() {
     }
 }
 
-/// Seeds that found something once, and in how many steps: three with commits that failed while keys moved, one with dead
-/// maps that were newer than every commit that was left, one with keys that were to move to a lane that kept ends, the last
-/// with a superblock whose sync lost what a failed commit had left in the cache.
+/// Seeds that once found a bug, with their steps. The first: a segment that was not walked to its
+/// end. The next three: commits that failed while keys moved. Then one each: dead maps newer than
+/// every remaining commit; keys that were to move to a lane that kept ends; a superblock whose sync
+/// lost what a failed commit had left in the cache.
 const FOUND: [(u64, u64); 7] = [
     (173, 2000),
     (40343, 600),
@@ -65,7 +66,7 @@ const FOUND: [(u64, u64); 7] = [
 ];
 
 #[test]
-fn what_was_found_once_is_not_found_again() {
+fn bugs_that_seeds_once_found_stay_fixed() {
     for (seed, steps) in FOUND {
         if let Err(failure) = DurableWorld::run(Plan { seed, steps }) {
             panic!("{failure}; replay: cargo run -p sim -- --seed {seed} --steps {steps}");

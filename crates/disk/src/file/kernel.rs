@@ -1,4 +1,4 @@
-//! Kernel calls on files that the standard library does not have.
+//! Kernel calls on files that the standard library lacks.
 
 use crate::ReadBuffer;
 use std::fs::{File, OpenOptions};
@@ -6,13 +6,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Allocates the bytes from `length` to `size`; the file is `size` bytes long afterwards.
+/// Allocates the bytes from `length` to `size`; the file then has `size` bytes.
 pub(super) fn allocate(file: &File, length: u64, size: u64) -> io::Result<()> {
     let too_large = |_| io::Error::from_raw_os_error(libc::EFBIG);
     let start = libc::off_t::try_from(length).map_err(too_large)?;
     let bytes = libc::off_t::try_from(size - length).map_err(too_large)?;
     loop {
-        // SAFETY: takes numbers only; the descriptor is open as long as `file` is borrowed.
+        // SAFETY: the call takes only numbers; the descriptor is open while `file` is borrowed.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, start, bytes) } == 0 {
             return Ok(());
         }
@@ -23,47 +23,47 @@ pub(super) fn allocate(file: &File, length: u64, size: u64) -> io::Result<()> {
     }
 }
 
-/// Whether the file system does not know how to allocate space ahead.
+/// Returns true if the file system cannot preallocate space.
 pub(super) fn cannot_allocate(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
 }
 
-/// What an unprivileged user can still allocate in the file's file system, bytes; `None` if it does
-/// not say, as file systems in user space may not.
+/// Returns the space that an unprivileged user can still allocate in the file's file system, in
+/// bytes; `None` if it does not report that, as some file systems in user space do not.
 pub(super) fn free_bytes(file: &File) -> io::Result<Option<u64>> {
     let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the kernel fills the structure that the pointer leads to, and keeps no pointer.
+    // SAFETY: the kernel fills the structure behind the pointer and keeps no pointer.
     if unsafe { libc::fstatvfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has succeeded, so the structure is filled.
+    // SAFETY: the call succeeded, so the structure is filled.
     let found = unsafe { found.assume_init() };
     Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
-/// Whether the file lies in memory (tmpfs, ramfs), and goes with the machine's next restart.
+/// Returns true if the file lies in memory (tmpfs, ramfs) and is lost when the machine restarts.
 pub(super) fn is_in_memory(file: &File) -> bool {
     const RAMFS: i64 = 0x8584_58f6;
     let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel fills the structure that the pointer leads to, and keeps no pointer.
+    // SAFETY: the kernel fills the structure behind the pointer and keeps no pointer.
     if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
         return false;
     }
-    // SAFETY: the call has succeeded, so the structure is filled.
+    // SAFETY: the call succeeded, so the structure is filled.
     let kind = unsafe { found.assume_init() }.f_type;
     [libc::TMPFS_MAGIC, RAMFS].contains(&kind)
 }
 
-/// Has reads of the file answer what is on its device where nothing waits to be written. Pages that could not be
-/// written count as clean.
+/// Drops the file's clean pages from the page cache, so that reads return what is on the device.
+/// Dirty pages stay. Pages that the kernel could not write count as clean.
 pub(super) fn forget_clean_pages(file: &File) {
-    // It is an advice, so there is no error worth a reaction.
+    // The call is only advice, so its errors are ignored.
     // SAFETY: the descriptor is open, and the call touches no memory of this process.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
-/// Opens the same file for reads and writes around the page cache; with what offsets, lengths and memory
-/// of these must be multiples of, bytes.
+/// Opens the same file for reads and writes that bypass the page cache. Also returns the required
+/// alignment of their offsets, lengths and memory, in bytes.
 pub(super) fn open_direct(file: &File) -> io::Result<(File, usize)> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct =
@@ -71,23 +71,23 @@ pub(super) fn open_direct(file: &File) -> io::Result<(File, usize)> {
     Ok((direct, direct_alignment(file).unwrap_or(MOST_ALIGNED)))
 }
 
-/// Whether the file's file system is one that notes which blocks of allocated space were written, and writes
-/// them in their place ever after.
+/// Returns true if the file system records which blocks of preallocated space have been written,
+/// and overwrites blocks in place after that.
 pub(super) fn notes_first_writes(file: &File) -> bool {
     let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel fills the structure that the pointer leads to, and keeps no pointer.
+    // SAFETY: the kernel fills the structure behind the pointer and keeps no pointer.
     if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
         return false;
     }
-    // SAFETY: the call has succeeded, so the structure is filled.
+    // SAFETY: the call succeeded, so the structure is filled.
     let kind = unsafe { found.assume_init() }.f_type;
     [libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC].contains(&kind)
 }
 
-/// Zeros that are written at once, bytes: others can use the device in between.
+/// The largest number of zeros per write, in bytes. Others can use the device between writes.
 const ZEROS: usize = 256 << 10;
 
-/// Writes zeros around the page cache. Both numbers are multiples of 4096.
+/// Writes zeros, bypassing the page cache. `offset` and `length` are multiples of 4096.
 pub(super) fn write_zeros(direct: &File, offset: u64, length: usize) -> io::Result<()> {
     let mut zeros = ReadBuffer::new(0, length.min(ZEROS), MOST_ALIGNED);
     zeros.bytes_mut().fill(0);
@@ -96,17 +96,18 @@ pub(super) fn write_zeros(direct: &File, offset: u64, length: usize) -> io::Resu
     })
 }
 
-/// Every device is content with this alignment, bytes.
+/// An alignment that every device accepts, in bytes.
 const MOST_ALIGNED: usize = 4096;
 
-/// The alignment that the kernel names (Linux 6.1); files alone, not devices.
+/// Returns the alignment that the kernel reports (Linux 6.1); it does so only for files, not for
+/// devices.
 fn direct_alignment(file: &File) -> Option<usize> {
     let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
-    // SAFETY: the path is an empty string, the kernel fills the structure and keeps no pointer.
+    // SAFETY: the path is an empty string; the kernel fills the structure and keeps no pointer.
     let result =
         unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, found.as_mut_ptr()) };
-    // SAFETY: it was all zeros before, which is a valid value.
+    // SAFETY: the structure was initialised with zeros, which are a valid value.
     let found = unsafe { found.assume_init() };
     if result != 0 || found.stx_mask & libc::STATX_DIOALIGN == 0 {
         return None;

@@ -1,5 +1,5 @@
-//! Reads of a file through io_uring, around the page cache: that would keep a second copy of what is
-//! read, in memory that nobody gave us, and cost more than the read itself once it is full.
+//! Reads of a file through io_uring that bypass the page cache. The cache would keep a second copy
+//! of the data in memory outside the budget, and once full it costs more than the read itself.
 
 use crate::device::check_range;
 use crate::{ReadBuffer, ReadQueue};
@@ -13,60 +13,60 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most reads in the kernel's hands at a time. More wait here.
+/// The largest number of reads in flight in the kernel. Further reads wait in the queue.
 const ENTRIES: u32 = 256;
-/// How long the end of a queue waits for reads that are on their way.
+/// Time after which waiting for a read in flight gives up.
 const LAST_READS: Timespec = Timespec::new().sec(5);
 
-/// One thread's ring.
+/// The ring of one thread.
 ///
 /// Invariant: a buffer stays in `flying`, where its memory does not move and is not touched, from
-/// the time its operation is in the ring until its completion was taken.
+/// the time its operation is in the ring until its completion is taken.
 pub(super) struct Ring {
     ring: IoUring,
     file: File,
-    /// Made readable by every completion.
+    /// An eventfd that every completion makes readable.
     event: File,
-    /// Offsets, lengths and memory of reads are multiples of this, bytes.
+    /// Alignment of offsets, lengths and memory of reads, in bytes.
     align: usize,
-    /// How many bytes of the file may be read.
+    /// The number of bytes of the file that may be read.
     size: Arc<AtomicU64>,
     waiting: VecDeque<Read>,
     flying: Vec<Option<Read>>,
-    /// Places of `flying` that are empty.
+    /// Empty places of `flying`.
     free: Vec<usize>,
 }
 
 #[derive(Debug)]
 struct Read {
     token: u64,
-    /// Where in the file its memory begins.
+    /// Offset in the file of the first byte of the memory.
     from: u64,
-    /// How much of its memory is filled, bytes.
+    /// The filled part of the memory, in bytes.
     done: usize,
     buffer: ReadBuffer,
 }
 
-/// What the completion of a read comes to.
+/// The effect of one completion on its read.
 enum Progress {
-    /// All that was asked for is there.
+    /// All requested bytes have arrived.
     Complete,
-    /// There is more to read, or it begins anew.
+    /// More bytes must be read, or the read must be repeated.
     Part,
-    /// There is nothing behind what was read.
+    /// The file ends after the bytes that were read.
     Ended,
-    /// So few bytes came that the next read could not begin behind them.
+    /// Fewer bytes arrived than the alignment, so no aligned read can continue after them.
     Stuck,
     Failed(io::Error),
 }
 
 impl Read {
-    /// A file system may answer with fewer bytes than it was asked for and more to come (FUSE and NFS do): then
-    /// the rest is read, from a multiple of `align` on.
+    /// Applies a completion. A file system may return fewer bytes than requested although more
+    /// follow (FUSE and NFS do). Then the rest is read, starting at a multiple of `align`.
     fn advance(&mut self, result: i32, align: usize) -> Progress {
         let Ok(read) = usize::try_from(result) else {
             return match [libc::EINTR, libc::EAGAIN, libc::ENOMEM].contains(&-result) {
-                // Interrupted, or no memory for a moment.
+                // Interrupted, or temporarily out of memory.
                 true => Progress::Part,
                 false => Progress::Failed(io::Error::from_raw_os_error(-result)),
             };
@@ -94,8 +94,8 @@ impl fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring over the first `size` bytes of `file`, whose reads are aligned to `align`, tried out with
-    /// one read.
+    /// Creates a ring over the first `size` bytes of `file`, whose reads are aligned to `align`,
+    /// and tests it with one read.
     pub(super) fn new(
         file: &File,
         align: usize,
@@ -107,7 +107,7 @@ impl Ring {
             builder.setup_clamp();
             builder
         };
-        // Completions do not interrupt the thread while it works (Linux 5.19).
+        // Completions then do not interrupt the thread while it works (Linux 5.19).
         let ring = builder().setup_coop_taskrun().build(ENTRIES);
         let ring = ring.or_else(|_| builder().build(ENTRIES))?;
         let mut ring = Ring {
@@ -138,13 +138,13 @@ impl Ring {
         self.flying.len() - self.free.len()
     }
 
-    /// Waits until a read has ended.
+    /// Waits until a read has completed.
     fn wait(&self) -> io::Result<()> {
         let args = SubmitArgs::new().timespec(&LAST_READS);
         self.ring.submitter().submit_with_args(1, &args).map(drop)
     }
 
-    /// Puts reads that wait into the ring, which has an entry for each place.
+    /// Moves waiting reads into the ring. The ring has an entry for each place of `flying`.
     fn fill(&mut self) {
         while !self.waiting.is_empty()
             && let Some(place) = self.free.pop()
@@ -157,7 +157,8 @@ impl Ring {
                 .offset(read.from + read.done as u64)
                 .build()
                 .user_data(place as u64);
-            // SAFETY: the memory stays until the completion, see the invariant.
+            // SAFETY: the memory stays in `flying`, untouched, until its completion is taken; see
+            // the invariant of `Ring`.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             if pushed.is_err() {
                 self.free.push(place);
@@ -169,7 +170,7 @@ impl Ring {
     }
 }
 
-/// Why a read cannot go on that got fewer bytes than the alignment.
+/// Returns why a read that got fewer bytes than the alignment cannot continue.
 fn stuck(file: &File, read: &Read) -> io::Error {
     let next = read.from + (read.done + 1) as u64;
     if file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() <= next) {
@@ -196,7 +197,7 @@ impl ReadQueue for Ring {
             return;
         }
         if self.ring.submit().is_err() {
-            // Out of memory, or interrupted: the next turn tries again, and must come.
+            // Out of memory, or interrupted. The event makes the thread call this function again.
             let _ = self.event.write(&1u64.to_ne_bytes());
         }
     }
@@ -225,12 +226,12 @@ impl Drop for Ring {
     fn drop(&mut self) {
         while self.in_flight() > 0 {
             if self.wait().is_err() {
-                // The device hangs, and the kernel may still write there.
+                // The device hangs. The kernel may still write to the buffers, so they are leaked.
                 std::mem::take(&mut self.flying).into_iter().for_each(std::mem::forget);
                 return;
             }
             self.ended(&mut |_, _| {});
-            // What was interrupted needs not begin anew.
+            // Drops reads that `ended` wants to repeat.
             self.waiting.clear();
         }
     }
@@ -241,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_that_comes_in_parts_goes_on_behind_them() {
+    fn a_partial_read_continues_after_its_last_aligned_byte() {
         let mut read =
             Read { token: 1, from: 4096, done: 0, buffer: ReadBuffer::new(4100, 9000, 512) };
         assert!(matches!(read.advance(3000, 512), Progress::Part));
@@ -252,22 +253,22 @@ mod tests {
         assert!(matches!(read.advance(-libc::EIO, 512), Progress::Failed(_)));
         assert!(matches!(read.advance(512, 512), Progress::Part));
         assert_eq!(read.done, 3072);
-        // What was widened behind the end may be missing.
+        // The bytes added for alignment at the end may be missing.
         assert!(matches!(read.advance(4 + 9000 - 3072, 512), Progress::Complete));
     }
 
-    /// The kernel shows a part of such a file at a time, however much is asked for.
+    /// The kernel returns only a part of such a file per read, however much is requested.
     #[test]
-    fn a_file_that_is_read_in_parts_arrives_whole() {
+    fn a_file_that_arrives_in_parts_is_read_completely() {
         let Ok(file) = File::open("/proc/kallsyms") else { return };
         let Ok(all) = std::fs::read("/proc/kallsyms") else { return };
         if all.len() < 256 << 10 {
             return;
         }
-        // SAFETY: the call takes numbers only.
+        // SAFETY: the call takes only numbers.
         let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         assert!(event >= 0);
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new and has no other owner.
         let event = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(event) };
         let event = std::os::fd::AsFd::as_fd(&event);
         let mut ring = Ring::new(&file, 8, &Arc::new(AtomicU64::new(all.len() as u64)), event)

@@ -1,4 +1,4 @@
-//! On real files in the temporary directory.
+//! Tests on real files in the temporary directory.
 
 use super::*;
 use std::os::unix::fs::MetadataExt;
@@ -48,7 +48,7 @@ fn a_directory_gets_a_file_of_the_size_asked_for() {
 }
 
 #[test]
-fn what_was_written_is_there_when_it_is_opened_again() {
+fn a_reopened_file_has_its_content_and_size() {
     let folder = Folder::new("reopen");
     let path = folder.file("data");
     let device = FileDevice::open(&path, Some(SIZE)).expect("opens");
@@ -111,7 +111,7 @@ fn a_file_grows_while_it_is_used() {
     let mut found = [0; 4096];
     device.read_at(SIZE * 2 - 4096, &mut found).expect("read");
     assert_eq!(found, [2; 4096]);
-    // A queue that was there before reads what came.
+    // A queue that existed before the growth reads the new bytes.
     if let Some(queue) = &mut queue {
         queue.push(7, SIZE * 2 - 4096, 4096).expect("lies inside");
         assert_eq!(all_ended(&mut **queue, &event, 1), [(7, Some(vec![2; 4096]))]);
@@ -136,7 +136,7 @@ fn space_is_allocated_in_steps() {
 }
 
 #[test]
-fn a_growth_is_taken_back_and_made_again() {
+fn a_growth_can_be_undone_and_repeated() {
     let folder = Folder::new("grow-back");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
     device.grow(SIZE * 2).expect("grows");
@@ -151,7 +151,7 @@ fn a_growth_is_taken_back_and_made_again() {
 }
 
 #[test]
-fn a_file_that_cannot_grow_stays_as_it_is() {
+fn a_failed_growth_leaves_the_file_unchanged() {
     let folder = Folder::new("grow-refused");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
     device.write_at(SIZE - 4096, &[3; 4096]).expect("write");
@@ -176,7 +176,7 @@ fn a_file_does_not_shrink() {
 }
 
 #[test]
-fn a_foreign_file_stays_as_it_is() {
+fn a_foreign_file_is_left_unchanged() {
     let folder = Folder::new("foreign");
     let path = folder.file("letter");
     std::fs::write(&path, b"dear Larder").expect("write");
@@ -198,7 +198,7 @@ fn a_foreign_file_stays_as_it_is() {
 }
 
 #[test]
-fn calls_outside_do_not_change_the_file() {
+fn calls_outside_the_file_do_not_change_it() {
     let folder = Folder::new("range");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
     let error = device.write_at(SIZE - 1, &[1, 2]).expect_err("one byte too long");
@@ -211,7 +211,7 @@ fn calls_outside_do_not_change_the_file() {
 }
 
 #[test]
-fn what_is_prepared_holds_zeros_or_what_it_did_and_its_neighbours_stay() {
+fn prepared_bytes_are_zeros_or_unchanged_and_their_neighbours_stay() {
     let folder = Folder::new("prepare");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
     let block = [7; GRAIN as usize];
@@ -234,7 +234,7 @@ fn what_is_prepared_holds_zeros_or_what_it_did_and_its_neighbours_stay() {
 }
 
 #[test]
-fn a_file_that_somebody_cut_short_is_a_read_error() {
+fn reading_a_file_that_was_cut_short_fails() {
     let folder = Folder::new("cut");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
     let other = OpenOptions::new().write(true).open(device.path()).expect("opens");
@@ -244,7 +244,7 @@ fn a_file_that_somebody_cut_short_is_a_read_error() {
 }
 
 #[test]
-fn places_that_cannot_hold_a_store_are_named() {
+fn a_path_that_cannot_hold_a_store_is_named_in_the_error() {
     let folder = Folder::new("places");
     let missing = folder.file("missing");
     let cases = [
@@ -262,7 +262,7 @@ fn places_that_cannot_hold_a_store_are_named() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused_and_leave_the_file_alone() {
+fn an_impossible_size_is_refused_and_leaves_the_file_unchanged() {
     let folder = Folder::new("sizes");
     let path = folder.file("data");
     let small = FileDevice::open(&path, Some(MIN_SIZE - 1)).expect_err("too small");
@@ -274,7 +274,7 @@ fn sizes_that_cannot_be_are_refused_and_leave_the_file_alone() {
 }
 
 #[test]
-fn the_default_is_half_of_what_is_free_within_limits() {
+fn the_default_size_is_limited_to_a_quarter_of_the_free_space() {
     assert_eq!(default_size(80 << 30, 1 << 30), Some(1 << 30));
     assert_eq!(default_size(80 << 30, (1 << 30) + 5000), Some((1 << 30) + 4096), "rounded down");
     assert_eq!(default_size(80 << 30, 64 << 30), Some(20 << 30), "a quarter of what is free");
@@ -308,7 +308,7 @@ fn several_threads_write_and_read_at_once() {
     }
 }
 
-/// An eventfd, and what a queue answers with once everything has ended.
+/// Submits the reads of a queue and returns their results after all of them have ended.
 fn all_ended(queue: &mut dyn ReadQueue, event: &File, count: usize) -> Vec<(u64, Option<Vec<u8>>)> {
     let mut found = Vec::new();
     queue.submit();
@@ -324,7 +324,7 @@ fn all_ended(queue: &mut dyn ReadQueue, event: &File, count: usize) -> Vec<(u64,
 }
 
 fn eventfd() -> File {
-    // SAFETY: takes no pointers; the descriptor is nobody else's.
+    // SAFETY: the call takes no pointers, and the descriptor has no other owner.
     unsafe {
         let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
         assert!(fd >= 0);
@@ -333,7 +333,7 @@ fn eventfd() -> File {
 }
 
 #[test]
-fn a_queue_reads_any_range_and_many_at_once() {
+fn a_queue_reads_many_ranges_at_once() {
     let folder = Folder::new("queue");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
     let bytes: Vec<u8> =
@@ -344,7 +344,7 @@ fn a_queue_reads_any_range_and_many_at_once() {
     let Ok(mut queue) = device.read_queue(std::os::fd::AsFd::as_fd(&event)) else {
         return eprintln!("io_uring cannot be used here");
     };
-    // More than the kernel is handed at once, from any place.
+    // More reads than the kernel gets at once, at any offset.
     let ranges: Vec<(usize, usize)> = (0..1000)
         .map(|n: usize| (n * 4091 % (SIZE as usize - 9000), 1 + n * 37 % 9000))
         .chain([(0, 1), (SIZE as usize - 1, 1), (SIZE as usize - 5000, 5000)])
@@ -361,7 +361,7 @@ fn a_queue_reads_any_range_and_many_at_once() {
 }
 
 #[test]
-fn a_queue_sees_what_was_written_a_moment_ago() {
+fn a_queue_sees_the_latest_write() {
     let folder = Folder::new("queue-fresh");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
     let event = eventfd();
@@ -376,7 +376,7 @@ fn a_queue_sees_what_was_written_a_moment_ago() {
 }
 
 #[test]
-fn a_queue_that_ends_early_and_one_of_a_file_cut_short() {
+fn a_dropped_queue_ends_its_reads_and_a_file_cut_short_is_a_read_error() {
     let folder = Folder::new("queue-cut");
     let device = FileDevice::open(&folder.0, Some(SIZE)).expect("opens");
     let event = eventfd();
@@ -395,9 +395,10 @@ fn a_queue_that_ends_early_and_one_of_a_file_cut_short() {
     assert_eq!(all_ended(&mut *queue, &event, 1), [(1, None)], "an error, not zeros");
 }
 
-/// Large reads and writes go around the page cache; what small ones wrote before and read after is the same.
+/// Large reads and writes bypass the page cache. They see what small ones wrote, and small ones see
+/// what large ones wrote.
 #[test]
-fn large_and_small_reads_and_writes_see_each_other() {
+fn large_and_small_calls_see_the_same_bytes() {
     let folder = Folder::new("direct");
     let device = FileDevice::open(&folder.file("data"), Some(SIZE)).expect("opens");
     device.write_at(DIRECT as u64 - 512, &[1; 1024]).expect("write");
@@ -413,9 +414,10 @@ fn large_and_small_reads_and_writes_see_each_other() {
     assert_eq!(small, [2, 2, 0]);
 }
 
-/// A file system that wants another alignment than it said refuses: all goes through the page cache then.
+/// A file system may require more alignment than it reports. After its refusal, all reads and
+/// writes go through the page cache.
 #[test]
-fn what_is_refused_around_the_page_cache_goes_through_it() {
+fn a_refused_direct_write_goes_through_the_page_cache() {
     let folder = Folder::new("refused");
     let mut device = FileDevice::open(&folder.file("data"), Some(SIZE)).expect("opens");
     let Some((direct, _)) = device.direct.take() else { return };

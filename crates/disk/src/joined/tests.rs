@@ -1,4 +1,4 @@
-//! Two joined devices are told from one by nobody, except by how often they are synced.
+//! Tests that two joined devices differ from one only in how often they are synced.
 
 use super::*;
 use crate::{Failure, Fault, Operation, SimDevice};
@@ -38,17 +38,17 @@ fn all(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
-/// Whatever is done, it reads as one device does; and what was synced is there after a power loss,
-/// whatever syncs failed in between.
+/// After any calls, the joined device reads like a single one. What was synced survives a power
+/// loss, whatever syncs failed in between.
 #[test]
-fn it_is_like_one_device() {
+fn a_joined_device_behaves_like_a_single_one() {
     for seed in 0..300 {
         let mut state = seed;
         let mut world = world();
         let size = world.joined.size();
         assert_eq!(size, BORDER + 4096 - START);
         let mut plain = vec![0; size as usize];
-        // What is durable, byte by byte, as far as that is known.
+        // What is durable, byte by byte, where it is known.
         let mut durable: Vec<Option<u8>> = vec![Some(0); size as usize];
         for step in 0..60 {
             let offset = random(&mut state, size);
@@ -85,7 +85,7 @@ fn it_is_like_one_device() {
 }
 
 #[test]
-fn the_label_of_the_second_device_and_the_rest_of_the_first_are_not_touched() {
+fn bytes_outside_the_joined_ranges_are_not_touched() {
     let world = world();
     world.joined.write_at(0, &vec![7; world.joined.size() as usize]).expect("write");
     let (first, second) = (all(&*world.first), all(&*world.second));
@@ -105,7 +105,7 @@ impl World {
 }
 
 #[test]
-fn only_what_was_written_to_is_synced() {
+fn a_sync_skips_parts_that_were_not_written_to() {
     let world = world();
     world.joined.sync().expect("sync");
     assert_eq!(world.syncs(), [1, 1], "nobody knows what was done to it before");
@@ -123,7 +123,7 @@ fn only_what_was_written_to_is_synced() {
 }
 
 #[test]
-fn a_part_whose_sync_or_write_failed_is_synced_again() {
+fn a_part_is_synced_again_after_a_failed_sync_or_write() {
     for broken in [0, 1] {
         let world = world();
         world.joined.sync().expect("sync");
@@ -141,10 +141,9 @@ fn a_part_whose_sync_or_write_failed_is_synced_again() {
     }
 }
 
-/// A write that returns while a sync is on its way is not covered by it: the next one must not be left
-/// out.
+/// A write that returns during a sync is not covered by it, so the next sync must not be skipped.
 #[test]
-fn what_is_written_during_a_sync_is_covered_by_the_next() {
+fn a_write_during_a_sync_is_covered_by_the_next() {
     let world = world();
     world.joined.write_at(0, b"before").expect("write");
     world.first.hold(Operation::Sync);
@@ -163,7 +162,7 @@ fn what_is_written_during_a_sync_is_covered_by_the_next() {
     }
 }
 
-/// A device with a queue, whose reads end when they are submitted.
+/// A device with a queue whose reads end as soon as they are submitted.
 #[derive(Debug)]
 struct Queued(Arc<SimDevice>);
 
@@ -222,7 +221,7 @@ impl ReadQueue for Reads {
 }
 
 #[test]
-fn reads_of_a_queue_go_to_the_device_that_they_are_of() {
+fn a_queued_read_goes_to_the_device_that_holds_it() {
     let world = world();
     let bytes: Vec<u8> = (0..world.joined.size()).map(|at| (at % 251) as u8).collect();
     world.joined.write_at(0, &bytes).expect("write");
@@ -249,12 +248,12 @@ fn reads_of_a_queue_go_to_the_device_that_they_are_of() {
         assert_eq!(found, bytes[at..at + len], "read {token}");
     }
     assert!(!queue.has_ended());
-    // Devices without queues have none together.
+    // Devices without read queues have none when joined.
     assert!(world.joined.read_queue(event.as_fd()).is_err());
 }
 
 #[test]
-fn it_grows_at_its_end_and_the_next_sync_covers_that() {
+fn a_joined_device_grows_at_its_end_and_the_next_sync_covers_it() {
     let world = world();
     world.joined.sync().expect("sync");
     let (size, syncs) = (world.joined.size(), world.syncs());

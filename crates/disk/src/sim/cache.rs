@@ -1,12 +1,11 @@
-//! What lies between a write and the medium: an operating system's page cache and a disk's write
-//! cache, taken together.
+//! The layer between a write and the medium: the operating system's page cache and the disk's write
+//! cache in one.
 //!
-//! Each sector has the content that the medium holds and, on top of it, one version per write since
-//! the last sync that covered it. A version is the sector's *whole* content after that write, as a
-//! page cache has it: a sector comes to lie on the medium as it stood after some write, never as a
-//! mixture of a later write and the lack of an earlier one. Which of its versions a sector ends up
-//! with is independent of all other sectors: that is reordering. It never ends up with one older
-//! than what a sync that succeeded left there.
+//! Each sector has the content on the medium and, on top of it, one version per write since the
+//! last sync that covered it. A version is the *whole* sector after that write, as in a page cache.
+//! So after a crash the medium holds a sector as it was after some write, never a later write
+//! without an earlier one. Each sector independently ends up with any one of its versions: that
+//! models reordering. It never ends up older than what a successful sync left there.
 
 use super::image::{Image, PAGE, Page};
 use super::random::Random;
@@ -14,17 +13,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
-/// What a disk writes as a whole, usually; a small part of the torn ones are cut inside.
+/// The unit in which a disk usually writes, in bytes. A small share of torn sectors is cut inside.
 pub(super) const SECTOR: usize = 512;
 
-/// Sectors of a page.
+/// Sectors per page.
 const SECTORS: usize = PAGE / SECTOR;
 
 /// A version of some sectors of a page.
 #[derive(Clone)]
 struct Version {
     write: u64,
-    /// A bit for each sector that the write has changed and of which this still is an un-synced version.
+    /// One bit per sector that the write changed, cleared once this version of the sector is
+    /// settled.
     sectors: u8,
     /// The page after the write.
     page: Page,
@@ -36,29 +36,29 @@ impl Version {
     }
 }
 
-/// Where in its page a sector lies.
+/// Returns the bytes of a sector within its page.
 fn range(sector: usize) -> Range<usize> {
     sector * SECTOR..(sector + 1) * SECTOR
 }
 
-/// The sectors of which there are versions.
+/// Returns the sectors that have versions.
 fn pending(versions: &[Version]) -> impl Iterator<Item = usize> + use<> {
     let all = versions.iter().fold(0, |all, version| all | version.sectors);
     (0..SECTORS).filter(move |sector| all & 1 << sector != 0)
 }
 
-/// The newest of the versions of a sector.
+/// Returns the newest version of a sector.
 fn newest(versions: &[Version], sector: usize) -> Option<&Version> {
     versions.iter().rfind(|version| version.has(sector))
 }
 
-/// Brings a sector of a page to what it is in a version of it.
+/// Writes a sector's content in `version` to the image.
 fn put(image: &mut Image, page: u64, sector: usize, version: &Version) {
     let range = range(sector);
     image.write(page * PAGE as u64 + range.start as u64, &version.page[range]);
 }
 
-/// What becomes of one write in a power loss.
+/// The fate of one write in a power loss.
 #[derive(Clone, Copy)]
 enum Fate {
     Kept,
@@ -66,23 +66,24 @@ enum Fate {
     Torn,
 }
 
-/// The medium, what reads see, and what lies between.
+/// The medium, what reads see, and the un-synced versions in between.
 #[derive(Clone)]
 pub(super) struct Cache {
     medium: Image,
     visible: Image,
-    /// Page number to the versions of its sectors, oldest first; never an empty list.
+    /// Page number to the versions of its sectors, oldest first; no list is empty.
     pending: BTreeMap<u64, Vec<Version>>,
     /// The number of the next write.
     next_write: u64,
-    /// Growths that no sync has covered: their number among the writes, and the size before.
+    /// Growths that no sync has covered: each with its number among the writes, and the size before
+    /// it.
     growths: Vec<(u64, u64)>,
-    /// A failed sync has lost a growth: the medium ends here although reads see more.
+    /// The size of the medium after a failed sync lost a growth; reads still see the larger size.
     lost: Option<u64>,
 }
 
 impl Cache {
-    /// `medium` with nothing un-synced.
+    /// Creates a cache over `medium` with nothing un-synced.
     pub(super) fn new(medium: Image) -> Cache {
         let visible = medium.clone();
         let (pending, growths) = (BTreeMap::new(), Vec::new());
@@ -100,7 +101,7 @@ impl Cache {
         self.grow(size);
     }
 
-    /// Takes back what was added at the end behind `size`, rounded up to whole pages.
+    /// Undoes a growth back to `size`, rounded up to whole pages.
     pub(super) fn shorten(&mut self, size: u64) {
         let size = size.next_multiple_of(PAGE as u64);
         self.medium.truncate(size);
@@ -110,7 +111,7 @@ impl Cache {
         self.lost = self.lost.filter(|&lost| lost < size);
     }
 
-    /// As whoever opens it anew finds it: no longer than the medium.
+    /// Returns the device as a newly opened one: no longer than the medium.
     pub(super) fn reopened(mut self) -> Cache {
         if let Some(lost) = self.lost {
             self.shorten(lost);
@@ -125,7 +126,7 @@ impl Cache {
         self.visible.grow(size);
     }
 
-    /// The number that the next write will have: a sync called now covers those below it.
+    /// Returns the number of the next write. A sync called now covers all lower numbers.
     pub(super) fn next_write(&self) -> u64 {
         self.next_write
     }
@@ -134,7 +135,7 @@ impl Cache {
         self.visible.read(offset, buffer);
     }
 
-    /// Writes un-synced, as one write.
+    /// Writes `bytes` un-synced, as one write.
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -153,7 +154,7 @@ impl Cache {
         self.next_write += 1;
     }
 
-    /// Writes any part of `bytes`: a beginning, or any of its sectors.
+    /// Writes any part of `bytes`: a prefix, or any of its sectors.
     pub(super) fn write_part(&mut self, offset: u64, bytes: &[u8], random: &mut Random) {
         if random.chance(50) {
             let length = random.below(bytes.len() as u64 + 1) as usize;
@@ -170,14 +171,14 @@ impl Cache {
         }
     }
 
-    /// A sync that succeeds: writes with numbers below `covered` reach the medium.
+    /// Performs a successful sync: writes with numbers below `covered` reach the medium.
     pub(super) fn sync(&mut self, covered: u64) {
         self.growths.retain(|&(number, _)| number >= covered);
         self.settle(covered, || Settled::Written);
     }
 
-    /// A sync that fails: of every sector and growth it would have covered, the content reached the medium, or
-    /// was dropped and will never reach it, or still waits for a later sync.
+    /// Performs a failed sync. The content of each covered sector and each covered growth has
+    /// reached the medium, or is dropped for good, or still waits for a later sync.
     pub(super) fn fail_sync(&mut self, covered: u64, random: &mut Random) {
         let all = random.below(4);
         let mut how = || match if all < 3 { all } else { random.below(3) } {
@@ -219,8 +220,8 @@ impl Cache {
         });
     }
 
-    /// The operating system gives up cached pages that it believes are on the medium: what a failed
-    /// sync dropped now reads as it was before.
+    /// Drops the cached pages that the operating system believes are on the medium. What a failed
+    /// sync dropped now reads as before the write.
     pub(super) fn drop_clean(&mut self) {
         self.visible = self.medium.clone();
         for (&page, versions) in &self.pending {
@@ -232,7 +233,7 @@ impl Cache {
         }
     }
 
-    /// The medium after a power loss.
+    /// Returns the medium after a power loss.
     pub(super) fn crash(&self, random: &mut Random) -> Image {
         let mut medium = self.medium.clone();
         let fates = self.fates(random);
@@ -247,7 +248,8 @@ impl Cache {
                         Fate::Lost => {}
                         Fate::Torn => match random.below(16) {
                             0 => {
-                                // The power went while it was being written: nothing follows.
+                                // The power failed during this write, so later versions are not
+                                // written.
                                 let cut = random.below(SECTOR as u64) as usize;
                                 content[..cut].copy_from_slice(&bytes[..cut]);
                                 break;
@@ -271,9 +273,9 @@ impl Cache {
         medium
     }
 
-    /// Decides for whole writes first. Sectors that are all independent would hardly ever leave a
-    /// long write whole, or the beginning of a sequence of writes and nothing behind it, which is
-    /// what a disk that keeps the order does.
+    /// Decides the fate of whole writes first. With independent sectors, a long write would hardly
+    /// ever survive whole. Nor would a prefix of a sequence of writes survive alone, which is what
+    /// a disk that keeps the order leaves.
     fn fates(&self, random: &mut Random) -> BTreeMap<u64, Fate> {
         let writes: BTreeSet<u64> =
             self.pending.values().flatten().map(|version| version.write).collect();
@@ -303,7 +305,7 @@ impl Cache {
             .collect()
     }
 
-    /// Inverts a bit on the medium; reads see it unless the sector has un-synced content.
+    /// Inverts a bit on the medium. Reads see it unless the sector has un-synced content.
     pub(super) fn flip(&mut self, offset: u64, bit: u32) {
         self.medium.flip(offset, bit);
         let (page, sector) = (offset / PAGE as u64, offset as usize / SECTOR % SECTORS);
@@ -313,7 +315,7 @@ impl Cache {
         }
     }
 
-    /// How many sectors have content that a power loss may take.
+    /// Returns the number of sectors whose content a power loss may take.
     pub(super) fn unsynced_sectors(&self) -> usize {
         self.pending.values().map(|versions| pending(versions).count()).sum()
     }

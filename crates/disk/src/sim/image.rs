@@ -1,5 +1,5 @@
-//! The bytes of a simulated device, in pages that copies of it share until one of them changes:
-//! a simulation takes thousands of images of devices that hardly differ.
+//! The bytes of a simulated device, in pages that copies share until one of them changes. A
+//! simulation takes thousands of images of nearly identical devices.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ pub(super) const PAGE: usize = 4096;
 /// The content of a page.
 pub(super) type Page = Arc<[u8; PAGE]>;
 
-/// A page that was never written is absent and reads as zeros.
+/// The content of a device. A page that was never written is absent and reads as zeros.
 #[derive(Clone)]
 pub(super) struct Image {
     pages: Vec<Option<Page>>,
 }
 
 impl Image {
-    /// Zeros; `size` is rounded up to whole pages.
+    /// Creates an image of zeros; `size` is rounded up to whole pages.
     pub(super) fn new(size: u64) -> Image {
         let mut image = Image { pages: Vec::new() };
         image.grow(size);
@@ -27,7 +27,7 @@ impl Image {
         self.pages.resize((size as usize).div_ceil(PAGE), None);
     }
 
-    /// Takes away what lies behind `size`, a multiple of whole pages.
+    /// Removes the bytes after `size`, which is a multiple of the page size.
     pub(super) fn truncate(&mut self, size: u64) {
         self.pages.truncate(size as usize / PAGE);
     }
@@ -36,7 +36,7 @@ impl Image {
         (self.pages.len() * PAGE) as u64
     }
 
-    /// The range must lie inside.
+    /// Reads a range, which must lie inside the image.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) {
         let mut done = 0;
         for (page, start, length) in pieces(offset, buffer.len()) {
@@ -49,7 +49,7 @@ impl Image {
         }
     }
 
-    /// The range must lie inside.
+    /// Writes a range, which must lie inside the image.
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut done = 0;
         for (page, start, length) in pieces(offset, bytes.len()) {
@@ -60,7 +60,7 @@ impl Image {
         }
     }
 
-    /// A page's content, now shared with whoever asked.
+    /// Returns a page's content, shared with the image.
     pub(super) fn page(&mut self, page: u64) -> Page {
         Arc::clone(self.pages[page as usize].get_or_insert_with(|| Arc::new([0; PAGE])))
     }
@@ -70,7 +70,7 @@ impl Image {
         self.pages[page as usize] = Some(content);
     }
 
-    /// Inverts one bit of one byte, which must lie inside.
+    /// Inverts one bit of the byte at `offset`, which must lie inside the image.
     pub(super) fn flip(&mut self, offset: u64, bit: u32) {
         let mut byte = [0];
         self.read(offset, &mut byte);
@@ -78,7 +78,7 @@ impl Image {
     }
 }
 
-/// A range of bytes as (page, start in it, length).
+/// Splits a range of bytes into (page, start in it, length).
 fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let (mut at, end) = (offset as usize, offset as usize + length);
     std::iter::from_fn(move || {

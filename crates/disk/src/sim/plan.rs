@@ -1,4 +1,4 @@
-//! What shall go wrong, and when.
+//! The plan of what goes wrong, and when.
 
 use std::fmt;
 use std::io;
@@ -17,9 +17,9 @@ pub enum Operation {
 /// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// `EIO`: the device answered with an error.
+    /// `EIO`: the device returned an error.
     Io,
-    /// `ENOSPC`: there is no space.
+    /// `ENOSPC`: there is no free space.
     Full,
 }
 
@@ -32,27 +32,27 @@ impl Failure {
     }
 }
 
-/// Calls of one kind that shall fail.
+/// Calls of one kind that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which kind.
+    /// The kind of call.
     pub operation: Operation,
     /// The first call that fails, counted from 1 among the calls of this kind since the device was
     /// made (see [`Counts`]).
     pub at: u64,
-    /// How many calls in succession fail; `u64::MAX` for all that follow.
+    /// The number of successive calls that fail; `u64::MAX` for all.
     pub times: u64,
-    /// How.
+    /// The error.
     pub failure: Failure,
 }
 
 impl Fault {
-    /// The `at`-th call fails, those behind it do not.
+    /// Makes the `at`-th call fail and no later one.
     pub fn once(operation: Operation, at: u64, failure: Failure) -> Fault {
         Fault { operation, at, times: 1, failure }
     }
 
-    /// The `at`-th call fails, and all behind it until
+    /// Makes the `at`-th call and all later ones fail until
     /// [`SimDevice::mend`](super::SimDevice::mend).
     pub fn lasting(operation: Operation, at: u64, failure: Failure) -> Fault {
         Fault { operation, at, times: u64::MAX, failure }
@@ -63,7 +63,7 @@ impl Fault {
     }
 }
 
-/// How many calls a simulated device has had, those that failed included.
+/// The number of calls to a simulated device, including failed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls of `read_at`.
@@ -75,12 +75,12 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Writes and syncs: the calls at which a crash makes a difference.
+    /// Returns the number of writes and syncs, the calls at which a crash makes a difference.
     pub fn changes(&self) -> u64 {
         self.writes + self.syncs
     }
 
-    /// Counts a call; answers its number among those of its kind.
+    /// Counts a call and returns its number among those of its kind.
     pub(super) fn count(&mut self, operation: Operation) -> u64 {
         let counter = match operation {
             Operation::Read => &mut self.reads,
@@ -92,13 +92,13 @@ impl Counts {
     }
 }
 
-/// What every call of a simulated device answers once it has stopped: the machine is gone, and what
-/// remains is to take its image.
+/// The error of every call to a simulated device after it has stopped. The machine is gone; only
+/// images of the device can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped;
 
 impl Stopped {
-    /// Whether `error` is this one and not a fault.
+    /// Returns true if `error` is this one and not a planned fault.
     pub fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Stopped>())
     }

@@ -1,4 +1,5 @@
-//! The one source of chance in a simulated device: splitmix64, so that a seed is the whole story.
+//! The only source of randomness in a simulated device: splitmix64, so that the seed decides
+//! everything.
 
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
@@ -16,12 +17,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// Returns a number below `limit`, which is not 0.
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// `true` in `percent` of 100 cases.
+    /// Returns `true` in `percent` of 100 cases.
     pub(super) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -1,4 +1,4 @@
-//! The promises of a device, and that nothing beyond them is kept.
+//! Tests that the simulated device keeps the promises of a device, and nothing beyond them.
 
 mod crashes;
 mod faults;
@@ -7,20 +7,20 @@ mod holding;
 use super::cache::SECTOR;
 use super::*;
 
-/// The content of one sector, without being counted.
+/// Returns the content of one sector without counting a read.
 fn sector(device: &SimDevice, number: u64) -> [u8; SECTOR] {
     let mut bytes = [0; SECTOR];
     device.peek(number * SECTOR as u64, &mut bytes);
     bytes
 }
 
-/// The first byte of each of the first `count` sectors.
+/// Returns the first byte of each of the first `count` sectors.
 fn first_bytes(device: &SimDevice, count: u64) -> Vec<u8> {
     (0..count).map(|number| sector(device, number)[0]).collect()
 }
 
 #[test]
-fn reads_answer_what_was_written_across_pages() {
+fn reads_return_what_was_written_across_pages() {
     let device = SimDevice::new(20_000, 1);
     assert_eq!(device.size(), 20_480, "rounded up");
     let bytes: Vec<u8> = (0..10_000_u32).map(|i| (i % 251) as u8).collect();
@@ -33,7 +33,7 @@ fn reads_answer_what_was_written_across_pages() {
 }
 
 #[test]
-fn calls_outside_change_nothing_and_are_not_counted() {
+fn calls_outside_the_device_change_nothing_and_are_not_counted() {
     let device = SimDevice::new(4096, 1);
     let error = device.write_at(4000, &[1; 97]).expect_err("one byte too long");
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -62,7 +62,7 @@ fn an_image_keeps_everything_and_makes_nothing_durable() {
 }
 
 #[test]
-fn a_device_from_bytes_is_durable_and_one_that_has_grown_goes_on_with_zeros() {
+fn a_device_from_bytes_is_durable_and_a_grown_one_continues_with_zeros() {
     let device = SimDevice::from_bytes(&[9; 5000], 1);
     assert_eq!(device.size(), 8192);
     assert_eq!(device.unsynced_sectors(), 0);
@@ -78,7 +78,7 @@ fn a_device_from_bytes_is_durable_and_one_that_has_grown_goes_on_with_zeros() {
 }
 
 #[test]
-fn a_flipped_bit_stays_flipped_at_rest_and_is_replaced_by_what_was_not() {
+fn a_flipped_bit_stays_on_the_medium_until_unsynced_content_overwrites_it() {
     let device = SimDevice::new(1 << 20, 1);
     device.write_at(0, &[0xff; 1024]).expect("write");
     device.sync().expect("sync");
@@ -94,7 +94,7 @@ fn a_flipped_bit_stays_flipped_at_rest_and_is_replaced_by_what_was_not() {
 }
 
 #[test]
-fn what_is_spoilt_is_never_read_again() {
+fn a_spoilt_range_is_never_readable_again() {
     let device = SimDevice::new(1 << 20, 1);
     device.write_at(0, &[7; 8192]).expect("write");
     device.sync().expect("sync");
@@ -135,7 +135,7 @@ fn the_same_seeds_give_the_same_bytes() {
 }
 
 #[test]
-fn a_growth_that_no_sync_covers_may_be_lost_in_a_power_loss() {
+fn a_power_loss_may_lose_an_unsynced_growth() {
     let device = SimDevice::new(1 << 20, 1);
     device.grow(2 << 20).expect("grows");
     assert_eq!(device.size(), 2 << 20);
@@ -147,7 +147,7 @@ fn a_growth_that_no_sync_covers_may_be_lost_in_a_power_loss() {
     assert!((0..50).all(|seed| [1 << 20, 2 << 20].contains(&device.crash(seed).size())));
     device.sync().expect("sync");
     assert!((0..50).all(|seed| sector(&device.crash(seed), 4095) == [7; 512]));
-    // One that fails, or in whose middle the machine stops.
+    // A growth that fails, and one that the machine stops in.
     device.plan(Fault::once(Operation::Write, device.counts().writes + 1, Failure::Full));
     assert!(device.grow(3 << 20).is_err());
     assert_eq!(device.size(), 2 << 20);
@@ -157,7 +157,7 @@ fn a_growth_that_no_sync_covers_may_be_lost_in_a_power_loss() {
 }
 
 #[test]
-fn a_growth_that_a_failed_sync_lost_is_lost_until_it_is_made_again() {
+fn a_growth_lost_by_a_failed_sync_returns_only_when_repeated() {
     let mut lost = 0;
     for seed in 0..40 {
         let device = SimDevice::new(1 << 20, seed);

@@ -1,28 +1,28 @@
-//! The requests of the binary protocol. The keys of those that have one went to the
+//! The requests of the binary protocol. The key of a request that has one goes to the
 //! [`KeySink`](crate::KeySink).
 
 use crate::StoreMode;
 
-/// What every reply repeats from its request.
+/// The fields of a request that its reply repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The opcode as it was sent, quiet or not.
+    /// The opcode as it was sent, quiet or loud.
     pub opcode: u8,
-    /// The client's own number, in the byte order it came in.
+    /// The client's own number, in the byte order in which it arrived.
     pub opaque: [u8; 4],
 }
 
 /// A request of the binary protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// What the reply repeats.
+    /// The fields that the reply repeats.
     pub head: Head,
-    /// What is asked for.
+    /// The command.
     pub command: Command<'a>,
 }
 
-/// What a request asks for. Quiet requests are not answered when all is well, and quiet gets not
-/// when they miss; every other error is answered all the same.
+/// The command of a request. A quiet request gets no reply on success, and a quiet get none on a
+/// miss. Every other error is reported to quiet requests too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// get, getk, gat, gatk; one key.
@@ -40,20 +40,20 @@ pub enum Command<'a> {
     Arithmetic(Arithmetic),
     /// flush.
     Flush {
-        /// When: an expiry time as the client wrote it, 0 for now.
+        /// The time of the flush: an expiry time as the client wrote it, 0 for now.
         exptime: u32,
-        /// No reply is wanted.
+        /// Send no reply on success.
         quiet: bool,
     },
     /// noop.
     Noop,
     /// version.
     Version,
-    /// stat, with the group and its arguments.
+    /// stat, with its group and arguments.
     Stat(&'a [u8]),
     /// quit.
     Quit {
-        /// No reply is wanted.
+        /// Send no reply.
         quiet: bool,
     },
 }
@@ -61,27 +61,27 @@ pub enum Command<'a> {
 /// A retrieval of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Get {
-    /// The item gets this expiry time, as the client wrote it.
+    /// The new expiry time of the item, as the client wrote it.
     pub exptime: Option<u32>,
-    /// The reply repeats the key, that of a miss as well.
+    /// The reply repeats the key, also on a miss.
     pub with_key: bool,
-    /// A miss is not answered.
+    /// Send no reply on a miss.
     pub quiet: bool,
 }
 
 /// A storage command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store<'a> {
-    /// Which items the command may meet.
+    /// Which items the command may replace or change.
     pub mode: StoreMode,
-    /// Only the item with this cas id. memcached forgets the difference between set, add and
-    /// replace when this is given.
+    /// Write only if the item has this cas id. With a cas id, memcached treats set, add and replace
+    /// alike.
     pub compare: Option<u64>,
-    /// The client's flags; 0 for append and prepend, which keep those of the item.
+    /// The client's flags; 0 for append and prepend, which keep the item's flags.
     pub flags: u32,
     /// The expiry time as the client wrote it; 0 for append and prepend.
     pub exptime: u32,
-    /// No reply is wanted.
+    /// Send no reply on success.
     pub quiet: bool,
     /// The value.
     pub value: &'a [u8],
@@ -90,31 +90,31 @@ pub struct Store<'a> {
 /// A delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delete {
-    /// Only the item with this cas id.
+    /// Delete only if the item has this cas id.
     pub compare: Option<u64>,
-    /// No reply is wanted.
+    /// Send no reply on success.
     pub quiet: bool,
 }
 
 /// An increment or decrement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// Decrement.
+    /// True for decrement.
     pub decrement: bool,
-    /// By how much.
+    /// The amount to add or subtract.
     pub delta: u64,
-    /// How to create a missing counter; `None` if it is to be reported missing.
+    /// How to create a missing counter; `None` to report it missing.
     pub create: Option<Create>,
-    /// Only the item with this cas id.
+    /// Change only if the item has this cas id.
     pub compare: Option<u64>,
-    /// No reply is wanted.
+    /// Send no reply on success.
     pub quiet: bool,
 }
 
 /// How to create a missing counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
-    /// Its value.
+    /// Its initial value.
     pub initial: u64,
     /// Its expiry time as the client wrote it.
     pub exptime: u32,

@@ -1,41 +1,41 @@
-//! The replies of the binary protocol: a header, and behind it extras, key and value or, in an
-//! error reply, a text.
+//! The replies of the binary protocol: a header, followed by extras, key and value. An error reply
+//! has a text instead.
 
 use super::{HEADER_LEN, Head};
 
 /// The first byte of every reply.
 const MAGIC: u8 = 0x81;
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// As asked.
+    /// Success.
     Ok = 0x00,
-    /// No such item.
+    /// There is no such item.
     NotFound = 0x01,
     /// The item exists, or has another cas id.
     Exists = 0x02,
-    /// An item above the largest size.
+    /// An item above the largest item size.
     TooLarge = 0x03,
     /// Lengths that do not fit the opcode.
     InvalidArguments = 0x04,
-    /// The mode of a storage command forbids it.
+    /// The mode of a storage command does not allow the write.
     NotStored = 0x05,
-    /// Counting on something that is no number.
+    /// increment or decrement of a value that is not a number.
     NonNumeric = 0x06,
     /// Not allowed.
     AuthError = 0x20,
-    /// An opcode that does not exist.
+    /// An opcode that is not supported.
     UnknownCommand = 0x81,
-    /// No memory.
+    /// Not enough memory.
     OutOfMemory = 0x82,
-    /// The server cannot keep what it is given.
+    /// The server cannot store the item.
     InternalError = 0x84,
 }
 
 impl Status {
-    /// The text that stands in an error reply unless there is a better one.
+    /// Returns the default text of an error reply.
     pub fn text(self) -> &'static str {
         match self {
             Status::Ok => "",
@@ -56,9 +56,9 @@ impl Status {
 /// The header of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What is repeated from the request.
+    /// The fields repeated from the request.
     pub head: Head,
-    /// How the request ended.
+    /// The outcome of the request.
     pub status: Status,
     /// Length of the extras, in bytes.
     pub extras_len: u8,
@@ -71,12 +71,12 @@ pub struct Response {
 }
 
 impl Response {
-    /// A reply without extras, key, value and cas id.
+    /// Creates a reply without extras, key, value and cas id.
     pub fn new(head: Head, status: Status) -> Self {
         Response { head, status, extras_len: 0, key_len: 0, value_len: 0, cas: 0 }
     }
 
-    /// The header as it is sent.
+    /// Encodes the header.
     #[inline]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let body_len = u32::from(self.extras_len) + u32::from(self.key_len) + self.value_len;
@@ -93,23 +93,24 @@ impl Response {
     }
 }
 
-/// An error reply of the parser: a header of [`header`](Refusal::header) and its status's text.
+/// An error reply of the parser: the bytes of [`header`](Refusal::header), then the text of its
+/// status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is repeated from the request.
+    /// The fields repeated from the request.
     pub head: Head,
     /// What is wrong.
     pub status: Status,
 }
 
 impl Refusal {
-    /// The header; [`text`](Self::text) follows it.
+    /// Returns the header; [`text`](Self::text) follows it.
     pub fn header(&self) -> [u8; HEADER_LEN] {
         let value_len = self.text().len() as u32;
         Response { value_len, ..Response::new(self.head, self.status) }.to_bytes()
     }
 
-    /// The text behind the header.
+    /// Returns the text that follows the header.
     pub fn text(&self) -> &'static str {
         self.status.text()
     }

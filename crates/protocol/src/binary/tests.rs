@@ -1,11 +1,11 @@
-//! The tables were checked against a running memcached 1.6.45, packet by packet.
+//! The tables in these tests were checked against a running memcached 1.6.45, packet by packet.
 
 use super::*;
 use proptest::prelude::*;
 
 const HEAD: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
-/// A packet whose lengths are those of its parts.
+/// Builds a packet whose lengths match its parts.
 fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let body_len = extras.len() + key.len() + value.len();
     let mut packet = announced(opcode, extras.len() as u8, key.len() as u16, body_len as u32);
@@ -15,7 +15,7 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A header alone. Reserved bytes are set: they mean nothing.
+/// Builds only a header. It sets the reserved bytes, which have no meaning.
 fn announced(opcode: u8, extras_len: u8, key_len: u16, body_len: u32) -> Vec<u8> {
     let mut header = vec![0x80, opcode];
     header.extend_from_slice(&key_len.to_be_bytes());
@@ -56,7 +56,7 @@ fn assert_refused(packet: &[u8], status: Status, then: Then) {
 }
 
 #[test]
-fn retrievals() {
+fn retrievals_parse() {
     let time = 100u32.to_be_bytes();
     let table = [
         (0x00, false, false, None),
@@ -79,7 +79,7 @@ fn retrievals() {
 }
 
 #[test]
-fn stores() {
+fn storage_commands_parse() {
     let extras = [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xfe];
     let table = [
         (0x01, StoreMode::Set, false),
@@ -108,7 +108,7 @@ fn stores() {
 }
 
 #[test]
-fn a_value_that_has_not_arrived() {
+fn a_store_waits_for_its_value() {
     let packet = packet(0x01, &[0; 8], b"key", b"value");
     let header = HEADER_LEN + 8 + 3;
     let store = Store {
@@ -132,7 +132,7 @@ fn a_value_that_has_not_arrived() {
 }
 
 #[test]
-fn counting() {
+fn arithmetic_commands_parse() {
     let mut extras = Vec::new();
     extras.extend_from_slice(&u64::MAX.to_be_bytes());
     extras.extend_from_slice(&10u64.to_be_bytes());
@@ -155,7 +155,7 @@ fn counting() {
 }
 
 #[test]
-fn everything_else() {
+fn other_commands_parse() {
     let deleting = packet(0x04, b"", b"k", b"");
     assert_command(&deleting, Command::Delete(Delete { compare: None, quiet: false }), &[b"k"]);
     let quiet = with_cas(packet(0x14, b"", b"k", b""), 9);
@@ -255,7 +255,7 @@ fn lengths_that_are_wrong_for_any_opcode_close() {
 }
 
 #[test]
-fn opcodes_that_are_not_served() {
+fn unserved_opcodes_are_skipped() {
     use Status::UnknownCommand;
     for opcode in [0x1b, 0x1f, 0x20, 0x25, 0x30, 0x7f, 0xff] {
         assert_refused(&packet(opcode, b"", b"", b""), UnknownCommand, Then::Continue);
@@ -270,7 +270,7 @@ fn opcodes_that_are_not_served() {
 }
 
 #[test]
-fn what_is_no_packet_closes_without_a_word() {
+fn a_wrong_magic_number_closes_without_a_reply() {
     for input in [&b"get k\r\n"[..], b"\0", b"\x81", &[0x81; HEADER_LEN]] {
         let refused = Parse::Refused { reply: None, consumed: input.len(), then: Then::Close };
         assert_eq!(parse_all(input), (refused, Vec::new()));
@@ -279,7 +279,7 @@ fn what_is_no_packet_closes_without_a_word() {
 }
 
 #[test]
-fn replies() {
+fn replies_are_encoded() {
     let head = Head { opcode: 0x0c, opaque: HEAD };
     let response = Response {
         extras_len: 4,
@@ -296,7 +296,7 @@ fn replies() {
     assert_eq!((&refusal.header(), refusal.text()), (expected, "Unknown command"));
 }
 
-/// Packets that are right, nearly right and wrong.
+/// Generates packets that are correct, nearly correct and wrong.
 fn any_packet() -> impl Strategy<Value = Vec<u8>> {
     let opcode = prop_oneof![4 => 0u8..=0x24, 1 => any::<u8>()];
     let extras = prop_oneof![Just(0usize), Just(4), Just(8), Just(20), 0usize..30];
@@ -318,7 +318,7 @@ fn any_packet() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// What a stream of packets means, whole requests with their keys.
+/// Returns the complete requests of a stream with their keys, as text.
 fn meaning(stream: &[u8]) -> Vec<String> {
     let (mut at, mut said) = (0, Vec::new());
     loop {
@@ -351,7 +351,8 @@ proptest! {
         let _ = parse_all(&packet);
     }
 
-    /// However a packet is cut, its beginning says only "more" until the end, or what the whole says.
+    /// A prefix of a packet parses either to "more bytes are needed" or to what the whole packet
+    /// does.
     #[test]
     fn where_the_input_is_cut_does_not_matter(packet in any_packet()) {
         let (whole, keys) = parse_all(&packet);
@@ -373,7 +374,7 @@ proptest! {
         }
     }
 
-    /// A stream means the same whether its packets come together or one by one.
+    /// A stream parses to the same requests whether its packets arrive together or one by one.
     #[test]
     fn packets_do_not_disturb_each_other(
         packets in proptest::collection::vec(any_packet(), 1..6)

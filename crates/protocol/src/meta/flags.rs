@@ -1,17 +1,17 @@
-//! What the flags of a meta command say.
+//! The decoded flags of a meta command.
 
 use super::{Meta, Verb};
 use crate::scan::{parse_i32, parse_u32, parse_u64};
 use crate::{KEY_LEN_MAX, StoreMode, base64, reply};
 
-/// Command, key and flags together.
+/// The largest number of tokens of a command line: verb, key, the length of `ms`, and flags.
 const TOKENS_MAX: usize = 20;
-/// The longest opaque token with its letter, in bytes.
+/// The longest opaque token, in bytes, including its letter.
 const OPAQUE_LEN_MAX: usize = 32;
-/// Flags are below this.
+/// Flag letters are below this byte.
 const FLAG_MAX: u8 = 127;
 
-/// The flags of a meta command, checked. Times are as the client wrote them.
+/// The checked flags of a meta command. Times are as the client wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags {
     seen: u128,
@@ -27,13 +27,13 @@ pub struct Flags {
     pub cas: Option<u64>,
     /// F: the client's flags.
     pub client_flags: u32,
-    /// D: by how much to count.
+    /// D: the amount to add or subtract.
     pub delta: u64,
-    /// J: where a created counter begins.
+    /// J: the initial value of a created counter.
     pub initial: u64,
-    /// M of `ms`.
+    /// M of `ms`: the storage mode.
     pub set_mode: StoreMode,
-    /// M of `ma`: count down.
+    /// M of `ma`: true to decrement.
     pub decrement: bool,
 }
 
@@ -69,14 +69,14 @@ impl Flags {
         }
     }
 
-    /// Whether the flag `letter` is there.
+    /// Returns true if the flag `letter` is present.
     #[inline]
     pub fn has(&self, letter: u8) -> bool {
         self.seen >> (letter & 0x7f) & 1 != 0
     }
 
-    /// An error in a token does not end the reading: an unknown or repeated flag behind it is
-    /// reported before it.
+    /// Reads all flags. An error in a token does not stop the loop, because an unknown or repeated
+    /// flag after it takes precedence.
     fn read(&mut self, command: &Meta<'_>) -> Result<Tail, &'static str> {
         if command.key.len() > KEY_LEN_MAX {
             return Err(reply::BAD_FORMAT);
@@ -110,7 +110,8 @@ impl Flags {
                         self.client_flags = client_flags;
                         Ok(())
                     }
-                    // memcached sets no message of its own here.
+                    // As in memcached, an F error ends the loop and does not replace an earlier
+                    // error.
                     None => Err(wrong.unwrap_or(reply::BAD_FORMAT)),
                 },
                 b'N' => store(parse_i32(argument), &mut self.vivify),
@@ -152,7 +153,7 @@ impl Flags {
     }
 }
 
-/// What is judged after all flags are known to be good.
+/// Values that are checked only after all flags are known to be correct.
 struct Tail {
     mode: Option<u8>,
     opaque_len: usize,

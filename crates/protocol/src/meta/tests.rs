@@ -1,4 +1,4 @@
-//! Flags: what they mean and how they are refused.
+//! Tests of what flags mean and how wrong ones are refused.
 
 use super::*;
 use crate::StoreMode;
@@ -16,7 +16,7 @@ fn flags(line: &str) -> Result<Flags, &'static str> {
 }
 
 #[test]
-fn every_token_is_read() {
+fn every_flag_token_is_read() {
     let flags = flags("ms key 5 F7 T-1 N30 C18446744073709551615 E1 MA I q Oopaque k").unwrap();
     assert_eq!((flags.client_flags, flags.ttl, flags.vivify), (7, Some(-1), Some(30)));
     assert_eq!((flags.compare, flags.cas), (Some(u64::MAX), Some(1)));
@@ -25,7 +25,7 @@ fn every_token_is_read() {
 }
 
 #[test]
-fn arithmetic_has_defaults() {
+fn arithmetic_flags_have_defaults() {
     let plain = flags("ma key").unwrap();
     assert_eq!((plain.delta, plain.initial, plain.decrement), (1, 0, false));
     let other = flags("ma key D5 J9 M-").unwrap();
@@ -33,7 +33,7 @@ fn arithmetic_has_defaults() {
 }
 
 #[test]
-fn the_most_telling_error_wins() {
+fn the_reply_names_the_same_error_as_memcached() {
     for (line, refusal) in [
         ("mg key z", reply::INVALID_FLAG),
         ("mg key v v", reply::DUPLICATE_FLAG),

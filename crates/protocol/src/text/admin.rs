@@ -1,46 +1,46 @@
-//! What operators send: rare, so clarity goes before speed. Commands that tune the slabs, queues
-//! and crawlers of memcached are checked as memcached does and then [accepted](Admin::Accepted)
-//! without effect: there is nothing here that they could tune, and scripts go on working.
+//! Admin commands. They are rare, so clarity goes before speed. Commands that tune memcached's
+//! slabs, queues and crawlers are checked as memcached does and then [accepted](Admin::Accepted)
+//! without effect. Larder has nothing that they could tune, and existing scripts keep working.
 
 use super::{Frame, Parsed, Request, last_token, refuse, refuse_unless, request};
 use crate::scan::{Tokens, abbreviates, parse_i32, parse_u32, parse_u64};
 use crate::{Parse, Then, reply};
 
-/// A command of an operator.
+/// An admin command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admin<'a> {
     /// flush_all.
     FlushAll {
-        /// The time as the client wrote it; 0 or less is now.
+        /// The time as the client wrote it; 0 or less means now.
         exptime: i32,
-        /// No reply is wanted.
+        /// Send no reply.
         noreply: bool,
     },
     /// verbosity.
     Verbosity {
         /// The new level.
         level: u32,
-        /// No reply is wanted.
+        /// Send no reply.
         noreply: bool,
     },
     /// cache_memlimit.
     MemoryLimit {
         /// The new limit, in MiB.
         megabytes: u32,
-        /// No reply is wanted.
+        /// Send no reply.
         noreply: bool,
     },
     /// shutdown.
     Shutdown(Shutdown),
     /// lru_crawler metadump, lru_crawler mgdump.
     Dump(Dump<'a>),
-    /// store drain, store keep: Larder's own.
+    /// store drain, store keep; only in Larder.
     Device(Device<'a>),
-    /// store grow: Larder's own.
+    /// store grow; only in Larder.
     Grow(Grow<'a>),
-    /// Tuning that has no meaning here.
+    /// A valid tuning command that has no effect.
     Accepted {
-        /// No reply is wanted.
+        /// Send no reply.
         noreply: bool,
     },
 }
@@ -48,54 +48,54 @@ pub enum Admin<'a> {
 /// How to shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// At once.
+    /// Stop now.
     Now,
-    /// When what is running has ended.
+    /// Stop after running requests have ended.
     Graceful,
-    /// In a way that does not exist.
+    /// An unknown mode.
     Unknown,
 }
 
-/// What becomes of a device of the store.
+/// Whether to drain a device of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device<'a> {
-    /// What it is called: the rest of the line.
+    /// The name of the device: the rest of the line.
     pub name: &'a [u8],
-    /// It is to be emptied, or not any more.
+    /// True to drain the device, false to keep it.
     pub drain: bool,
 }
 
-/// A device of the store is to grow.
+/// Grows a device of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grow<'a> {
-    /// What it is to have, bytes.
+    /// The new size of the device, in bytes.
     pub bytes: u64,
-    /// What it is called, the rest of the line; empty if that is left out.
+    /// The name of the device, the rest of the line; empty if omitted.
     pub name: &'a [u8],
 }
 
 /// A dump of all items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dump<'a> {
-    /// What the lines look like.
+    /// The format of each line.
     pub format: DumpFormat,
     /// `all`, `hash`, or slab classes separated by commas.
     pub classes: &'a [u8],
 }
 
-/// The lines of a dump.
+/// The format of each line of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpFormat {
-    /// `key=... exp=...`, what is known of each item.
+    /// `key=... exp=...`: the metadata of each item.
     Metadump,
-    /// `mg key`, to be sent to a server as it is.
+    /// `mg key`: a command that can be sent to a server.
     Mgdump,
 }
 
-/// The last slab class that memcached has by default.
+/// The highest slab class in memcached's default configuration.
 const SLAB_CLASS_MAX: i32 = 39;
 
-/// No command here has more arguments.
+/// The largest number of arguments of an admin command.
 const TOKENS_MAX: usize = 8;
 
 struct Arguments<'a> {
@@ -115,12 +115,12 @@ impl<'a> Arguments<'a> {
         arguments
     }
 
-    /// The token at `at`, empty if there are fewer.
+    /// Returns the token at `at`, or an empty one.
     fn get(&self, at: usize) -> &'a [u8] {
         self.tokens.get(at).copied().unwrap_or(&[])
     }
 
-    /// Whether the first token is the sub-command `name` or the beginning of it.
+    /// Returns true if the first token is the sub-command `name` or a prefix of it.
     fn begins(&self, name: &[u8]) -> bool {
         abbreviates(self.get(0), name)
     }
@@ -165,10 +165,10 @@ pub(super) fn parse<'a>(frame: Frame<'a>) -> Parsed<'a> {
             Some(dump) => admin(frame, Admin::Dump(dump)),
             None => checked(lru_crawler(&arguments)),
         },
-        // What a memcached that was built with TLS says when it is off, whatever was asked.
+        // A memcached built with TLS replies this while TLS is off, whatever the arguments.
         b"refresh_certs" => refuse(reply::TLS_NOT_ENABLED, frame.consumed),
         _ if arguments.len > 0 && last_token(frame.line).starts_with(b"HTTP/") => {
-            // A browser was lured into speaking to this port.
+            // An HTTP request: a browser was tricked into connecting to this port.
             Parse::Refused { reply: "", consumed: frame.consumed, then: Then::Close }
         }
         _ => refused(reply::ERROR),
@@ -204,7 +204,7 @@ fn dump<'a>(arguments: &Arguments<'a>) -> Option<Dump<'a>> {
     Some(Dump { format, classes: arguments.get(1) })
 }
 
-/// The name of a device may have spaces in it.
+/// Parses the `store` commands. The name of a device may contain spaces.
 fn store(line: &[u8]) -> Option<Admin<'_>> {
     let rest = line.strip_prefix(b"store ")?;
     if let Some(rest) = rest.strip_prefix(b"grow ") {
@@ -220,7 +220,7 @@ fn store(line: &[u8]) -> Option<Admin<'_>> {
     (!name.is_empty()).then_some(Admin::Device(Device { name, drain }))
 }
 
-/// `Ok` or the error, for a condition.
+/// Returns `Err(reply)` unless `condition` holds.
 fn require(condition: bool, reply: &'static str) -> Result<(), &'static str> {
     if condition { Ok(()) } else { Err(reply) }
 }
@@ -243,7 +243,7 @@ fn slabs(arguments: &Arguments<'_>) -> Result<(), &'static str> {
     }
 }
 
-/// There are no pages, so no class ever has one to spare.
+/// Checks slabs reassign. There are no slab pages, so valid classes never have one to spare.
 fn reassign(arguments: &Arguments<'_>) -> Result<(), &'static str> {
     let (Some(from), Some(to)) = (parse_i32(arguments.get(1)), parse_i32(arguments.get(2))) else {
         return Err(reply::BAD_FORMAT);
@@ -306,8 +306,8 @@ fn lru_crawler(arguments: &Arguments<'_>) -> Result<(), &'static str> {
     }
 }
 
-/// Whether these are slab classes as a crawler takes them: `all`, `hash`, or numbers from 1 to 62
-/// separated by commas.
+/// Returns true if memcached's crawler accepts these slab classes: `all`, `hash`, or numbers from 1
+/// to 62 separated by commas.
 pub(super) fn are_classes(classes: &[u8]) -> bool {
     classes == b"all"
         || classes == b"hash"
@@ -317,19 +317,19 @@ pub(super) fn are_classes(classes: &[u8]) -> bool {
 }
 
 impl Dump<'_> {
-    /// Whether the classes are ones that memcached would take.
+    /// Returns true if memcached would accept the classes.
     pub fn has_valid_classes(&self) -> bool {
         are_classes(self.classes)
     }
 
-    /// Whether `class` is one of the classes.
+    /// Returns true if `class` is one of the classes.
     pub fn includes(&self, class: u32) -> bool {
         matches!(self.classes, b"all" | b"hash")
             || self.classes.split(|&byte| byte == b',').any(|one| parse_u32(one) == Some(class))
     }
 }
 
-/// The settings of extstore, in the order in which memcached looks for an abbreviated one.
+/// The settings of extstore, in the order in which memcached matches an abbreviated one.
 const EXTSTORE: [&[u8]; 9] = [
     b"item_size",
     b"item_age",
@@ -341,7 +341,7 @@ const EXTSTORE: [&[u8]; 9] = [
     MAX_FRAG,
     b"drop_unread",
 ];
-/// The one that is no whole number.
+/// The only setting that is not an integer.
 const MAX_FRAG: &[u8] = b"max_frag";
 
 fn extstore(arguments: &Arguments<'_>) -> Result<(), &'static str> {

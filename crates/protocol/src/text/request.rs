@@ -1,5 +1,5 @@
-//! The requests of the text protocol. Their keys went to the [`KeySink`](crate::KeySink): one for
-//! every request that says so, any number for [`Get`].
+//! The requests of the text protocol. Their keys go to the [`KeySink`](crate::KeySink): one where
+//! the request says so, any number for [`Get`].
 
 use super::admin::Admin;
 use crate::StoreMode;
@@ -26,9 +26,9 @@ pub enum Request<'a> {
     Version,
     /// quit.
     Quit,
-    /// stats, with the tokens behind it.
+    /// stats, with the rest of its line.
     Stats(&'a [u8]),
-    /// Everything that operators send.
+    /// An admin command.
     Admin(Admin<'a>),
 }
 
@@ -37,24 +37,24 @@ pub enum Request<'a> {
 pub struct Get {
     /// The reply shows cas ids (gets, gats).
     pub cas: bool,
-    /// The items get this expiry time, as the client wrote it (gat, gats).
+    /// The new expiry time of the items, as the client wrote it (gat, gats).
     pub exptime: Option<i32>,
-    /// No keys were parsed: they follow in the input, see [`parse_keys`](super::parse_keys).
+    /// No keys have been parsed. They follow in the input; see [`parse_keys`](super::parse_keys).
     pub keys_follow: bool,
 }
 
 /// A storage command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store<'a> {
-    /// Which items the command may meet; `Set` for cas.
+    /// Which items the command may replace or change; `Set` for cas.
     pub mode: StoreMode,
-    /// Only the item with this cas id (cas).
+    /// Write only if the item has this cas id (cas).
     pub compare: Option<u64>,
     /// The client's flags.
     pub flags: u32,
-    /// The expiry time, cut to 32 bits as memcached does.
+    /// The expiry time, truncated to 32 bits as memcached does.
     pub exptime: i32,
-    /// No reply is wanted.
+    /// Send no reply.
     pub noreply: bool,
     /// The value, without its line end.
     pub value: &'a [u8],
@@ -63,18 +63,18 @@ pub struct Store<'a> {
 /// A delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delete {
-    /// No reply is wanted.
+    /// Send no reply.
     pub noreply: bool,
 }
 
 /// An incr or decr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// decr.
+    /// True for decr.
     pub decrement: bool,
-    /// By how much.
+    /// The amount to add or subtract.
     pub delta: u64,
-    /// No reply is wanted.
+    /// Send no reply.
     pub noreply: bool,
 }
 
@@ -83,6 +83,6 @@ pub struct Arithmetic {
 pub struct Touch {
     /// The expiry time as the client wrote it.
     pub exptime: i32,
-    /// No reply is wanted.
+    /// Send no reply.
     pub noreply: bool,
 }

@@ -1,37 +1,37 @@
-//! get, gets, gat and gats. A line of ordinary length is parsed whole, so that a wrong key refuses
-//! all of it. A line of any length is possible (clients ask for 18,000 keys at once); beyond
-//! [`LINE_LEN_MAX`] its keys are parsed as they arrive and answered before the line has ended, so
-//! a connection never holds more than one of them. Whether a line is parsed this way depends on
-//! its length alone, never on how it was cut into packets.
+//! get, gets, gat and gats. A line up to [`LINE_LEN_MAX`] is parsed as a whole, so one illegal key
+//! refuses all of it. Longer lines are allowed, because clients ask for 18,000 keys at once. Their
+//! keys are parsed and answered as they arrive, before the line ends, so a connection never buffers
+//! more than one key. Only the length of a line decides which way it is parsed, never how it was
+//! split into packets.
 
 use super::{Frame, Get, Parsed, Request, refuse, request};
 use crate::scan::{find, find_separator, parse_i32};
 use crate::{KEY_LEN_MAX, KeySink, LINE_LEN_MAX, Parse, Then, reply};
 
-/// What [`parse_keys`] found.
+/// The result of [`parse_keys`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// How many bytes of the input are done with.
+    /// The number of input bytes that were used.
     pub consumed: usize,
     /// What comes next.
     pub end: KeysEnd,
 }
 
-/// How a run of keys ended.
+/// Why [`parse_keys`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysEnd {
-    /// The line goes on; more keys can be parsed at once.
+    /// The limit was reached; the input holds more keys of the line.
     More,
-    /// The line goes on; more input is needed.
+    /// The input ended before the line did.
     NeedMore,
-    /// The line has ended, and with it the request.
+    /// The line, and with it the request, has ended.
     Line,
-    /// A key is too long. The rest of the line is to be thrown away.
+    /// A key is too long. The caller must discard the rest of the line.
     Refused(&'static str),
 }
 
-/// The most common request, `get` of one key with nothing unusual in it, in one pass. Returns its
-/// length; `None` leaves it to [`get`].
+/// Parses the most common request, a `get` of one key without anything unusual, in one pass.
+/// Returns its length; `None` if [`get`] must handle the input.
 #[inline]
 pub(super) fn get_one<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Option<usize> {
     let rest = input.strip_prefix(b"get ")?;
@@ -47,7 +47,7 @@ pub(super) fn get_one<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Optio
     Some(b"get ".len() + end + 1)
 }
 
-/// `get` and `gets`; the keys begin behind `prefix` bytes of the line.
+/// Parses `get` and `gets`; the keys begin after `prefix` bytes of the line.
 #[inline]
 pub(super) fn get<'a>(
     frame: Frame<'a>,
@@ -58,7 +58,7 @@ pub(super) fn get<'a>(
     all_keys(frame, prefix, Get { cas, exptime: None, keys_follow: false }, keys)
 }
 
-/// `gat` and `gats`; the expiry time begins behind `prefix` bytes of the line.
+/// Parses `gat` and `gats`; the expiry time begins after `prefix` bytes of the line.
 pub(super) fn gat<'a>(
     frame: Frame<'a>,
     prefix: usize,
@@ -107,9 +107,9 @@ fn all_keys<'a>(
     request(frame, Request::Get(get))
 }
 
-/// A retrieval whose line is longer than [`LINE_LEN_MAX`], of which at least that much is there;
-/// `None` for other commands. The line end is never looked at, so it makes no difference whether
-/// it has arrived.
+/// Parses a retrieval whose line is longer than [`LINE_LEN_MAX`]; `None` for other commands.
+/// `input` has at least that many bytes. The line end is never looked at, so it makes no difference
+/// whether it has arrived.
 pub(super) fn long_line<'a>(input: &[u8]) -> Option<Parsed<'a>> {
     let (prefix, cas, touch) = match input {
         [b'g', b'e', b't', b' ', ..] => (3, false, false),
@@ -137,7 +137,7 @@ fn keys_follow<'a>(consumed: usize, get: Get) -> Parsed<'a> {
     Parse::Request { request: Request::Get(get), consumed }
 }
 
-/// The token behind `at` bytes of the line and where it ends.
+/// Returns the first token after `at` bytes of the line, and where it ends.
 fn token_at(line: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let start = at + line[at..].iter().position(|&byte| byte != b' ')?;
     let end = start + find(&line[start..], b' ');
@@ -156,7 +156,7 @@ pub fn parse_keys<'a>(input: &'a [u8], limit: usize, keys: &mut impl KeySink<'a>
             (Some(b'\n'), [key @ .., b'\r'] | key) => (Some(at + len + 1), key),
             (_, key) => (None, key),
         };
-        // One byte more may be the carriage return of a line end that has not arrived.
+        // The extra byte may be the carriage return of a line end whose line feed has not arrived.
         if key.len() > KEY_LEN_MAX + 1 || key.len() > KEY_LEN_MAX && rest.len() > len {
             return Keys { consumed: at, end: KeysEnd::Refused(reply::BAD_FORMAT) };
         }

@@ -1,6 +1,6 @@
-//! Commands with a value behind their line. Once the length of the value is known, whatever else
-//! is wrong with the line, the value is thrown away with it: it must never be taken for commands.
-//! Only a length that cannot be read leaves no other choice.
+//! Commands whose value follows their line. Once the length of the value is known, any other error
+//! in the line discards the value too, so that a value is never parsed as commands. Only an
+//! unreadable length leaves the value in the stream.
 
 use super::{Frame, Parsed, Request, Store, TRAILER, is_noreply, refuse};
 use crate::meta::{Flags, Meta, Verb as MetaVerb};
@@ -18,8 +18,8 @@ pub(super) enum Verb {
     Cas,
 }
 
-/// The most common write, `set` with nothing unusual in it and its value behind it, in one pass. `None` leaves
-/// it to [`parse`].
+/// Parses the most common write, a `set` without anything unusual whose value has arrived, in one
+/// pass. `None` if [`parse`] must handle the input.
 #[inline(always)]
 pub(super) fn set_one<'a>(
     input: &'a [u8],
@@ -42,7 +42,7 @@ pub(super) fn set_one<'a>(
     Some((store, input.len() - rest.len()))
 }
 
-/// A number of few digits, and what stands behind it.
+/// Parses a number of at most nine digits; returns it and what follows.
 #[inline(always)]
 fn short_number(text: &[u8]) -> Option<(u32, &[u8])> {
     const DIGITS_MAX: usize = 9;
@@ -60,7 +60,7 @@ fn short_number(text: &[u8]) -> Option<(u32, &[u8])> {
     None
 }
 
-/// `verb key flags exptime length [cas] [noreply]`.
+/// Parses `verb key flags exptime length [cas] [noreply]`.
 pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let mut tokens = Tokens::new(frame.line);
     tokens.next();
@@ -98,15 +98,16 @@ pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a
     })
 }
 
-/// `ms key length flags`. What is wrong with the flags is found when they are read; the value is
-/// known by then.
+/// Parses `ms key length flags`. Errors in the flags are found later, when the flags are read; the
+/// length of the value is known by then.
 pub(super) fn parse_meta<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let length = Tokens::new(frame.line).nth(2).and_then(parse_length);
     let (Some(length), Some(command)) = (length, Meta::parse(MetaVerb::Set, frame.line, 3)) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);
     };
     let key = command.plain_key().unwrap_or(&[]);
-    // The flags come first: who reads the line before the value has arrived refuses them already.
+    // Flag errors take precedence: a caller that parses the line before the value arrives reports
+    // them first, and the reply must not depend on how the input is split.
     let bad_chunk = || Flags::parse(&command).err().unwrap_or(reply::BAD_CHUNK);
     with_value(frame, length, key, keys, bad_chunk, |value| {
         Request::Meta(Meta { value, ..command })
@@ -150,16 +151,16 @@ fn parse_length(token: &[u8]) -> Option<usize> {
     (length <= VALUE_LEN_MAX).then_some(length)
 }
 
-/// Flags have 32 bits; memcached cuts off higher ones without a word, and clients rely on it.
+/// Parses client flags. memcached silently drops all but the lower 32 bits, and clients rely on it.
 fn parse_flags(token: &[u8]) -> Option<u32> {
     let (negative, number) = parse_c_number(token)?;
     let number = if negative { number.wrapping_neg() } else { number };
-    // What stays negative is refused.
+    // A number that is still negative as 64 bits is refused.
     (!negative || number as i64 >= 0).then_some(number as u32)
 }
 
-/// A time of 64 bits, of which memcached keeps the lower 32 with their sign: some clients write -1 as
-/// 4294967295.
+/// Parses a 64-bit time. As in memcached, the lower 32 bits are kept as a signed number: some
+/// clients write -1 as 4294967295.
 fn parse_exptime(token: &[u8]) -> Option<i32> {
     let time = match parse_c_number(token)? {
         (true, number) => 0i64.checked_sub_unsigned(number)?,

@@ -1,4 +1,4 @@
-//! The parser alone. Its replies are compared with memcached's in the server's tests.
+//! Tests of the parser alone. The server's tests compare its replies with memcached's.
 
 use super::*;
 use crate::StoreMode;
@@ -6,7 +6,7 @@ use crate::meta::Verb;
 use crate::text::admin::{Admin, Device, Grow};
 use proptest::prelude::*;
 
-/// The parse of `input` and its keys. If it is a common request, both parsers agree.
+/// Returns the parse of `input` and its keys. Checks that both parsers agree on common requests.
 fn parsed(input: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
     let mut keys = Vec::new();
     let parsed = parse(input, &mut keys);
@@ -21,13 +21,13 @@ fn parsed(input: &[u8]) -> (Parsed<'_>, Vec<&[u8]>) {
     (parsed, keys)
 }
 
-/// Whether [`parse_common`] takes it.
+/// Returns true if [`parse_common`] handles the input.
 fn is_common(input: &[u8]) -> bool {
     parse_common(input, &mut Vec::new(), |_, _| ())
 }
 
 #[test]
-fn common_requests() {
+fn parse_common_takes_only_common_requests() {
     for common in
         ["get key\r\n", "get k\n", "set k 0 0 0\r\n\r\n", "set k 007 999999999 3\r\nabc\r\nget"]
     {
@@ -58,7 +58,7 @@ fn common_requests() {
 }
 
 #[test]
-fn retrievals() {
+fn a_retrieval_delivers_its_keys_in_order() {
     let (get, keys) = parsed(b"get a  bb ccc \r\nget d\r\n");
     let plain = Get { cas: false, exptime: None, keys_follow: false };
     assert_eq!(get, Parse::Request { request: Request::Get(plain), consumed: 16 });
@@ -103,7 +103,7 @@ fn storage_waits_for_its_value() {
 }
 
 #[test]
-fn wrong_storage_requests_swallow_their_value() {
+fn a_wrong_storage_request_swallows_its_value() {
     for (line, reply) in [
         (&b"set k x 0 3\r\n"[..], reply::BAD_FORMAT),
         (b"set k 18446744073709551616 0 3\r\n", reply::BAD_FORMAT),
@@ -116,7 +116,7 @@ fn wrong_storage_requests_swallow_their_value() {
 }
 
 #[test]
-fn meta_commands_are_cut_in_pieces() {
+fn a_meta_command_is_split_into_key_flags_and_value() {
     let (request, keys) = parsed(b"mg key v  k Oq\r\n");
     let Parse::Request { request: Request::Meta(meta), consumed: 16 } = request else {
         panic!("{request:?}");
@@ -132,7 +132,7 @@ fn meta_commands_are_cut_in_pieces() {
 }
 
 #[test]
-fn devices_are_named_by_the_rest_of_the_line() {
+fn a_device_is_named_by_the_rest_of_the_line() {
     let told = |line: &'static [u8]| match parsed(line).0 {
         Parse::Request { request: Request::Admin(admin), .. } => Some(admin),
         _ => None,
@@ -152,7 +152,7 @@ fn devices_are_named_by_the_rest_of_the_line() {
 }
 
 #[test]
-fn long_lines() {
+fn a_long_line_closes_unless_it_is_a_retrieval() {
     let close = |consumed| Parse::Refused { reply: "", consumed, then: Then::Close };
     assert_eq!(parsed(&[b'x'; 2048]).0, Parse::NeedMore { total: 2049 });
     assert_eq!(parsed(&[b'x'; 2049]).0, close(2049));
@@ -163,7 +163,7 @@ fn long_lines() {
 }
 
 #[test]
-fn long_retrievals_mean_the_same_before_and_after_their_end_has_come() {
+fn a_long_retrieval_parses_the_same_with_and_without_its_line_end() {
     let get = |cas, exptime, consumed| {
         let request = Request::Get(Get { cas, exptime, keys_follow: true });
         Parse::Request { request, consumed }
@@ -187,7 +187,7 @@ fn long_retrievals_mean_the_same_before_and_after_their_end_has_come() {
 }
 
 #[test]
-fn keys_that_follow() {
+fn parse_keys_stops_at_its_limit_and_at_the_line_end() {
     let mut keys: Vec<&[u8]> = Vec::new();
     let found = parse_keys(b"  a bb ccc d", 2, &mut keys);
     assert_eq!(found, Keys { consumed: 7, end: KeysEnd::More });
@@ -201,7 +201,7 @@ fn keys_that_follow() {
 }
 
 #[test]
-fn keys_that_follow_have_legal_lengths() {
+fn parse_keys_refuses_keys_that_are_too_long() {
     for (len, ends) in [(250, true), (251, false)] {
         for end in [" ", "\n", "\r\n"] {
             let key = [&vec![b'k'; len], end.as_bytes()].concat();
@@ -218,8 +218,8 @@ fn keys_that_follow_have_legal_lengths() {
     assert_eq!(parse_keys(&endless, 9, &mut Vec::new()), refused);
 }
 
-/// What a stream was parsed to (requests with their keys, as text), how much of it, and whether
-/// parsing could go on if there were more.
+/// Returns the requests of a stream with their keys, as text; the number of bytes parsed; and
+/// whether parsing could continue with more input.
 fn parse_all(stream: &[u8]) -> (Vec<String>, usize, bool) {
     let (mut all, mut at) = (Vec::new(), 0);
     while at < stream.len() {
@@ -255,7 +255,7 @@ fn parse_all(stream: &[u8]) -> (Vec<String>, usize, bool) {
     (all, at, true)
 }
 
-/// Streams that are nearly right.
+/// Generates streams that are nearly correct.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just("get"),
@@ -318,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn keys_that_follow_do_not_depend_on_packets(
+    fn parse_keys_does_not_depend_on_packet_boundaries(
         line in "[a-c ]{0,60}", cut in any::<prop::sample::Index>(), limit in 1usize..9,
     ) {
         let line = format!("{line}\r\n").into_bytes();

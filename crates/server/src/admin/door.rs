@@ -1,5 +1,6 @@
-//! Who may be connected to the admin page: so many at a time, and nobody who keeps silent. It shares the
-//! process's descriptors with the data port, so a newcomer takes the place of whoever has been silent for longest.
+//! Limits on connections to the admin page: their number, and the time that one may stay silent.
+//! The page shares the process's descriptors with the data port. A new connection therefore
+//! replaces the one that has been silent for longest.
 
 use std::future::Future;
 use std::io;
@@ -14,13 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep};
 
-/// Connections at a time.
+/// The largest number of connections at a time.
 const CONNECTIONS: usize = 32;
-/// How long a connection may neither send nor take a byte: a header that does not come, an answer that is
-/// not read, or nothing to ask. Longer than monitors usually wait between two looks.
+/// The longest time without a byte sent or received: a header that does not come, a reply that is
+/// not read, or no request. Longer than monitors usually wait between two requests.
 const SILENCE: Duration = Duration::from_secs(75);
 
-/// Accepts connections.
+/// The listener of the admin page, with its limits.
 #[derive(Debug)]
 pub(super) struct Door {
     listener: TcpListener,
@@ -28,7 +29,7 @@ pub(super) struct Door {
     silence: Duration,
 }
 
-/// What the door knows of a connection, and how it tells it to go.
+/// The state that the door keeps for a connection, through which it ends it.
 #[derive(Debug)]
 struct Guest {
     state: Mutex<GuestState>,
@@ -36,7 +37,7 @@ struct Guest {
 
 #[derive(Debug)]
 struct GuestState {
-    /// When it moved a byte last, or came.
+    /// Time of the last byte moved, or of the connect.
     moved: Instant,
     is_to_go: bool,
     waker: Option<Waker>,
@@ -81,7 +82,7 @@ impl Door {
         self.inside.retain(|guest| guest.strong_count() > 0);
         while self.inside.len() >= CONNECTIONS {
             let guests = self.inside.iter().map(Weak::upgrade).enumerate();
-            // One that has gone meanwhile goes first.
+            // A connection that has ended meanwhile is removed first.
             let silent =
                 guests.min_by_key(|(_, guest)| guest.as_ref().map(|guest| guest.lock().moved));
             let Some((at, guest)) = silent else { break };
@@ -109,7 +110,7 @@ impl Listener for Door {
     }
 }
 
-/// A connection.
+/// A connection to the admin page.
 #[derive(Debug)]
 pub(super) struct Visit {
     stream: TcpStream,
@@ -119,7 +120,8 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    /// What an attempt to move bytes comes to, with a look at the time and at who else has come.
+    /// Returns the result of an attempt to move bytes, or an error if the connection has to end: it
+    /// was silent for too long, or a new one takes its place.
     fn judge<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -177,7 +179,7 @@ mod tests {
     use std::net::TcpStream as Client;
     use tokio::sync::oneshot;
 
-    /// Serves until the answer is dropped.
+    /// Serves until the returned sender is dropped.
     fn serve(silence: Duration) -> (SocketAddr, oneshot::Sender<()>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -218,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_silent_goes_when_there_are_too_many() {
+    fn a_new_connection_replaces_the_one_silent_for_longest() {
         let (address, _end) = serve(SILENCE);
         let mut first: Vec<Client> = (0..CONNECTIONS).map(|_| connect(address)).collect();
         for client in &mut first {
             ask(client);
         }
-        // The oldest has something to ask again.
+        // The oldest connection sends another request.
         ask(&mut first[0]);
         let mut others: Vec<Client> = (0..5).map(|_| connect(address)).collect();
         for client in &mut others {
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_silent_is_closed() {
+    fn silent_connections_are_closed() {
         let (address, _end) = serve(Duration::from_millis(100));
         let (mut silent, mut half) = (connect(address), connect(address));
         half.write_all(b"GET / HTTP/1.1\r\nHost:").unwrap();

@@ -14,7 +14,7 @@ use super::Subject;
 use super::subject::Serving;
 use crate::stats::Source;
 
-/// A value as JSON writes it.
+/// A value with its JSON type.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Value {
@@ -46,7 +46,7 @@ impl Rows {
     pub(super) fn general(source: &Source) -> Rows {
         let mut rows = BTreeMap::new();
         source.group(b"", &mut |name, value| {
-            // A version number is no number, even if it looks like one.
+            // A version is text, even if it looks like a number.
             let text = value.to_string();
             let value = if name.ends_with("version") { Value::Text(text) } else { Value::of(text) };
             rows.insert(name.to_owned(), value);
@@ -55,7 +55,7 @@ impl Rows {
     }
 }
 
-/// What `?verbose` answers.
+/// The reply to `?verbose`.
 #[derive(Serialize)]
 struct Report {
     status: Cow<'static, str>,
@@ -67,15 +67,15 @@ struct Report {
     connections: u64,
     memory_used: u64,
     memory_limit: u64,
-    /// Places in the store of which a part cannot be read.
+    /// Places in the store that cannot be read completely.
     bad_places: u64,
 }
 
-/// Whether the process is worth keeping: it starts, or every worker runs.
+/// Reports the process as alive while it starts, and while every worker runs.
 pub(super) async fn live(State(subject): State<Arc<Subject>>, query: RawQuery) -> Response {
     let Some(source) = subject.source() else { return "ok\n".into_response() };
     let health = match source.workers.load(Relaxed) {
-        // While it stops, workers end one by one, and that is life, too.
+        // Workers end one by one during a stop, which counts as alive too.
         workers if workers < source.settings().threads && !source.draining.load(Relaxed) => {
             Err("a worker has ended".into())
         }
@@ -84,7 +84,7 @@ pub(super) async fn live(State(subject): State<Arc<Subject>>, query: RawQuery) -
     answer(source, query, health)
 }
 
-/// Whether the server wants traffic.
+/// Reports whether the server wants traffic.
 pub(super) async fn ready(Serving(source): Serving, query: RawQuery) -> Response {
     let health = source.readiness();
     answer(&source, query, health)
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_keep_their_kind() {
+    fn numbers_stay_numbers_and_text_stays_text() {
         let json = |text: &str| match Value::of(text.to_owned()) {
             Value::Whole(number) => format!("{number}"),
             Value::Fraction(number) => format!("{number:?}"),

@@ -1,6 +1,6 @@
 //! `/metrics` in Prometheus' text format. Names and labels follow the memcached exporter, with
-//! `larder_` in place of `memcached_`. Counters never go back: `stats reset` does not touch those
-//! of the event loops; those of the engine start again at 0, which Prometheus takes as a restart.
+//! `larder_` in place of `memcached_`. `stats reset` does not touch the counters of the event
+//! loops. Those of the engine then start at 0 again, which Prometheus treats as a restart.
 
 use std::fmt::{Display, Write};
 
@@ -15,7 +15,7 @@ use crate::stats::Source;
 struct Page(String);
 
 impl Page {
-    /// A metric with one sample.
+    /// Writes a metric with one sample.
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         self.sample(name, "", value);
@@ -26,13 +26,13 @@ impl Page {
         let _ = write!(self.0, "# HELP larder_{name} {help}\n# TYPE larder_{name} {kind}\n");
     }
 
-    /// `labels` with its braces, or nothing.
+    /// Writes a sample. `labels` has its braces, or is empty.
     fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
         let _ = writeln!(self.0, "larder_{name}{labels} {value}");
     }
 }
 
-/// Everything there is to measure.
+/// Returns all metrics.
 pub(super) fn text(source: &Source) -> String {
     let mut page = Page(String::with_capacity(8 << 10));
     let lanes = source.engine.lane_stats();
@@ -216,7 +216,7 @@ fn lane_metrics(source: &Source, stats: &[Stats], page: &mut Page) {
     each("lane_capacity_bytes", "Size of the device.", &|lane, _| lane.capacity);
 }
 
-/// A label's value as the format writes it.
+/// Returns a label's value in the escaped form of the format.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,6 +1,6 @@
-//! The admin page: health, metrics and a page for people, over HTTP, on a port and a thread of its
-//! own, from before a store is read on. Read-only, and it takes no lock of the data path. Invariant: a
-//! web page from somewhere else cannot read it, see [`origin`].
+//! The admin page: health, metrics and a page for people, over HTTP, on its own port and thread. It
+//! answers from before a store is read. It is read-only and takes no lock of the data path.
+//! Invariant: a web page from elsewhere cannot read it, see [`origin`].
 
 mod door;
 mod health;
@@ -31,11 +31,11 @@ pub(crate) use subject::Subject;
 pub(crate) struct Admin {
     address: SocketAddr,
     subject: Arc<Subject>,
-    /// Its end is that of the thread.
+    /// Dropping the sender ends the thread.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// Listens, so that an address that cannot be used is known before the start.
+/// Listens, so that an unusable address is known before the start.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -43,7 +43,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Admin {
-    /// Serves on its own thread. What it speaks of is a start with these `settings`.
+    /// Serves on its own thread. Reports on a start with these `settings` until the server serves.
     pub(crate) fn start(listener: TcpListener, settings: &Settings) -> io::Result<Admin> {
         let address = listener.local_addr()?;
         let subject = Arc::new(Subject::new(settings.clone()));
@@ -56,8 +56,8 @@ impl Admin {
         let (end, ended) = oneshot::channel::<()>();
         let serve = async move {
             tokio::select! {
-                // A sender that is gone means the end, too. Requests in flight are not waited for:
-                // a reader that holds its connection open must not hold up the stop.
+                // A dropped sender means the end too. The stop does not wait for requests in
+                // flight, because a reader that keeps its connection open must not delay it.
                 _ = ended => {}
                 result = axum::serve(Door::new(listener), router) => if let Err(error) = result {
                     tracing::error!(event = "admin_failed", %error);
@@ -70,12 +70,12 @@ impl Admin {
         Ok(Admin { address, subject, running: Some((end, thread)) })
     }
 
-    /// What it speaks of.
+    /// Returns the server that this page reports on.
     pub(crate) fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// The address, with the port that the kernel chose for port 0.
+    /// Returns the address, with the port that the kernel chose for port 0.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -84,7 +84,7 @@ impl Admin {
 impl Drop for Admin {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.running.take() {
-            // If nobody hears it the thread has ended already.
+            // This fails if the thread has already ended.
             let _ = end.send(());
             let _ = thread.join();
         }

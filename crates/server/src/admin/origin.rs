@@ -1,6 +1,7 @@
-//! Who may ask. A web page that a person looks at can send requests to the loopback address, and
-//! by giving its own name that address (DNS rebinding) read the answers. Such a request carries the
-//! page's name as Host, or its Origin; neither is accepted.
+//! Checks that a request does not come from a foreign web page. A page in a browser can send
+//! requests to the loopback address. With DNS rebinding, where the page's own name resolves to that
+//! address, it can also read the replies. Such a request carries the page's name as Host or Origin,
+//! and neither is accepted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::Subject;
 
-/// Refuses what is no GET, and what a foreign page could have sent.
+/// Refuses requests other than GET and HEAD, and requests that a foreign page could have sent.
 pub(super) async fn check(
     State(subject): State<Arc<Subject>>,
     request: Request,
@@ -48,7 +49,7 @@ fn judge(headers: &HeaderMap, names: &[String]) -> Result<(), &'static str> {
     }
 }
 
-/// The host without its port.
+/// Returns the host without its port.
 fn name_of(host: &str) -> &str {
     match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
@@ -56,7 +57,7 @@ fn name_of(host: &str) -> &str {
     }
 }
 
-/// A literal address cannot be rebound; a name can, unless the operator vouches for it.
+/// Returns true for an address, which cannot be rebound, and for a name that the operator allows.
 fn is_ours(name: &str, names: &[String]) -> bool {
     name.parse::<IpAddr>().is_ok()
         || name.eq_ignore_ascii_case("localhost")
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts() {
+    fn only_addresses_and_allowed_names_are_accepted_as_host() {
         for host in
             ["127.0.0.1:11212", "127.0.0.1", "[::1]:11212", "[::1]", "localhost:1", "10.0.0.5:1"]
         {
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn origins() {
+    fn requests_from_foreign_origins_are_refused() {
         let host = ("host", "127.0.0.1:11212");
         assert!(judged(&[host, ("origin", "http://127.0.0.1:11212")]));
         for origin in ["http://evil.example", "null", "http://127.0.0.1:80", "https://127.0.0.1"] {

@@ -1,4 +1,4 @@
-//! What the admin page speaks of: a server that starts, later the one that serves.
+//! The server that the admin page reports on, first while it starts, then while it serves.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -9,14 +9,14 @@ use axum::http::request::Parts;
 use crate::settings::Settings;
 use crate::stats::Source;
 
-/// A server, from before it serves.
+/// A server, which may not serve yet.
 #[derive(Debug)]
 pub(crate) struct Subject {
     /// The settings of the start.
     settings: Arc<Settings>,
-    /// What the start is at.
+    /// The progress of the start.
     progress: Mutex<String>,
-    /// Set once it serves.
+    /// Set when the server serves.
     source: OnceLock<Arc<Source>>,
 }
 
@@ -26,29 +26,30 @@ impl Subject {
         Subject { settings: Arc::new(settings), progress, source: OnceLock::new() }
     }
 
-    /// Says what the start is at.
+    /// Sets the progress of the start.
     pub(crate) fn is_at(&self, progress: &str) {
         progress.clone_into(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// From now on the server serves.
+    /// Notes that the server serves from now on.
     pub(crate) fn serves(&self, source: Arc<Source>) {
-        // It does so once.
+        // Called once, so the cell is empty.
         let _ = self.source.set(source);
     }
 
-    /// The statistics, once it serves.
+    /// Returns the statistics once the server serves.
     pub(super) fn source(&self) -> Option<&Arc<Source>> {
         self.source.get()
     }
 
-    /// The settings in use.
+    /// Returns the settings in use.
     pub(super) fn settings(&self) -> Arc<Settings> {
         self.source().map_or_else(|| Arc::clone(&self.settings), |source| source.settings())
     }
 }
 
-/// For what only a server that serves can answer. Before, the answer is how far its start is.
+/// Extractor for requests that only a serving server can answer. Before that, the reply is the
+/// progress of the start.
 pub(super) struct Serving(pub(super) Arc<Source>);
 
 impl FromRequestParts<Arc<Subject>> for Serving {

@@ -18,7 +18,7 @@ fn server() -> Server {
     Server::start(settings()).unwrap()
 }
 
-/// The whole reply to a request that ends its connection.
+/// Returns the whole reply to a request that ends its connection.
 fn ask(address: SocketAddr, head: &str) -> String {
     let mut client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -40,7 +40,7 @@ fn get_from(address: SocketAddr, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn health() {
+fn health_checks_report_the_state_of_the_server() {
     let server = server();
     for path in ["/livez", "/readyz", "/healthz"] {
         assert_eq!(get(&server, path), (200, "ok\n".to_owned()), "{path}");
@@ -54,11 +54,11 @@ fn health() {
     assert_eq!(get(&server, "/livez").0, 200);
 }
 
-/// Asks while the store is about to be read.
+/// Sends requests while the store is about to be read.
 #[test]
-fn a_start_shows_how_far_it_is() {
+fn a_start_shows_its_progress() {
     let folder = std::env::temp_dir().join(format!("larder-start-{}", std::process::id()));
-    // An address of its own: a client of another test could be given the port meanwhile.
+    // Its own address, so that no client of another test can get the port meanwhile.
     let address = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let mut settings = Settings { admin: Some(address), ..settings() };
     settings.store = vec![StorePath { path: folder.clone(), size: Some(64 << 20), tier: None }];
@@ -118,7 +118,7 @@ fn metrics_are_well_formed() {
 }
 
 #[test]
-fn statistics_and_page() {
+fn the_statistics_have_every_row_that_the_page_reads() {
     let server = server();
     let (code, body) = get(&server, "/v1/stats");
     assert_eq!(code, 200);
@@ -126,9 +126,9 @@ fn statistics_and_page() {
     assert!(body.contains("\"version\":\"1.6.45\""), "{body}");
     let (code, page) = get(&server, "/");
     assert_eq!(code, 200);
-    // Everything comes from here: nothing is fetched from the network.
+    // The page fetches nothing from the network.
     assert!(!page.contains("http"), "{page}");
-    // Every row that the page reads exists.
+    // The statistics have every row that the page reads.
     let script = get(&server, "/page.js").1;
     for (at, _) in script.match_indices("now.") {
         let name: String = script[at + 4..]
@@ -146,7 +146,7 @@ fn statistics_and_page() {
 }
 
 #[test]
-fn only_readers_from_here() {
+fn writes_and_requests_from_foreign_pages_are_refused() {
     let server = server();
     let address = server.admin_address().unwrap();
     let refused = [
@@ -163,7 +163,7 @@ fn only_readers_from_here() {
 }
 
 #[test]
-fn a_default_address_that_is_taken_is_no_reason_not_to_serve() {
+fn a_taken_admin_address_that_was_asked_for_is_an_error() {
     let first = server();
     let taken = first.admin_address().unwrap();
     let asked = Settings { admin: Some(taken), ..settings() };
@@ -171,9 +171,9 @@ fn a_default_address_that_is_taken_is_no_reason_not_to_serve() {
     assert!(error.contains("choose another address with --admin, or --admin off"), "{error}");
 }
 
-/// The rules of `promtool check metrics`, which is not there on every machine.
+/// Checks the rules of `promtool check metrics`, which not every machine has.
 #[test]
-fn metrics_are_as_prometheus_wants_them() {
+fn metrics_follow_the_rules_of_promtool() {
     let path = std::env::temp_dir().join(format!("larder-me\"trics-{}", std::process::id()));
     let store = StorePath { path: path.clone(), size: Some(16 << 20), tier: None };
     let server = Server::start(Settings { store: vec![store], ..settings() }).unwrap();

@@ -1,13 +1,15 @@
-//! Who may send a value that is too long to wait for in the input. Such a value takes a place before
-//! its first byte is kept, and the places of all connections together are a bounded share of memory:
-//! clients that announce values and send half of them wait for each other, and for nobody else.
+//! Admission of values that are too long to wait for in the input. Such a value takes a place
+//! before its first byte is kept, and the places of all connections together take a bounded share
+//! of memory. Clients that announce values and send only half of them wait for each other and delay
+//! no one else.
 //!
-//! A value that has a place goes on at its client's speed. If others wait, its client must not pause for
-//! longer than [`PAUSE`], and after a grace period it must arrive at [`LEAST_RATE`]; otherwise its memory is
-//! given to the next in the queue, and the client is told that there was none.
+//! A value with a place continues at its client's speed. While others wait, its client must not
+//! pause for longer than [`PAUSE`], and after a grace period the value must arrive at
+//! [`LEAST_RATE`]. Otherwise its memory goes to the next in the queue, and the client is told that
+//! there was no memory.
 //!
-//! Values longer than [`LONG_SHARE`] of what all may take have a queue of their own and are received
-//! one at a time: a client that announces a gigabyte keeps nobody with a megabyte waiting.
+//! Values longer than 1/[`LONG_SHARE`] of the whole share have a separate queue and are received
+//! one at a time. So a client that announces a gigabyte does not delay one with a megabyte.
 
 use super::value_buffers::{self, ValueBuffer, ValueBufferPool};
 use larder_engine::{Engine, LargeValue, Value};
@@ -17,38 +19,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// A value is long that takes more than one byte of that share in so many.
+/// A value is long if it takes more than 1/`LONG_SHARE` of the memory for arriving values.
 const LONG_SHARE: u64 = 4;
-/// No value of up to so many bytes is long: those of the usual largest size share places, however little memory
-/// there is.
+/// No value of up to this many bytes is long. Values up to the usual size limit thus share places,
+/// however little memory there is.
 const USUAL: u64 = 1 << 20;
-/// How long the client of a value that has a place may send nothing while others wait.
+/// The longest pause of the client of an admitted value while others wait.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a value may keep its place, while others wait, if this server has not looked at it, or has no
-/// memory for it.
+/// The longest time that a value keeps its place while others wait, if this server has not looked
+/// at its input or has no memory for it.
 const IDLE: Duration = Duration::from_secs(5);
-/// How long a value may have a place, while others wait, before its rate counts.
+/// Time since its first byte after which, while others wait, the rate of a value counts.
 const GRACE: Duration = Duration::from_millis(500);
-/// The rate at which it must arrive then, in bytes a second.
+/// The lowest rate after that, in bytes per second.
 const LEAST_RATE: u64 = 1 << 20;
-/// How often the rates are looked at while somebody waits.
+/// Interval between checks of the rates while a value waits.
 pub(super) const LOOK: Duration = Duration::from_millis(40);
-/// One look takes memory from slow values until it has freed this many bytes. Unmapping 1 MiB stops the worker for
-/// about 0.2 ms.
+/// One check takes memory from slow values until it has freed this many bytes. Unmapping 1 MiB
+/// stops the worker for about 0.2 ms.
 const EXPELLED_AT_ONCE: usize = 1 << 20;
 
 /// The memory of a value that is being received.
 pub(super) enum Memory {
-    /// Nothing has arrived, or the place was lost.
+    /// Nothing has arrived, or the value has lost its place.
     None,
-    /// Of the pool: copied when it is complete.
+    /// Memory of the pool. The complete value is copied from it.
     Buffer(ValueBuffer),
-    /// Of the engine: the item's own.
+    /// Memory of the engine, which becomes the item's own.
     Large(LargeValue),
 }
 
 impl Memory {
-    /// The complete value.
+    /// Returns the complete value.
     pub(super) fn value(&mut self) -> Value<'_> {
         match self {
             Memory::None => Value::Bytes(&[]),
@@ -58,22 +60,22 @@ impl Memory {
     }
 }
 
-/// What became of a request for a place.
+/// The state of a request for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It waits in the queue.
     Waiting,
     /// It may receive its value.
     Admitted,
-    /// It was too slow, and others waited; or it has given up.
+    /// It was too slow while others waited, or it has given up.
     Expelled,
 }
 
-/// What the connection and the others know of a value that is being received.
+/// State of a value that is being received, shared by its connection and the workers.
 struct Place {
     /// Bytes of the value.
     len: usize,
-    /// Bytes that it may take of the memory for arriving values.
+    /// Bytes of the memory for arriving values that it may take.
     memory: u64,
     waker: Waker,
     state: Mutex<PlaceState>,
@@ -81,13 +83,13 @@ struct Place {
 
 struct PlaceState {
     standing: Standing,
-    /// When the first bytes arrived after it was admitted, and when the last did.
+    /// The times of the first and the last arrival of bytes since it was admitted.
     times: Option<(Instant, Instant)>,
-    /// When it was noticed that it was admitted and had not received anything.
+    /// Time of the first check that found it admitted but without a byte.
     idle_since: Option<Instant>,
-    /// It is this server that has no memory for what arrived.
+    /// This server has no memory for the bytes that arrived.
     starved: bool,
-    /// All of value and trailer is there.
+    /// Value and trailer have arrived completely.
     complete: bool,
     arrived: usize,
     memory: Memory,
@@ -102,14 +104,15 @@ impl Place {
         self.lock().standing = Standing::Admitted;
     }
 
-    /// Looks whether a value arrives too slowly, and takes its memory then if it `may`: the bytes that had arrived.
+    /// Checks whether a value arrives too slowly. If so, and if it `may`, takes its memory and
+    /// returns the number of bytes that had arrived.
     fn expel(&self, now: Instant, may: bool) -> Option<usize> {
         let mut state = self.lock();
         let since = |earlier| now.saturating_duration_since(earlier);
         let slow = match state.times {
             _ if state.complete => false,
-            // This server may not have looked yet. But a client that does not read its replies could keep
-            // it from looking for ever.
+            // This server may not have looked at the input yet. But a client that does not read its
+            // replies could prevent that forever.
             None => since(*state.idle_since.get_or_insert(now)) > IDLE,
             Some((_, last)) if state.starved => since(last) > IDLE,
             Some((first, last)) => {
@@ -127,7 +130,7 @@ impl Place {
     }
 }
 
-/// Values of one kind: those that have a place, and those that wait for one.
+/// Values of one kind, with a place or waiting for one.
 #[derive(Default)]
 struct Line {
     taken: u64,
@@ -136,12 +139,13 @@ struct Line {
 }
 
 impl Line {
-    /// Whether a value that takes `memory` bytes may come now. One alone may be as long as it wants.
+    /// Returns true if a value that takes `memory` bytes may be admitted now. A value that is alone
+    /// may have any length.
     fn has_room(&self, memory: u64, room: u64) -> bool {
         self.taken == 0 || self.taken + memory <= room
     }
 
-    /// A value comes; it waits if there is no room.
+    /// Admits a new value, or queues it if there is no room.
     fn enter(&mut self, place: Arc<Place>, room: u64) {
         if self.queue.is_empty() && self.has_room(place.memory, room) {
             self.give(place);
@@ -156,7 +160,7 @@ impl Line {
         self.admitted.push(place);
     }
 
-    /// Admits the first of those that wait, as far as there is room.
+    /// Admits waiting values from the front of the queue while there is room.
     fn admit(&mut self, room: u64) {
         while let Some(first) = self.queue.front()
             && self.has_room(first.memory, room)
@@ -168,7 +172,7 @@ impl Line {
         }
     }
 
-    /// Takes a place away; false if it is not here.
+    /// Removes a place. Returns false if it is not here.
     fn leave(&mut self, place: &Arc<Place>) -> bool {
         let is_it = |other: &Arc<Place>| Arc::ptr_eq(place, other);
         if let Some(at) = self.admitted.iter().position(is_it) {
@@ -199,7 +203,7 @@ impl Line {
 /// The values that all connections are receiving.
 pub(crate) struct Arrivals {
     engine: Arc<Engine>,
-    /// Those of usual length, and the long ones.
+    /// Values of usual length, and long ones.
     lines: Mutex<[Line; 2]>,
     waiting: AtomicUsize,
     pub(crate) buffers: Arc<ValueBufferPool>,
@@ -215,7 +219,8 @@ impl Arrivals {
         }
     }
 
-    /// Asks for a place for a value of `len` bytes; `waker` hears of it if it has to wait.
+    /// Requests a place for a value of `len` bytes. If it has to wait, `waker` is woken when it is
+    /// admitted.
     pub(super) fn enter(self: &Arc<Self>, len: usize, waker: &Waker) -> Arrival {
         let state = PlaceState {
             standing: Standing::Waiting,
@@ -240,13 +245,13 @@ impl Arrivals {
         Arrival { arrivals: Arc::clone(self), place }
     }
 
-    /// Whether anybody waits for a place.
+    /// Returns true if any value waits for a place.
     #[inline]
     pub(super) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Gives the places of those that are too slow to those that wait.
+    /// Gives the places of values that are too slow to waiting ones.
     pub(super) fn expel_slow(&self) {
         let now = Instant::now();
         self.change(|lines| lines.iter_mut().for_each(|line| line.expel_slow(now)));
@@ -266,7 +271,7 @@ impl Arrivals {
     }
 }
 
-/// A value's place, or its place in the queue, until it is dropped.
+/// A value's place, or its position in the queue, until it is dropped.
 pub(super) struct Arrival {
     arrivals: Arc<Arrivals>,
     place: Arc<Place>,
@@ -277,7 +282,7 @@ impl Arrival {
         self.place.lock().standing
     }
 
-    /// Lets `receive` work on the memory of an admitted value. Otherwise says why not.
+    /// Calls `receive` with the memory of an admitted value. Otherwise returns the reason.
     pub(super) fn with<T>(
         &mut self,
         receive: impl FnOnce(&mut Memory) -> T,
@@ -289,7 +294,7 @@ impl Arrival {
         Ok(receive(memory))
     }
 
-    /// It waits no longer; false if it was admitted meanwhile.
+    /// Stops waiting. Returns false if the value no longer waited.
     pub(super) fn give_up(&self) -> bool {
         let place = &self.place;
         let mut waited = false;
@@ -303,7 +308,7 @@ impl Arrival {
         waited
     }
 
-    /// `bytes` more of the value have arrived.
+    /// Notes that `bytes` more of the value have arrived.
     pub(super) fn arrived(&self, bytes: usize) {
         let mut state = self.place.lock();
         let now = Instant::now();
@@ -312,7 +317,7 @@ impl Arrival {
         state.times = Some((state.times.map_or(now, |(first, _)| first), now));
     }
 
-    /// There was no memory for what has arrived: the client is not to blame.
+    /// Notes that there was no memory for the bytes that arrived, so the client is not to blame.
     pub(super) fn starved(&self) {
         let mut state = self.place.lock();
         let now = Instant::now();
@@ -320,7 +325,7 @@ impl Arrival {
         state.times = Some((state.times.map_or(now, |(first, _)| first), now));
     }
 
-    /// Value and trailer are there.
+    /// Notes that value and trailer have arrived completely.
     pub(super) fn complete(&self) {
         self.place.lock().complete = true;
     }
@@ -354,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_a_share_of_memory_and_given_in_order() {
+    fn places_are_bounded_and_given_in_order() {
         let arrivals = arrivals();
         let enter = |len| arrivals.enter(len, Waker::noop());
         let mut first: Vec<Arrival> = (0..8).map(|_| enter(1 << 20)).collect();
@@ -370,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn long_values_come_one_at_a_time_and_stop_no_others() {
+    fn long_values_arrive_one_at_a_time_and_delay_no_others() {
         let arrivals = arrivals();
         let long = arrivals.enter(30 << 20, Waker::noop());
         let second = arrivals.enter(3 << 20, Waker::noop());
@@ -382,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slow_keeps_a_place_while_nobody_waits() {
+    fn a_slow_value_keeps_its_place_until_others_wait() {
         let arrivals = arrivals();
         let enter = || arrivals.enter(2 << 20, Waker::noop());
         let (quick, mut slow) = (enter(), enter());
@@ -396,7 +401,7 @@ mod tests {
         expel();
         assert_eq!(slow.standing(), Standing::Admitted);
         let others = [enter(), enter(), enter()];
-        // Nothing of these was looked at yet.
+        // None of these has been checked yet.
         assert_eq!(others[2].standing(), Standing::Waiting);
         expel();
         assert_eq!(others[2].standing(), Standing::Admitted);
@@ -406,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_slow_values_is_taken_a_little_at_a_time() {
+    fn one_check_frees_a_bounded_part_of_slow_values() {
         let arrivals = arrivals();
         let enter = || arrivals.enter(1 << 20, Waker::noop());
         let slow: Vec<Arrival> = (0..8).map(|_| enter()).collect();
@@ -424,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn who_withholds_the_end_of_a_value_or_never_looks_loses_the_place() {
+    fn a_stalled_unseen_or_starved_value_loses_its_place() {
         let arrivals = arrivals();
         let enter = || arrivals.enter(2 << 20, Waker::noop());
         let [withheld, unseen, starved, complete] = [enter(), enter(), enter(), enter()];

@@ -1,8 +1,8 @@
-//! Values that do not fit into what a connection may leave in its input. Their header is kept, the
-//! value grows as its bytes arrive (a client that announces much and sends nothing costs nothing),
-//! and when it is complete the header is parsed once more and executed with it. The largest values
-//! arrive in memory of the engine, to be filled in place. Who may send when is decided in
-//! `arrivals.rs`.
+//! Values that are too long for the input of a connection. The connection keeps their header, and
+//! their memory grows as bytes arrive, so a client that announces much and sends nothing costs
+//! nothing. When the value is complete, the header is parsed again and executed with it. The
+//! largest values arrive in the engine's memory, where they stay. `arrivals.rs` decides which
+//! client may send when.
 
 use super::arrivals::{Arrival, Memory, Standing};
 use super::batch::KeyBatch;
@@ -13,20 +13,20 @@ use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
 
-/// A request with its value that has at most so many bytes waits in the input.
+/// A request of at most this many bytes, with its value, waits in the input.
 const HELD_MAX: usize = 16 << 10;
 
 /// The longest trailer of any protocol, in bytes.
 const TRAILER_MAX: usize = 2;
 
-/// What the header of a storage request announces.
+/// The lengths that the header of a storage request announces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announced {
     /// Length of the header, in bytes.
     pub(super) header: usize,
     /// Length of the value, in bytes.
     pub(super) value: usize,
-    /// Length of what follows the value, in bytes.
+    /// Length of the trailer behind the value, in bytes.
     pub(super) trailer: usize,
 }
 
@@ -34,17 +34,17 @@ pub(super) struct Announced {
 #[derive(Debug)]
 pub(super) struct Body {
     header: Box<[u8]>,
-    /// Its place among those that are received; `None` before its first byte.
+    /// Its place in the queue of arriving values; `None` before its first byte.
     arrival: Option<Arrival>,
     announced: Announced,
-    /// How much of value and trailer has arrived, in bytes.
+    /// Bytes of value and trailer that have arrived.
     filled: usize,
     trailer: [u8; TRAILER_MAX],
 }
 
-/// How far a value has come.
+/// The progress of a value.
 enum Received {
-    /// All of value and trailer is there.
+    /// Value and trailer are complete.
     All,
     /// More input is needed.
     Part,
@@ -55,17 +55,18 @@ enum Received {
 }
 
 impl Body {
-    /// Whether it waits for others to be received.
+    /// Returns true if it waits for a place.
     pub(super) fn waits_for_place(&self) -> bool {
         self.arrival.as_ref().is_some_and(|arrival| arrival.standing() == Standing::Waiting)
     }
 
-    /// It is to be refused instead.
+    /// Gives up waiting for a place, so that the request is refused. Returns false if it did not
+    /// wait.
     pub(super) fn give_up(&mut self) -> bool {
         self.arrival.as_ref().is_some_and(Arrival::give_up)
     }
 
-    /// Takes as much of value and trailer as there is.
+    /// Takes the bytes of value and trailer that have arrived.
     fn fill(&mut self, worker: &Worker, keys: &[Key<'_>], input: &mut InputBuffer<'_>) -> Received {
         let len = self.announced.value;
         if self.filled < len {
@@ -107,7 +108,7 @@ impl Body {
         Received::All
     }
 
-    /// How many bytes of value and trailer have not arrived.
+    /// Returns the number of bytes of value and trailer that have not arrived.
     fn missing(&self) -> usize {
         self.announced.value + self.announced.trailer - self.filled
     }
@@ -118,8 +119,8 @@ impl Body {
 }
 
 impl Worker {
-    /// Begins to receive a value, unless it is short enough to be waited for. `keys` are those of
-    /// the request.
+    /// Begins to receive a value, unless it is short enough to wait for in the input. `keys` are
+    /// those of the request.
     pub(super) fn begin_body<D: Dialect>(
         &self,
         connection: &mut Connection,
@@ -162,7 +163,7 @@ impl Worker {
         Step::Next
     }
 
-    /// Adds `bytes` to the first `filled` of a value of `len`.
+    /// Appends `bytes` to a value of `len` bytes of which `filled` have arrived.
     fn receive(
         &self,
         memory: &mut Memory,
@@ -205,7 +206,7 @@ impl Worker {
         }
     }
 
-    /// Receives more of a value, and executes its request when it is complete.
+    /// Receives more of a value. Executes its request when the value is complete.
     pub(super) fn body<D: Dialect>(
         &self,
         connection: &mut Connection,
@@ -213,13 +214,13 @@ impl Worker {
         output: &mut OutputBuffer<'_>,
     ) -> Step {
         let State::Body(body) = &mut connection.state else { return Step::Next };
-        // They are borrowed from the header while the rest of the body changes.
+        // Taken out, because the keys borrow from it while the rest of the body changes.
         let header = std::mem::take(&mut body.header);
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let parsed = D::parse(&header, &mut keys);
         let keys = keys.into_inner();
         let Parse::NeedValue { request, .. } = parsed else {
-            // It was a header when the value began.
+            // It parsed as a header when the value began.
             return Step::Stop(Flow::Close);
         };
         let received = body.fill(self, &keys, input);
@@ -252,7 +253,7 @@ impl Worker {
         }
         let mut execute =
             |memory: &mut Memory| D::execute(&mut x, &request, &keys, Some(memory.value()));
-        // A complete value keeps its place.
+        // A complete value cannot lose its place.
         let executed = match &mut body.arrival {
             Some(arrival) => arrival.with(&mut execute),
             None => Ok(execute(&mut Memory::None)),
@@ -265,7 +266,7 @@ impl Worker {
             }
             Ok(Executed::Close) => Step::Stop(Flow::Close),
             Err(_) => {
-                // It has lost its place with its last bytes.
+                // It lost its place just as its last bytes arrived.
                 if let Executed::Again = D::no_memory(&mut x, &request, &keys) {
                     drop(keys);
                     body.header = header;

@@ -1,14 +1,14 @@
-//! Replies that may not be sent yet: each waits for commits, and all that was written behind it
-//! waits with it, because replies keep the order of their requests. Only a connection that waits
-//! for something has a queue of this kind at all.
+//! Replies that may not be sent yet. Each waits for commits. All replies written behind it wait
+//! too, because replies keep the order of their requests. A connection has such a queue only while
+//! it waits for something.
 //!
-//! While a call runs, replies go to the output as always; at its end the queue
-//! [absorbs](Gates::absorb) what stands behind the first gate. Positions count the bytes of all
-//! replies since the queue was made, so they stay what they are while bytes are released.
+//! While a call runs, replies go to the output as always. At its end the queue
+//! [absorbs](Gates::absorb) the output from the first gate on. Positions count the bytes of all
+//! replies since the queue was created, so they stay valid while bytes are released.
 //!
-//! Invariants: gates stand in the order of their replies and do not overlap; the first byte
-//! withheld is the first one of the first gate's reply; nothing is released before every gate in
-//! front of it is durable or repaired.
+//! Invariants: gates stand in the order of their replies and do not overlap. The first withheld
+//! byte is the first byte of the first gate's reply. No byte is released before every gate in front
+//! of it is durable or repaired.
 
 use crate::command::{Points, binary};
 use crate::net::{Budget, OutputBuffer};
@@ -16,23 +16,23 @@ use larder_engine::{CommitPoint, CommitState};
 use larder_protocol::{binary::Head, reply};
 use smallvec::SmallVec;
 
-/// What is said instead of a reply whose commit has failed.
+/// The replacement for a reply whose commit has failed.
 #[derive(Debug)]
 pub(super) enum Repair {
-    /// Nothing: the client wants to hear nothing.
+    /// Nothing, because the client wants no reply.
     Silent,
     /// A line of the text protocol.
     Line,
     /// A packet of the binary protocol.
     Packet(Head),
-    /// What is true now: the request is executed again. It changes nothing.
+    /// The present state: this request, which changes nothing, is executed again.
     Again(Box<[u8]>),
-    /// Nothing can be said, so the connection ends.
+    /// None is possible, so the connection closes.
     Close,
 }
 
 impl Repair {
-    /// Says what can be said at once; false if it is not done with that.
+    /// Writes the replacement if that needs no more work. Returns false otherwise.
     pub(super) fn put(&self, output: &mut OutputBuffer<'_>) -> bool {
         match self {
             Repair::Silent => {}
@@ -44,7 +44,7 @@ impl Repair {
     }
 }
 
-/// A reply that waits.
+/// A reply that waits for commits.
 #[derive(Debug)]
 struct Gate {
     start: u64,
@@ -55,7 +55,7 @@ struct Gate {
     open: bool,
 }
 
-/// What a gate costs, beside the bytes of its reply.
+/// Size of a gate without the bytes of its reply, in bytes.
 const GATE: usize = size_of::<Gate>();
 
 impl Gate {
@@ -65,42 +65,43 @@ impl Gate {
     }
 }
 
-/// Bytes of replies that a queue has room for in itself: most clients wait for one short reply.
+/// Bytes of replies that a queue holds without an allocation: most clients wait for one short
+/// reply.
 const SHORT: usize = 32;
 
-/// How far a release came.
+/// The state of the queue after a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Front {
     /// Everything is released.
     None,
-    /// The first gate waits.
+    /// The first gate still waits.
     Pending,
-    /// The first gate's commit has failed, and its reply is not simply replaced.
+    /// The first gate's commit has failed, and its reply needs more than a replacement.
     Failed,
 }
 
 /// The replies that a connection withholds.
 #[derive(Debug)]
 pub(super) struct Gates {
-    /// What is withheld, but for what the output of the running call holds.
+    /// The withheld bytes, except those still in the output of the running call.
     bytes: SmallVec<[u8; SHORT]>,
-    /// The position of the first of these.
+    /// The position of the first byte in `bytes`.
     base: u64,
     gates: SmallVec<[Gate; 1]>,
     /// The sum of the gates' costs, in bytes.
     cost: usize,
-    /// Of each lane whose commits a gate has waited for, the last commit.
+    /// For each lane that a gate has waited for, the last commit.
     lanes: SmallVec<[CommitPoint; 1]>,
-    /// Where in the output of the running call the withheld bytes begin.
+    /// Offset in the output of the running call at which the withheld bytes begin.
     split: usize,
-    /// What the budget was charged, in bytes.
+    /// Bytes charged to the budget.
     charged: usize,
-    /// The connection ends when everything is released.
+    /// The connection closes when everything is released.
     pub(super) closing: bool,
 }
 
 impl Gates {
-    /// An empty queue, made by a call whose next reply begins at `split` in its output.
+    /// Creates an empty queue during a call whose next reply begins at `split` in its output.
     pub(super) fn new(split: usize) -> Self {
         Gates {
             bytes: SmallVec::new(),
@@ -114,7 +115,7 @@ impl Gates {
         }
     }
 
-    /// Withholds the reply that stands in the output from `start` on.
+    /// Withholds the reply in the output from `start` on.
     pub(super) fn add(
         &mut self,
         start: usize,
@@ -138,25 +139,25 @@ impl Gates {
         });
     }
 
-    /// Calls `visit` with the last commit of each lane that it waits for.
+    /// Calls `visit` with the last commit of each lane that the gates wait for.
     pub(super) fn each_lane(&self, visit: impl FnMut(CommitPoint)) {
         self.lanes.iter().copied().for_each(visit);
     }
 
-    /// The position of a place in the output of the running call.
+    /// Returns the position of an offset in the output of the running call.
     fn position(&self, place: usize) -> u64 {
         debug_assert!(place >= self.split);
         self.base + (self.bytes.len() + place - self.split) as u64
     }
 
-    /// Takes what the call has written behind the first gate out of its output.
+    /// Moves the output of the call from the first gate on into the queue.
     pub(super) fn absorb(&mut self, output: &mut OutputBuffer<'_>) {
         self.bytes.extend_from_slice(&output.bytes()[self.split..]);
         output.truncate(self.split);
     }
 
-    /// Appends to the output what may be sent; `state` says what has become of a commit. Called at
-    /// the beginning of a call, or when what it wrote was absorbed.
+    /// Appends everything that may be sent to the output. `state` returns the state of a commit.
+    /// Must be called at the beginning of a call, or after the call's output was absorbed.
     pub(super) fn release(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
@@ -190,22 +191,23 @@ impl Gates {
         front
     }
 
-    /// Where the byte at a position is.
+    /// Returns the index in `bytes` of a position.
     fn index(&self, position: u64) -> usize {
         (position - self.base) as usize
     }
 
-    /// Whether the last reply goes on behind what is withheld: it has to be released first.
+    /// Returns true if the last reply continues behind the withheld bytes, which must be released
+    /// first.
     pub(super) fn is_open(&self) -> bool {
         self.gates.last().is_some_and(|gate| gate.open)
     }
 
-    /// Whether the first gate is still in the way, as `state` says.
+    /// Returns true if the first gate still waits, according to `state`.
     pub(super) fn is_pending(&self, state: impl Fn(CommitPoint) -> CommitState) -> bool {
         self.gates.first().is_some_and(|gate| gate.points.state(&state) == CommitState::Pending)
     }
 
-    /// Takes out the first gate, whose commit has failed, and forgets its reply.
+    /// Removes the first gate, whose commit has failed, and discards its reply.
     pub(super) fn take_failed(&mut self) -> Option<Failed> {
         if self.gates.is_empty() {
             return None;
@@ -219,9 +221,9 @@ impl Gates {
         Some(Failed { points: gate.points, repair: gate.repair, open: gate.open, last })
     }
 
-    /// Puts back what was [taken out](Self::take_failed): its reply is now what stands in the output
-    /// from the beginning of the withheld bytes on. It waits for `points`, or, without any, has
-    /// failed as before.
+    /// Puts back a gate that was [taken out](Self::take_failed). Its reply is now the output from
+    /// the beginning of the withheld bytes on. It waits for `points`; without any it counts as
+    /// failed, as before.
     pub(super) fn put_back(
         &mut self,
         failed: Failed,
@@ -232,7 +234,7 @@ impl Gates {
         let len = reply.len() as u64;
         self.bytes.insert_from_slice(0, reply);
         output.truncate(self.split);
-        // The positions of what stands behind it stay: it is this reply that has moved.
+        // The new reply stands in front, so all replies behind it move by its length.
         for gate in &mut self.gates {
             gate.start += len;
             gate.end += len;
@@ -245,8 +247,9 @@ impl Gates {
         self.gates.insert(0, gate);
     }
 
-    /// Whether a change whose reply is withheld has not failed: what is executed again now would see
-    /// a later state than its place in the order of requests allows.
+    /// Returns true if the queue holds the reply to a change that has not failed. A request
+    /// executed again now would then see a later state than its place in the order of requests
+    /// allows.
     pub(super) fn holds_change(&self, state: impl Fn(CommitPoint) -> CommitState) -> bool {
         let changes = |gate: &Gate| !matches!(gate.repair, Repair::Again(_) | Repair::Close);
         self.gates
@@ -254,12 +257,12 @@ impl Gates {
             .any(|gate| changes(gate) && gate.points.state(&state) != CommitState::Failed)
     }
 
-    /// What counts against the limit of the output, in bytes.
+    /// Returns the bytes that count against the limit of the output.
     pub(super) fn load(&self) -> usize {
         self.bytes.len() + self.cost
     }
 
-    /// Charges what it owns.
+    /// Charges the memory of this queue to `budget`.
     pub(super) fn charge(&mut self, budget: &impl Budget) {
         let bytes = if self.bytes.spilled() { self.bytes.capacity() } else { 0 };
         let gates = (self.gates.capacity() - self.gates.len()) * GATE;
@@ -272,26 +275,26 @@ impl Gates {
         self.charged = owned;
     }
 
-    /// What was charged, in bytes.
+    /// Returns the bytes charged.
     pub(super) fn charged(&self) -> usize {
         self.charged
     }
 
-    /// Gives back what was charged. Must be called before it is dropped.
+    /// Releases the charge. Must be called before the queue is dropped.
     pub(super) fn discharge(&mut self, budget: &impl Budget) {
         budget.release(std::mem::take(&mut self.charged));
     }
 }
 
-/// A gate that was taken out because its commit has failed.
+/// A gate that was removed because its commit has failed.
 #[derive(Debug)]
 pub(super) struct Failed {
-    /// The commits, one of which has failed.
+    /// The commits, at least one of which has failed.
     pub(super) points: Points,
-    /// How its reply is replaced.
+    /// The replacement for its reply.
     pub(super) repair: Repair,
-    /// Whether the rest of a long value would have followed.
+    /// True if the rest of a long value would have followed.
     pub(super) open: bool,
-    /// Whether nothing stands behind it.
+    /// True if nothing stands behind it.
     pub(super) last: bool,
 }

@@ -1,6 +1,6 @@
-//! Requests in, replies out, without a socket. `tests/replies.txt` is a table of what memcached
-//! 1.6.45 was seen to answer; the other files are about what happens when input arrives in
-//! pieces, output is not taken, or values are long.
+//! Requests and replies without a socket. `tests/replies.txt` is a table of replies observed from
+//! memcached 1.6.45. The other files test input in pieces, output that is not taken, and long
+//! values.
 
 mod commits;
 mod cost;
@@ -38,7 +38,7 @@ impl Hooks for NoHooks {
     fn shutdown(&self, _graceful: bool) {}
 }
 
-/// A worker with an engine of its own.
+/// Creates a worker with its own engine.
 fn worker() -> Worker {
     worker_with(Options { memory: 64 << 20, ..Options::default() })
 }
@@ -54,7 +54,7 @@ fn worker_on(engine: &Arc<Engine>, waker: Waker) -> Worker {
     Worker::new(Arc::new(context), session, Box::new(|| NOW))
 }
 
-/// A client: it keeps what a connection leaves in its input, and takes all output.
+/// A client that keeps the input its connection leaves, and takes all output.
 struct Client<'w> {
     worker: &'w mut Worker,
     connection: Option<Connection>,
@@ -62,7 +62,7 @@ struct Client<'w> {
     replies: Vec<u8>,
     /// The output's limit, in bytes.
     limit: usize,
-    /// The largest output that was written before the client could take it.
+    /// The largest output of one call, in bytes.
     output_max: usize,
 }
 
@@ -92,7 +92,7 @@ impl<'w> Client<'w> {
                 Flow::Read if postponed => {}
                 Flow::Read => break,
                 Flow::Drain => {}
-                // The cleaner makes room meanwhile, or a commit ends.
+                // Meanwhile the cleaner makes room, or a commit ends.
                 Flow::Park | Flow::Hold => std::thread::yield_now(),
                 Flow::Close => {
                     self.replies.extend_from_slice(b"<EOF>");
@@ -104,7 +104,7 @@ impl<'w> Client<'w> {
         }
     }
 
-    /// The replies since the last call.
+    /// Returns the replies since the last call.
     fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.replies)
     }
@@ -124,7 +124,7 @@ impl Drop for Client<'_> {
     }
 }
 
-/// Bytes as people can read them.
+/// Returns the bytes in readable form, shortened.
 fn shown(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(2000)].escape_ascii().to_string()
 }

@@ -1,33 +1,34 @@
-//! A pool of buffers for values that arrive. The allocator maps and unmaps large buffers one by one,
+//! A pool of buffers for arriving values. The allocator maps and unmaps large buffers one by one,
 //! and either stalls the page faults of every thread. So the pool keeps some buffers for later
 //! values.
 //!
-//! Invariants: a buffer is charged for at least its resident bytes but one page, and for no more
-//! than its capacity, whether it is lent or idle. The charges of idle buffers and the capacities of lent
-//! ones together stay within what arriving values may take, if those of lent ones do.
+//! Invariants: a buffer, lent or idle, is charged for at least its resident bytes less one page,
+//! and for at most its capacity. The charges of idle buffers and the capacities of lent ones
+//! together stay within the limit for arriving values, if the capacities of the lent ones alone do.
 
 use larder_engine::Engine;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Idle buffers may be charged for 1/8 of what arriving values may take.
+/// Idle buffers may be charged for 1/`IDLE_PART` of the limit for arriving values.
 const IDLE_PART: u64 = 8;
-/// Nor may they be charged for more than this, in bytes.
+/// The largest charge of all idle buffers, in bytes.
 const IDLE_MAX: u64 = 16 << 20;
-/// Nor may there be more of them than this.
+/// The largest number of idle buffers.
 const IDLE_COUNT: usize = 64;
-/// A buffer that nobody has used for this long is freed.
+/// Time after which an idle buffer is freed.
 const IDLE_TIME: Duration = Duration::from_secs(10);
-/// The pool does not keep smaller buffers: the allocator serves them from its heap, without a mapping.
+/// The smallest buffer that the pool keeps, in bytes. The allocator serves smaller ones from its
+/// heap, without a mapping.
 const POOLED_MIN: usize = 64 << 10;
 /// Buffers of up to this many bytes have power-of-two capacities, so that values of different
 /// lengths share them. Longer ones are as long as their value and do not return to the pool.
 const POOLED_MAX: usize = 1 << 20;
-/// A charge grows by at least this many bytes, up to the capacity.
+/// The smallest step in which a charge grows, in bytes, up to the capacity.
 const CHARGE_STEP: usize = 16 << 10;
 
-/// The capacity of the buffer for a value of `len` bytes.
+/// Returns the capacity of the buffer for a value of `len` bytes.
 pub(super) fn capacity(len: usize) -> usize {
     match len {
         POOLED_MIN..POOLED_MAX => len.next_power_of_two(),
@@ -44,11 +45,11 @@ pub(crate) struct ValueBufferPool {
 /// Invariant: `charged` is the sum of the charges of `buffers`.
 #[derive(Default)]
 struct Idle {
-    /// Each with the time when it returned; the oldest first.
+    /// Each with the time of its return, oldest first.
     buffers: VecDeque<(Instant, Allocation)>,
-    /// Bytes that the engine's memory limit counts.
+    /// Bytes charged to the engine's memory limit.
     charged: usize,
-    /// The capacities of all buffers that are lent, in bytes.
+    /// Sum of the capacities of all lent buffers, in bytes.
     lent: usize,
 }
 
@@ -56,7 +57,7 @@ struct Idle {
 #[derive(Default)]
 struct Allocation {
     bytes: Vec<u8>,
-    /// Bytes that the engine's memory limit counts.
+    /// Bytes charged to the engine's memory limit.
     charged: usize,
 }
 
@@ -71,8 +72,8 @@ impl ValueBufferPool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lends an empty buffer to a value of `len` bytes; `None` if the operating system has no
-    /// memory.
+    /// Lends an empty buffer to a value of `len` bytes. Returns `None` if the operating system has
+    /// no memory.
     pub(super) fn take(self: &Arc<Self>, len: usize) -> Option<ValueBuffer> {
         let capacity = capacity(len);
         let mut idle = self.idle();
@@ -95,7 +96,7 @@ impl ValueBufferPool {
         Some(ValueBuffer { pool: Arc::clone(self), capacity, allocation })
     }
 
-    /// Takes a buffer of `capacity` bytes back, and frees the oldest ones beyond the limits.
+    /// Takes back a buffer of `capacity` bytes, and frees the oldest ones beyond the limits.
     fn put_back(&self, capacity: usize, mut allocation: Allocation) {
         allocation.bytes.clear();
         let mut idle = self.idle();
@@ -113,13 +114,13 @@ impl ValueBufferPool {
         self.free_excess(idle, None);
     }
 
-    /// Frees what the limits do not allow any more, and what nobody has used for a while before
+    /// Frees idle buffers that are beyond the limits, and those unused for [`IDLE_TIME`] before
     /// `now`.
     pub(crate) fn trim(&self, now: Instant) {
         self.free_excess(self.idle(), Some(now));
     }
 
-    /// What idle buffers may be charged for, in bytes.
+    /// Returns the largest charge of idle buffers, in bytes.
     fn room(&self, idle: &Idle) -> usize {
         let limit = self.engine.arriving_limit();
         let room = limit.saturating_sub(idle.lent as u64);
@@ -157,7 +158,8 @@ impl Drop for ValueBufferPool {
 }
 
 impl Idle {
-    /// The buffer of this capacity that was used last: it may still be in the processor's cache.
+    /// Takes the most recently used buffer of this capacity, which may still be in the processor's
+    /// cache.
     fn take(&mut self, capacity: usize) -> Option<Allocation> {
         let fits = |(_, allocation): &(_, Allocation)| allocation.bytes.capacity() == capacity;
         let at = self.buffers.iter().rposition(fits)?;
@@ -176,12 +178,12 @@ pub(super) struct ValueBuffer {
 }
 
 impl ValueBuffer {
-    /// The bytes of the value that have arrived.
+    /// Returns the bytes of the value that have arrived.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.allocation.bytes
     }
 
-    /// Appends a part of the value; all parts together fit the length that was asked for.
+    /// Appends a part of the value. All parts together must fit the requested length.
     pub(super) fn extend(&mut self, part: &[u8]) {
         let Allocation { bytes, charged } = &mut self.allocation;
         let needed = bytes.len() + part.len();
@@ -246,20 +248,20 @@ mod tests {
     }
 
     #[test]
-    fn idle_buffers_are_bounded_and_the_latest() {
+    fn the_pool_keeps_a_bounded_number_of_the_latest_buffers() {
         let pool = pool();
         let many: Vec<ValueBuffer> = (0..40).map(|_| receive(&pool, 100_000)).collect();
         assert!(buffer_bytes(&pool) > 2 * limit(&pool));
         drop(many);
         assert!((limit(&pool) / 2..=limit(&pool)).contains(&buffer_bytes(&pool)));
-        // Those of the other size go first.
+        // Older buffers, which have another size, are freed first.
         let latest = limit(&pool) as usize / (256 << 10);
         drop((0..latest).map(|_| receive(&pool, 200_000)).collect::<Vec<_>>());
         let before = buffer_bytes(&pool);
         let again: Vec<ValueBuffer> = (0..latest).map(|_| receive(&pool, 200_000)).collect();
         assert_eq!(buffer_bytes(&pool), before);
         drop(again);
-        // Those that the pool does not keep leave the others alone.
+        // Buffers that the pool does not keep displace no others.
         for len in [20_000, limit(&pool) as usize + 1] {
             drop(receive(&pool, len));
             assert_eq!(buffer_bytes(&pool), before);
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_gives_everything_back() {
+    fn the_pool_releases_all_charges() {
         let pool = pool();
         let engine = Arc::clone(&pool.engine);
         let lent = receive(&pool, 80_000);

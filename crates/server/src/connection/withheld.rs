@@ -1,10 +1,10 @@
-//! What a worker does with replies that wait for commits: withholds them when a call ends, sends
-//! them when they may be sent, and puts something else in their place when their commit has failed.
+//! A worker's handling of replies that wait for commits. It withholds them at the end of a call,
+//! sends them when it may, and replaces them when their commit has failed.
 //!
-//! A change that was not kept is an error reply. A retrieval is executed again, as if it had come a
-//! moment later: what it had found was undone before its commit was said to have failed. Only when
-//! a later change of the same client has taken effect is that an error too, for it must not be seen
-//! by a request in front of it.
+//! A change that was not kept gets an error reply. A retrieval is executed again, as if it had come
+//! a moment later: the changes it saw were undone before its commit was reported as failed. If a
+//! later change of the same client has taken effect, the retrieval gets an error too, because a
+//! request must not see a change that follows it.
 
 use super::batch::KeyBatch;
 use super::dialect::{Binary, Dialect, Text};
@@ -14,19 +14,19 @@ use crate::command::{Executed, Execution, LongValue, Points};
 use crate::net::{Flow, OutputBuffer};
 use larder_protocol::Parse;
 
-/// How executing a retrieval again ended.
+/// Result of executing a retrieval again.
 enum Again {
-    /// The whole reply is in the output, or it is up to somewhere in this value, which is the rest.
+    /// The output holds the reply. If there is a value, its rest is still to be sent.
     Done(Option<Box<LongValue>>),
-    /// Nothing was done; to be tried again when the worker was woken.
+    /// Nothing was done. The worker's waker tells when to try again.
     Wait,
-    /// It cannot be answered.
+    /// The request cannot be answered.
     Impossible,
 }
 
 impl Connection {
-    /// Withholds the reply to `request`, which stands in the output from `start` on, until what it
-    /// waits for is durable. `whole` is the request as it came.
+    /// Withholds the reply to `request`, which is the output from `start` on, until the commits it
+    /// waits for are durable. `whole` is the request as it arrived.
     #[inline(never)]
     pub(super) fn withhold_reply<D: Dialect>(
         &mut self,
@@ -39,7 +39,8 @@ impl Connection {
         let (repair, open) = match executed {
             // There is no reply yet.
             Executed::Again => (Repair::Silent, false),
-            // Some of its keys are answered, and what follows them may be sent by then.
+            // Some of its keys are answered, and later output may have been sent when the commit
+            // fails.
             Executed::Keys(part) => (Repair::Close, part.value.is_some()),
             _ if D::reads(request) => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
@@ -49,8 +50,8 @@ impl Connection {
         self.withhold_output(x, start, repair, open);
     }
 
-    /// Withholds what stands in the output from `start` on until what it waits for is durable; `open`
-    /// if the rest of a long value follows.
+    /// Withholds the output from `start` on until the commits it waits for are durable. `open`
+    /// means that the rest of a long value follows.
     pub(super) fn withhold_output(
         &mut self,
         x: &mut Execution<'_, '_>,
@@ -60,22 +61,22 @@ impl Connection {
     ) {
         let Some(points) = x.points.take() else { return };
         if matches!(repair, Repair::Silent) && start == x.output.len() {
-            // Nobody waits for it, and it becomes durable as soon as anything else.
+            // No reply waits for it. The call still requests its commit, like that of any change.
             return points.each(|point| x.session.wake_on_commit(point));
         }
         let gates = self.gates.get_or_insert_with(|| Box::new(Gates::new(start)));
         gates.add(start, x.output, points, repair, open);
     }
 
-    /// Whether a long value may not go on yet because its beginning is withheld.
+    /// Returns true if a long value may not continue yet because its beginning is withheld.
     pub(super) fn is_open(&self) -> bool {
         self.gates.as_ref().is_some_and(|gates| gates.is_open())
     }
 }
 
 impl Worker {
-    /// Sends what may be sent of what was withheld. The flow if the connection does nothing else
-    /// now.
+    /// Sends the withheld replies that may be sent. Returns the next flow if the connection does
+    /// nothing else now.
     #[inline(never)]
     pub(super) fn release(
         &mut self,
@@ -95,7 +96,7 @@ impl Worker {
                     let closing = gates.closing;
                     return closing.then(|| self.withhold(connection, Flow::Park, output));
                 }
-                // A reply that is made anew has the whole output to itself.
+                // A new reply needs the whole output to itself.
                 Front::Failed if !output.is_empty() => return Some(Flow::Drain),
                 Front::Failed => {
                     if let Some(flow) = self.repair(connection, output) {
@@ -106,8 +107,8 @@ impl Worker {
         }
     }
 
-    /// Replaces the first reply withheld, whose commit has failed. The flow if the connection does
-    /// nothing else now.
+    /// Replaces the first withheld reply, whose commit has failed. Returns the next flow if the
+    /// connection does nothing else now.
     fn repair(
         &mut self,
         connection: &mut Connection,
@@ -157,7 +158,7 @@ impl Worker {
         }
     }
 
-    /// Executes a retrieval again, or says that it was not answered if it was `overtaken`.
+    /// Executes a retrieval again, or writes an error if a later change has `overtaken` it.
     fn again<D: Dialect>(
         &self,
         request: &[u8],
@@ -166,7 +167,7 @@ impl Worker {
     ) -> (Again, Option<Points>) {
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let Parse::Request { request, .. } = D::parse(request, &mut keys) else {
-            // It was one when it was executed first.
+            // It parsed as a request when it was first executed.
             return (Again::Impossible, None);
         };
         if overtaken {
@@ -187,8 +188,8 @@ impl Worker {
         }
     }
 
-    /// Ends a call of a connection that withholds replies: takes them out of the output and says
-    /// how the connection goes on, where `flow` is how it would if they were sent.
+    /// Ends a call of a connection that withholds replies: takes them out of the output and returns
+    /// how the connection continues. `flow` is how it would continue if nothing were withheld.
     #[inline(never)]
     pub(super) fn withhold(
         &mut self,
@@ -202,18 +203,18 @@ impl Worker {
         gates.charge(&**self.session.engine());
         gates.each_lane(|point| self.session.wake_on_commit(point));
         if !gates.is_pending(|point| self.session.commit_state(point)) {
-            // It has ended before the wake-up was asked for, which may then come late or never.
+            // The commit ended before the wake-up was requested, which may then come late or never.
             return Flow::Drain;
         }
         match flow {
             Flow::Read | Flow::Hold => Flow::Hold,
             Flow::Drain if !output.is_empty() => Flow::Drain,
-            // The limit is reached by what is withheld.
+            // The withheld replies have reached the limit of the output.
             Flow::Drain | Flow::Park | Flow::Close => Flow::Park,
         }
     }
 
-    /// Drops what is withheld.
+    /// Drops the withheld replies.
     pub(super) fn forget(&self, connection: &mut Connection) {
         if let Some(mut gates) = connection.gates.take() {
             gates.discharge(&**self.session.engine());

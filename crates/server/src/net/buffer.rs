@@ -1,10 +1,8 @@
-//! The two ends of a [`Service::process`](super::Service::process) call: the bytes a client sent
-//! and the bytes it gets back. Both usually stand in memory that a worker shares among all its
-//! connections, so an idle connection owns no buffer at all.
+//! The input and output of a [`Service::process`](super::Service::process) call. Both are usually
+//! in memory that a worker shares among all its connections, so an idle connection owns no buffer.
 
-/// The unconsumed bytes of a connection, for the length of one
-/// [`Service::process`](super::Service::process) call. What is left unconsumed is kept and comes
-/// again, with more behind it.
+/// The unconsumed bytes of a connection during one [`Service::process`](super::Service::process)
+/// call. The loop keeps unconsumed bytes and passes them again, with more behind them.
 #[derive(Debug)]
 pub struct InputBuffer<'a> {
     bytes: &'a [u8],
@@ -13,80 +11,80 @@ pub struct InputBuffer<'a> {
 }
 
 impl<'a> InputBuffer<'a> {
-    /// An input of these bytes, none of them consumed.
+    /// Creates an input of these bytes, none of them consumed.
     pub fn new(bytes: &'a [u8]) -> Self {
         InputBuffer { bytes, consumed: 0, postponed: false }
     }
 
-    /// All unconsumed bytes. The slice outlives later calls of [`consume`](Self::consume): a batch
-    /// may hold keys of commands that are consumed already.
+    /// Returns all unconsumed bytes. The slice stays valid after later calls of
+    /// [`consume`](Self::consume), so a batch may hold keys of consumed commands.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         &self.bytes[self.consumed..]
     }
 
-    /// Forgets the first `n` unconsumed bytes.
+    /// Consumes the first `n` unconsumed bytes.
     ///
     /// # Panics
-    /// If there are fewer than `n`.
+    /// Panics if there are fewer than `n`.
     #[inline]
     pub fn consume(&mut self, n: usize) {
         assert!(n <= self.bytes.len() - self.consumed, "consumed more input than there is");
         self.consumed += n;
     }
 
-    /// The rest waits for the next turn, because what was executed may have taken long. A service that
-    /// answers [`Flow::Read`](super::Flow::Read) or [`Flow::Hold`](super::Flow::Hold) is called again
-    /// without any event.
+    /// Postpones the rest to the next turn, because the executed commands may have taken long. A
+    /// service that returns [`Flow::Read`](super::Flow::Read) or [`Flow::Hold`](super::Flow::Hold)
+    /// is then called again without an event.
     pub fn postpone(&mut self) {
         self.postponed = self.consumed < self.bytes.len();
     }
 
-    /// Whether the service has [postponed](Self::postpone) what is left.
+    /// Returns true if the service has [postponed](Self::postpone) the rest.
     #[inline]
     pub fn is_postponed(&self) -> bool {
         self.postponed
     }
 
-    /// How many bytes were consumed since the input was made.
+    /// Returns the number of bytes consumed since the input was created.
     #[inline]
     pub fn consumed(&self) -> usize {
         self.consumed
     }
 }
 
-/// Memory that replies are written to; reused from call to call, grown when a reply needs it.
+/// Memory for replies. It is reused from call to call, and grows when a reply needs it.
 #[derive(Debug, Default)]
 pub struct OutputMemory {
-    /// Initialised up to its length, so that room can be handed out without unsafe code.
+    /// Initialised up to its length, so that room can be returned without unsafe code.
     memory: Vec<u8>,
     filled: usize,
 }
 
 impl OutputMemory {
-    /// Memory for `capacity` bytes before it has to grow.
+    /// Allocates `capacity` bytes, which suffice until it has to grow.
     pub fn with_capacity(capacity: usize) -> Self {
         OutputMemory { memory: vec![0; capacity], filled: 0 }
     }
 
-    /// The way a service writes to it.
+    /// Returns a writer for a service.
     pub fn buffer(&mut self, limit: usize) -> OutputBuffer<'_> {
         OutputBuffer { memory: self, limit, withheld: 0 }
     }
 
-    /// What was written.
+    /// Returns the bytes written.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.filled]
     }
 
-    /// Forgets what was written, keeps the memory.
+    /// Discards the bytes written and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// The bytes of memory behind it.
+    /// Returns the allocated bytes.
     pub fn capacity(&self) -> usize {
         self.memory.len()
     }
@@ -105,13 +103,13 @@ impl OutputMemory {
     }
 }
 
-/// Where replies go. The limit is soft: nothing is refused, but a service that finds the output
-/// [full](Self::is_full) stops and answers [`Flow::Drain`](super::Flow::Drain).
+/// The writer for replies. The limit is soft: nothing is refused, but a service that finds the
+/// output [full](Self::is_full) stops and returns [`Flow::Drain`](super::Flow::Drain).
 #[derive(Debug)]
 pub struct OutputBuffer<'a> {
     memory: &'a mut OutputMemory,
     limit: usize,
-    /// Bytes that the service keeps elsewhere, to be sent later.
+    /// Bytes that the service keeps itself, to be sent later.
     withheld: usize,
 }
 
@@ -130,59 +128,60 @@ impl OutputBuffer<'_> {
         self.memory.filled += 1;
     }
 
-    /// The next `n` bytes, to be written in place; [`advance`](Self::advance) makes them part of
-    /// the output. What they hold before is unspecified (old replies), never uninitialised.
+    /// Returns room for the next `n` bytes, to be written in place. [`advance`](Self::advance)
+    /// makes them part of the output. Their initial content is unspecified (old replies), but never
+    /// uninitialised.
     #[inline]
     pub fn room(&mut self, n: usize) -> &mut [u8] {
         self.memory.room(n)
     }
 
-    /// Appends the first `n` bytes of what [`room`](Self::room) gave.
+    /// Appends the first `n` bytes of the last [`room`](Self::room).
     ///
     /// # Panics
-    /// If the room was smaller.
+    /// Panics if the room was smaller.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.memory.memory.len() - self.memory.filled, "advanced beyond the room");
         self.memory.filled += n;
     }
 
-    /// Takes back everything behind the first `len` bytes: a reply that could not be finished.
+    /// Removes everything behind the first `len` bytes: a reply that could not be finished.
     pub fn truncate(&mut self, len: usize) {
         self.memory.filled = self.memory.filled.min(len);
     }
 
-    /// Bytes written and not yet sent.
+    /// Returns the number of bytes written and not yet sent.
     #[inline]
     pub fn len(&self) -> usize {
         self.memory.filled
     }
 
-    /// Whether nothing was written.
+    /// Returns true if nothing was written.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.memory.filled == 0
     }
 
-    /// The soft limit, in bytes.
+    /// Returns the soft limit, in bytes.
     #[inline]
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Whether the limit is reached, with what is [withheld](Self::withhold).
+    /// Returns true if the limit is reached, including [withheld](Self::withhold) bytes.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.memory.filled + self.withheld >= self.limit
     }
 
-    /// Counts `bytes` against the limit for the rest of this call: the service keeps them itself, to
-    /// send them in a later one.
+    /// Counts `bytes` against the limit for the rest of this call. The service keeps them and sends
+    /// them in a later call.
     pub fn withhold(&mut self, bytes: usize) {
         self.withheld += bytes;
     }
 
-    /// What was written and not yet sent.
+    /// Returns the bytes written and not yet sent.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.memory.bytes()
@@ -206,12 +205,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "consumed more")]
-    fn consuming_too_much_is_a_bug() {
+    fn consuming_too_much_panics() {
         InputBuffer::new(b"ab").consume(3);
     }
 
     #[test]
-    fn output_grows_and_knows_its_limit() {
+    fn output_grows_and_reports_when_it_is_full() {
         let mut memory = OutputMemory::with_capacity(4);
         let mut output = memory.buffer(8);
         output.extend(b"VALUE");

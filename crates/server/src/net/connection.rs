@@ -1,10 +1,10 @@
-//! What both loops have in common: connections, running the service for one of them, placing new
-//! ones, time. A loop adds how bytes move and what it waits for.
+//! The common part of both loops: connections, calls of the service, placement of new connections,
+//! time. A loop adds how bytes move and how it waits.
 //!
-//! Life of a connection: *served* while it has a service state; then it *lingers*, its output
-//! ended, until the client has ended its own side or a short time has passed (closing a socket
-//! that has unread input makes the kernel reset the connection, and the reset may overtake
-//! replies that are still on their way); then it is gone.
+//! A connection is *served* while it has a service state. Then it *lingers*: its output has ended,
+//! and it waits until the client ends its side or a short time has passed. Without this, closing a
+//! socket with unread input would make the kernel reset the connection, and the reset might
+//! overtake replies still on their way. Then the connection is removed.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -17,62 +17,62 @@ use super::held::Held;
 use super::slab::Slab;
 use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service, transport};
 
-/// What a client above the connection limit is told.
+/// Reply to a client above the connection limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
-/// How long a closed connection may linger.
+/// The longest time that a connection lingers, in milliseconds.
 const LINGER_MS: u64 = 2_000;
-/// How many rejected clients may linger at a time; more are closed at once.
+/// The largest number of rejected clients that linger at a time. Others are closed at once.
 const MAX_LINGERING_REJECTED: usize = 64;
-/// How long accepting stops when it fails for want of descriptors or memory.
+/// Pause of accepting after a failure for lack of descriptors or memory, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// Connections that go on in a turn without an event of their own, if they have nothing but replies to send: as
-/// many as were set free by a commit go on in a few turns.
+/// The largest number of connections that continue in a turn without an event, if they only have
+/// replies to send. The connections that a commit releases thus continue within a few turns.
 const STEPS: usize = 64;
-/// A connection with more requests, or with more replies than the output takes, counts as this many steps:
-/// what has arrived meanwhile from others does not wait for many of them.
+/// A connection with more requests, or with more replies than fit the output, counts as this many
+/// steps, so that new input of other connections does not wait for many of them.
 const STEPS_OF_REQUESTS: usize = 8;
-/// No step of a turn begins later than this after the first one began, unless the events of the turn have taken
-/// longer: then as much later. A step that runs is not interrupted.
+/// No step of a turn begins later than this after the first one, or than the duration of the turn's
+/// events if that was longer. A running step is not interrupted.
 pub(super) const STEPS_TIME: Duration = Duration::from_micros(100);
-/// The most that is received from a connection at a time by system call, in bytes.
+/// The largest number of bytes per receive by system call.
 pub(super) const READ_SIZE: usize = 32 << 10;
-/// The most input the service sees at a time. More than it may leave, so that every call makes
-/// progress or ends the connection.
+/// The largest input that the service sees at a time, in bytes. It exceeds what the service may
+/// leave, so every call makes progress or ends the connection.
 pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
 
-/// One connection; `I` is what the loop needs to know about it.
+/// A connection. `I` is the state that the loop keeps for it.
 #[derive(Debug)]
 pub(super) struct Connection<C, I> {
     pub(super) socket: OwnedFd,
-    /// The service's state; `None` when it lingers.
+    /// The service's state; `None` while the connection lingers.
     pub(super) service: Option<C>,
     /// Input that was not consumed.
     pub(super) input: Held,
     /// Output that the socket did not take.
     pub(super) output: Held,
     pub(super) flow: Flow,
-    /// The client sends nothing more.
+    /// The client has ended its side.
     pub(super) ended: bool,
     /// `input` holds bytes that the service has not seen, or has postponed.
     pub(super) unseen: bool,
-    /// The service has postponed them.
+    /// The service has postponed these bytes.
     pub(super) postponed: bool,
-    /// It filled the output the last time.
+    /// The last call filled the output.
     filled: bool,
-    /// Whether it is in the ready list.
+    /// True if it is in the ready list.
     pub(super) queued: bool,
-    /// Whether it is in the list of those that a wake-up moves.
+    /// True if it is in the list of connections that a wake-up continues.
     listed: bool,
-    /// When it last moved a byte, or when it began to linger; in coarse milliseconds.
+    /// Time of the last byte moved, or of the beginning of lingering, in coarse milliseconds.
     pub(super) stamp: u64,
-    /// When it last kept nothing, in coarse milliseconds, and how many bytes it has moved since.
+    /// Time at which it last kept nothing, in coarse milliseconds, and the bytes moved since.
     pub(super) empty_at: u64,
     pub(super) moved: u64,
     pub(super) io: I,
 }
 
 impl<C, I> Connection<C, I> {
-    /// Something may be kept from `now` on.
+    /// Notes that the connection may keep bytes from `now` on.
     #[inline]
     fn note_kept(&mut self, now: u64) {
         if self.input.is_empty() && self.output.is_empty() {
@@ -80,27 +80,29 @@ impl<C, I> Connection<C, I> {
         }
     }
 
-    /// Whether the service may look at input that arrives now: nothing comes before it.
+    /// Returns true if the service may process input that arrives now, because nothing comes before
+    /// it.
     #[inline]
     pub(super) fn takes_input(&self) -> bool {
         self.service.is_some() && self.output.is_empty() && !self.unseen && self.flow.reads()
     }
 }
 
-/// Where an accepted socket goes.
+/// The destination of an accepted socket.
 pub(super) enum Admission {
     /// This worker serves it.
     Own(OwnedFd),
-    /// Another worker does, and has it already.
+    /// Another worker, which already has it.
     Elsewhere,
-    /// It was told that there are too many; it should linger.
+    /// None: the client was told that there are too many. It should linger.
     Rejected(OwnedFd),
 }
 
-/// The number of ready connections that may still run in this turn, and the deadline for the last one to begin.
+/// The number of ready connections that may still run in this turn, and the deadline for the last
+/// one to begin.
 pub(super) struct StepBudget {
     left: usize,
-    /// Set when the first of several begins: a single step needs no clock.
+    /// Set when the first of several begins. A single step needs no clock.
     until: Option<Instant>,
 }
 
@@ -111,21 +113,22 @@ pub(super) struct Core<S: Service, I> {
     pub(super) shared: Arc<Shared>,
     pub(super) counters: Arc<Counters>,
     pub(super) index: usize,
-    /// The order that this worker follows already.
+    /// The order that this worker already follows.
     pub(super) order: Order,
-    /// When the first tick after the order to stop was, in coarse milliseconds.
+    /// Time of the first tick after the order to stop, in coarse milliseconds.
     stopping_since: Option<u64>,
-    /// Accepting failed and waits until then.
+    /// Time until which accepting pauses after a failure.
     pub(super) accept_again: Option<u64>,
-    /// Connections may keep more than they did: see `relief.rs`.
+    /// Connections may keep more than before, see `relief.rs`.
     pub(super) look_at_budget: bool,
-    /// Nobody had to go; before this time, in coarse milliseconds, nobody looks again.
+    /// The last check closed no connection. The next one is not before this time, in coarse
+    /// milliseconds.
     pub(super) look_after: u64,
     parked: Vec<u32>,
     ready: VecDeque<u32>,
     lingering: usize,
     now: u64,
-    /// When this turn began, if connections were waiting for their steps then.
+    /// Start of this turn, if ready connections were waiting then.
     turn_began: Option<Instant>,
     next_tick: u64,
 }
@@ -153,8 +156,9 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Runs the service for a connection that is served, over `whole` (what it held included, at
-    /// the front), or over what it holds. Replies are appended to `replies`, which is empty.
+    /// Calls the service for a served connection. The input is `whole`, which begins with the input
+    /// held, or only the input held if `whole` is `None`. Writes replies to `replies`, which must
+    /// be empty. Returns true if the service was called.
     #[inline]
     pub(super) fn execute(
         &mut self,
@@ -179,7 +183,7 @@ impl<S: Service, I> Core<S, I> {
         connection.unseen = postponed || seen < all.len();
         connection.postponed = postponed;
         if whole.is_none() && connection.input.is_empty() {
-            // Nothing held, nothing seen, nothing left.
+            // No input was held or given, so none is left.
         } else {
             connection.note_kept(self.now);
             let before = connection.input.capacity();
@@ -195,7 +199,7 @@ impl<S: Service, I> Core<S, I> {
             }
         }
         if connection.flow.waits() {
-            // It may keep replies.
+            // It may withhold replies.
             self.look_at_budget = true;
             if !connection.listed {
                 connection.listed = true;
@@ -217,7 +221,7 @@ impl<S: Service, I> Core<S, I> {
         self.look_at_budget = true;
     }
 
-    /// Keeps output that the socket did not take; there was none before.
+    /// Keeps output that the socket did not take. Must be called without output held.
     pub(super) fn hold_output(&mut self, key: u32, bytes: &[u8]) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -228,7 +232,7 @@ impl<S: Service, I> Core<S, I> {
         self.look_at_budget = true;
     }
 
-    /// The socket took the first `n` bytes of the output held.
+    /// Notes that the socket took the first `n` bytes of the output held.
     pub(super) fn sent_held(&mut self, key: u32, n: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let before = connection.output.capacity();
@@ -246,14 +250,14 @@ impl<S: Service, I> Core<S, I> {
         self.counters.bytes_written.add(n as u64);
     }
 
-    /// Counts bytes that a socket gave.
+    /// Counts bytes received from a socket.
     #[inline]
     pub(super) fn received(&self, n: usize) {
         self.counters.reads.add(1);
         self.counters.bytes_read.add(n as u64);
     }
 
-    /// Decides who serves a new socket.
+    /// Decides which worker serves a new socket.
     pub(super) fn admit(&mut self, socket: OwnedFd) -> Admission {
         match self.shared.place(self.index) {
             Some(worker) if worker == self.index => Admission::Own(socket),
@@ -263,7 +267,7 @@ impl<S: Service, I> Core<S, I> {
             }
             None => {
                 self.counters.rejected_connections.add(1);
-                // A fresh socket takes this much, or is broken.
+                // A new socket has room for this, or it is broken.
                 let _ = transport::send(&socket, TOO_MANY);
                 transport::end_output(&socket);
                 Admission::Rejected(socket)
@@ -271,12 +275,12 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Whether a rejected client may linger.
+    /// Returns true if a rejected client may linger.
     pub(super) fn may_linger(&self) -> bool {
         self.lingering < MAX_LINGERING_REJECTED
     }
 
-    /// Takes a socket placed here; `served` unless it was rejected.
+    /// Adds a socket placed here. `served` is false if it was rejected.
     pub(super) fn insert(&mut self, socket: OwnedFd, served: bool, io: I) -> u32 {
         let service = served.then(|| {
             self.counters.total_connections.add(1);
@@ -306,7 +310,7 @@ impl<S: Service, I> Core<S, I> {
         })
     }
 
-    /// Ends the service of a connection; from now on it lingers.
+    /// Ends the service of a connection, which lingers from now on.
     pub(super) fn detach(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(state) = connection.service.take() else { return };
@@ -324,7 +328,7 @@ impl<S: Service, I> Core<S, I> {
         self.service.disconnect(state);
     }
 
-    /// Forgets a connection and closes its socket.
+    /// Removes a connection and closes its socket.
     pub(super) fn remove(&mut self, key: u32) {
         self.detach(key);
         if self.connections.remove(key).is_some() {
@@ -332,7 +336,7 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Puts a connection on the list of those that go on in the next turns without any event.
+    /// Adds a connection to the ready list, which continues in the next turns without an event.
     pub(super) fn queue(&mut self, key: u32) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.queued
@@ -343,17 +347,17 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Whether a connection that is served goes on in this turn or a later one without any event.
+    /// Returns true if a served connection is in the ready list.
     pub(super) fn is_queued(&mut self, key: u32) -> bool {
         self.connections.get_mut(key).is_some_and(|c| c.queued && c.service.is_some())
     }
 
-    /// Whether connections go on without any event.
+    /// Returns true if the ready list is not empty.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// The budget of a turn for the connections that go on without any event.
+    /// Returns the budget of a turn for the ready list.
     pub(super) fn step_budget(&self) -> StepBudget {
         let mut steps = 0;
         let in_turn = self.ready.iter().take_while(|&&key| {
@@ -365,7 +369,7 @@ impl<S: Service, I> Core<S, I> {
         StepBudget { left: in_turn.count(), until: None }
     }
 
-    /// The next connection that goes on in this turn, if the budget has a step for it.
+    /// Returns the next connection of the ready list, if the budget has a step for it.
     #[inline]
     pub(super) fn next_ready(&mut self, budget: &mut StepBudget) -> Option<u32> {
         if budget.left == 0 || budget.until.is_some_and(|until| Instant::now() >= until) {
@@ -384,8 +388,8 @@ impl<S: Service, I> Core<S, I> {
         Some(key)
     }
 
-    /// The connections that waited for the wake-up go on as if they had drained, unless what they wait for
-    /// has not come.
+    /// Continues the connections that waited for the wake-up as if they had drained, except those
+    /// that still have to wait.
     pub(super) fn queue_parked(&mut self) {
         let (connections, service, ready) = (&mut self.connections, &self.service, &mut self.ready);
         self.parked.retain(|&key| {
@@ -408,8 +412,8 @@ impl<S: Service, I> Core<S, I> {
         });
     }
 
-    /// Whether nothing is in flight on a connection that waits for input. Half a command counts
-    /// until the client has had time to send the rest.
+    /// Returns true if nothing is in flight on a connection that waits for input. Half a command
+    /// counts as in flight until the client has had time to send the rest.
     pub(super) fn is_quiet(&mut self, key: u32) -> bool {
         let given_up = self.has_given_up_clients();
         let Some(connection) = self.connections.get_mut(key) else { return true };
@@ -420,8 +424,8 @@ impl<S: Service, I> Core<S, I> {
                     && connection.service.as_ref().is_none_or(|state| self.service.is_idle(state)))
     }
 
-    /// Whether a shutdown waits no longer for the rest of half-sent commands. What was executed is
-    /// answered all the same; of the rest nothing was.
+    /// Returns true if a shutdown no longer waits for the rest of half-sent commands. Executed
+    /// commands are still answered; of the unfinished ones nothing was executed.
     pub(super) fn has_given_up_clients(&self) -> bool {
         let grace = self.shared.options.unfinished_grace.as_millis() as u64;
         self.stopping_since.is_some_and(|since| self.now.saturating_sub(since) >= grace)
@@ -434,22 +438,23 @@ impl<S: Service, I> Core<S, I> {
         self.accept_again = Some(self.now + ACCEPT_PAUSE_MS);
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     pub(super) fn begin_turn(&mut self) {
         self.counters.turns.add(1);
-        // Also while nothing depends on it: a limit may be set later, and it counts from what was.
+        // Read even if nothing depends on it now: a timeout set later counts from the true times.
         self.now = coarse_ms();
         self.turn_began = self.has_ready().then(Instant::now);
         self.plan_tick();
         self.service.turn();
     }
 
-    /// When the turn began, in coarse milliseconds.
+    /// Returns the start of the turn, in coarse milliseconds.
     pub(super) fn now(&self) -> u64 {
         self.now
     }
 
-    /// How often time matters now; `None` while nothing depends on it.
+    /// Returns the interval between ticks, in milliseconds, or `None` if nothing depends on time
+    /// now.
     fn tick_interval(&self) -> Option<u64> {
         if self.order == Order::Stop || self.lingering > 0 || self.accept_again.is_some() {
             return Some(ACCEPT_PAUSE_MS / 2);
@@ -459,16 +464,16 @@ impl<S: Service, I> Core<S, I> {
         idle.into_iter().chain(service).min()
     }
 
-    /// How long the kernel may be waited for until the next tick.
+    /// Returns how long the kernel may wait before the next tick.
     pub(super) fn wait_limit(&mut self) -> Option<Duration> {
         self.plan_tick();
-        // The clock may stand behind the plan by a turn; then the wait is over at once.
+        // The clock may be past the plan by a turn. The wait then ends at once.
         let wait = self.next_tick.checked_sub(self.now);
         self.tick_interval().map(|_| Duration::from_millis(wait.unwrap_or(0)))
     }
 
-    /// Sees to it that a tick is planned if one is needed, and soon enough. Also called in turns
-    /// that do not wait: a worker that never sleeps must tick all the same.
+    /// Plans a tick if one is needed, and soon enough. Also called in turns that do not wait,
+    /// because a worker that never sleeps must tick too.
     fn plan_tick(&mut self) {
         match self.tick_interval() {
             None => self.next_tick = 0,
@@ -479,17 +484,17 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// When the next tick is due, in coarse milliseconds.
+    /// Returns the time of the next tick, in coarse milliseconds.
     pub(super) fn next_tick(&self) -> u64 {
         self.next_tick
     }
 
-    /// Whether time has come for [`tick`](Self::tick).
+    /// Returns true if a [`tick`](Self::tick) is due.
     pub(super) fn tick_due(&self) -> bool {
         self.next_tick != 0 && self.now >= self.next_tick
     }
 
-    /// Looks after what depends on time: the connections that have to go now.
+    /// Does the work that depends on time. Returns the connections to close now.
     pub(super) fn tick(&mut self) -> Vec<u32> {
         self.next_tick = 0;
         if self.order == Order::Stop {
@@ -512,7 +517,7 @@ impl<S: Service, I> Core<S, I> {
         gone
     }
 
-    /// Whether accepting may be tried again after a failure.
+    /// Returns true if accepting may resume after a failure.
     pub(super) fn accept_due(&mut self) -> bool {
         let due = self.accept_again.is_some_and(|at| self.now >= at);
         if due {
@@ -521,13 +526,13 @@ impl<S: Service, I> Core<S, I> {
         due
     }
 
-    /// Whether the grace of a shutdown has passed.
+    /// Returns true if the grace of a shutdown has passed.
     pub(super) fn out_of_grace(&self) -> bool {
         self.shared.deadline().is_some_and(|deadline| Instant::now() >= deadline)
     }
 }
 
-/// Milliseconds on a clock that never goes back and costs no system call.
+/// Returns milliseconds of a clock that never goes back and costs no system call.
 fn coarse_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a timespec to be filled.

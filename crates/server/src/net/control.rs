@@ -1,4 +1,4 @@
-//! What the workers share, and the handle by which the rest of the process steers them.
+//! State shared by the workers, and the handle that controls them from other threads.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,36 +12,36 @@ use super::wake::Alarm;
 use super::worker::Backend;
 use super::{ConnectionId, transport};
 
-/// What the workers are asked to do. Only ever goes up.
+/// Orders to the workers. An order can only be replaced by a greater one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Order {
     /// Serve and accept.
     Serve = 0,
-    /// Serve the connections there are, accept none.
+    /// Serve the open connections, accept none.
     Close = 1,
-    /// Finish what is in flight and end.
+    /// Finish what is in flight, then end.
     Stop = 2,
 }
 
-/// One worker as the others see it.
+/// The part of a worker that other workers use.
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) alarm: Arc<Alarm>,
     pub(super) counters: Arc<Counters>,
-    /// Accepted by another worker, waiting to be taken over.
+    /// Sockets accepted by another worker, not taken over yet.
     inbox: Mutex<Vec<OwnedFd>>,
-    /// Connections placed here, whether taken over yet or not.
+    /// Number of connections placed here, including those not taken over yet.
     load: AtomicUsize,
-    /// Connections keep too much, and those of another worker are not to blame.
+    /// Another worker found that connections keep too much, and that its own are not to blame.
     pub(super) relief_wanted: AtomicBool,
 }
 
-/// What may change while the workers run.
+/// Limits that may change while the workers run.
 #[derive(Debug)]
 struct Limits {
     max_connections: AtomicUsize,
-    /// 0 is no limit.
+    /// 0 means no limit.
     idle_timeout_ms: AtomicU64,
 }
 
@@ -102,7 +102,7 @@ impl Shared {
         }
     }
 
-    /// Connections that are silent for so many milliseconds are closed.
+    /// Returns the silence after which connections are closed, in milliseconds.
     pub(super) fn idle_timeout_ms(&self) -> Option<u64> {
         match self.limits.idle_timeout_ms.load(Ordering::Relaxed) {
             0 => None,
@@ -114,8 +114,8 @@ impl Shared {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The worker that a new connection goes to: `own` unless another one has fewer. `None` when
-    /// there are too many connections already.
+    /// Returns the worker for a new connection: `own` unless another has fewer connections. Returns
+    /// `None` if there are too many connections already.
     pub(super) fn place(&self, own: usize) -> Option<usize> {
         let load = |desk: &Desk| desk.load.load(Ordering::Relaxed);
         let limit = self.limits.max_connections.load(Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Shared {
         Some(best)
     }
 
-    /// A placed connection has ended.
+    /// Notes that a placed connection has ended.
     pub(super) fn displace(&self, worker: usize) {
         self.desks[worker].load.fetch_sub(1, Ordering::Relaxed);
     }
@@ -144,13 +144,13 @@ impl Shared {
         desk.alarm.ring();
     }
 
-    /// What was handed to this worker.
+    /// Returns the sockets that were handed to this worker.
     pub(super) fn take_over(&self, worker: usize) -> Vec<OwnedFd> {
         let mut inbox = self.desks[worker].inbox.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *inbox)
     }
 
-    /// Has the other workers look whether their connections keep too much.
+    /// Asks the other workers to check whether their connections keep too much.
     pub(super) fn ask_for_relief(&self, own: usize) {
         for (_, desk) in self.desks.iter().enumerate().filter(|(index, _)| *index != own) {
             if !desk.relief_wanted.swap(true, Ordering::AcqRel) {
@@ -161,7 +161,7 @@ impl Shared {
 
     fn give(&self, order: Order) {
         self.order.fetch_max(order as u8, Ordering::AcqRel);
-        // The others stay open for the next process: each loop takes its own hands off them.
+        // Inherited listeners stay open for the next process. Each loop stops using them itself.
         for listener in self.options.listeners.iter().filter(|l| !l.is_inherited()) {
             transport::stop_listening(listener.fd());
         }
@@ -175,21 +175,21 @@ impl Shared {
     }
 }
 
-/// Steers the workers from any thread.
+/// Controls the workers from any thread.
 #[derive(Clone, Debug)]
 pub struct Control {
     pub(super) shared: Arc<Shared>,
 }
 
 impl Control {
-    /// Refuses new connections from now on, for good; those there are go on.
+    /// Refuses new connections for good. Open ones continue.
     pub fn stop_accepting(&self) {
         self.shared.give(Order::Close);
     }
 
-    /// Asks all workers to end. New connections are refused; connections between two commands are
-    /// closed at once; the others may finish what they are at, for `grace` at most. Every worker's
-    /// [`run`](super::Worker::run) returns then. Does not wait for that.
+    /// Asks all workers to end. They refuse new connections, close idle connections at once, and
+    /// give the others at most `grace` to finish. Then every worker's [`run`](super::Worker::run)
+    /// returns. Does not wait for that.
     pub fn shut_down(&self, grace: Duration) {
         let deadline = Instant::now() + grace;
         let mut given = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,24 +199,24 @@ impl Control {
         self.shared.give(Order::Stop);
     }
 
-    /// Changes these limits of the [`Options`]. Connections beyond a lower one stay.
+    /// Changes these limits of the [`Options`]. Open connections beyond a lower limit stay.
     pub fn set_limits(&self, max_connections: usize, idle_timeout: Option<Duration>) {
         self.shared.limits.set(max_connections, idle_timeout);
-        // Who sleeps without a limit must plan anew.
+        // A worker that sleeps without a time limit must plan again.
         self.shared.ring_all();
     }
 
-    /// The counters of each worker.
+    /// Returns the counters of each worker.
     pub fn counters(&self) -> impl Iterator<Item = &Counters> {
         self.shared.desks.iter().map(|desk| &*desk.counters)
     }
 
-    /// The kernel interface that was chosen, and why.
+    /// Returns the kernel interface in use and the reason for it.
     pub fn backend(&self) -> &Backend {
         &self.shared.backend
     }
 
-    /// What the workers were opened with.
+    /// Returns the options of the workers.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }

@@ -1,5 +1,5 @@
-//! Counters of one worker. Only the worker writes them, anybody may read them at any time, so a
-//! count costs the hot path a plain load and store and no locked instruction.
+//! Counters of one worker. Only the worker writes them, and any thread may read them at any time.
+//! So a count costs the hot path a plain load and store and no locked instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// The present value.
+    /// Returns the present value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    /// Adds `n`. Only the writer may call this: it is not one atomic step.
+    /// Adds `n`. Only the writer may call this, because it is not one atomic step.
     #[inline]
     pub(super) fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
@@ -26,7 +26,7 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
     }
 
-    /// Follows a part that was `before` and is `after`. Only the writer may call this.
+    /// Adds `after` - `before`. Only the writer may call this.
     #[inline]
     pub(super) fn adjust(&self, before: usize, after: usize) {
         if before != after {
@@ -36,22 +36,22 @@ impl Counter {
     }
 }
 
-/// What one worker has done since it started.
+/// Counts of one worker since it started.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Connections open now.
+    /// Open connections.
     pub current_connections: Counter,
-    /// Connections ever taken.
+    /// All connections accepted.
     pub total_connections: Counter,
-    /// Connections turned away because there were too many.
+    /// Connections rejected because there were too many.
     pub rejected_connections: Counter,
-    /// Connections closed because nothing was heard for the idle time-out.
+    /// Connections closed after the idle timeout.
     pub idle_closed: Counter,
-    /// Connections closed because memory for their buffers was refused.
+    /// Connections closed because connections kept too much memory.
     pub refused_buffers: Counter,
-    /// Connections closed because they left more input than a connection may keep.
+    /// Connections closed because they left more input unconsumed than a connection may keep.
     pub input_overflows: Counter,
-    /// `accept` calls that failed for want of descriptors or memory.
+    /// `accept` calls that failed for lack of descriptors or memory.
     pub accept_errors: Counter,
     /// Bytes received from clients.
     pub bytes_read: Counter,
@@ -59,18 +59,18 @@ pub struct Counters {
     pub bytes_written: Counter,
     /// Completed reads (system calls with epoll, completions with io_uring).
     pub reads: Counter,
-    /// Completed writes, counted as `reads` are.
+    /// Completed writes, counted like `reads`.
     pub writes: Counter,
     /// Calls of the service's `process`.
     pub processed: Counter,
     /// Times a connection had to wait because its client did not read.
     pub output_stalls: Counter,
-    /// Times a connection was put back to let others have their turn.
+    /// Times a connection had to continue in a later turn, to let others run.
     pub yields: Counter,
     /// Turns of the loop.
     pub turns: Counter,
     /// Times another thread woke the loop.
     pub wakeups: Counter,
-    /// Bytes held in buffers of connections now: input kept, output unsent.
+    /// Bytes in buffers of connections: input kept, output unsent.
     pub buffer_bytes: Counter,
 }

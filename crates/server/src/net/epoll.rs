@@ -1,9 +1,9 @@
-//! The loop over epoll. Connections are registered once, edge-triggered: the kernel does not look
-//! at a socket again that it has reported, and nothing has to be registered anew when reading
-//! stops because a client does not read. In return the loop remembers what it has not read yet
-//! (`readable`), and a connection that has more to do goes on in the next turn, after the others.
+//! The loop over epoll. Each connection is registered once, edge-triggered. The kernel does not
+//! check a socket again that it has reported, and reading can stop for a slow client without a new
+//! registration. In return the loop remembers which sockets it has not read completely
+//! (`readable`). A connection with more to do continues in the next turn, after the others.
 //!
-//! A request that comes alone costs one wait shared with all others, one receive, one send.
+//! A single request costs one wait shared with all other connections, one receive and one send.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,29 +16,30 @@ use super::control::{Order, Shared};
 use super::transport::{self, Moved};
 use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
-/// The most bytes of one receive. Larger ones save system calls on pipelines, smaller ones let
+/// The largest number of events per wait.
 const EVENTS: usize = 256;
-/// Room of a receive ahead. Not a power of two: the first bytes of all are in the cache together.
+/// Size of a buffer for receiving ahead, in bytes. It is no power of two, so that the beginnings of
+/// all buffers are in the cache together.
 const AHEAD: usize = READ_SIZE + 192;
-/// Sockets accepted per listener and turn.
+/// The largest number of sockets accepted per listener and turn.
 const ACCEPTS: usize = 64;
-/// Output memory that grew beyond this for one reply is given back.
+/// Output memory that grew beyond this many bytes for one reply is freed.
 const REPLIES_KEPT: usize = 256 << 10;
 
 const ALARM: u64 = u64::MAX;
-/// Listeners count from here; connections lie below.
+/// Tokens of listeners begin here. Those of connections are smaller.
 const LISTENERS: u64 = 1 << 32;
 
 const INTEREST: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 const OUTPUT: u32 = libc::EPOLLOUT as u32;
 const HANGUP: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
-/// What this loop knows about a connection.
+/// The state that this loop keeps for a connection.
 #[derive(Debug, Default)]
 struct Readiness {
-    /// Reported readable, and not yet read until it would block.
+    /// Reported readable and not yet read until it would block.
     readable: bool,
-    /// The end or an error was reported: a short read does not mean that all was read.
+    /// The end or an error was reported. A short read then does not mean that everything was read.
     hangup: bool,
     /// The socket takes no output now.
     blocked: bool,
@@ -61,19 +62,19 @@ struct Epoll<S: Service> {
     core: Core<S, Readiness>,
     poll: OwnedFd,
     input: Box<[u8]>,
-    /// What was received for some connections at once.
+    /// Buffers for receiving from several connections at once.
     ahead: Box<[[u8; AHEAD]]>,
     replies: OutputMemory,
 }
 
 /// Serves until the workers are told to stop.
 pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> io::Result<()> {
-    // SAFETY: takes no pointers; a non-negative result is a descriptor nobody else owns.
+    // SAFETY: takes no pointers; a non-negative result is a new descriptor without another owner.
     let poll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if poll < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: as above, `poll` is open and ours.
+    // SAFETY: as above, `poll` is open and has no other owner.
     let poll = unsafe { OwnedFd::from_raw_fd(poll) };
     let replies = OutputMemory::with_capacity(shared.options.output_limit + (16 << 10));
     let mut epoll = Epoll {
@@ -91,7 +92,7 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
     result
 }
 
-/// How many events a wait found.
+/// Returns the number of events of a wait.
 fn waited(n: i32) -> io::Result<usize> {
     if n < 0 {
         let error = io::Error::last_os_error();
@@ -122,7 +123,7 @@ impl<S: Service> Epoll<S> {
                 }
             }
             if wait && n == 0 {
-                // Rounded up: waking a moment too early would be turning for nothing.
+                // Rounded up, because waking too early would cost an empty turn.
                 let limit = self.core.wait_limit();
                 n =
                     self.wait(&mut events, limit.map_or(-1, |limit| limit.as_millis() as i32 + 1))?;
@@ -158,7 +159,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Waits for events, -1 for ever; the answer is how many there are.
+    /// Waits for events and returns their number. A limit of -1 waits forever.
     fn wait(&self, events: &mut [libc::epoll_event], limit_ms: i32) -> io::Result<usize> {
         let (poll, room) = (self.poll.as_raw_fd(), events.len() as i32);
         // SAFETY: the kernel fills at most as many events as the slice has.
@@ -186,10 +187,11 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Receives for all connections first, so that the service can prepare for what they have sent.
+    /// Receives from all connections first, so that the service can prefetch for their requests.
     #[inline]
     fn events(&mut self, events: &[libc::epoll_event]) {
-        // Other events may concern any connection, and must not come between a receive and its input's turn.
+        // Other events may concern any connection and must not come between a receive and the
+        // processing of its input.
         if events.len() == 1 || events.iter().any(|event| event.u64 >= LISTENERS) {
             return events.iter().for_each(|event| self.event(event.u64, event.events));
         }
@@ -239,7 +241,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Does for a connection what can be done now.
+    /// Does for a connection what is possible now.
     #[inline]
     fn step(&mut self, key: u32) {
         let given_up = self.core.has_given_up_clients();
@@ -266,7 +268,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Receives once and has the service look at it. False when nothing came.
+    /// Receives once and passes the input to the service. Returns false if nothing arrived.
     #[inline]
     fn read(&mut self, key: u32) -> bool {
         let Some(connection) = self.core.connections.get_mut(key) else { return false };
@@ -284,7 +286,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// A receive, with room for `READ_SIZE`, has given `n` bytes.
+    /// Notes that a receive with room for `READ_SIZE` bytes returned `n`.
     #[inline]
     fn note_received(&mut self, key: u32, n: usize) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
@@ -302,7 +304,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Sends the replies and goes on as the service has said.
+    /// Sends the replies and continues as the service has decided.
     #[inline]
     fn transmit(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
@@ -340,7 +342,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Sends output held from an earlier turn. True when all is sent.
+    /// Sends output held from an earlier turn. Returns true if all of it was sent.
     fn flush(&mut self, key: u32) -> bool {
         let Some(connection) = self.core.connections.get_mut(key) else { return false };
         if connection.io.blocked {
@@ -373,23 +375,24 @@ impl<S: Service> Epoll<S> {
         connection.io.waits_for_output = wait;
         let fd = connection.socket.as_raw_fd();
         let interest = if wait { INTEREST | OUTPUT } else { INTEREST };
-        // Registering anew reports what is ready already, so no edge is lost.
+        // A new registration reports what is already ready, so no edge is lost.
         if self.register(libc::EPOLL_CTL_MOD, fd, interest, key.into()).is_err() {
             self.core.remove(key);
         }
     }
 
-    /// Everything received is processed and answered: is there a reason to wait for more?
+    /// Called when all input is processed and answered. Closes the connection unless there is a
+    /// reason to wait for more input.
     fn settle(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        // A client that has ended its side is still owed what is withheld.
+        // A client that has ended its side still gets the withheld replies.
         let ended = connection.ended && connection.flow != Flow::Hold;
         if ended || (self.core.order == Order::Stop && self.core.is_quiet(key)) {
             self.core.remove(key);
         }
     }
 
-    /// The service wants it closed, and all its replies are sent.
+    /// Closes a connection at the request of the service, after all its replies were sent.
     fn finish(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         if connection.ended {
@@ -401,7 +404,7 @@ impl<S: Service> Epoll<S> {
         self.linger(key);
     }
 
-    /// Throws away what a lingering client sends.
+    /// Discards the input of a lingering client.
     fn linger(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         match transport::receive(&connection.socket, &mut self.input) {
@@ -420,7 +423,7 @@ impl<S: Service> Epoll<S> {
 
     fn listen(&self) -> io::Result<()> {
         for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
-            // Exclusive: one new client wakes one worker.
+            // Exclusive: a new client wakes one worker.
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             self.register(libc::EPOLL_CTL_ADD, listener.fd(), events, LISTENERS + index as u64)?;
         }
@@ -429,7 +432,7 @@ impl<S: Service> Epoll<S> {
 
     fn stop_listening(&self) {
         for listener in &self.core.shared.options.listeners {
-            // Fails when it is not registered, and that is what is wanted.
+            // Fails if it is not registered, which is the desired state.
             let _ = self.register(libc::EPOLL_CTL_DEL, listener.fd(), 0, 0);
         }
     }
@@ -438,8 +441,8 @@ impl<S: Service> Epoll<S> {
         for _ in 0..ACCEPTS {
             let listener = self.core.shared.options.listeners[index].fd();
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            // SAFETY: no address is asked for; a non-negative result is a descriptor nobody else
-            // owns.
+            // SAFETY: no address is requested; a non-negative result is a new descriptor without
+            // another owner.
             let fd = unsafe {
                 libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags)
             };
@@ -454,13 +457,13 @@ impl<S: Service> Epoll<S> {
                 continue;
             }
             match io::Error::last_os_error().raw_os_error() {
-                // Nobody waits, or the listener was closed for good.
+                // No client waits, or the listener was closed for good.
                 Some(libc::EAGAIN | libc::EINVAL) => return,
                 Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                     self.core.accept_failed();
                     return self.stop_listening();
                 }
-                // This client is gone already; the next one may be there.
+                // This client is already gone. Another may wait.
                 _ => {}
             }
         }
@@ -480,7 +483,8 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes a rejected client at once, reading what it has sent so that it is not reset.
+    /// Closes a rejected client at once. Reads its input first, so that the kernel does not reset
+    /// the connection.
     fn discard(&mut self, socket: OwnedFd) {
         let _ = transport::receive(&socket, &mut self.input);
     }
@@ -504,7 +508,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes what is quiet; the rest closes when it becomes so.
+    /// Closes all quiet connections. The others close when they become quiet.
     fn stop(&mut self) {
         for key in 0..self.core.connections.bound() {
             self.wind_up(key);
@@ -513,7 +517,7 @@ impl<S: Service> Epoll<S> {
 
     fn wind_up(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        // A request may lie in the socket whose event has not come yet.
+        // A request may be in the socket whose event has not arrived yet.
         connection.io.readable = true;
         self.step(key);
     }
@@ -537,7 +541,7 @@ impl<S: Service> Epoll<S> {
     }
 }
 
-/// The flow of a connection, and whether it has more to read.
+/// Returns the flow of a connection, and true if it has more input to read.
 #[inline]
 fn connection_flow<S: Service>(core: &mut Core<S, Readiness>, key: u32) -> Option<(Flow, bool)> {
     let given_up = core.has_given_up_clients();

@@ -1,18 +1,18 @@
-//! Bytes that a connection keeps from one turn to the next: input that no whole command came of,
-//! output that the socket did not take. Most connections keep none most of the time, and then
-//! there is no allocation. What there is, is charged to the [`Budget`].
+//! Bytes that a connection keeps between turns: input without a complete command, and output that
+//! the socket did not take. Most connections keep none most of the time and then own no allocation.
+//! The [`Budget`] is charged for the rest.
 
 use super::options::Budget;
 
-/// A queue of bytes. Invariant: what it owns (its capacity) is what it has charged, and it owns
-/// nothing when it is empty. Must be [cleared](Self::clear) before it is dropped.
+/// A queue of bytes. Invariant: it has charged exactly its capacity, and it owns no memory when it
+/// is empty. Must be [cleared](Self::clear) before it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     memory: Vec<u8>,
     start: usize,
 }
 
-/// Allocations are multiples of this.
+/// Allocations are multiples of this many bytes.
 const GRAIN: usize = 64;
 
 impl Held {
@@ -31,12 +31,12 @@ impl Held {
         self.memory.is_empty()
     }
 
-    /// The bytes of memory it owns.
+    /// Returns the allocated bytes.
     pub(super) fn capacity(&self) -> usize {
         self.memory.capacity()
     }
 
-    /// Keeps exactly `bytes`.
+    /// Replaces the content with `bytes`.
     pub(super) fn replace(&mut self, bytes: &[u8], budget: &dyn Budget) {
         if bytes.is_empty() {
             return self.clear(budget);
@@ -60,13 +60,13 @@ impl Held {
         }
         if self.memory.capacity() - self.memory.len() < bytes.len() {
             let needed = self.memory.len() + bytes.len();
-            // At least half as much again, so that many small appends stay linear.
+            // Grows by at least half, so that many small appends take linear time.
             self.reserve(needed.max(self.memory.capacity() * 3 / 2), budget);
         }
         self.memory.extend_from_slice(bytes);
     }
 
-    /// Forgets the first `n` bytes.
+    /// Removes the first `n` bytes.
     pub(super) fn consume(&mut self, n: usize, budget: &dyn Budget) {
         debug_assert!(n <= self.len());
         self.start += n;
@@ -75,7 +75,7 @@ impl Held {
         }
     }
 
-    /// Forgets all bytes and gives the memory back.
+    /// Removes all bytes and frees the memory.
     pub(super) fn clear(&mut self, budget: &dyn Budget) {
         if self.memory.capacity() > 0 {
             budget.release(self.memory.capacity());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_what_it_owns() {
+    fn the_budget_is_charged_for_the_capacity() {
         let meter = Meter::default();
         let mut held = Held::default();
         held.replace(b"set key 0 0 5", &meter);

@@ -1,5 +1,5 @@
-//! Sockets that clients connect to. Binding happens before any worker starts, so that a port that
-//! is taken is an error message and an exit code, not a server without a door.
+//! Sockets that clients connect to. They are bound before any worker starts, so an address in use
+//! is an error message and an exit code, not a server that no client can reach.
 
 use std::fmt;
 use std::io;
@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Connections that may wait to be accepted; the kernel lowers it to its own limit.
+/// The largest number of connections waiting to be accepted. The kernel reduces it to its own
+/// limit.
 const BACKLOG: i32 = 4096;
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// A TCP address; port 0 lets the kernel choose one.
@@ -39,21 +40,21 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a listener could not be made. The message says what to do.
+/// Why a listener could not be created. The message says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BindError {
-    /// Somebody else listens there.
+    /// Another process listens there.
     InUse(Endpoint),
-    /// Not allowed to listen there.
+    /// The process has no permission to listen there.
     PermissionDenied(Endpoint),
     /// The address does not belong to this machine.
     NoSuchAddress(Endpoint),
     /// The directory of the path does not exist.
     NoDirectory(PathBuf),
-    /// Something that is not a socket has the path.
+    /// The path exists and is not a socket.
     NotASocket(PathBuf),
-    /// What the service manager handed over is no socket that accepts connections.
+    /// A descriptor from the service manager is not a listening socket.
     NotListening(RawFd),
     /// Anything else.
     Other(Endpoint, io::Error),
@@ -118,7 +119,7 @@ impl std::error::Error for BindError {
     }
 }
 
-/// A bound, listening socket, shared by all workers; it closes with its last clone.
+/// A bound, listening socket, shared by all workers. It closes with its last clone.
 #[derive(Clone, Debug)]
 pub struct Listener {
     inner: Arc<Inner>,
@@ -127,20 +128,20 @@ pub struct Listener {
 #[derive(Debug)]
 struct Inner {
     socket: Socket,
-    /// As bound: port 0 is replaced by the port the kernel chose.
+    /// As bound, with port 0 replaced by the port that the kernel chose.
     endpoint: Endpoint,
-    /// Device and inode of a Unix socket's file: only our own is removed at the end.
+    /// Device and inode of a Unix socket's file. Only this file is removed at the end.
     file: Option<(u64, u64)>,
-    /// Somebody else keeps it and goes on listening when this process does not.
+    /// Another process keeps it and continues to listen when this one ends.
     inherited: bool,
-    /// Clients that may wait to be accepted.
+    /// The largest number of clients waiting to be accepted.
     backlog: AtomicI32,
 }
 
 impl Listener {
     /// Binds and listens.
     ///
-    /// The file of a Unix socket that nobody listens on any more is replaced.
+    /// Replaces the file of a Unix socket on which no process listens any more.
     ///
     /// # Errors
     /// See [`BindError`].
@@ -150,7 +151,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Binds only: clients are refused until it [listens](Self::listen).
+    /// Binds only. Clients are refused until it [listens](Self::listen).
     ///
     /// # Errors
     /// See [`BindError`].
@@ -172,11 +173,11 @@ impl Listener {
     fn bind_tcp(address: SocketAddr) -> Result<Inner, Failure> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
-            // The IPv4 address may be listed beside it.
+            // The IPv4 address may be listed as well.
             socket.set_only_v6(true)?;
         }
         socket.set_reuse_address(true)?;
-        // Accepted sockets inherit both: no system call per connection.
+        // Accepted sockets inherit both, which saves a system call per connection.
         socket.set_tcp_nodelay(true)?;
         socket.set_keepalive(true)?;
         socket.set_nonblocking(true)?;
@@ -195,18 +196,18 @@ impl Listener {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.bind(&SockAddr::unix(path)?)?;
-        // Before listening: nobody can connect through a mode that is too open.
+        // Set before listening, so that no client can connect while the mode is too open.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         let file = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let endpoint = Endpoint::Unix { path: path.to_owned(), mode };
         Ok(Inner { socket, endpoint, file, inherited: false, backlog: AtomicI32::new(BACKLOG) })
     }
 
-    /// Takes over a socket that the service manager has bound and listens on. It is left listening
-    /// at the end: clients wait in its queue for the next process.
+    /// Takes over a socket on which the service manager listens. It keeps listening at the end, and
+    /// clients wait in its queue for the next process.
     ///
     /// # Errors
-    /// When it is no listening stream socket.
+    /// Returns an error if it is no listening stream socket.
     pub fn inherit(socket: OwnedFd) -> Result<Listener, BindError> {
         let socket = Socket::from(socket);
         let wrong = BindError::NotListening(socket.as_raw_fd());
@@ -214,7 +215,7 @@ impl Listener {
             matches!(socket.r#type(), Ok(Type::STREAM)) && matches!(socket.is_listener(), Ok(true));
         let Some(address) = socket.local_addr().ok().filter(|_| listens) else { return Err(wrong) };
         let endpoint = if let Some(address) = address.as_socket() {
-            // Accepted sockets inherit both. A refusal costs speed and nothing else.
+            // Accepted sockets inherit both. A failure only costs speed.
             let _ = socket.set_tcp_nodelay(true).and_then(|()| socket.set_keepalive(true));
             Endpoint::Tcp(address)
         } else if let Some(path) = address.as_pathname() {
@@ -239,7 +240,7 @@ impl Listener {
     /// Lets clients connect.
     ///
     /// # Errors
-    /// When somebody else listens there by now.
+    /// Returns an error if another process has begun to listen there.
     pub fn listen(&self) -> Result<(), BindError> {
         if self.inner.inherited {
             return Ok(());
@@ -250,22 +251,23 @@ impl Listener {
             .map_err(|e| BindError::new(&self.inner.endpoint, e))
     }
 
-    /// Lets at most so many clients wait to be accepted, from the next [`listen`](Self::listen) on.
+    /// Sets the largest number of clients waiting to be accepted, from the next
+    /// [`listen`](Self::listen) on.
     pub fn set_backlog(&self, clients: i32) {
         self.inner.backlog.store(clients, Relaxed);
     }
 
-    /// Whether another process goes on listening on it when this one does not.
+    /// Returns true if another process continues to listen on it when this one ends.
     pub fn is_inherited(&self) -> bool {
         self.inner.inherited
     }
 
-    /// Where it listens, with the port that the kernel chose for port 0.
+    /// Returns its address, with the port that the kernel chose for port 0.
     pub fn endpoint(&self) -> &Endpoint {
         &self.inner.endpoint
     }
 
-    /// The TCP address, if it is one.
+    /// Returns the TCP address, if it has one.
     pub fn address(&self) -> Option<SocketAddr> {
         match self.inner.endpoint {
             Endpoint::Tcp(address) => Some(address),
@@ -287,7 +289,8 @@ impl Drop for Inner {
         let Endpoint::Unix { path, .. } = &self.endpoint else { return };
         let now = std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         if now.is_some() && now == self.file {
-            // Nothing is lost if it stays: the next start finds that nobody listens on it.
+            // If this fails, the next start finds a file on which no process listens, and replaces
+            // it.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -310,7 +313,7 @@ impl From<BindError> for Failure {
     }
 }
 
-/// Removes the file of a Unix socket that nobody listens on.
+/// Removes the file of a Unix socket on which no process listens.
 fn remove_stale(path: &Path, endpoint: &Endpoint) -> Result<(), BindError> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -324,7 +327,7 @@ fn remove_stale(path: &Path, endpoint: &Endpoint) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|error| BindError::new(endpoint, error))
         }
-        // Somebody is there, or it cannot be told.
+        // A process listens there, or it is impossible to tell.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(BindError::PermissionDenied(endpoint.clone()))
         }

@@ -1,6 +1,5 @@
-//! The event loop: sockets in, bytes out, one loop per worker. What the bytes mean is the
-//! [`Service`]'s business, so the same loops carry the server and the responder of the lab that
-//! only answers.
+//! The event loops, one per worker, which move bytes between sockets and a [`Service`]. Only the
+//! service knows what the bytes mean. So the same loops carry the server and the lab's responder.
 
 mod buffer;
 mod connection;
@@ -29,31 +28,31 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 #[derive(Clone, Debug)]
 pub enum Peer {
     /// A TCP client.
     Tcp {
         /// Its address.
         from: SocketAddr,
-        /// The address that it reached.
+        /// The address it connected to.
         to: SocketAddr,
     },
     /// A client of the Unix socket.
     Unix,
 }
 
-/// A connection's number; never given twice in the life of the process.
+/// A connection's number. The process never uses a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
 impl ConnectionId {
-    /// For tests and for services that are driven without a loop.
+    /// Creates an id, for tests and for services that run without a loop.
     pub fn new(number: u64) -> Self {
         ConnectionId(number)
     }
 
-    /// The number itself.
+    /// Returns the number.
     pub fn get(self) -> u64 {
         self.0
     }
@@ -65,89 +64,91 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// What a connection does next.
+/// The next step of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Everything that could be executed was; more input is needed.
+    /// Everything possible was executed. More input is needed.
     Read,
-    /// The output limit is reached: call again when the client has read.
+    /// The output limit is reached. Call again when the client has read.
     Drain,
-    /// An answer is waited for: call again when the worker's waker was woken. No input is read
-    /// meanwhile.
+    /// The connection waits for a result. Call again after a wake-up of the worker's waker. No
+    /// input is read meanwhile.
     Park,
-    /// As [`Flow::Read`], but the service keeps replies that may not be sent yet: call again with
-    /// more input, and also when the worker's waker was woken.
+    /// Like [`Flow::Read`], but the service withholds replies. Call again with more input, and also
+    /// after a wake-up of the worker's waker.
     Hold,
-    /// Send what is in the output, then close.
+    /// Send the output, then close.
     Close,
 }
 
 impl Flow {
-    /// Whether more input is wanted.
+    /// Returns true if more input is wanted.
     #[inline]
     fn reads(self) -> bool {
         matches!(self, Flow::Read | Flow::Hold)
     }
 
-    /// Whether the connection goes on when the waker was woken.
+    /// Returns true if the connection continues after a wake-up of the waker.
     #[inline]
     fn waits(self) -> bool {
         matches!(self, Flow::Park | Flow::Hold)
     }
 }
 
-/// What the loops call. One service per worker, on the worker's thread.
+/// The calls of the loops. Each worker has one service, on its own thread.
 pub trait Service {
     /// State of one connection.
     type Connection;
 
-    /// A turn of the loop begins: the wait for events has ended.
+    /// Begins a turn of the loop, after the wait for events.
     fn turn(&mut self);
 
-    /// Nothing is to be done. Whether, and for how long, the loop should wait for events before it
-    /// [sleeps](Service::sleep), because what that begins could be shared with others; no time: it
-    /// should look for them once more.
+    /// Called when the loop has no work. Returns how long the loop should wait for events before it
+    /// [sleeps](Service::sleep), because more clients may soon share the work that the sleep
+    /// begins. A zero duration means one more look without a wait. `None` means to sleep now.
     fn lingers(&mut self) -> Option<Duration> {
         None
     }
 
-    /// The loop is about to block in the kernel.
+    /// Prepares for the loop to block in the kernel.
     fn sleep(&mut self);
 
-    /// Whether the loop, after [sleep](Service::sleep), should look for events again instead of blocking,
-    /// because one is expected at any moment.
+    /// Returns true if the loop, after [sleep](Service::sleep), should poll for events instead of
+    /// blocking, because one is expected at any moment.
     fn polls(&mut self) -> bool {
         false
     }
 
-    /// The longest that the loop may sleep: the service has to look at the time before long.
+    /// Returns the longest time that the loop may sleep, because the service has to check the time.
     fn wakes_within(&self) -> Option<Duration>;
 
-    /// What the service keeps for a connection and has charged to the budget, in bytes.
+    /// Returns the bytes that the service keeps for a connection and has charged to the budget.
     fn keeps(&self, connection: &Self::Connection) -> usize;
 
-    /// Whether a connection that [parks](Flow::Park) waits for something that the service can
+    /// Returns true if a [parked](Flow::Park) connection waits for something that the service can
     /// [give up](Service::gives_up).
     fn can_give_up(&self, connection: &Self::Connection) -> bool;
 
-    /// The loops keep too much for a connection that [parks](Flow::Park). Whether the service gives up what
-    /// it waits for, and consumes the input at the next call.
+    /// Asks the service to give up what a [parked](Flow::Park) connection waits for, because the
+    /// loops keep too much for it. Returns true if the service does, and consumes the input at the
+    /// next call.
     fn gives_up(&mut self, connection: &mut Self::Connection) -> bool;
 
-    /// A client has connected.
+    /// Creates the state of a new connection.
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection;
 
-    /// These inputs of different connections are about to be [processed](Self::process), most probably: what they
-    /// need can be brought into the processor's cache for all of them at once.
+    /// Prefetches for these inputs of different connections, which will most probably be
+    /// [processed](Self::process) next.
     fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>);
 
-    /// New input has arrived, the output has drained after [`Flow::Drain`], or the waker was woken
-    /// after [`Flow::Park`] or [`Flow::Hold`].
+    /// Processes new input. Also called when the output has drained after [`Flow::Drain`], and
+    /// after a wake-up of the waker that follows [`Flow::Park`] or [`Flow::Hold`].
     ///
-    /// `output` is always empty at the beginning: a client that does not read its replies is not
-    /// processed. `input` may be empty when the call is a resumption. With [`Flow::Read`] and
-    /// [`Flow::Hold`] less than [`MAX_INPUT_HELD`] bytes may be left unconsumed, if they are not
-    /// [postponed](InputBuffer::postpone); a connection that leaves more is closed, for it could never go on.
+    /// `output` is always empty at the beginning, because a client that does not read its replies
+    /// is not processed. `input` may be empty when a connection resumes. With [`Flow::Read`] and
+    /// [`Flow::Hold`], fewer than [`MAX_INPUT_HELD`] bytes may stay unconsumed unless they are
+    /// [postponed](InputBuffer::postpone). A connection that leaves more could never continue, so
+    /// it is closed.
     fn process(
         &mut self,
         connection: &mut Self::Connection,
@@ -155,27 +156,29 @@ pub trait Service {
         output: &mut OutputBuffer<'_>,
     ) -> Flow;
 
-    /// Whether a connection that [parks](Flow::Park) would only do so again: a wake-up is not for it.
+    /// Returns true if a [parked](Flow::Park) connection would only park again, so that a wake-up
+    /// can skip it.
     fn awaits(&self, _connection: &mut Self::Connection) -> bool {
         false
     }
 
-    /// Whether the connection stands between two commands as far as the service knows: nothing is
-    /// half received or waited for. A graceful shutdown closes such connections at once and gives
-    /// the others time.
+    /// Returns true if the connection is between two commands as far as the service knows: nothing
+    /// is half received or waited for. A graceful shutdown closes such connections at once and
+    /// gives the others time.
     fn is_idle(&self, _connection: &Self::Connection) -> bool {
         true
     }
 
-    /// The connection has ended, whatever the reason.
+    /// Ends a connection, for whatever reason.
     fn disconnect(&mut self, connection: Self::Connection);
 }
 
-/// Inputs that a service [foresees](Service::foresee) at a time: enough for the processor to wait for their memory at
-/// once, few enough for what the first needs to be there still when its turn comes.
+/// Number of inputs that a service [foresees](Service::foresee) at a time. Enough to overlap their
+/// cache misses, and few enough that the prefetched lines are still in the cache when they are
+/// used.
 const FORESEEN: usize = 8;
 
-/// The most unconsumed bytes a connection may keep while it waits for more input.
+/// The largest number of unconsumed bytes that a connection may keep while it waits for more input.
 pub const MAX_INPUT_HELD: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the loops can be told, and whom they ask for memory.
+//! Options of the loops, and the interface to the memory budget.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use super::listener::Listener;
 
-/// Which kernel interface carries the sockets.
+/// The requested kernel interface for the sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
     /// io_uring where the kernel allows it, else epoll.
     #[default]
     Auto,
-    /// epoll, always there.
+    /// epoll, which every kernel has.
     Epoll,
-    /// io_uring; refused at start where the kernel does not allow it.
+    /// io_uring. The start fails if the kernel does not allow it.
     Uring,
 }
 
-/// Who keeps the account of buffer memory, which counts inside the server's memory limit. Nothing is
-/// refused: when connections keep more than they may, the loops close those that keep most.
+/// The account of buffer memory, which is part of the server's memory limit. It refuses nothing.
+/// When connections keep more than they may, the loops close those that keep most.
 pub trait Budget: Send + Sync {
     /// Charges `bytes` that a connection keeps between turns.
     fn charge(&self, bytes: usize);
-    /// Gives back what was charged.
+    /// Releases a charge.
     fn release(&self, bytes: usize);
-    /// Bytes that all connections keep, and how many they may.
+    /// Returns the bytes that all connections keep, and their limit.
     fn held(&self) -> (u64, u64);
 }
 
@@ -41,23 +41,23 @@ impl Budget for Unlimited {
     }
 }
 
-/// Settings of all workers. `Options::default()` listens nowhere.
+/// Settings of all workers. `Options::default()` has no listeners.
 #[derive(Clone)]
 pub struct Options {
     /// Which kernel interface to use.
     pub backend: BackendChoice,
-    /// Where clients connect, bound already; see [`Listener::bind`].
+    /// The bound listeners, see [`Listener::bind`].
     pub listeners: Vec<Listener>,
-    /// The most connections at a time over all workers; one more is told so and closed.
+    /// The largest number of connections of all workers. A further client is told so and closed.
     pub max_connections: usize,
-    /// Connections that have neither sent nor read a byte for this long are closed.
+    /// Time without a byte sent or read after which a connection is closed.
     pub idle_timeout: Option<Duration>,
-    /// How long a graceful shutdown waits for the rest of a command that a client has sent half of.
-    /// Replies that are due are waited for as long as the shutdown may take.
+    /// Time that a graceful shutdown waits for the rest of a half-sent command. It waits for
+    /// replies until its own time limit.
     pub unfinished_grace: Duration,
-    /// The soft limit of one connection's unsent output, in bytes.
+    /// The soft limit of a connection's unsent output, in bytes.
     pub output_limit: usize,
-    /// Who keeps the account of connection buffers.
+    /// The account of connection buffers.
     pub budget: Arc<dyn Budget>,
 }
 

@@ -1,60 +1,64 @@
-//! What happens when connections keep more than all of them may. Whoever needs memory gets it, and those
-//! go that keep most for longest: a client with half a line never pays for those that do not read, and
-//! one that waits for the server pays last.
+//! Closes connections when all of them together keep more memory than they may. A request for
+//! memory always succeeds, and the connections that kept most for longest are closed. A client with
+//! half a line never pays for clients that do not read, and a client that waits for the server pays
+//! last.
 //!
-//! Each worker may always use its part of the limit, and more while the others use less. So a worker closes
-//! its own connections as long as it is above its part, and asks the others to look if it is not.
+//! Each worker may always use its part of the limit, and more while the others use less. So a
+//! worker closes its own connections while it is above its part. Otherwise it asks the other
+//! workers to check theirs.
 
 use super::connection::Core;
 use super::{Flow, Service};
 use std::sync::atomic::Ordering;
 
-/// Of the limit, so many parts in [`PARTS`] are left in use when connections had to go: to look for them
-/// costs a look at all.
+/// When connections are closed, they are closed until `LEFT`/`PARTS` of the limit are in use,
+/// because choosing them means a scan of all connections.
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// Silence counts up to so many milliseconds.
+/// The longest silence that counts, in milliseconds.
 const SILENCE_MS: u64 = 5_000;
 
-/// A busy client may pause for so many milliseconds. After that it must move [`LEAST_RATE`].
+/// The longest pause of a busy client, in milliseconds. After that it must move [`LEAST_RATE`].
 const PAUSE_MS: u64 = 500;
 
-/// What a client that makes its connection keep something must send or read, in bytes a second.
+/// The lowest rate at which a client whose connection keeps something must send or read, in bytes
+/// per second.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// Nobody is blamed for one byte in so many of an equal share.
+/// A connection may keep 1/`MODEST_SHARE` of an equal share without blame.
 const MODEST_SHARE: u64 = 4;
 
-/// After a look that freed nothing, nobody looks for so many milliseconds.
+/// Interval between checks after one that freed nothing, in milliseconds.
 const LOOK_MS: u64 = 2;
 
-/// Who is to blame for what a connection keeps: the greater, the sooner it goes.
+/// The cause of what a connection keeps. Connections with a greater blame are closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Blame {
     /// The server, which has not answered yet.
     Server,
-    /// A client that may only pause for a moment.
+    /// A client that may only be pausing for a moment.
     Pause,
-    /// The other clients whose values have places: it can be told that there is no room.
+    /// The other clients, whose values have places. This client can be told that there is no room.
     Others,
-    /// A client that reads its replies too slowly, or sends the rest of a command so.
+    /// A client that reads its replies, or sends the rest of a command, too slowly.
     Client,
 }
 
-/// What a connection keeps.
+/// A connection that keeps something.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     key: u32,
     bytes: u64,
     blame: Blame,
-    /// How long it has moved no byte, in milliseconds, as far as that counts.
+    /// Time without a byte moved, in milliseconds, at most [`SILENCE_MS`].
     silent: u64,
 }
 
 impl Holder {
-    /// What orders those that have to go, where each may keep `share` bytes without being blamed. Silence counts
-    /// twice; and of those that may only pause, nothing else tells which do.
+    /// Returns the key that orders connections for closing, the greatest first. Each may keep
+    /// `share` bytes without blame. Silence counts squared. Among connections that may only be
+    /// pausing, silence decides before size, because nothing else tells which are stuck.
     fn cost(&self, share: u64) -> (bool, Blame, u64, u64) {
         let silence = (self.silent + 1).pow(2);
         let blamed = self.bytes > share;
@@ -65,9 +69,9 @@ impl Holder {
     }
 }
 
-/// Those that have to go so that `excess` bytes less are kept of `limit`.
+/// Returns the connections to close so that `excess` fewer bytes of `limit` are kept.
 fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterator<Item = Holder> {
-    // If more is kept than the limit, somebody keeps more than this.
+    // If more than the limit is kept, some connection keeps more than this.
     let share = limit / holders.len().max(1) as u64 / MODEST_SHARE;
     holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.cost(share)));
     holders.into_iter().take_while(move |holder| {
@@ -78,9 +82,9 @@ fn victims(mut holders: Vec<Holder>, limit: u64, mut excess: u64) -> impl Iterat
 }
 
 impl<S: Service, I> Core<S, I> {
-    /// The connections that have to go now because too much is kept. Of those that keep more than others, first
-    /// the connections of clients that are to blame, and among them those that keep most and have moved
-    /// no byte for longest.
+    /// Returns the connections to close now because too much is kept. Among those that keep more
+    /// than their share, clients to blame come first, and among these the connections that keep
+    /// most and have been silent for longest.
     pub(super) fn relieve(&mut self) -> Vec<u32> {
         if self.now() < self.look_after {
             return Vec::new();
@@ -91,7 +95,7 @@ impl<S: Service, I> Core<S, I> {
             return Vec::new();
         }
         let gone = self.choose(held, limit);
-        // What goes on now may keep more than there is all the same.
+        // Connections that continue now may still bring the total above the limit.
         self.look_at_budget = true;
         if gone.is_empty() {
             self.look_after = self.now() + LOOK_MS;
@@ -102,7 +106,8 @@ impl<S: Service, I> Core<S, I> {
 
     fn choose(&mut self, held: u64, limit: u64) -> Vec<u32> {
         let (holders, moving) = self.holders();
-        // What goes on without an event keeps less then. It counts then, if it does not.
+        // Connections that continue without an event will keep less after that. If not, they count
+        // then.
         let held = held.saturating_sub(moving);
         if held <= limit {
             return Vec::new();
@@ -127,8 +132,8 @@ impl<S: Service, I> Core<S, I> {
         gone
     }
 
-    /// The connection goes on with less before long: it gives up its place in a queue, unless its turn has come
-    /// meanwhile.
+    /// Makes a connection give up its place in the queue, so that it soon keeps less. Does nothing
+    /// if its turn has come meanwhile.
     fn give_up(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(state) = &mut connection.service else { return };
@@ -138,8 +143,8 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// The connections that keep something, but for those that go on without an event; and the bytes
-    /// that those keep.
+    /// Returns the connections that keep something, except those that continue without an event,
+    /// and the bytes that the latter keep.
     fn holders(&mut self) -> (Vec<Holder>, u64) {
         let (now, mut holders, mut moving) = (self.now(), Vec::new(), 0);
         for key in 0..self.connections.bound() {
@@ -151,12 +156,14 @@ impl<S: Service, I> Core<S, I> {
                 continue;
             }
             let reads = connection.output.is_empty();
-            // A reply may be on its way to the socket before the service sees the rest of the input.
+            // A reply may be on its way to the socket before the service sees the rest of the
+            // input.
             let goes_on = connection.unseen && reads && connection.flow.reads();
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
             let age = now.saturating_sub(connection.empty_at);
             let slow = age > PAUSE_MS && connection.moved < (age - PAUSE_MS) * LEAST_RATE / 1000;
-            // One that has sent much that takes long would go on for as long as it likes.
+            // A client that has sent many slow commands could otherwise continue for as long as it
+            // likes.
             if (connection.queued || goes_on) && !(connection.postponed && slow) {
                 moving += bytes;
                 continue;
@@ -172,14 +179,14 @@ impl<S: Service, I> Core<S, I> {
         (holders, moving)
     }
 
-    /// Whether connections keep more than half of what they may: then none should receive what it cannot
-    /// process at once.
+    /// Returns true if connections keep more than half of their limit. No connection should then
+    /// receive input that it cannot process at once.
     pub(super) fn is_short_of_memory(&self) -> bool {
         let (held, limit) = self.shared.options.budget.held();
         held > limit / 2
     }
 
-    /// Another worker asks this one to look; called when the alarm has rung.
+    /// Notes that another worker has asked this one to check. Called when the alarm has rung.
     pub(super) fn note_relief_wanted(&mut self) {
         let asked = &self.shared.desks[self.index].relief_wanted;
         self.look_at_budget |= asked.swap(false, Ordering::AcqRel);
@@ -190,13 +197,13 @@ impl<S: Service, I> Core<S, I> {
 mod tests {
     use super::*;
 
-    /// The keys of those that go, in order.
+    /// Returns the keys of the connections to close, in order.
     fn order(holders: &[Holder], limit: u64, excess: u64) -> Vec<u32> {
         victims(holders.to_vec(), limit, excess).map(|holder| holder.key).collect()
     }
 
     #[test]
-    fn who_behaves_goes_last() {
+    fn clients_to_blame_are_closed_before_pausing_and_waiting_ones() {
         let of = |key, bytes, blame, silent| Holder { key, bytes, blame, silent };
         let holders = [
             of(7, 500, Blame::Client, 5_000),
@@ -214,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn of_clients_to_blame_the_largest_and_the_most_silent_go() {
+    fn the_largest_and_most_silent_blamed_clients_are_closed_first() {
         let of = |key, bytes, silent| Holder { key, bytes, blame: Blame::Client, silent };
         let holders = [of(1, 2_000, 5_000), of(2, 50_000, 900), of(3, 50_000, 5_000)];
         assert_eq!(order(&holders, 3_000, u64::MAX), [3, 1, 2]);
     }
 
     #[test]
-    fn who_keeps_little_does_not_pay_for_those_that_the_server_lets_wait() {
+    fn small_connections_do_not_pay_for_large_ones_that_wait_for_the_server() {
         let little = |key| Holder { key, bytes: 2_000, blame: Blame::Client, silent: 5_000 };
         let much = |key| Holder { key, bytes: 300_000, blame: Blame::Server, silent: 0 };
         let holders = [little(1), much(2), little(3), much(4)];
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_keep_little_are_much() {
+    fn small_connections_are_closed_when_they_are_many() {
         let holders: Vec<_> = (0..5_000)
             .map(|key| Holder { key, bytes: 960, blame: Blame::Client, silent: 5_000 })
             .collect();

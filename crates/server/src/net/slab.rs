@@ -1,10 +1,10 @@
-//! Connections by number: stable small keys for the kernel to hand back, memory that is reused
-//! and allocated in steps, so that taking one connection never moves the others.
+//! Connections by number. The keys are small and stable, so the kernel can return them. Memory is
+//! reused and allocated in steps, so a new connection never moves the others.
 
 /// Entries per allocation.
 const STEP: usize = 256;
 
-/// Values by key. A key is free for reuse when its value was removed.
+/// Values by key. A key is reused after its value was removed.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     steps: Vec<Box<[Option<T>]>>,
@@ -21,7 +21,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// One more than the greatest key ever given.
+    /// Returns a number that is greater than every key ever given.
     pub(super) fn bound(&self) -> u32 {
         (self.steps.len() * STEP) as u32
     }
@@ -40,7 +40,7 @@ impl<T> Slab<T> {
     fn step(&mut self) -> u32 {
         let first = self.bound();
         self.steps.push((0..STEP).map(|_| None).collect());
-        // The smallest keys are given first.
+        // The smallest keys are used first.
         self.free.extend((first + 1..first + STEP as u32).rev());
         first
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_reused_and_values_found() {
+    fn values_keep_their_keys_and_free_keys_are_reused() {
         let mut slab = Slab::new();
         let keys: Vec<u32> = (0..1000).map(|n| slab.insert(n)).collect();
         assert_eq!(keys, (0..1000).collect::<Vec<u32>>());

@@ -1,7 +1,7 @@
-//! The one place where bytes of clients enter and leave a socket by system call. The io_uring
-//! loop has the kernel do the same two operations and hands the bytes over at the same points of
-//! [`Connection`](super::connection), so a transport that changes bytes on the way (TLS) has one
-//! seam to sit in: between these calls and the service.
+//! The only place where clients' bytes enter and leave a socket by system call. The io_uring loop
+//! has the kernel do the same two operations and passes the bytes on at the same points of
+//! [`Connection`](super::connection). So a transport that changes the bytes (TLS) has one place:
+//! between these calls and the service.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::Peer;
 
-/// What a try to receive or send came to.
+/// The result of an attempt to receive or send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
     /// This many bytes; never 0.
@@ -36,7 +36,7 @@ pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Moved {
     }
 }
 
-/// Sends as much of `bytes` as the socket takes without waiting. `bytes` is not empty.
+/// Sends as much of `bytes`, which must not be empty, as the socket takes without waiting.
 #[inline]
 pub(super) fn send(socket: &OwnedFd, bytes: &[u8]) -> Moved {
     debug_assert!(!bytes.is_empty());
@@ -55,33 +55,33 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8]) -> Moved {
 #[cold]
 fn failed() -> Moved {
     match io::Error::last_os_error().raw_os_error() {
-        // EINTR cannot happen to a call that does not wait, but trying later is right for it too.
+        // EINTR cannot happen in a call that does not wait. Trying later would be right for it too.
         Some(libc::EAGAIN | libc::EINTR) => Moved::Blocked,
         _ => Moved::Broken,
     }
 }
 
-/// Tells the client that nothing more comes.
+/// Tells the client that no more output comes.
 pub(super) fn end_output(socket: &OwnedFd) {
-    // SAFETY: takes no pointers. A failure means that the connection is broken already.
+    // SAFETY: takes no pointers. A failure means that the connection is already broken.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_WR) };
 }
 
-/// Ends both directions: whatever waits for the socket in the kernel comes back.
+/// Ends both directions, which completes all operations of the kernel on the socket.
 pub(super) fn abort(socket: &OwnedFd) {
     // SAFETY: as in `end_output`.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Refuses whoever wants to connect from now on.
+/// Refuses all further connections.
 pub(super) fn stop_listening(listener: RawFd) {
-    // SAFETY: as in `end_output`. Linux ends the listening state of TCP and Unix sockets by it.
+    // SAFETY: as in `end_output`. On Linux this ends the listening state of TCP and Unix sockets.
     unsafe { libc::shutdown(listener, libc::SHUT_RD) };
 }
 
-/// Who is at the other end.
+/// Returns the client at the other end.
 pub(super) fn peer_of(socket: &OwnedFd) -> Peer {
-    // Without an address it is gone before it was looked at; the first read will tell.
+    // A connection without an address has already ended. The first read reports that.
     let gone = SocketAddr::from(([0, 0, 0, 0], 0));
     let socket = socket2::SockRef::from(socket);
     let to = socket.local_addr().ok().and_then(|address| address.as_socket()).unwrap_or(gone);

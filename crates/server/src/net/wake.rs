@@ -1,6 +1,6 @@
-//! Waking a worker from another thread. Invariant: whoever sets `woken` from false to true writes
-//! to the eventfd, and the worker clears `woken` before it looks for what it was woken for; so a
-//! wake-up is never lost, and many wake-ups before the worker looks cost one system call.
+//! Wake-ups of a worker from other threads. Invariant: the thread that sets `woken` from false to
+//! true writes to the eventfd, and the worker clears `woken` before it looks for the reason. So no
+//! wake-up is lost, and many wake-ups before the worker looks cost one system call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,17 +17,18 @@ pub(super) struct Alarm {
 
 impl Alarm {
     pub(super) fn new() -> io::Result<Arc<Alarm>> {
-        // SAFETY: takes no pointers; a non-negative result is a descriptor nobody else owns.
+        // SAFETY: takes no pointers; a non-negative result is a new descriptor without another
+        // owner.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: as above, `fd` is open and ours.
+        // SAFETY: as above, `fd` is open and has no other owner.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Arc::new(Alarm { event, woken: AtomicBool::new(false) }))
     }
 
-    /// The descriptor that becomes readable.
+    /// Returns the descriptor that becomes readable.
     pub(super) fn fd(&self) -> RawFd {
         self.event.as_raw_fd()
     }
@@ -39,18 +40,18 @@ impl Alarm {
     pub(super) fn ring(&self) {
         if !self.woken.swap(true, Ordering::AcqRel) {
             let one = 1u64.to_ne_bytes();
-            // SAFETY: the buffer is 8 bytes long, as an eventfd wants. The write can only fail
-            // when the count would overflow, and then the descriptor is readable anyway.
+            // SAFETY: the buffer is 8 bytes long, as an eventfd requires. The write can only fail
+            // if the count would overflow, and then the descriptor is readable anyway.
             unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
         }
     }
 
-    /// Makes the descriptor unreadable again and allows the next [`ring`](Self::ring); what was
-    /// rung for must be looked for after this.
+    /// Makes the descriptor unreadable again and allows the next [`ring`](Self::ring). The worker
+    /// must look for the reasons after this call.
     pub(super) fn clear(&self) {
         let mut count = [0u8; 8];
-        // SAFETY: the buffer is 8 bytes long, as an eventfd wants; it does not block, and a
-        // failure means that it was not readable.
+        // SAFETY: the buffer is 8 bytes long, as an eventfd requires. The read does not block, and
+        // a failure means that the descriptor was not readable.
         unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
         self.woken.swap(false, Ordering::AcqRel);
     }
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_until_cleared() {
+    fn the_alarm_is_readable_until_cleared() {
         let alarm = Alarm::new().unwrap();
         assert!(!readable(&alarm));
         alarm.waker().wake_by_ref();

@@ -1,5 +1,5 @@
-//! Opening the workers: which kernel interface carries the sockets is settled here, before any
-//! thread starts.
+//! Creation of the workers. The kernel interface for the sockets is chosen here, before any thread
+//! starts.
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// Its name as in the settings.
+    /// Returns its name as in the settings.
     pub fn name(self) -> &'static str {
         match self {
             BackendKind::Epoll => "epoll",
@@ -33,12 +33,12 @@ impl BackendKind {
     }
 }
 
-/// Which kernel interface was chosen, and why.
+/// The chosen kernel interface and the reason.
 #[derive(Clone, Debug)]
 pub struct Backend {
     /// The interface.
     pub kind: BackendKind,
-    /// Why this one, for the log; for a fall-back what the kernel refused.
+    /// The reason, for the log. For a fall-back, what the kernel refused.
     pub reason: String,
 }
 
@@ -72,22 +72,23 @@ impl Backend {
     }
 }
 
-/// One event loop, not yet running. Send it to its thread, give it a service and
-/// [run](Self::run) it.
+/// An event loop that is not running yet. Send it to its thread and [run](Self::run) it with a
+/// service.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
     index: usize,
 }
 
-/// Prepares `workers` event loops over the same listeners.
+/// Creates `workers` event loops over the same listeners.
 ///
 /// # Errors
-/// When io_uring was asked for and cannot be used, or the process has no descriptors left.
+/// Returns an error if io_uring was requested and cannot be used, or if the process has no
+/// descriptors left.
 pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<Worker>)> {
     let backend = Backend::choose(options.backend)?;
     for listener in &options.listeners {
-        // Each interface waits in its own way.
+        // epoll needs listeners that do not block, io_uring needs listeners that do.
         listener.set_nonblocking(backend.kind == BackendKind::Epoll)?;
     }
     let shared = Arc::new(Shared::new(options, backend, workers)?);
@@ -98,22 +99,23 @@ pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<Worker
 }
 
 impl Worker {
-    /// Its place among the workers, from 0.
+    /// Returns its index among the workers, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Wakes the loop from any thread: connections that were parked are processed again.
+    /// Returns a waker that wakes the loop from any thread. Parked connections are then processed
+    /// again.
     pub fn waker(&self) -> Waker {
         self.shared.desks[self.index].alarm.waker()
     }
 
-    /// An eventfd that does the same when it becomes readable.
+    /// Returns an eventfd that does the same when it becomes readable.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.shared.desks[self.index].alarm.event()
     }
 
-    /// What this worker has done; readable at any time from any thread.
+    /// Returns the counters of this worker, readable at any time from any thread.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.shared.desks[self.index].counters)
     }
@@ -121,7 +123,7 @@ impl Worker {
     /// Serves until [`Control::shut_down`].
     ///
     /// # Errors
-    /// When the kernel refuses what a loop cannot do without. Its connections are closed then.
+    /// Returns the kernel's error if the loop cannot continue. Its connections are then closed.
     pub fn run<S: Service>(self, service: S) -> io::Result<()> {
         match self.shared.backend.kind {
             BackendKind::Epoll => epoll::run(self.shared, self.index, service),

@@ -1,6 +1,6 @@
-//! What lies on the devices of `--store`, before any of them is opened: one that is given in the wrong
-//! role is recognised, and the refusal names the command line that would be right. Nothing is created
-//! or changed until every device is where it belongs.
+//! Checks the devices of `--store` before any of them is opened. A device given in the wrong role
+//! is recognised, and the error names the command line that would be right. Nothing is created or
+//! changed until every device is in its place.
 
 use std::fmt::{self, Write};
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use larder_engine::{Content, LABEL_AREA, LabelError, StoreError, SuperblockError
 use super::StartError;
 use crate::settings::{LanePaths, Settings, StorePath};
 
-/// Why a device of `--store` cannot be used where it stands.
+/// Why a device of `--store` cannot be used in its place.
 #[derive(Debug)]
 pub struct Misplaced {
     /// What is wrong.
     what: String,
-    /// The command line that would be right, if one is known.
+    /// The command line that would be right, if known.
     instead: Option<String>,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Misplaced {
     }
 }
 
-/// A device of the settings, and what it holds.
+/// A device of the settings, with its content.
 struct Given<'a> {
     store: &'a StorePath,
     glance: Glance,
@@ -44,7 +44,7 @@ impl Given<'_> {
         self.store.path.display().to_string()
     }
 
-    /// The store id of the lane that the device belongs to.
+    /// Returns the store id of the lane that the device belongs to.
     fn lane_id(&self) -> Option<u128> {
         match &self.content {
             Content::Store(superblock) => Some(superblock.store_id),
@@ -53,12 +53,12 @@ impl Given<'_> {
         }
     }
 
-    /// Whether the device is the fast part of a lane that has a lower part.
+    /// Returns true if the device is the fast device of a lane that also has a lower device.
     fn has_lower(&self) -> bool {
         matches!(&self.content, Content::Store(superblock) if superblock.has_lower())
     }
 
-    /// Which lane of which store it is, in words.
+    /// Describes the lane that the device belongs to.
     fn lane(&self) -> String {
         match &self.content {
             Content::Store(superblock) => format!("lane {} of a store", superblock.lanes.here),
@@ -71,10 +71,10 @@ impl Given<'_> {
     }
 }
 
-/// Bytes of a device that a store lies on.
+/// The bytes of each device that a store uses.
 pub(super) type Used = Vec<(PathBuf, u64)>;
 
-/// Checks that every device of the store is given once, and in its role; the answer is how much of each is
+/// Checks that every device of the store is given once and in its role. Returns how much of each is
 /// used.
 pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     let mut given: Vec<Given<'_>> = Vec::new();
@@ -113,7 +113,7 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     }
     let mut used = Used::new();
     for (part, bytes) in lanes.iter().flat_map(|lane| used_parts(&given, lane)) {
-        // Growing one that has become smaller would hide that.
+        // Growing a device that has become smaller would hide the loss.
         if part.glance.length < bytes {
             let error = StoreError::Shrunk { needed: bytes };
             return Err(StartError::Recovery { store: part.name(), error });
@@ -123,7 +123,7 @@ pub(super) fn check(settings: &Settings) -> Result<Used, StartError> {
     Ok(used)
 }
 
-/// What a newer program has written, which must not even be made longer.
+/// Returns an error if a newer program has written the device, which must then not even be grown.
 fn newer(content: &Content, store: &StorePath) -> Option<StoreError> {
     match content {
         Content::Store(superblock) => superblock.may_write().err().map(StoreError::Superblock),
@@ -136,7 +136,7 @@ fn newer(content: &Content, store: &StorePath) -> Option<StoreError> {
     }
 }
 
-/// The devices of a lane, with how many bytes of them its store lies on.
+/// Returns the devices of a lane, each with the number of bytes that its store uses.
 fn used_parts<'g, 'a>(given: &'g [Given<'a>], lane: &LanePaths<'_>) -> Vec<(&'g Given<'a>, u64)> {
     let Some(fast) = find(given, lane.first) else { return Vec::new() };
     let Content::Store(superblock) = &fast.content else { return Vec::new() };
@@ -153,7 +153,7 @@ fn find<'g, 'a>(given: &'g [Given<'a>], store: &StorePath) -> Option<&'g Given<'
     given.iter().find(|given| given.store == store)
 }
 
-/// What is wrong with the device that new items would go to. What is no store at all is found when it is
+/// Returns what is wrong with a lane's fast device. A device without a store is found when it is
 /// opened.
 fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
@@ -167,7 +167,7 @@ fn wrong_fast(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     })
 }
 
-/// What is wrong with a lane's lower device, whose fast one is in its place.
+/// Returns what is wrong with a lane's lower device, given that the fast one is in its place.
 fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     let fast = find(given, lane.first)?;
     let Some(lower) = lane.lower.and_then(|lower| find(given, lower)) else {
@@ -186,7 +186,7 @@ fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
             lower.name(),
             lower.lane()
         )),
-        // Before a device is labelled the superblock of its lane is durable.
+        // The superblock of a lane is durable before its lower device is labelled.
         Content::Lower(label) if fast.lane_id() != Some(label.store_id) => Some(format!(
             "--store {} is the lower device of {}, and {} is not the fast device of that lane",
             lower.name(),
@@ -197,8 +197,8 @@ fn wrong_lower(given: &[Given<'_>], lane: &LanePaths<'_>) -> Option<String> {
     }
 }
 
-/// The flags that use every part of a store in its role. Names in capitals stand for devices that were
-/// not given.
+/// Returns the flags that use every part of a store in its role. Names in capitals stand for
+/// devices that were not given.
 fn command_line(given: &[Given<'_>]) -> String {
     let is_lower = |given: &&Given<'_>| given.content.is_lower() && !given.content.is_store();
     let tiers = given.iter().any(|given| is_lower(&given) || given.has_lower());

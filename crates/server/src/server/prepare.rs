@@ -1,5 +1,5 @@
-//! What a server needs from the machine before it can run: limits, listeners, files, and in the end
-//! fewer rights. The order is the caller's: listeners and files may need the rights that go.
+//! Preparation of the process for a server: limits, listeners, files, and finally fewer rights. The
+//! caller decides the order, because listeners and files may need the rights that are dropped.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -15,10 +15,10 @@ use crate::net::{BindError, Endpoint, Listener};
 use crate::process;
 use crate::settings::Settings;
 
-/// A server that can have fewer connections is not worth starting.
+/// The smallest number of connections with which a server starts.
 const MIN_CONNECTIONS: usize = 16;
 
-/// Limits of the process, as far as settings ask for them.
+/// Sets the limits of the process as the settings require.
 pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError> {
     if settings.core_dumps {
         process::enable_core_dumps().map_err(system("let core files be written"))?;
@@ -51,15 +51,16 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     Ok(())
 }
 
-/// Lets the process open the files that `max_connections` needs; how many connections it can have.
+/// Raises the limit of open files for `max_connections`. Returns the number of connections
+/// possible.
 pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
-    // Beside the connections: listeners, one or two descriptors per worker, the admin page.
+    // Besides connections: listeners, one or two descriptors per worker, the admin page.
     let beside = 64 + 4 * settings.threads as u64;
     let allowed = process::raise_file_limit(settings.max_connections as u64 + beside)?;
     Ok((allowed.saturating_sub(beside) as usize).min(settings.max_connections))
 }
 
-/// Why there cannot be more connections than the `reachable` ones.
+/// Explains why only `reachable` connections are possible.
 pub(super) fn too_few_files(reachable: usize) -> String {
     format!(
         "the limit of open files is enough for {reachable} connections: raise it (ulimit -n, \
@@ -67,14 +68,14 @@ pub(super) fn too_few_files(reachable: usize) -> String {
     )
 }
 
-/// How long an address that is taken is tried again. What a killed process held through io_uring is
-/// given back by the kernel some milliseconds after the process is gone, and whoever restarts it at
-/// once is not to be told that it is taken.
+/// Time for which an address in use is tried again. The kernel releases what a killed process held
+/// through io_uring some milliseconds after the process has ended, and an immediate restart must
+/// not fail because of that.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Takes an address, which may be given back in a moment.
+/// Binds an address, which may become free in a moment.
 fn take(endpoint: &Endpoint) -> Result<Listener, BindError> {
     let begun = Instant::now();
     loop {
@@ -85,8 +86,8 @@ fn take(endpoint: &Endpoint) -> Result<Listener, BindError> {
     }
 }
 
-/// Takes the addresses without listening yet, so that one that is taken is known before a long
-/// recovery, and clients are turned away until it has ended.
+/// Binds the addresses without listening. So an address in use is known before a long recovery, and
+/// clients are refused until the recovery has ended.
 pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     for listen in settings.listen_addresses() {
@@ -124,8 +125,8 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     for listener in &listeners {
         listener.set_backlog(settings.listen_backlog);
     }
-    // Who waits for the path to appear connects at once: without a recovery there is no reason to let
-    // that fail.
+    // A program that waits for the path to appear connects at once. Without a recovery that need
+    // not fail.
     if let (Some(_), false, Some(socket)) =
         (&settings.socket, settings.has_store(), listeners.last())
     {
@@ -134,7 +135,7 @@ pub(super) fn bind(settings: &Settings) -> Result<Vec<Listener>, StartError> {
     Ok(listeners)
 }
 
-/// Serves what the service manager has opened instead.
+/// Takes over the sockets of the service manager in place of the configured addresses.
 pub(super) fn inherit(
     settings: &Settings,
     sockets: Vec<OwnedFd>,
@@ -148,7 +149,8 @@ pub(super) fn inherit(
     sockets.into_iter().map(|socket| Listener::inherit(socket).map_err(StartError::Bind)).collect()
 }
 
-/// A default address that is taken is not worth a refusal to serve; one that was asked for is.
+/// Binds the admin address. If the default address is in use, the server starts without the page;
+/// an address that was asked for is an error then.
 pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpListener>, StartError> {
     let Some(address) = settings.admin else { return Ok(None) };
     let default = Settings::default().admin == Some(address) && !settings.is_asked("admin");
@@ -167,12 +169,13 @@ pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpList
     }
 }
 
-/// The file with the process number. It is locked as long as the process lives, so that the file of a
-/// server that runs is told from one that a killed server left, whoever has its number now.
+/// The file with the process number. It is locked for the life of the process. So the file of a
+/// running server differs from one that a killed server left, even if its number was reused.
 #[derive(Debug)]
 pub(super) struct Pidfile {
     path: PathBuf,
-    /// Holds the lock. What is no file of its own is not kept open: its reader waits for the end.
+    /// Holds the lock. A path that is no regular file (a pipe) is not kept open, because its reader
+    /// waits for the end.
     _lock: Option<File>,
 }
 
@@ -203,13 +206,13 @@ impl Pidfile {
     }
 
     pub(super) fn remove(self) {
-        // After a change of user it may not be ours to remove; the next start overwrites it.
+        // After a change of user this may fail. The next start then overwrites the file.
         let _ = std::fs::remove_file(self.path);
     }
 }
 
-/// Test harnesses of memcached's wait for this file. Written aside and renamed, so that whoever
-/// sees it sees all of it.
+/// Writes the file with the ports, for which memcached's test harnesses wait. It is written under
+/// another name and renamed, so that a reader never sees a part of it.
 pub(super) fn write_port_file(settings: &Settings, listeners: &[Listener]) {
     let Some(path) = &settings.port_file else { return };
     let mut text = String::new();
@@ -225,7 +228,7 @@ pub(super) fn write_port_file(settings: &Settings, listeners: &[Listener]) {
     }
 }
 
-/// From here on the process has the rights of the user it was told to become.
+/// Changes to the user of the settings, and locks memory if asked.
 pub(super) fn drop_rights(settings: &Settings) -> Result<(), StartError> {
     if process::is_root() {
         match &settings.user {

@@ -1,6 +1,6 @@
-//! What of a running server can be set anew: how much is logged (the `verbosity` command, SIGHUP),
-//! and with SIGHUP the few settings below. Everything else was decided when sockets, threads and
-//! memory were made; a reload says so instead of doing half of it.
+//! Changes to a running server: the log level (the `verbosity` command, SIGHUP) and, with SIGHUP,
+//! the few settings below. All other settings were fixed when sockets, threads and memory were
+//! created. A reload reports them instead of applying half of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::prepare::{reachable_connections, too_few_files};
 use crate::settings::{LogLevel, Settings};
 use crate::stats::Source;
 
-/// The keys of settings that a running server takes over.
+/// The keys of settings that a running server can change.
 const RELOADED: [&str; 11] = [
     "admin-host",
     "disable-control",
@@ -24,21 +24,21 @@ const RELOADED: [&str; 11] = [
     "verbose",
 ];
 
-/// Shown under another key, too.
+/// Keys that only repeat another key.
 const ALIASES: [&str; 1] = ["disable-evictions"];
 
 /// Gives a server new settings, from any thread.
 #[derive(Clone, Debug)]
 pub struct Reloader(pub(super) Arc<Source>);
 
-/// What came of new settings. Each list is readable as it stands.
+/// The result of a reload. Each list is readable as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
-    /// What is different now: `memory 64MB -> 128MB`.
+    /// Settings that changed: `memory 64MB -> 128MB`.
     pub changed: Vec<String>,
-    /// What is different in the sources and needs a restart.
+    /// Settings that differ in the sources and need a restart.
     pub needs_restart: Vec<String>,
-    /// What should have changed and could not, with the reason.
+    /// Settings that could not change, with the reason.
     pub refused: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Listed<'_> {
 }
 
 impl Reloader {
-    /// Takes over what `new` says differently from the settings in use, as far as a running server
+    /// Applies the differences between `new` and the settings in use, as far as a running server
     /// can.
     pub fn reload(&self, new: &Settings) -> Reloaded {
         let source = &self.0;
@@ -67,7 +67,7 @@ impl Reloader {
                 continue;
             }
             let changed = change(key, &from, &to);
-            // What nobody asked for the start may have adapted to the machine.
+            // The start may have adapted settings to the machine that no one asked for.
             let adapted = !old.is_asked(key) && !new.is_asked(key);
             if !RELOADED.contains(&key) {
                 if !adapted {
@@ -86,7 +86,8 @@ impl Reloader {
                 continue;
             }
             merged.take_over(key, new);
-            // Below, the log level is compared with what is in use: `verbosity` may have changed it.
+            // The log level is compared below with the one in use, which `verbosity` may have
+            // changed.
             if !matches!(key, "log-level" | "verbose") {
                 reloaded.changed.push(changed);
             }
@@ -102,7 +103,7 @@ impl Reloader {
     }
 }
 
-/// Makes room for the connections of `settings`, or says why there is none.
+/// Raises the limit of open files for the connections of `settings`, or returns why it cannot.
 fn allow_connections(settings: &Settings) -> Result<(), String> {
     match reachable_connections(settings) {
         Ok(reachable) if reachable < settings.max_connections => Err(too_few_files(reachable)),
@@ -116,7 +117,7 @@ fn change(key: &str, from: &str, to: &str) -> String {
     format!("{key} {} -> {}", shown(from), shown(to))
 }
 
-/// Sets how much the process logs; the server of a test has nobody to tell.
+/// Sets how much the process logs. The server of a test has none.
 pub(crate) type SetLogLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
 
 #[cfg(test)]
@@ -139,19 +140,19 @@ mod tests {
         }
     }
 
-    /// Whether a new connection is served; what it is told to `flush_all`.
+    /// Returns the reply to `flush_all` on a new connection, or `None` if it is not served.
     fn served(server: &Server) -> Option<String> {
         let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         client.write_all(b"flush_all\r\nquit\r\n").unwrap();
         let mut reply = String::new();
-        // One that is not served may be reset.
+        // A connection that is not served may be reset.
         let _ = client.read_to_string(&mut reply);
         Some(reply).filter(|reply| !reply.starts_with("ERROR") && !reply.is_empty())
     }
 
     #[test]
-    fn who_may_connect_and_what_is_allowed_can_change() {
+    fn limits_and_switches_can_change() {
         let asked = |connections: usize| {
             let mut settings = Settings { max_connections: connections, ..settings() };
             settings.origins.insert("max-connections", crate::settings::Origin::Flag);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_change_does_and_the_rest_is_named() {
+    fn a_reload_changes_what_it_can_and_names_the_rest() {
         let levels = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&levels);
         let host = Host {
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(server.drain_timeout().as_secs(), 3);
         assert_eq!(levels.lock().unwrap().last(), Some(&LogLevel::Warn));
 
-        // What `verbosity` had changed is the settings' again.
+        // A reload restores the log level that `verbosity` had changed.
         server.stats().set_verbosity(2);
         assert_eq!(levels.lock().unwrap().last(), Some(&LogLevel::Trace));
         assert_eq!(reloader.reload(&new).changed, ["log level trace -> warn"]);

@@ -1,4 +1,5 @@
-//! How a server is asked to end: by whom first, and whether it may take its time.
+//! Stopping a server: records the first requester and whether the stop waits for commands in
+//! flight.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The store's part in the life of a server: opened and locked while the process still has all its
-//! rights, recovered before any client may connect, watched while it is used, closed at the end.
+//! The store in the life of a server. It is opened and locked while the process has all its rights,
+//! recovered before a client may connect, and closed at the end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ use crate::clock::{Clock, random_seed};
 use crate::net;
 use crate::settings::{Settings, StorePath};
 
-/// A new store without a size holds so many times what memory does.
+/// A new store without a given size holds this many times the memory limit.
 const MEMORY_TIMES: u64 = 4;
 
-/// How often the log hears of a long recovery.
+/// Interval between log lines during a long recovery.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Opens what `--store` names, for this process alone.
+/// Opens the devices of `--store` for this process alone.
 pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOptions>, StartError> {
     if !settings.has_store() {
         return Ok(None);
@@ -32,7 +32,7 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let wish = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
-        // It may have grown while it was used, and the command line be older.
+        // The device may have grown in use, so the command line may be out of date.
         let used = used.iter().find(|(path, _)| *path == store.path).map_or(0, |used| used.1);
         let size = store.size.map(|size| size.max(used));
         let device = FileDevice::open_checked(&store.path, size, wish, is_ours);
@@ -85,7 +85,7 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     }))
 }
 
-/// Names the store in what is wrong with it.
+/// Adds the name of the store to an error.
 pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
     match error {
         OpenError::Store(error) if settings.has_store() => {
@@ -95,10 +95,10 @@ pub(super) fn explain(error: OpenError, settings: &Settings) -> StartError {
     }
 }
 
-/// Takes a few words about what a start is at.
+/// A callback that takes the progress of a start in a few words.
 pub type Tell = Box<dyn FnMut(&str) + Send>;
 
-/// Tells admin page, service manager and log how far a recovery is.
+/// Reports the progress of a recovery to the admin page, the service manager and the log.
 pub(super) struct Teller<'a> {
     subject: Option<&'a Subject>,
     tell: Option<Tell>,
@@ -106,10 +106,10 @@ pub(super) struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    /// A recovery begins.
+    /// Begins to report on a recovery.
     pub(super) fn new(subject: Option<&'a Subject>, tell: Option<Tell>) -> Self {
         let mut teller = Teller { subject, tell, told: Instant::now() };
-        // The log hears nothing of it: most recoveries have ended a moment later.
+        // Not logged, because most recoveries end a moment later.
         teller.say("recovering: reading the store");
         teller
     }
@@ -136,8 +136,8 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// The clock of a server with this store: it does not begin behind the store's, or what had expired would
-/// be back.
+/// Returns the clock of a server with this store. It does not begin before the time of the store,
+/// because expired items would then be back.
 pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
     let (wall, remembered) = (clock.started(), engine.remembered_time());
     if wall < remembered {
@@ -151,12 +151,12 @@ pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
     clock.not_before(remembered)
 }
 
-/// Bytes of all devices.
+/// Returns the bytes of all devices.
 pub(super) fn capacity(engine: &Engine) -> u64 {
     engine.lanes().iter().map(|lane| lane.capacity).sum()
 }
 
-/// Says what was found.
+/// Logs the result of the recovery.
 pub(super) fn report(engine: &Engine, settings: &Settings) {
     let Some(recovered) = engine.recovered() else { return };
     if recovered.discarded {
@@ -215,7 +215,7 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
     );
 }
 
-/// Settles how a worker's session reads what is not in memory; the answer names the way.
+/// Chooses how a worker's session reads items that are not in memory. Returns the name of that way.
 pub(super) fn flash_io(
     session: &mut Session,
     worker: &net::Worker,
@@ -233,12 +233,12 @@ pub(super) fn flash_io(
     }
 }
 
-/// Makes everything durable and marks the end as a clean one.
+/// Makes everything durable and marks the store as cleanly stopped.
 pub(super) fn close(engine: &Engine) -> Result<(), StartError> {
     engine.close().map_err(super::system("close the store"))
 }
 
-/// The reason why the store takes no writes, if it takes none.
+/// Returns the reason why the store takes no writes, or `None` if it does.
 pub(crate) fn failure(engine: &Engine) -> Option<String> {
     match engine.health() {
         Health::Good => None,

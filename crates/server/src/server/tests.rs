@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::settings::{ListenAddress, Port, Protocol, StorePath};
 
-/// Any port of the loopback address, no admin page.
+/// Returns settings with any port of the loopback address and no admin page.
 fn settings() -> Settings {
     Settings {
         listen: vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }],
@@ -28,16 +28,16 @@ fn ask(client: &mut TcpStream, request: &str, expected: &str) {
     assert_eq!(String::from_utf8_lossy(&reply), expected, "{request}");
 }
 
-/// Reads what comes until the server closes.
+/// Reads until the server closes the connection.
 fn rest(mut client: TcpStream) -> String {
     let mut text = String::new();
-    // A reset ends the connection, too.
+    // A reset ends the connection too.
     let _ = client.read_to_string(&mut text);
     text
 }
 
 #[test]
-fn serves_and_stops() {
+fn a_server_serves_and_stops() {
     let server = Server::start(settings()).unwrap();
     let mut client = connect(&server);
     ask(&mut client, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
@@ -50,7 +50,7 @@ fn serves_and_stops() {
 }
 
 #[test]
-fn two_servers_know_nothing_of_each_other() {
+fn two_servers_in_one_process_share_nothing() {
     let (one, two) = (Server::start(settings()).unwrap(), Server::start(settings()).unwrap());
     ask(&mut connect(&one), "set k 0 0 1\r\n1\r\n", "STORED\r\n");
     ask(&mut connect(&two), "get k\r\n", "END\r\n");
@@ -59,7 +59,7 @@ fn two_servers_know_nothing_of_each_other() {
 }
 
 #[test]
-fn a_stop_has_a_reason_and_the_shutdown_command_is_one() {
+fn wait_returns_the_first_reason_to_stop() {
     let server = Server::start(Settings { shutdown_command: true, ..settings() }).unwrap();
     let mut client = connect(&server);
     client.write_all(b"shutdown graceful\r\n").unwrap();
@@ -96,7 +96,7 @@ fn stop_now_ends_a_wait_for_a_command_in_flight() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn a_failed_start_names_the_reason() {
     let server = Server::start(settings()).unwrap();
     let taken = server.addresses()[0].port();
     let error = Server::start(Settings {
@@ -123,9 +123,9 @@ fn what_cannot_start_says_why() {
     assert!(error.contains("cannot write --pidfile /does/not/exist/larder.pid"), "{error}");
 }
 
-/// As a process leaves them that was killed a moment ago.
+/// Binds the addresses as a process leaves them that was just killed.
 #[test]
-fn addresses_that_are_given_back_in_a_moment_are_waited_for() {
+fn a_start_waits_for_an_address_that_becomes_free() {
     let folder = std::env::temp_dir().join(format!("larder-late-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("socket");
@@ -177,9 +177,9 @@ fn files_are_written_and_removed() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A stop signal is handled differently from then on, see `Host::serving`.
+/// From then on a stop signal is handled differently, see `Host::serving`.
 #[test]
-fn the_host_hears_of_serving_before_a_client_can_connect() {
+fn the_host_is_told_before_a_client_can_connect() {
     let folder = std::env::temp_dir().join(format!("larder-serving-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let socket = folder.join("socket");
@@ -198,7 +198,7 @@ fn the_host_hears_of_serving_before_a_client_can_connect() {
 }
 
 #[test]
-fn every_address_with_one_port_of_the_kernels_choice() {
+fn all_addresses_share_the_port_that_the_kernel_chose() {
     let listen = vec![ListenAddress { host: "*".to_owned(), port: None }];
     let server = Server::start(Settings { listen, port: Port::Any, ..settings() }).unwrap();
     let addresses = server.addresses();
@@ -211,7 +211,7 @@ fn connect_to(port: u16) -> TcpStream {
 }
 
 #[test]
-fn only_the_protocol_that_is_allowed() {
+fn only_the_allowed_protocol_is_served() {
     let binary_noop: [u8; 24] = {
         let mut header = [0; 24];
         header[0] = 0x80;

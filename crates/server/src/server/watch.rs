@@ -1,6 +1,6 @@
-//! What a thread does once a second while the server runs, so that no worker has to. It tells the log of each
-//! thing that goes wrong in one line with a count and what to do, and not again before some time has passed:
-//! no worker ever writes to a log that is slow. And it gives freed memory back to the kernel.
+//! A thread that does background work once a second, so that no worker has to. It logs each kind of
+//! trouble in one line with a count and advice, and then not again for some time. So no worker ever
+//! writes to a slow log. It also returns freed memory to the kernel.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -14,18 +14,18 @@ use super::store;
 use crate::process;
 use crate::stats::{NetTotals, Source};
 
-/// How soon the log hears of something.
+/// Interval between checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long it hears no more of the same.
+/// Time after a log line in which the same trouble is not logged again.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long after a refused write the server counts as one that refuses writes.
+/// Time after a refused write during which the server counts as refusing writes.
 const REFUSING: Duration = Duration::from_secs(5);
 
-/// The allocator returns freed memory to the kernel when the resident memory that nothing is charged for has
+/// The allocator returns freed memory to the kernel when the resident memory without a charge has
 /// grown by this many bytes.
 const UNCHARGED: u64 = 8 << 20;
 
-/// Watches over a server on a thread of its own.
+/// A thread that watches a server.
 #[derive(Debug)]
 pub(super) struct Watch {
     end: Sender<()>,
@@ -49,13 +49,13 @@ impl Watch {
     }
 
     pub(super) fn stop(self) {
-        // If nobody hears it the thread has ended already.
+        // This fails if the thread has already ended.
         let _ = self.end.send(());
         let _ = self.thread.join();
     }
 }
 
-/// What the log knows.
+/// The state that was already logged.
 #[derive(Default)]
 struct Watcher {
     failing: Option<Instant>,
@@ -116,27 +116,29 @@ impl Watcher {
     }
 }
 
-/// The least resident memory that nothing was charged for since the allocator last returned memory, in bytes.
+/// The least uncharged resident memory since the allocator last returned memory, in bytes.
 #[derive(Default)]
 struct Heap {
     least: Option<u64>,
 }
 
 impl Heap {
-    /// Whether the allocator probably keeps much that was freed, if there are `uncharged` bytes now.
+    /// Returns true if the allocator probably keeps much freed memory, given the `uncharged` bytes
+    /// now.
     fn has_grown(&mut self, uncharged: u64) -> bool {
         let least = self.least.map_or(uncharged, |least| least.min(uncharged));
         self.least = Some(least);
         uncharged - least >= UNCHARGED
     }
 
-    /// What is left could not be given back: it is not tried again for the same bytes.
+    /// Notes that the allocator could not return these bytes, so that it is not asked again for
+    /// them.
     fn note_given_back(&mut self, uncharged: u64) {
         self.least = Some(uncharged);
     }
 }
 
-/// Something that goes wrong for clients and is counted.
+/// A kind of trouble for clients, with its counter.
 struct Kind {
     event: &'static str,
     advice: &'static str,
@@ -179,7 +181,7 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-/// How far the log knows of one kind of trouble.
+/// One kind of trouble, with the count that was already logged.
 struct Trouble {
     kind: &'static Kind,
     told: u64,
@@ -191,7 +193,7 @@ impl Trouble {
         Trouble { kind, told: 0, told_at: None }
     }
 
-    /// How often it has happened since it was last told, if it is to be told now.
+    /// Returns the number of cases since the last log line, if it is time to log them.
     fn news(&mut self, totals: &Totals, net: &NetTotals, now: Instant) -> Option<u64> {
         let count = (self.kind.count)(totals, net);
         let silent = self.told_at.is_some_and(|at| now.duration_since(at) < SILENCE);
@@ -203,7 +205,7 @@ impl Trouble {
     }
 }
 
-/// What the log was told of keys that move between devices.
+/// Motion of keys between devices, as it was already logged.
 #[derive(Debug, Default)]
 struct Moves {
     lanes: Vec<LaneState>,
@@ -246,19 +248,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_goes_back_once_for_what_was_freed() {
+    fn freed_memory_is_returned_once() {
         let mut heap = Heap::default();
         let mib = |n: u64| n << 20;
         assert!(!heap.has_grown(mib(20)) && !heap.has_grown(mib(27)));
         assert!(heap.has_grown(mib(28)));
-        // Of 30 MiB, 25 stay.
+        // 25 of the 30 MiB stay.
         heap.note_given_back(mib(25));
         assert!(!heap.has_grown(mib(30)) && !heap.has_grown(mib(3)) && !heap.has_grown(mib(10)));
         assert!(heap.has_grown(mib(11)));
     }
 
     #[test]
-    fn trouble_is_told_at_once_and_then_once_in_a_while() {
+    fn trouble_is_logged_at_once_and_then_at_intervals() {
         let mut trouble = Trouble::new(&KINDS[0]);
         let start = Instant::now();
         let refused = |count| Totals { store_no_memory: count, ..Totals::default() };

@@ -1,9 +1,10 @@
-//! What is refused, what ends a connection, and what is large, long or in pieces.
+//! Refused requests, requests that end a connection, and values and streams that are large, long or
+//! in pieces.
 
 use super::*;
 
 #[test]
-fn wrong_lengths_close() {
+fn wrong_lengths_close_the_connection() {
     let server = Server::start();
     let refused = [
         packet(0x00, b"1234", b"k", b""),
@@ -43,7 +44,7 @@ fn wrong_lengths_close() {
 }
 
 #[test]
-fn what_is_no_packet_closes() {
+fn bytes_that_are_no_packet_close_the_connection() {
     let server = Server::start();
     for garbage in [&b"get k\r\n"[..], &[0x81; 24], &[0; 24]] {
         let mut stream = server.connect();
@@ -73,7 +74,7 @@ fn unknown_opcodes_keep_the_connection() {
 }
 
 #[test]
-fn values_that_are_too_large() {
+fn values_that_are_too_large_are_refused() {
     let server = Server::start();
     let large = vec![0x80; 1 << 20];
     let old = item(0x00, 0, b"", b"old");
@@ -100,7 +101,7 @@ fn values_that_are_too_large() {
             not_found(0x00),
         ],
     );
-    // Compared, a set that is too large still leaves nothing behind.
+    // A set with a cas id that is too large removes the old item as well.
     server.expect(
         &[store(0x11, b"k", 0, b"old"), compared(0x11, &[0; 8], b"k", &large, 3), get(0x00, b"k")],
         &[too_large(0x11), not_found(0x00)],
@@ -118,7 +119,7 @@ fn values_that_are_too_large() {
 }
 
 #[test]
-fn long_values_and_more_replies_than_the_output_holds() {
+fn long_values_and_replies_beyond_the_output_limit_arrive() {
     let server = Server::start();
     let mut requests = Vec::new();
     let mut replies = Vec::new();
@@ -138,7 +139,7 @@ fn long_values_and_more_replies_than_the_output_holds() {
 }
 
 #[test]
-fn a_stream_in_single_bytes() {
+fn requests_in_single_bytes_are_answered() {
     let server = Server::start();
     let requests = [
         store(0x01, b"k", 1, b"value"),
@@ -159,7 +160,7 @@ fn a_stream_in_single_bytes() {
 }
 
 #[test]
-fn a_thousand_quiet_requests_at_once() {
+fn a_thousand_quiet_requests_are_executed() {
     let server = Server::start();
     let keys: Vec<Vec<u8>> = (0..1000).map(|n| format!("key:{n}").into_bytes()).collect();
     let stores: Vec<_> = keys.iter().map(|key| store(0x11, key, 0, &key.repeat(2))).collect();

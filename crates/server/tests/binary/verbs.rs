@@ -1,4 +1,4 @@
-//! Every opcode when all goes well, and when the items are not as they should be.
+//! Every opcode, with and without the item state that it expects.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn stores_and_gets() {
 }
 
 #[test]
-fn keys_are_any_bytes() {
+fn keys_may_hold_any_bytes() {
     let server = Server::start();
     let longest = [0xff; 250];
     for key in [&b" with space \r\n"[..], b"\0", &longest] {
@@ -76,7 +76,7 @@ fn cas_ids() {
         compared(0x15, &[0; 20], b"k", b"", cas + 1),
     ];
     server.expect(&others, &[0x01, 0x02, 0x13, 0x0e, 0x1a, 0x04, 0x15].map(exists));
-    // Compared, even an add overwrites. Every write answers the next cas id to compare with.
+    // With a cas id even an add overwrites. Every write returns the next cas id to compare with.
     let requests: [(u8, &[u8], &[u8]); 7] = [
         (0x01, &zeros, b"2"),
         (0x02, &zeros, b"3"),
@@ -190,7 +190,7 @@ fn counting() {
     server.expect(&[compared], &[number(0x05, 4)]);
 }
 
-/// In memcached 1.6.45 some of them are refused with 0x05.
+/// memcached 1.6.45 refuses some of them with 0x05.
 #[test]
 fn many_clients_create_the_same_counters() {
     const CLIENTS: u64 = 8;
@@ -243,7 +243,7 @@ fn touch_and_gat() {
             Reply { key: b"missing".to_vec(), ..failed(0x23, 1, "") },
         ],
     );
-    // Times are unsigned: the greatest is in 2106; 30 days and a second is in 1970.
+    // Times are unsigned. The greatest is in 2106, and 30 days plus a second is in 1970.
     let expiring =
         |exptime: u32| packet(0x11, &[[0; 4], exptime.to_be_bytes()].concat(), b"e", b"v");
     server.expect(&[expiring(u32::MAX), get(0x00, b"e")], &[item(0x00, 0, b"", b"v")]);
@@ -267,7 +267,7 @@ fn flush() {
         let requests = [store(0x11, b"k", 0, b"v"), flush(opcode, extras), get(0x09, b"k")];
         server.expect(&requests, &replies);
     }
-    // Later, and at a time before the server was started: nothing is as old as that.
+    // A later time, and a time before the start of the server, which no item is older than.
     for exptime in [100u32, 2_592_001] {
         server.expect(
             &[store(0x11, b"k", 0, b"v"), flush(0x08, &exptime.to_be_bytes()), get(0x00, b"k")],

@@ -1,6 +1,6 @@
-//! One thing that goes wrong at its nth occurrence, in an otherwise quiet world: repeated for n = 1,
-//! 2, 3 … until the world ends before it has happened, no place is left where it could go wrong
-//! unseen.
+//! One anomaly at its nth occurrence, in an otherwise quiet world. Tests repeat it for n = 1, 2, 3
+//! … until the world ends before it happens. Then no place is left where it could go wrong
+//! unnoticed.
 
 use super::machine::Machine;
 use super::{Check, DurableWorld};
@@ -12,24 +12,23 @@ use std::sync::Arc;
 /// What goes wrong, and at which occurrence, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anomaly {
-    /// A call of the device fails.
+    /// A call to the device fails.
     Call(Operation, u64),
-    /// The power goes in the middle of a write or sync.
+    /// The power fails during a write or sync.
     PowerLoss(u64),
-    /// A request for memory is refused: a frame, a mapping, a page of the index, a part of the
-    /// budget.
+    /// A memory request is refused: a frame, a mapping, an index page, a part of the budget.
     Memory(u64),
 }
 
-/// An anomaly over the lives of a store, each of which has its own machine and engine.
+/// An anomaly over all lives of a store. Each life has its own machine and engine.
 pub(super) struct Armed {
     anomaly: Option<Anomaly>,
-    /// Which of the machine's devices fails, or stops the machine.
+    /// The index of the device that fails or stops the machine.
     victim: usize,
-    /// Calls of that device in earlier lives, and requests for memory.
+    /// Calls to that device, and memory requests, in earlier lives.
     calls: Counts,
     requests: u64,
-    /// There has been a store.
+    /// A store has been created.
     created: bool,
 }
 
@@ -42,7 +41,7 @@ impl Armed {
         self.anomaly.is_some()
     }
 
-    /// A life ends.
+    /// Notes the end of a life.
     pub(super) fn leave(&mut self, machine: &Machine, engine: &Engine) {
         self.requests += engine.memory_requests();
         self.leave_machine(machine);
@@ -59,8 +58,8 @@ impl Armed {
         self.calls.syncs += counts.syncs;
     }
 
-    /// Begins a life. What fails once is tried again, as an operator would; in place of a store that
-    /// could not be created, on empty devices.
+    /// Begins a life. A start that fails because of the anomaly is repeated, as an operator would
+    /// do. If the store could not be created, the repetition has empty devices.
     pub(super) fn open(
         &mut self,
         mut machine: Machine,
@@ -124,7 +123,7 @@ impl Armed {
         }
     }
 
-    /// Whether it has happened.
+    /// Returns true if the anomaly has happened.
     pub(super) fn was_reached(&self, machine: &Machine, engine: &Engine) -> bool {
         let now = self.counts(machine);
         let calls = Counts {
@@ -147,11 +146,11 @@ fn of(counts: Counts, operation: Operation) -> u64 {
 }
 
 impl DurableWorld {
-    /// Runs a world in which nothing goes wrong but `anomaly`: a clean stop, a kill and a power loss,
-    /// each after `plan.steps` operations. The answer is whether it came to that.
+    /// Runs a world in which only `anomaly` goes wrong: a clean stop, a kill and a power loss, each
+    /// after `plan.steps` operations. Returns true if the anomaly happened.
     ///
     /// # Errors
-    /// The first thing that is not as it must be.
+    /// The first violation.
     pub fn run_with(plan: Plan, anomaly: Anomaly) -> Result<bool, Failure> {
         let fail = |step, what| Failure { seed: plan.seed, step, what };
         let mut world =
@@ -182,7 +181,7 @@ impl DurableWorld {
         })
     }
 
-    /// Acts; if the power goes meanwhile, nobody hears the answer.
+    /// Runs `act`. If the power fails meanwhile, its result is ignored.
     fn survive(&mut self, act: impl FnOnce(&mut Self) -> Check) -> Check {
         let done = act(self);
         if self.machine.is_stopped() { self.crash() } else { done }

@@ -1,18 +1,18 @@
-//! What happens only to some worlds: devices grow while they are used, and some of them fail or lose their power
-//! in the middle.
+//! What happens only in some worlds: devices grow while in use, and some fail or lose power
+//! meanwhile.
 
 use super::{Check, DurableWorld};
 use larder_disk::{Device, Operation};
 use larder_engine::{GrowError, LaneState, LogGrowError};
 use std::sync::Arc;
 
-/// No device grows beyond that, so that it still fills.
+/// The largest size of a device, in bytes, so that it still fills.
 const MOST: u64 = 40 << 20;
-/// How much it grows at most.
+/// The largest growth of a device per call, in bytes.
 const STEP: u64 = 4 << 20;
 
 impl DurableWorld {
-    /// A device grows, in most cases by some segments.
+    /// Grows a device, usually by some segments.
     pub(super) fn grow(&mut self) -> Check {
         self.land()?;
         let lanes = self.needed();
@@ -40,7 +40,7 @@ impl DurableWorld {
         let grow = || self.engine.grow(Some(lower.as_ref().unwrap_or(name)), size);
         let mut grown = grow();
         if self.machine.is_stopped() {
-            // The device is larger or as it was, and the next start finds either.
+            // The device has its old or its new size; the next start accepts either.
             return Ok(());
         }
         if let Err(GrowError::Refused(LogGrowError::Device(_))) = grown {

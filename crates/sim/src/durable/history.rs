@@ -1,8 +1,9 @@
-//! The model of a store: of each key all its states, in the order in which they were written.
+//! The model of a store: all states of each key, in the order in which they were written.
 //!
-//! Some prefix of a history is known to be durable, because a writer was answered or a reader was.
-//! After a crash a key is in its last known state or in a later one; after a commit in the last. What was written
-//! and is not durable survives the end of the process, not of the power.
+//! A prefix of each history is known to be durable, because a writer or a reader was answered.
+//! After a crash a key is in its last state known to be durable or in a later one; after a commit
+//! it is in the last. A write that is not durable survives the end of the process, but not a power
+//! loss.
 
 use larder_engine::{CommitPoint, CommitState, Item as Found};
 use std::collections::hash_map::DefaultHasher;
@@ -48,30 +49,31 @@ impl fmt::Debug for Item {
     }
 }
 
-/// The commit that makes something durable; `None` when it is known to be.
+/// The commit that makes something durable; `None` if it is known to be durable.
 pub(super) type Commit = Option<CommitPoint>;
 
 /// Whether a key was lost with a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     No,
-    /// It was on its way from the device that is lost, or to it.
+    /// It was moving from or to the lost device.
     Perhaps,
-    /// It was there: what comes back now would be an older version.
+    /// It was on the lost device: anything that comes back would be an older version.
     Yes,
 }
 
 /// A state of a key.
 #[derive(Clone, Debug)]
 struct State {
-    /// `None`: there is no item.
+    /// `None` if there is no item.
     item: Option<Item>,
-    /// It was evicted, which is durable only later: a crash may bring it back.
+    /// The item was evicted, which becomes durable only later: a crash may bring it back.
     evicted: Option<Item>,
     commit: Commit,
-    /// It was written early.
+    /// An early write covers it.
     written: bool,
-    /// Everything was flushed. If the commit fails it stays so, and the next one is to make it durable.
+    /// A flush of everything. If its commit fails, it stays in effect, and the next commit makes it
+    /// durable.
     flushed: bool,
 }
 
@@ -93,24 +95,24 @@ impl State {
 #[derive(Default)]
 pub(super) struct Histories {
     of: HashMap<Vec<u8>, Vec<State>>,
-    /// What was in failed commits while the device is failing: a crash may show it.
+    /// States from failed commits while the device is failing: a crash may show them.
     failed: HashMap<Vec<u8>, Vec<State>>,
     greatest_cas: HashMap<Vec<u8>, u64>,
-    /// What had expired: nobody sees it, but it may still be there.
+    /// Keys with an expired item: no client sees it, but its record may still be there.
     expired: HashSet<Vec<u8>>,
-    /// Digests of all items that ever were.
+    /// Digests of all items that ever existed.
     written: HashMap<Vec<u8>, HashSet<u64>>,
 }
 
 impl Histories {
-    /// All keys, in an order that depends on nothing else.
+    /// Returns all keys in a deterministic order.
     pub(super) fn keys(&self) -> Vec<Vec<u8>> {
         let mut keys: Vec<_> = self.of.keys().cloned().collect();
         keys.sort();
         keys
     }
 
-    /// The keys of all items that may be there, expired or not.
+    /// Returns the keys of all items that may be there, expired or not.
     pub(super) fn items(&self) -> impl Iterator<Item = &[u8]> {
         let there = |past: &State| past.item.is_some() || past.evicted.is_some();
         let all = self.of.iter().filter(move |(key, history)| {
@@ -119,22 +121,22 @@ impl Histories {
         all.map(|(key, _)| &key[..])
     }
 
-    /// The live item.
+    /// Returns the live item.
     pub(super) fn current(&self, key: &[u8], now: u32) -> Option<Item> {
         self.of.get(key)?.last()?.live(now).cloned()
     }
 
-    /// Whether this cas id was given to the key before, or a greater one.
+    /// Returns true if the key was given this cas id or a greater one before.
     pub(super) fn had_cas(&self, key: &[u8], cas: u64) -> bool {
         self.greatest_cas.get(key).is_some_and(|&greatest| greatest >= cas)
     }
 
-    /// Whether the key ever had this item.
+    /// Returns true if the key ever had this item.
     pub(super) fn was_written(&self, key: &[u8], item: &Item) -> bool {
         self.written.get(key).is_some_and(|all| all.contains(&item.digest()))
     }
 
-    /// The key's next state, durable with `commit`.
+    /// Appends the key's next state, durable with `commit`.
     pub(super) fn push(&mut self, key: &[u8], item: Option<Item>, commit: Commit) {
         if let Some(item) = &item {
             let greatest = self.greatest_cas.entry(key.to_vec()).or_default();
@@ -145,8 +147,8 @@ impl Histories {
         history.push(State { item, ..State::gone(commit) });
     }
 
-    /// Somebody was told that there is no item, or will be with `commit`; `None`: now. What was
-    /// evicted must not come back any more.
+    /// Notes that a client is told, after `commit`, that there is no item; `None` means now. An
+    /// evicted item must not come back from then on.
     pub(super) fn said_gone(&mut self, key: &[u8], commit: Commit) {
         let history = self.of.entry(key.to_vec()).or_default();
         if history.last().is_some_and(|past| past.item.is_some()) {
@@ -158,15 +160,15 @@ impl Histories {
         history.push(State::gone(commit));
     }
 
-    /// The key was evicted: it is gone, or after a crash as it was.
+    /// Notes an eviction: the item is gone, but a crash may bring it back.
     pub(super) fn evicted(&mut self, key: &[u8]) {
         if let Some(last) = self.of.get_mut(key).and_then(|history| history.last_mut()) {
             last.evicted = last.item.take();
         }
     }
 
-    /// Whether a reader who was answered `found` at once was told what is not durable: the commit
-    /// it should have waited for.
+    /// Returns the commit that a reader should have waited for, if its immediate answer `found` is
+    /// not durable.
     pub(super) fn undurable(&self, key: &[u8], found: Option<&Item>, now: u32) -> Commit {
         let history = self.of.get(key)?;
         let last = history.last()?;
@@ -175,14 +177,14 @@ impl Histories {
         last.commit.filter(|_| !expired && !same)
     }
 
-    /// Everything is gone, durably with the commit that `durable` gives for a key.
+    /// Removes everything. For each key, that is durable with the commit that `durable` returns.
     pub(super) fn flushed(&mut self, durable: impl Fn(&[u8]) -> Commit) {
         for (key, history) in &mut self.of {
             history.push(State { flushed: true, ..State::gone(durable(key)) });
         }
     }
 
-    /// The last states of all keys are durable.
+    /// Notes that the last states of all keys are durable.
     pub(super) fn all_durable(&mut self) {
         for history in self.of.values_mut() {
             history.drain(..history.len().saturating_sub(1));
@@ -190,7 +192,8 @@ impl Histories {
         }
     }
 
-    /// What a lane was given so far was written early. A flush goes with the next commit.
+    /// Notes an early write of everything that the lane was given so far. A flush is written only
+    /// with the next commit.
     pub(super) fn written(&mut self, lane: usize) {
         let all = self.of.values_mut().flatten();
         for past in all.filter(|past| past.commit.is_some_and(|it| it.lane as usize == lane)) {
@@ -198,12 +201,13 @@ impl Histories {
         }
     }
 
-    /// A device has failed: nobody knows what it still has of that.
+    /// Forgets early writes after a device failure: what the device still has of them is unknown.
     pub(super) fn forget_written(&mut self) {
         self.of.values_mut().flatten().for_each(|past| past.written = false);
     }
 
-    /// The process ends: what was written is there. The answer is of how many keys that matters.
+    /// Notes the end of the process: everything written early is there. Returns the number of keys
+    /// for which that matters.
     pub(super) fn keep_written(&mut self) -> u64 {
         let mut keys = 0;
         for history in self.of.values_mut() {
@@ -215,8 +219,8 @@ impl Histories {
         keys
     }
 
-    /// The devices of all lanes work but of those that `fails` names: what the others failed to take is not
-    /// on them.
+    /// Drops failed changes on all lanes except those for which `fails` returns true. A working
+    /// device does not have the changes that it failed to take.
     pub(super) fn healthy(&mut self, fails: impl Fn(usize) -> bool) {
         for failed in self.failed.values_mut() {
             failed.retain(|past| past.commit.is_some_and(|point| fails(point.lane as usize)));
@@ -224,9 +228,9 @@ impl Histories {
         self.failed.retain(|_, failed| !failed.is_empty());
     }
 
-    /// Brings the histories up to date with the states of commits. `undone`: failed ones took their
-    /// changes back; else they are written again, and durable with a later one. `next` is the commit that a
-    /// lane fills now.
+    /// Updates the histories with the states of commits. If `undone`, failed commits took their
+    /// changes back; otherwise the changes are written again and become durable with a later
+    /// commit. `next` returns the open commit of a lane.
     pub(super) fn settle(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
@@ -243,7 +247,7 @@ impl Histories {
         let is = |past: &State, wanted| past.commit.is_some_and(|point| state(point) == wanted);
         for (key, history) in &mut self.of {
             if undone && history.iter().any(|past| is(past, CommitState::Failed)) {
-                // Until the device is well again a crash may show what it was told last.
+                // Until the device works again, a crash may show the changes of a failed commit.
                 let shown = history.iter().filter(|past| is(past, CommitState::Failed)).cloned();
                 self.failed.entry(key.clone()).or_default().extend(shown);
                 history.retain(|past| !is(past, CommitState::Failed));
@@ -259,7 +263,7 @@ impl Histories {
         }
     }
 
-    /// After a restart the key was found like this: whether that may be. From here on it is so.
+    /// Checks the state in which a key was found after a restart, and continues from it.
     pub(super) fn restarted(
         &mut self,
         key: &[u8],
@@ -279,7 +283,7 @@ impl Histories {
         if !possible && !missing {
             return Err(format!("after the restart {found:?}, should be in {history:?}"));
         }
-        // What did not fit into memory any more may come back with another restart.
+        // An item that no longer fit into memory may come back after another restart.
         let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
         if states.any(|past| past.item.is_some() && past.live(now).is_none()) {
             self.expired.insert(key.to_vec());
@@ -287,14 +291,14 @@ impl Histories {
         let evicts = evicts && lost != Lost::Yes;
         let evicted = last.filter(|item| evicts && found.is_none() && item.is_live(now));
         if found.is_none() && lost != Lost::No {
-            // Nobody is left who knows which cas ids it had.
+            // The cas ids of the key were lost with the device.
             self.greatest_cas.remove(key);
         }
         *history = vec![State { item: found, evicted, ..State::gone(None) }];
         Ok(())
     }
 
-    /// All keys were looked at after a restart.
+    /// Notes that all keys were checked after a restart.
     pub(super) fn all_restarted(&mut self) {
         self.failed.clear();
     }

@@ -1,5 +1,5 @@
-//! What happens only to worlds with several devices: keys move between them, devices come, are drained,
-//! and are lost for good, and what follows from that is checked.
+//! What happens only in worlds with several devices: keys move between devices, and devices are
+//! added, drained and lost for good. Checks the consequences.
 
 use super::history::Lost;
 use super::machine::{Machine, Part};
@@ -8,24 +8,24 @@ use larder_disk::{Failure as DeviceFailure, Fault, Operation, SimDevice};
 use larder_engine::{CommitPoint, Engine, Health, LaneState, OpenError, StoreError};
 use std::sync::Arc;
 
-/// The most devices that are in use at a time.
+/// The largest number of devices in use at a time.
 pub(super) const MOST_DEVICES: usize = 4;
-/// Steps of the mover in which keys must have moved to wherever they belong.
+/// The number of mover steps within which all keys must have moved to where they belong.
 const STEPS: usize = 20_000;
 
 impl DurableWorld {
-    /// A number below `count`, which is not drawn where there is no choice.
+    /// Returns a number below `count`; draws no random number if there is no choice.
     pub(super) fn pick(&mut self, count: usize) -> usize {
         if count > 1 { self.random.below(count as u64) as usize } else { 0 }
     }
 
-    /// The position of a lane.
+    /// Returns the position of a random lane.
     pub(super) fn some_lane(&mut self) -> usize {
         let count = if self.several { self.engine.lanes().len() } else { 1 };
         self.pick(count)
     }
 
-    /// A device of a lane.
+    /// Returns a random device of a lane.
     pub(super) fn device_of(&mut self, lane: usize) -> Result<Arc<SimDevice>, String> {
         let parts = self.machine.parts();
         let part = match parts {
@@ -37,7 +37,7 @@ impl DurableWorld {
         Ok(Arc::clone(&devices[self.pick(devices.len())]))
     }
 
-    /// The positions of the lanes whose devices fail.
+    /// Returns the positions of the lanes whose devices fail.
     pub(super) fn failing_lanes(&self) -> Vec<usize> {
         if self.engine.health() == Health::Good {
             return Vec::new();
@@ -46,13 +46,13 @@ impl DurableWorld {
         (0..lanes.len()).filter(|&lane| lanes[lane].health != Health::Good).collect()
     }
 
-    /// The commit that covers what was just written under a key.
+    /// Returns the commit that covers the last write of a key.
     pub(super) fn open_commit(&self, key: &[u8]) -> Result<CommitPoint, String> {
         let lane = self.engine.lane_of(key).ok_or("a call was answered whose key is on its way")?;
         Ok(CommitPoint { lane: lane as u32, position: self.engine.open_commit(lane) })
     }
 
-    /// What only a machine with several devices does.
+    /// Runs an operation that only a machine with several devices has.
     pub(super) fn rearrange(&mut self) -> Check {
         match self.random.below(200) {
             0..=119 => self.move_some(),
@@ -71,8 +71,8 @@ impl DurableWorld {
         }
     }
 
-    /// One step of the mover; it does not wait for the commit that waits. The answer is whether there is
-    /// more to do.
+    /// Makes one step of the mover. Ends the waiting commit only if the step would wait for it.
+    /// Returns true if there is more to do.
     pub(super) fn move_step(&mut self) -> Result<bool, String> {
         if self.flight.as_ref().is_some_and(|flight| self.engine.move_writes_to(flight.lane)) {
             self.land()?;
@@ -80,7 +80,7 @@ impl DurableWorld {
         Ok(self.engine.move_partitions())
     }
 
-    /// Some steps of the mover, with what it waits for between them.
+    /// Makes some steps of the mover, and between them the work that it waits for.
     pub(super) fn move_some(&mut self) -> Check {
         for _ in 0..1 << self.random.below(7) {
             if self.machine.is_stopped() || !self.move_step()? {
@@ -98,7 +98,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Commits one lane, whatever the others do.
+    /// Commits one lane, independently of the others.
     pub(super) fn commit_a_lane(&mut self) -> Check {
         let lane = self.some_lane();
         self.commit_lane(lane)
@@ -116,7 +116,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// The lanes that keys are moving between, from the first to the second, if any of those that are known.
+    /// Returns the lanes, source first, that a known key is moving between, if there is one.
     fn moving(&self) -> Option<(usize, usize)> {
         self.model.keys().iter().find_map(|key| match self.engine.lost_with(key)[..] {
             [from, to] => Some((from, to)),
@@ -124,7 +124,7 @@ impl DurableWorld {
         })
     }
 
-    /// The next call of this kind fails.
+    /// Makes the next call of this kind fail.
     pub(super) fn fail_next(&mut self, lane: usize, operation: Operation) -> Check {
         let device = self.device_of(lane)?;
         let counts = device.counts();
@@ -133,8 +133,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Keys begin to move when much was written that no commit covers, and then the commit of the lane that
-    /// they leave fails, or one of those of the lane that they go to.
+    /// Starts moving keys while many writes are uncommitted. Then a commit of the source lane
+    /// fails, or one of the target lane.
     fn fail_in_motion(&mut self) -> Check {
         for _ in 0..40 {
             self.set()?;
@@ -160,8 +160,8 @@ impl DurableWorld {
         self.land()
     }
 
-    /// A motion is about to be handed over, or has just been; a device that takes part may fail then. A
-    /// little later the machine stops, and one of the two devices may never be seen again.
+    /// Stops the machine shortly before or after the handover of a motion. A participating device
+    /// may fail before that, and one of the two may be lost afterwards.
     fn stop_in_motion(&mut self) -> Check {
         for _ in 0..self.random.below(200) {
             if self.machine.is_stopped() || !self.move_step()? {
@@ -189,22 +189,22 @@ impl DurableWorld {
         if self.random.one_in(2) { self.kill() } else { self.crash() }
     }
 
-    /// Lanes that the store needs.
+    /// Returns the lanes that the store needs.
     pub(super) fn needed(&self) -> Vec<LaneState> {
         self.engine.lanes().into_iter().filter(|lane| !lane.drained).collect()
     }
 
-    /// Has some device emptied, or not any more.
+    /// Starts or cancels the draining of a random device.
     fn drain(&mut self, drain: bool) -> Check {
         self.land()?;
         let lanes = self.needed();
         let LaneState { name, .. } = &lanes[self.pick(lanes.len())];
-        // It may be the last one, or fail.
+        // The engine may refuse because it is the last one, or because a device fails.
         let _ = if drain { self.engine.drain(name) } else { self.engine.keep(name) };
         Ok(())
     }
 
-    /// Keys that cannot be reached now can be before long, if their devices work.
+    /// Checks that an unreachable key becomes reachable soon if its devices work.
     pub(super) fn arrives(&mut self, key: &[u8]) -> Check {
         for _ in 0..PATIENCE {
             if self.engine.lane_of(key).is_some() || self.machine.is_stopped() {
@@ -218,7 +218,7 @@ impl DurableWorld {
         Err(format!("partitions are closed for ever: {:?}", self.engine.lanes()))
     }
 
-    /// Until nothing is to be moved any more; then nothing lies anywhere twice.
+    /// Moves keys until none is left to move, then checks that no item exists twice.
     fn settle_down(&mut self) -> Check {
         for _ in 0..STEPS {
             self.engine.serve_reads();
@@ -233,14 +233,14 @@ impl DurableWorld {
                 return if good { self.check_items() } else { Ok(()) };
             }
         }
-        // A lane without room takes nothing in.
+        // In a store that does not evict, a full lane accepts no partitions.
         if self.evicts() && self.engine.health() == Health::Good {
             return Err(format!("keys move for ever: {:?}", self.engine.lanes()));
         }
         Ok(())
     }
 
-    /// Nothing moves, and no commit is missing: a lane has no more items than were put there.
+    /// Checks that no lane has more items than belong there. Nothing may be moving or uncommitted.
     fn check_items(&self) -> Check {
         let lanes = self.engine.lanes();
         let mut known = vec![0; lanes.len()];
@@ -255,7 +255,7 @@ impl DurableWorld {
         }
     }
 
-    /// The lanes of all keys.
+    /// Returns the lanes of all keys.
     pub(super) fn lanes_of_keys(&self) -> Vec<(Vec<u8>, usize)> {
         if !self.several {
             return Vec::new();
@@ -264,7 +264,7 @@ impl DurableWorld {
         keys.filter_map(|key| self.engine.lane_of(&key).map(|lane| (key, lane))).collect()
     }
 
-    /// While somebody may be looking at them keys do not go to another lane.
+    /// Checks that keys have not changed lanes while a reader may be looking at them.
     pub(super) fn check_not_moved(&self, lanes: &[(Vec<u8>, usize)]) -> Check {
         let moved = |(key, lane): &&(Vec<u8>, usize)| {
             self.engine.lane_of(key).is_some_and(|now| now != *lane)
@@ -278,7 +278,8 @@ impl DurableWorld {
         }
     }
 
-    /// Between two lives of the store devices come and go. The answer is whether the lanes are the same.
+    /// Adds and removes devices between two lives of the store. Returns true if the lanes are the
+    /// same.
     pub(super) fn change_hardware(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let lanes = self.needed();
         let mut same = true;
@@ -290,7 +291,8 @@ impl DurableWorld {
         }
         let loses = std::mem::take(&mut self.loses) || self.random.one_in(30);
         if lanes.len() > 1 && loses && !self.anomaly.is_armed() {
-            // That one is drained may have become durable when the machine stopped.
+            // The store may start without an empty lane: the end of its drain may have become
+            // durable when the machine stopped.
             let empty = |lane: &LaneState| lane.draining && lane.partitions == 0;
             let holding: Vec<_> = lanes.into_iter().filter(|lane| !empty(lane)).collect();
             self.lose_a_device(machine, &holding)?;
@@ -306,7 +308,7 @@ impl DurableWorld {
         Ok(same)
     }
 
-    /// A device is lost for good: nobody starts without it before it is said that it is to be forgotten.
+    /// Loses a device for good. The store must not start without it until it is told to forget it.
     fn lose_a_device(&mut self, machine: &mut Machine, lanes: &[LaneState]) -> Check {
         let all = self.engine.lanes();
         let moving = self.moving().filter(|_| self.random.one_in(2));
@@ -334,7 +336,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// What was forgotten does not come back.
+    /// Checks that a store does not start with a forgotten device.
     fn check_turned_up(&mut self, machine: &Machine, gone: &Part) -> Check {
         let mut machine = machine.image();
         machine.put_back(gone.image());

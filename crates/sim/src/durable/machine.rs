@@ -1,22 +1,22 @@
-//! The machine of a world: its devices, which lose their power together.
+//! The machine of a world: its devices, which lose power together.
 
 use crate::Random;
 use larder_disk::{Device, SimDevice};
 use larder_engine::{LowerDevice, StoreDevice};
 use std::sync::Arc;
 
-/// The devices of a lane, and what a store on them is created with.
+/// The devices of a lane, and the seeds that a store on them is created with.
 #[derive(Clone)]
 pub(super) struct Part {
     pub(super) name: String,
-    /// The only one, or the fast one.
+    /// The only device, or the fast one.
     pub(super) device: Arc<SimDevice>,
     pub(super) lower: Option<Arc<SimDevice>>,
     pub(super) seeds: [u64; 3],
 }
 
 impl Part {
-    /// Its devices, the fast one first.
+    /// Returns its devices, the fast one first.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<SimDevice>> {
         std::iter::once(&self.device).chain(&self.lower)
     }
@@ -26,7 +26,7 @@ impl Part {
         Part { device: of(&self.device), lower: self.lower.as_ref().map(of), ..self.clone() }
     }
 
-    /// As a new process finds it.
+    /// Returns the part as a new process finds it.
     pub(super) fn image(&self) -> Part {
         self.each(SimDevice::image)
     }
@@ -35,7 +35,8 @@ impl Part {
         self.devices().map(|device| device.size()).sum()
     }
 
-    /// What was its device lies behind a small one now; or that small one is alone for a while.
+    /// Puts its device behind a small fast one. Sometimes the lower device is missing for a while,
+    /// so that only the small one remains.
     fn tier(&mut self, random: &mut Random) {
         let fast = SimDevice::new((2 + random.below(4)) << 20, random.bits());
         let whole = std::mem::replace(&mut self.device, Arc::new(fast));
@@ -47,20 +48,20 @@ impl Part {
 #[derive(Clone)]
 pub(super) struct Machine {
     parts: Vec<Part>,
-    /// How many there ever were.
+    /// The number of lanes ever added.
     added: u64,
-    /// Those that are added have a lower device, or get one later.
+    /// Added lanes have a lower device or get one later.
     tiers: bool,
 }
 
 impl Machine {
-    /// A machine with one device.
+    /// Creates a machine with one device.
     pub(super) fn new(device: SimDevice, seeds: [u64; 3]) -> Self {
         let first = Part { name: "store".to_owned(), device: Arc::new(device), lower: None, seeds };
         Machine { parts: vec![first], added: 1, tiers: false }
     }
 
-    /// An empty device more.
+    /// Adds an empty device.
     pub(super) fn add(&mut self, random: &mut Random) {
         let name = format!("store{}", self.added);
         self.added += 1;
@@ -73,18 +74,18 @@ impl Machine {
         self.parts.push(part);
     }
 
-    /// Its lanes have a lower device from now on, or get one later.
+    /// Gives every lane a lower device, now or later.
     pub(super) fn tier(&mut self, random: &mut Random) {
         self.tiers = true;
         self.parts.iter_mut().for_each(|part| part.tier(random));
     }
 
-    /// Whether lanes may have lower devices.
+    /// Returns true if lanes may have lower devices.
     pub(super) fn has_tiers(&self) -> bool {
         self.tiers
     }
 
-    /// Takes a device out.
+    /// Removes a lane's devices.
     pub(super) fn remove(&mut self, name: &str) -> Option<Part> {
         let at = self.parts.iter().position(|part| part.name == name)?;
         Some(self.parts.remove(at))
@@ -102,7 +103,7 @@ impl Machine {
         &mut self.parts
     }
 
-    /// All devices.
+    /// Returns all devices.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<SimDevice>> {
         self.parts.iter().flat_map(Part::devices)
     }
@@ -111,17 +112,17 @@ impl Machine {
         self.parts.iter().find(|part| part.name == name)
     }
 
-    /// How many reads of all devices have failed.
+    /// Returns the number of failed reads on all devices.
     pub(super) fn failed_reads(&self) -> u64 {
         self.devices().map(|device| device.failed_reads()).sum()
     }
 
-    /// How many writes and syncs of all devices have failed.
+    /// Returns the number of failed writes and syncs on all devices.
     pub(super) fn failed_changes(&self) -> u64 {
         self.devices().map(|device| device.failed_changes()).sum()
     }
 
-    /// What an engine is opened with.
+    /// Returns the devices to open an engine with.
     pub(super) fn given(&self) -> Vec<StoreDevice> {
         let dynamic =
             |device: &Arc<SimDevice>| -> Arc<dyn Device> { Arc::<SimDevice>::clone(device) };
@@ -136,7 +137,7 @@ impl Machine {
         self.parts.iter().map(given).collect()
     }
 
-    /// Whether it has lost its power; what one device notices is true for all.
+    /// Returns true if the machine has lost power. If one device has stopped, stops all of them.
     pub(super) fn is_stopped(&self) -> bool {
         let stopped = self.devices().any(|device| device.is_stopped());
         if stopped {
@@ -145,17 +146,17 @@ impl Machine {
         stopped
     }
 
-    /// After a power loss.
+    /// Returns the machine after a power loss.
     pub(super) fn crash(&self, mut seed: impl FnMut() -> u64) -> Machine {
         self.each(|part| part.each(|device| device.crash(seed())))
     }
 
-    /// After the end of the process.
+    /// Returns the machine after the end of the process.
     pub(super) fn image(&self) -> Machine {
         self.each(Part::image)
     }
 
-    /// With empty devices.
+    /// Returns the machine with empty devices.
     pub(super) fn emptied(&self, seed: u64) -> Machine {
         self.each(|part| part.each(|device| SimDevice::new(device.size(), seed)))
     }
@@ -168,13 +169,13 @@ impl Machine {
         }
     }
 
-    /// The size of the smallest lane.
+    /// Returns the total size of the smallest lane, in bytes.
     pub(super) fn smallest(&self) -> u64 {
         self.parts.iter().map(Part::size).min().unwrap_or(0)
     }
 }
 
-/// The size of a device: little, so that it fills.
+/// Returns a device size, in bytes, that is small enough for the device to fill.
 pub(super) fn random_size(random: &mut Random) -> u64 {
     (6 + random.below(20)) << 20
 }

@@ -1,5 +1,5 @@
-//! What happens to the machine of a world: devices that fail, commits that take their time, ends of
-//! the process or of the power, restarts, and bits that flip.
+//! What happens to the machine of a world: failing devices, slow commits, the end of the process or
+//! of the power, restarts, and flipped bits.
 
 use super::machine::Machine;
 use super::{Check, DurableWorld, Flight};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Where the segments and their metas begin.
+/// Offset on the device at which the segments and their metas begin, in bytes.
 const GROUPS: u64 = 131_072;
 
 impl DurableWorld {
@@ -32,25 +32,26 @@ impl DurableWorld {
         device.plan(Fault { operation, at: nth, times, failure });
     }
 
-    /// The power goes in the middle of a write or a sync.
+    /// Plans a power loss during a write or a sync.
     pub(super) fn plan_power_loss(&mut self) {
         self.plan_power_loss_within(30);
     }
 
-    /// As [`DurableWorld::plan_power_loss`], after so many changes of a device at most.
+    /// Plans a power loss like [`DurableWorld::plan_power_loss`], within this many changes of a
+    /// device.
     pub(super) fn plan_power_loss_within(&mut self, changes: u64) {
         let device = Arc::clone(self.some_device());
         device.stop_at(device.counts().changes() + 1 + self.random.below(changes));
     }
 
-    /// A device of the machine.
+    /// Returns a random device of the machine.
     pub(super) fn some_device(&mut self) -> &Arc<SimDevice> {
         let at = self.pick(self.machine.devices().count());
         self.machine.devices().nth(at).expect("it was counted")
     }
 
-    /// Begins a commit of a lane that waits inside of its device, before its first write or in its sync,
-    /// while everything else goes on.
+    /// Begins a commit of a lane that waits inside its device, before its first write or in its
+    /// sync, while everything else continues.
     pub(super) fn take_off(&mut self) -> Check {
         let lane = self.some_lane();
         self.take_off_in(lane)
@@ -66,15 +67,15 @@ impl DurableWorld {
         while !committer.is_finished() && !device.wait_until_held(Duration::from_micros(100)) {}
         let waits = !committer.is_finished();
         self.flight = Some(Flight { lane, device, committer, writes });
-        // It had nothing to write, or failed before it came to where it should wait.
+        // The commit had nothing to write, or failed before the point where it should wait.
         if waits { Ok(()) } else { self.land() }
     }
 
-    /// Early writes of some lanes, beside a sync that is under way perhaps.
+    /// Makes early writes on some lanes, perhaps while a commit's sync is in progress.
     pub(super) fn write_early(&mut self) -> Check {
         self.note_failures();
         for lane in 0..self.engine.lanes().len() {
-            // In the middle of the writes of a commit it would wait.
+            // While a commit holds its writes, an early write would wait for it.
             let waits =
                 self.flight.as_ref().is_some_and(|flight| flight.lane == lane && flight.writes);
             if !waits && !self.early.one_in(3) && self.engine.write_early(lane) {
@@ -85,8 +86,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// What early writes are for, and what makes them difficult: ends after some, in the middle of a slow sync too, and syncs
-    /// beside those of commits that fail.
+    /// Tries early writes under difficult conditions. The process or the power may end after one,
+    /// also during a slow sync. Syncs that move partitions may fail after one.
     pub(super) fn try_early_writes(&mut self) -> Check {
         let slow = self.flight.as_ref().is_some_and(|flight| !flight.writes);
         if self.early.one_in(if slow { 3 } else { 8 }) {
@@ -106,7 +107,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Nobody knows what a device that has failed still has of what was not durable.
+    /// Forgets early writes after a failure: what a failed device still has of them is unknown.
     pub(super) fn note_failures(&mut self) {
         let failed = self.machine.failed_changes();
         if failed != self.failed_changes {
@@ -115,7 +116,7 @@ impl DurableWorld {
         }
     }
 
-    /// Ends the commit that waits, if one does.
+    /// Ends the waiting commit, if there is one.
     pub(super) fn land(&mut self) -> Check {
         if let Some(flight) = self.flight.take() {
             flight.device.release();
@@ -126,7 +127,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Nobody hears any more what becomes of the commit that waits.
+    /// Ends the waiting commit and ignores its result.
     pub(super) fn abandon_flight(&mut self) {
         if let Some(flight) = self.flight.take() {
             flight.device.release();
@@ -134,25 +135,25 @@ impl DurableWorld {
         }
     }
 
-    /// The machine after a power loss now.
+    /// Returns the machine after a power loss now.
     fn crashed(&mut self) -> Machine {
         let DurableWorld { machine, random, .. } = self;
         machine.crash(|| random.bits())
     }
 
-    /// Power loss.
+    /// Restarts after a power loss.
     pub(super) fn crash(&mut self) -> Check {
         self.note_power_loss();
         let machine = self.crashed();
         self.restart(machine, false)
     }
 
-    /// The process dies; everything that it wrote is there.
+    /// Restarts after the end of the process; everything written is there.
     pub(super) fn kill(&mut self) -> Check {
         self.note_failures();
         if self.machine.is_stopped() && self.machine.has_tiers() {
-            // Of two devices one stopped first. To the other that was a failure, and it may have taken what was
-            // written after it.
+            // One of two devices stopped first. The engine treats that as a failure, and may have
+            // written more to the other device after it. So the fate of early writes is unknown.
             self.model.forget_written();
         }
         self.keeps_written = true;
@@ -161,7 +162,7 @@ impl DurableWorld {
 
     pub(super) fn clean_stop(&mut self) -> Check {
         self.land()?;
-        // The threads of a server have ended.
+        // The threads of a server have ended before it closes the engine.
         self.sessions.iter_mut().for_each(Session::sleep);
         let closed = self.engine.close().is_ok();
         if closed {
@@ -219,9 +220,9 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Bits flip where they lie at rest, or ranges cannot be read any more, which ends a world: every read is
-    /// answered with the truth, or as a miss or an error, and after a restart with something that was
-    /// written once.
+    /// Damages the store at the end of a world: flips bits on the medium or makes ranges
+    /// unreadable. Every read must return the truth, a miss or an error. After a restart it must
+    /// return something that was once written.
     pub(super) fn rot(&mut self) -> Check {
         if self.random.one_in(2) {
             self.spoil()?;
@@ -247,7 +248,7 @@ impl DurableWorld {
         }
     }
 
-    /// Ranges go bad, and everybody goes on.
+    /// Makes ranges unreadable, then continues with normal operations.
     fn spoil(&mut self) -> Check {
         for _ in 0..1 + self.random.below(3) {
             let device = Arc::clone(self.some_device());
@@ -262,7 +263,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// A commit begins between reserving space for a value and filling it.
+    /// Begins a commit between reserving space for a value and filling it.
     #[cfg(feature = "breakable")]
     pub(super) fn set_beside_a_commit(&mut self) -> Check {
         use larder_engine::rule;
@@ -290,12 +291,12 @@ impl DurableWorld {
             self.settle();
             self.tick_all();
         }
-        // What was filled beside the commit is acknowledged with the next.
+        // The next commit acknowledges the value that was filled during this one.
         self.commit()?;
         done
     }
 
-    /// Only with the feature `breakable` can others run there.
+    /// Without the feature `breakable` no commit can begin at that point.
     #[cfg(not(feature = "breakable"))]
     pub(super) fn set_beside_a_commit(&mut self) -> Check {
         self.set()

@@ -1,5 +1,5 @@
-//! A scan shows precisely the keys that the model has, wherever their records are, and nothing that a
-//! crash could take back.
+//! A scan returns exactly the keys that the model has, wherever their records are, and nothing that
+//! a crash could take back.
 
 use super::history::Item;
 use super::verbs::short;
@@ -7,11 +7,12 @@ use super::{Check, DurableWorld};
 use larder_engine::{CommitState, Health, Outcome, ScanCursor};
 use std::collections::HashSet;
 
-/// Rounds of reading after which a step of a scan has all that it needs.
+/// The number of rounds of reading after which a scan step must have all that it needs.
 const MOST_WAITS: u32 = 100;
 
 impl DurableWorld {
-    /// Scans all items while nobody writes, and compares them with the model. It draws no numbers.
+    /// Scans all items while nothing is written, and compares them with the model. Draws no random
+    /// numbers.
     pub(super) fn check_scan(&mut self) -> Check {
         self.tick_all();
         let mut shown = HashSet::new();
@@ -41,7 +42,7 @@ impl DurableWorld {
                     self.engine.serve_reads();
                     self.tick_all();
                 }
-                // The rest is on its way.
+                // The remaining partitions are in motion.
                 Outcome::NeedsSpace => break true,
                 Outcome::Refused(_) => break false,
             }
@@ -64,13 +65,14 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Whether some partition is on its way from one lane to another: a scan cannot know that it holds no item.
+    /// Returns true if a partition is moving between lanes. A scan cannot know that it contains no
+    /// item.
     fn is_anything_moving(&self) -> bool {
-        // So many keys miss a given one of the 4096 partitions once in six million times.
+        // This many keys miss a given one of the 4096 partitions about once in six million times.
         (0..64_000_u32).any(|number| self.engine.lane_of(&number.to_le_bytes()).is_none())
     }
 
-    /// What is shown is as it was written last, and durable unless the scan `waits`.
+    /// Checks that a shown item is the last one written, and durable unless the scan `waits`.
     fn check_shown(&self, key: &[u8], facts: (u64, u32, usize), waits: bool) -> Check {
         let current = self.model.current(key, self.now);
         let fits = |item: &Item| (item.cas, item.flags, item.value.len()) == facts;
@@ -85,7 +87,7 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// What the model has and a scan did not show can only have been evicted.
+    /// Checks that an item in the model that the scan did not return was evicted.
     fn check_gone(&mut self, key: &[u8]) -> Check {
         let asked = loop {
             let session = &self.sessions[0];

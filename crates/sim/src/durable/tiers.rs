@@ -1,6 +1,6 @@
-//! What happens only to worlds whose lanes have lower devices: so much is written that what has cooled moves
-//! down, and in the middle of that devices fail and the power goes. Lower devices come later, grow, are
-//! missing and are mixed up; and the power goes while a store is opened, too.
+//! What happens only in worlds whose lanes have lower devices. They write enough for cooled
+//! segments to move down, and devices and the power fail during that. Lower devices are added,
+//! grow, are missing and are mixed up. The power also fails while a store is opened.
 
 use super::machine::{Machine, Part, random_size};
 use super::verbs::ROOM;
@@ -10,20 +10,20 @@ use larder_engine::{LaneState, OpenError, StoreError};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-/// What a world came to.
+/// What happened in a world.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Segments that were moved to lower devices.
+    /// Segments moved to lower devices.
     pub moved: u64,
-    /// Power losses at which a lower device had taken what no sync had covered.
+    /// Power losses while a lower device had un-synced writes.
     pub interrupted: u64,
-    /// Devices that grew while they were used.
+    /// Devices that grew while in use.
     pub grown: u64,
-    /// Early writes.
+    /// The number of early writes.
     pub early: u64,
-    /// Keys whose last change before the process ended only an early write had kept.
+    /// Keys whose last change before the end of the process was kept only by an early write.
     pub kept: u64,
-    /// Sets that did not read what they superseded.
+    /// Sets that did not read the record that they superseded.
     pub unread: u64,
 }
 
@@ -39,20 +39,20 @@ impl AddAssign for Seen {
 }
 
 impl DurableWorld {
-    /// A life of the store ends: counts what it has moved.
+    /// Counts the segments moved in a life of the store that ends.
     pub(super) fn note_moved(&mut self) {
         let totals = self.engine.stats().totals;
         self.seen.moved += totals.cooled_segments;
         self.seen.unread += totals.unread_sets;
     }
 
-    /// The power goes: counts it if it meets something on its way to a lower device.
+    /// Counts a power loss that interrupts a move to a lower device.
     pub(super) fn note_power_loss(&mut self) {
         let mut lower = self.machine.parts().iter().filter_map(|part| part.lower.as_ref());
         self.seen.interrupted += u64::from(lower.any(|device| device.unsynced_sectors() > 0));
     }
 
-    /// What only lanes with lower devices see often.
+    /// Runs an operation that is frequent only on lanes with lower devices.
     pub(super) fn use_tiers(&mut self) -> Check {
         match self.random.below(8) {
             0 => self.fail_in_a_move(),
@@ -61,7 +61,7 @@ impl DurableWorld {
         }
     }
 
-    /// Large values one after the other, more than a fast device holds.
+    /// Writes large values, one after the other, more than a fast device holds.
     pub(super) fn pile_up(&mut self) -> Check {
         let keys = self.machine.smallest() / ROOM;
         for _ in 0..1 << self.random.below(7) {
@@ -83,7 +83,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// One of a lane's devices does not take what is on its way down, or that it was taken out above.
+    /// Makes a device fail while segments move down: at the write to the lower device, or when the
+    /// fast device records that they left it.
     fn fail_in_a_move(&mut self) -> Check {
         self.pile_up()?;
         let lane = self.some_lane();
@@ -93,7 +94,7 @@ impl DurableWorld {
         self.commit()
     }
 
-    /// The power goes while something is on its way down, or has just arrived.
+    /// Plans a power loss while segments move down, or just after.
     fn stop_in_a_move(&mut self) -> Check {
         self.pile_up()?;
         let within = 1 + self.random.below(6);
@@ -106,8 +107,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Between two lives of the store lower devices come and grow. The answer is whether nothing else has
-    /// touched it.
+    /// Adds and grows lower devices between two lives of the store. Returns true if nothing else
+    /// has changed the store.
     pub(super) fn change_tiers(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let mut joins = None;
         for (at, part) in machine.parts_mut().iter_mut().enumerate() {
@@ -138,10 +139,10 @@ impl DurableWorld {
         Ok(whole)
     }
 
-    /// A lane that had a lower device is not opened without it, nor with another one in its place.
+    /// Checks that a lane with a lower device does not open without it or with another one.
     fn check_wrong_lower(&mut self, machine: &Machine) -> Check {
         let mut wrong = machine.image();
-        // One that is drained and empty may have been let go when the power went.
+        // A drained, empty lane may have been released just before the power failed.
         let mut needed = self.needed();
         needed.retain(|lane| !lane.draining || lane.partitions > 0);
         let had = |part: &Part| {
@@ -177,8 +178,8 @@ impl DurableWorld {
         }
     }
 
-    /// The power goes while the store is opened, in most cases while a lower device `joins` if one does, or right
-    /// after: the next start begins with what that left.
+    /// Interrupts starts with power losses, usually while a lower device joins, if `joins` names
+    /// one, or just after. The next start begins with the state that this left.
     fn interrupt_start(&mut self, machine: &mut Machine, joins: Option<usize>) -> Check {
         let (devices, within): (Vec<_>, _) = match joins {
             Some(at) => (machine.parts()[at].devices().collect(), 8),

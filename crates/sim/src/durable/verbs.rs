@@ -1,4 +1,4 @@
-//! What clients do to a world with a store, each answer compared with the model's.
+//! What clients do to a world with a store. Each answer is compared with the model's.
 
 use super::history::{Commit, Item, Lost};
 use super::{Check, DurableWorld};
@@ -7,12 +7,12 @@ use larder_engine::{
 };
 use std::hint::black_box;
 
-/// Large values that fill memory, at least.
+/// A number of large values that fills memory.
 const MEMORYFUL: u64 = 400;
-/// Bytes of the device for each key that they are stored under: they must not fill it.
+/// Device bytes per key of large values, so that these keys do not fill the device.
 pub(super) const ROOM: u64 = 50 << 10;
 
-/// A key without its filling.
+/// Returns a key without its filling.
 pub(super) fn short(key: &[u8]) -> String {
     let text = String::from_utf8_lossy(key);
     format!("k{}", text.trim_start_matches('k'))
@@ -34,8 +34,8 @@ impl DurableWorld {
         }
     }
 
-    /// Appends a state. In async mode the answer says nothing about durability: the commit that will
-    /// cover it is the open one.
+    /// Appends a state. In async mode the answer says nothing about durability, so the open commit
+    /// covers the change.
     fn push(&mut self, key: &[u8], item: Option<Item>, commit: Commit) -> Check {
         if self.is_sync() && commit.is_none() {
             let key = short(key);
@@ -46,14 +46,14 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// What the engine has under a key, and the commit that the answer waits for.
+    /// Returns what the engine has under a key, and the commit that the answer waits for.
     pub(super) fn get(&mut self, key: &[u8]) -> Result<Option<(Option<Item>, Commit)>, String> {
         self.finish(|session| {
             session.get(&session.key(key)).map(|found| found.as_ref().map(Item::of))
         })
     }
 
-    /// Reads a key and compares it with the model; what is answered at once must be durable.
+    /// Reads a key and compares it with the model. An immediate answer must be durable.
     pub(super) fn read(&mut self, key: &[u8]) -> Result<Option<Item>, String> {
         let found = self.get(key)?;
         let expected = self.model.current(key, self.now);
@@ -77,8 +77,7 @@ impl DurableWorld {
         Ok(found)
     }
 
-    /// A reader looks at an item for so long that others overwrite and clean meanwhile: what they
-    /// look at must not change.
+    /// Holds an item while others overwrite and clean. Its bytes must not change.
     pub(super) fn read_slowly(&mut self) -> Check {
         let key = self.key();
         let reader = self.new_session();
@@ -107,7 +106,8 @@ impl DurableWorld {
         self.reading = false;
         done?;
         self.check_not_moved(&lanes)?;
-        // The memory may not be what the compiler takes it for, if the engine is wrong.
+        // `black_box`: if the engine is wrong, this memory changes in ways that the compiler does
+        // not expect.
         if black_box(looked_at) != before {
             return Err(format!("{} changed while somebody read it", short(&key)));
         }
@@ -125,7 +125,7 @@ impl DurableWorld {
         self.store(&key, value).map(drop)
     }
 
-    /// Stores a value under a key; the answer is whether there was room.
+    /// Stores a value under a key; returns true if there was space.
     pub(super) fn store(&mut self, key: &[u8], value: Vec<u8>) -> Result<bool, String> {
         let flags = if self.random.one_in(3) { self.random.bits() as u32 } else { 0 };
         let expiry = self.expiry();
@@ -146,8 +146,8 @@ impl DurableWorld {
         }
     }
 
-    /// Large values in such a hurry that memory is full of what no commit covers. Then one takes
-    /// off, and the cleaner looks for room while it is on its way, or the power goes.
+    /// Writes large values without waiting, until memory is full of uncommitted records. Then
+    /// starts a commit, and the cleaner looks for space while it is in flight, or the power fails.
     pub(super) fn crowd(&mut self) -> Check {
         self.hurry = true;
         let keys = self.machine.smallest() / ROOM;
@@ -205,13 +205,13 @@ impl DurableWorld {
         self.delete_key(&key)
     }
 
-    /// Sets what may be on a device only and deletes it, so that nobody has looked at what was there before, and
-    /// then writes others until that has moved.
+    /// Overwrites and deletes items that may lie only on a device, so that the old record is not
+    /// read. Then writes other keys until those items have moved.
     pub(super) fn delete_unread(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             let at = self.random.below(self.keys);
             let key = format!("{}{at}", "cold".repeat(50)).into_bytes();
-            // First all of them come to be there, and then they go.
+            // About half of the calls store such items, the others supersede them.
             if self.random.one_in(2) {
                 let value = vec![b'c'; 1 + self.random.below(2000) as usize];
                 self.store(&key, value)?;
@@ -248,8 +248,8 @@ impl DurableWorld {
         }
     }
 
-    /// Deletes as clients do that wait for each: the log holds nothing but tombstones and trailers for
-    /// a while, and items behind them.
+    /// Deletes keys one after the other, waiting for each commit as some clients do. For a while
+    /// the log contains only tombstones and trailers, with items after them.
     pub(super) fn delete_in_a_row(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             self.delete()?;
@@ -285,7 +285,7 @@ impl DurableWorld {
     }
 
     pub(super) fn flush(&mut self) -> Check {
-        // Of a key on its way two lanes decide: no state of the model's is as uncertain.
+        // Two lanes decide about a key in motion. The model has no state that is this uncertain.
         if self.model.keys().iter().any(|key| self.engine.lane_of(key).is_none()) {
             return Ok(());
         }
@@ -304,11 +304,11 @@ impl DurableWorld {
         self.check_scan()
     }
 
-    /// After a restart a key is in one of the states that it may be in.
+    /// Checks that a key is in one of its possible states after a restart.
     pub(super) fn check_restarted(&mut self, key: &[u8]) -> Check {
         let mut found = self.get(key)?;
         if found.is_none() && self.anomaly.was_reached(&self.machine, &self.engine) {
-            // It is read again in another turn.
+            // The key is read again in another turn.
             self.tick_all();
             found = self.get(key)?;
         }
@@ -323,7 +323,7 @@ impl DurableWorld {
         settled.map_err(|what| format!("{}: {what}", short(key)))
     }
 
-    /// After damage a key has an item that it had at some time, or none.
+    /// Checks that after damage a key has no item, or one that it had at some time.
     pub(super) fn check_damaged(&mut self, key: &[u8]) -> Check {
         match self.get(key)? {
             Some((Some(found), _)) if !self.model.was_written(key, &found) => {

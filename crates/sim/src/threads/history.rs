@@ -1,26 +1,26 @@
-//! What the keys of a worker hold, and what they may hold after the end of the world.
+//! What the keys of a worker hold, and what they may hold after the end of a life.
 
 use larder_engine::CommitPoint;
 
-/// Keys of a worker.
+/// The number of keys per worker.
 pub(super) const KEYS: u64 = 300;
-/// Counters that all workers share.
+/// The number of counters that all workers share.
 pub(super) const COUNTERS: usize = 4;
 
-/// What a key holds: a version of its value, and when that expires; or nothing.
+/// The state of a key: a version of its value with its expiry, or nothing.
 pub(super) type State = Option<Version>;
 
 /// A value that a worker has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
-    /// Unique among those of a key.
+    /// Unique per key.
     pub(super) number: u64,
-    /// Unix seconds; 0: never.
+    /// Unix seconds; 0 for never.
     pub(super) expiry: u32,
 }
 
 impl Version {
-    /// Whether clients see it.
+    /// Returns true if clients can see it.
     pub(super) fn lives(&self, now: u32) -> bool {
         self.expiry == 0 || self.expiry > now
     }
@@ -30,26 +30,26 @@ impl Version {
 #[derive(Clone, Copy, Debug)]
 struct Change {
     state: State,
-    /// `None`: nobody has heard what became of it.
+    /// `None` if the commit of the change is unknown.
     point: Option<CommitPoint>,
 }
 
-/// One key.
+/// The history of one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
-    /// What it holds in this life.
+    /// The state in this life.
     pub(super) current: State,
     durable: State,
     changes: Vec<Change>,
 }
 
 impl History {
-    /// A change begins: it may be durable from now on.
+    /// Notes that a change begins: from now on it may be durable.
     pub(super) fn begin(&mut self, state: State) {
         self.changes.push(Change { state, point: None });
     }
 
-    /// The change that was begun last has taken effect, and is durable with this commit.
+    /// Notes that the last change has taken effect and becomes durable with this commit.
     pub(super) fn changed(&mut self, point: CommitPoint) {
         if let Some(change) = self.changes.last_mut() {
             change.point = Some(point);
@@ -57,19 +57,19 @@ impl History {
         }
     }
 
-    /// The change that was begun last has taken effect; nobody knows with which commit it becomes durable.
+    /// Notes that the last change has taken effect and becomes durable with an unknown commit.
     pub(super) fn stays(&mut self) {
         if let Some(change) = self.changes.last() {
             self.current = change.state;
         }
     }
 
-    /// The change that was begun last has not taken effect, and never was anywhere.
+    /// Notes that the last change has not taken effect and was never written.
     pub(super) fn refused(&mut self) {
         self.changes.pop();
     }
 
-    /// The change that was begun last is durable.
+    /// Notes that the last change is durable.
     pub(super) fn durable_now(&mut self) {
         if let Some(change) = self.changes.last() {
             (self.current, self.durable) = (change.state, change.state);
@@ -77,12 +77,12 @@ impl History {
         }
     }
 
-    /// It was evicted: that may be undone by a restart.
+    /// Notes an eviction; a restart may undo it.
     pub(super) fn evicted(&mut self) {
         self.current = None;
     }
 
-    /// Forgets what is older than a change that is durable.
+    /// Drops everything older than the last durable change.
     pub(super) fn settle(&mut self, is_durable: impl Fn(CommitPoint) -> bool) {
         let durable = |change: &Change| change.point.is_some_and(&is_durable);
         if let Some(last) = self.changes.iter().rposition(durable) {
@@ -91,12 +91,13 @@ impl History {
         }
     }
 
-    /// Whether there is anything to settle.
+    /// Returns true if all changes are known to be durable.
     pub(super) fn is_settled(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// After a restart this was found, `now`. Says what else it should be.
+    /// Checks what was found after a restart at time `now`, and continues from it. The error says
+    /// what is allowed.
     pub(super) fn restarted(&mut self, found: State, now: u32, evicts: bool) -> Result<(), String> {
         let seen = |state: State| state.filter(|version| version.lives(now));
         let allowed = found.is_none() && evicts
@@ -113,17 +114,17 @@ impl History {
 /// A counter as one worker knows it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Count {
-    /// How often this worker has tried to add one.
+    /// The number of times this worker has tried to add one.
     pub(super) tried: u64,
-    /// The greatest value that is known to be durable.
+    /// The greatest value known to be durable.
     pub(super) durable: u64,
-    /// Values that are not, and when they will be.
+    /// Values that are not known to be durable, each with its commit.
     pub(super) pending: Vec<(u64, CommitPoint)>,
-    /// The greatest value that it was answered.
+    /// The greatest value in an answer to this worker.
     pub(super) seen: u64,
 }
 
-/// What a worker knows.
+/// Everything that a worker knows.
 pub(super) struct Keys {
     pub(super) worker: usize,
     pub(super) histories: Vec<History>,
@@ -139,8 +140,8 @@ impl Keys {
     }
 }
 
-/// Between two lives all workers know of each other's counts. Nobody may have counted further than all of them
-/// together have tried.
+/// Shares the counts of all workers between two lives. No counter may exceed the number of
+/// increments that all workers have tried.
 pub(super) fn share_counts(keys: &mut [Keys]) -> Result<(), String> {
     let counters = keys.first().map_or(0, |keys| keys.counts.len());
     for at in 0..counters {

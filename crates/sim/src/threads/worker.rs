@@ -1,4 +1,4 @@
-//! A thread that works on keys of its own, and on counters that all share, and compares every answer.
+//! A thread that works on its own keys and on the shared counters, and checks every answer.
 
 use super::Shared;
 use super::history::{KEYS, Keys, State, Version};
@@ -13,11 +13,11 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// How long a worker waits before it looks again, although nobody has woken it.
+/// Interval after which a waiting worker looks again if nothing has woken it.
 const LOOK: Duration = Duration::from_millis(100);
-/// So often it looks for one thing.
+/// The largest number of looks for one event.
 const LOOKS: u32 = 600;
-/// Operations after which a worker looks what has become durable.
+/// The number of operations after which a worker checks which changes have become durable.
 const SETTLE: u64 = 64;
 
 type Check<T = ()> = Result<T, String>;
@@ -38,22 +38,22 @@ pub(super) struct Worker<'a> {
     now: u32,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 enum Done<T> {
-    /// What was answered, and the commit that decides about it.
+    /// The answer, and the commit that it depends on.
     Answer(T, Option<CommitPoint>),
-    /// Nothing was done.
+    /// The call was refused and changed nothing.
     Refused,
-    /// The machine stops, and nothing was done.
+    /// The machine stops, and the call changed nothing.
     Stopped,
 }
 
-/// What became of a change that was answered.
+/// The outcome of a change that was answered.
 enum Fate {
     Durable,
-    /// Its commit failed: it was undone in sync mode, and stays for a later commit in async mode.
+    /// Its commit failed: sync mode undid it; async mode keeps it for a later commit.
     Failed,
-    /// It is durable with this commit, or the machine stops first.
+    /// It becomes durable with this commit, unless the machine stops first.
     Open(CommitPoint),
 }
 
@@ -66,7 +66,7 @@ impl<'a> Worker<'a> {
         worker
     }
 
-    /// Looks at everything that there is after a start, and then works until the machine stops.
+    /// Checks all keys after a start, then works until the machine stops.
     pub(super) fn run(&mut self) -> Check {
         for at in 0..KEYS as usize {
             let Some(found) = self.find(at)? else { return Ok(()) };
@@ -89,7 +89,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// What the key holds after a start; `None` if the machine stops first.
+    /// Returns what the key holds after a start; `None` if the machine stops first.
     fn find(&mut self, at: usize) -> Check<Option<State>> {
         for _ in 0..LOOKS {
             match self.get(at)? {
@@ -137,14 +137,14 @@ impl<'a> Worker<'a> {
         format!("{}-{at}-{}", self.keys.worker, "k".repeat(at % 60)).into_bytes()
     }
 
-    /// Waits until there may be news.
+    /// Waits until something may have changed.
     fn wait(&mut self) {
         self.session.sleep();
         thread::park_timeout(LOOK);
         self.tick();
     }
 
-    /// Repeats a call until it does not wait any more.
+    /// Repeats a call until it no longer waits.
     fn finish<T>(&mut self, mut call: impl FnMut(&Session) -> Outcome<T>) -> Check<Done<T>> {
         for _ in 0..LOOKS {
             match call(&self.session) {
@@ -162,7 +162,7 @@ impl<'a> Worker<'a> {
         Err("a call waits for ever".into())
     }
 
-    /// Waits for a change that was answered, where answers wait.
+    /// Waits until a change is durable or failed, if answers wait for that.
     fn follow(&mut self, key: &[u8], point: Option<CommitPoint>) -> Check<Fate> {
         let Some(point) = point else {
             if self.shared.syncs {
@@ -182,7 +182,7 @@ impl<'a> Worker<'a> {
         Err("a commit takes for ever".into())
     }
 
-    /// The commit that covers what was just changed in async mode.
+    /// Returns the commit that covers the last change in async mode.
     fn open_point(&mut self, key: &[u8]) -> Check<CommitPoint> {
         for _ in 0..LOOKS {
             if let Some(lane) = self.shared.engine.lane_of(key) {
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
                 return Ok(CommitPoint { lane: lane as u32, position });
             }
             if self.shared.stops() {
-                // Of a commit that never comes nobody hears.
+                // Returns a commit that never becomes durable.
                 return Ok(CommitPoint { lane: 0, position: u64::MAX });
             }
             self.wait();
@@ -198,7 +198,7 @@ impl<'a> Worker<'a> {
         Err("a key is on its way for ever".into())
     }
 
-    /// A call was refused. What the machine does to devices is a reason, and nothing else that happens here.
+    /// Checks a refused call: only a faulty device or the end of the life is a valid reason.
     fn refused(&self, what: &str) -> Check {
         let faulty = self.shared.faulty.load(Relaxed) || self.shared.stops();
         if faulty || self.shared.engine.health() != Health::Good {
@@ -207,7 +207,7 @@ impl<'a> Worker<'a> {
         Err(format!("a {what} was refused"))
     }
 
-    /// What the key holds; the bytes of the value are checked.
+    /// Returns what the key holds, after checking the bytes of the value.
     fn get(&mut self, at: usize) -> Check<Done<State>> {
         let key = self.name(at);
         let slow = self.random.one_in(50);
@@ -217,7 +217,7 @@ impl<'a> Worker<'a> {
                     let value = item.value();
                     let read = read_value(at, value);
                     if slow {
-                        // Others overwrite, clean and evict meanwhile: these bytes stay.
+                        // Others overwrite, clean and evict meanwhile; these bytes must not change.
                         thread::park_timeout(Duration::from_millis(1));
                     }
                     (read, !slow || read == read_value(at, value))
@@ -281,11 +281,11 @@ impl<'a> Worker<'a> {
         let answer =
             self.finish(|session| session.delete(&session.key(&key), &Delete::default()))?;
         let evicts = self.shared.evicts;
-        // What had not expired when the call began may have when it was made.
+        // An item that was live when the call began may have expired when the engine executed it.
         let may_have_expired = self.keys.histories[at].current.is_some_and(|v| v.expiry != 0);
         match answer {
             Done::Answer(Deleted::NotFound, None) if !there || evicts || may_have_expired => {
-                // What the answer tells of was durable before.
+                // The absence that the answer reports was already durable.
                 self.keys.histories[at].refused();
                 self.keys.histories[at].current = None;
                 Ok(())
@@ -297,7 +297,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A change of a key was answered.
+    /// Checks the answer to a change of a key and records its outcome.
     fn end<T: std::fmt::Debug>(
         &mut self,
         at: usize,
@@ -322,7 +322,7 @@ impl<'a> Worker<'a> {
         let history = &mut self.keys.histories[at];
         match fate {
             Fate::Durable => history.durable_now(),
-            // It may have reached the device: after a crash it may be there.
+            // It may have reached the device, so a crash may show it.
             Fate::Failed if self.shared.syncs => {}
             Fate::Failed => history.stays(),
             Fate::Open(point) => history.changed(point),
@@ -361,7 +361,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A value that tells its key and version, at least so long.
+/// Returns a value that contains its key and version, with at least `len` bytes.
 fn write_value(at: usize, version: Version, len: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(len + 32);
     value.extend_from_slice(&(at as u64).to_le_bytes());
@@ -372,7 +372,7 @@ fn write_value(at: usize, version: Version, len: usize) -> Vec<u8> {
     value
 }
 
-/// The version of the key that these bytes are, if they are whole.
+/// Returns the version that these bytes hold for the key, if they are intact.
 fn read_value(at: usize, value: &[u8]) -> Option<Version> {
     let (key, rest) = value.split_first_chunk::<8>()?;
     let (number, rest) = rest.split_first_chunk::<8>()?;

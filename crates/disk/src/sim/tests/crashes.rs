@@ -1,4 +1,4 @@
-//! What a power loss leaves.
+//! Tests of what a power loss leaves.
 
 use super::super::random::Random;
 use super::*;
@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 const SECTORS: u64 = 64;
 
-/// Per sector, everything that it may hold after a power loss: what the last sync that covered it
-/// left, and every content it has had since.
+/// Per sector, every content that it may have after a power loss: what the last covering sync left,
+/// and everything written since.
 struct Allowed(Vec<Vec<[u8; SECTOR]>>);
 
 impl Allowed {
@@ -27,8 +27,8 @@ impl Allowed {
         }
     }
 
-    /// Whether one content is allowed: one of those, or one cut somewhere and an earlier one behind
-    /// the cut.
+    /// Returns true if `found` is one of the allowed contents, or one of them up to some byte and
+    /// an earlier one after it.
     fn has(&self, number: u64, found: &[u8; SECTOR]) -> bool {
         let contents = &self.0[number as usize];
         let cut = |newer: &[u8; SECTOR], older: &[u8; SECTOR]| {
@@ -42,7 +42,7 @@ impl Allowed {
 }
 
 #[test]
-fn every_sector_holds_something_it_held_since_its_last_sync() {
+fn a_crash_leaves_only_contents_since_the_last_sync() {
     for seed in 0..300 {
         let mut random = Random::new(seed);
         let device = SimDevice::new(SECTORS * SECTOR as u64, seed);
@@ -57,7 +57,7 @@ fn every_sector_holds_something_it_held_since_its_last_sync() {
             let count = 1 + random.below((SECTORS - start).min(12));
             let bytes: Vec<u8> =
                 (0..count as usize * SECTOR).map(|_| random.next() as u8).collect();
-            // Often not whole sectors: what lies around a write must not come out differently.
+            // Writes often do not cover whole sectors: the bytes around a write must survive.
             let (skip, cut) = if random.chance(50) { (100, 200) } else { (0, 0) };
             let at = start * SECTOR as u64 + skip as u64;
             device.write_at(at, &bytes[skip..bytes.len() - cut]).expect("write");
@@ -76,7 +76,7 @@ fn every_sector_holds_something_it_held_since_its_last_sync() {
     }
 }
 
-/// The outcomes of many power losses after two un-synced writes of four sectors each.
+/// Returns the outcomes of many power losses after two un-synced writes of four sectors each.
 fn outcomes() -> HashSet<Vec<u8>> {
     let device = SimDevice::new(8 * SECTOR as u64, 1);
     device.write_at(0, &[1; 4 * SECTOR]).expect("write");
@@ -123,7 +123,7 @@ fn an_older_unsynced_version_may_win_over_a_newer_one() {
 }
 
 #[test]
-fn a_crash_changes_nothing_on_the_device_it_is_asked_of() {
+fn taking_a_crash_does_not_change_the_device() {
     let device = SimDevice::new(4096, 1);
     device.write_at(0, &[1; 4096]).expect("write");
     let crashed = device.crash(3);
@@ -133,7 +133,7 @@ fn a_crash_changes_nothing_on_the_device_it_is_asked_of() {
     assert_eq!(first_bytes(&device.crash(3), 8), first_bytes(&device.crash(3), 8));
 }
 
-/// A crash at every change of a run: what had been synced is there, whatever the number.
+/// Stops the machine at every change of a run. Everything synced before is there.
 #[test]
 fn the_machine_can_be_stopped_at_every_change() {
     let mut stops = 0;
@@ -170,7 +170,7 @@ fn the_machine_can_be_stopped_at_every_change() {
 }
 
 #[test]
-fn the_write_at_which_the_machine_stops_may_be_whole_or_not_there() {
+fn a_stopped_write_may_be_whole_or_missing() {
     let outcome = |seed| {
         let device = SimDevice::new(4096, seed);
         device.stop_at(1);

@@ -1,10 +1,10 @@
-//! Calls that fail, and what they leave.
+//! Tests of failing calls and what they leave.
 
 use super::*;
 use std::collections::HashSet;
 
 #[test]
-fn the_planned_calls_fail_and_no_others() {
+fn only_the_planned_calls_fail() {
     let device = SimDevice::new(4096, 1);
     device.plan(Fault { operation: Operation::Write, at: 2, times: 2, failure: Failure::Full });
     device.plan(Fault::once(Operation::Read, 1, Failure::Io));
@@ -49,7 +49,7 @@ fn a_failed_write_leaves_any_part_of_it() {
 }
 
 #[test]
-fn a_failed_read_answers_nothing_that_can_be_used() {
+fn a_failed_read_returns_no_usable_bytes() {
     let device = SimDevice::from_bytes(&[7; 4096], 1);
     device.plan(Fault::once(Operation::Read, 1, Failure::Io));
     let mut bytes = [0; 64];
@@ -57,7 +57,7 @@ fn a_failed_read_answers_nothing_that_can_be_used() {
     assert_ne!(bytes, [7; 64]);
 }
 
-/// Two sectors written, a sync that fails, then one that succeeds.
+/// Returns a device after two sectors were written and their sync failed.
 fn after_a_failed_sync(seed: u64) -> SimDevice {
     let device = SimDevice::new(4096, seed);
     device.write_at(0, &[1; SECTOR]).expect("write");
@@ -69,7 +69,7 @@ fn after_a_failed_sync(seed: u64) -> SimDevice {
 }
 
 #[test]
-fn what_a_failed_sync_dropped_is_lost_although_a_later_one_succeeds() {
+fn content_dropped_by_a_failed_sync_stays_lost_after_a_later_sync() {
     let outcome = |seed| {
         let device = after_a_failed_sync(seed);
         device.sync().expect("sync");
@@ -83,7 +83,7 @@ fn what_a_failed_sync_dropped_is_lost_although_a_later_one_succeeds() {
 }
 
 #[test]
-fn what_a_failed_sync_has_dropped_is_not_read() {
+fn content_dropped_by_a_failed_sync_is_not_read() {
     let outcome = |seed| {
         let device = after_a_failed_sync(seed);
         device.write_at(1024, &[5; SECTOR]).expect("write");

@@ -1,4 +1,4 @@
-//! Calls that are held, with other threads at work.
+//! Tests of held calls while other threads work.
 
 use super::*;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn a_held_sync_covers_what_was_written_when_it_was_called() {
 }
 
 #[test]
-fn each_release_lets_go_what_was_held_and_no_more() {
+fn a_release_lets_only_the_held_calls_go() {
     let device = Arc::new(SimDevice::new(4096, 1));
     for round in 1..=20 {
         device.hold(Operation::Sync);

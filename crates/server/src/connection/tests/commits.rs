@@ -1,4 +1,4 @@
-//! Replies in sync mode: a device that is in the test's hands, and commits that the test makes.
+//! Replies in sync mode, over a device and with commits that the test controls.
 
 mod failing;
 mod long;
@@ -32,7 +32,7 @@ pub(super) fn store_options(device: &Arc<SimDevice>) -> Options {
     Options { memory: 64 << 20, store: Some(store), ..Options::default() }
 }
 
-/// A store whose commits the test makes.
+/// A store that commits only when the test says so.
 struct Store {
     device: Arc<SimDevice>,
     engine: Arc<Engine>,
@@ -58,10 +58,10 @@ impl Store {
         assert!(self.engine.commit());
     }
 
-    /// A commit that fails, and one behind it that does not.
+    /// Makes a commit that fails, then one that succeeds.
     fn fail(&self) {
         self.device.plan(Fault::lasting(Operation::Sync, 1, Failure::Io));
-        // With nothing to do it cannot fail.
+        // Without work the commit cannot fail.
         self.engine.commit();
         self.device.mend();
         self.commit();
@@ -86,7 +86,7 @@ impl Wake for Bell {
     }
 }
 
-/// A client with a worker of its own.
+/// A client with its own worker.
 struct Client {
     worker: Worker,
     connection: Option<Connection>,
@@ -109,7 +109,7 @@ impl Client {
         Client { worker, connection, input, received, limit, flow, postponed, bell }
     }
 
-    /// Goes on until something has to be waited for.
+    /// Calls the service until it has to wait.
     fn turn(&mut self) {
         self.call();
         while self.flow == Flow::Drain || self.postponed {
@@ -117,7 +117,7 @@ impl Client {
         }
     }
 
-    /// One call of the service.
+    /// Calls the service once.
     fn call(&mut self) {
         let Some(connection) = &mut self.connection else { return };
         self.worker.turn();
@@ -141,19 +141,19 @@ impl Client {
         }
     }
 
-    /// Sends `bytes`; what comes of them at once.
+    /// Sends `bytes` and returns the immediate output.
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.input.extend_from_slice(bytes);
         self.more()
     }
 
-    /// What comes without sending anything.
+    /// Returns the output without new input.
     fn more(&mut self) -> Vec<u8> {
         self.turn();
         std::mem::take(&mut self.received)
     }
 
-    /// What comes when the worker was woken, which must have happened.
+    /// Returns the output after a wake-up of the worker, which must have happened.
     fn woken(&mut self) -> Vec<u8> {
         assert!(self.bell.0.swap(0, SeqCst) > 0, "nobody has woken the worker");
         self.more()

@@ -1,5 +1,6 @@
-//! What a request costs beside the kernel: batches that a worker and the do-nothing responder are given without
-//! a socket. The machine's other work disturbs the slower blocks only, so the fastest tenth tells builds apart.
+//! The cost of requests without the kernel. A worker and the lab's responder process batches
+//! without a socket. Other work on the machine only disturbs the slower blocks, so the fastest
+//! tenth is what distinguishes builds.
 //!
 //! `cargo test --release -p larder-server --lib -- --ignored --nocapture cost`
 
@@ -13,7 +14,7 @@ const BATCHES: usize = 2000;
 const BATCHES_PER_BLOCK: usize = 50;
 const TIME: Duration = Duration::from_secs(2);
 
-/// Nanoseconds per key that a tenth of the blocks stay below.
+/// Returns the nanoseconds per key that a tenth of the blocks stay below.
 fn cost<S: Service>(service: &mut S, batches: &[Vec<u8>], keys: usize) -> f64 {
     let mut connection = service.connect(Peer::Unix, ConnectionId::new(1));
     let mut memory = OutputMemory::with_capacity(80 << 10);
@@ -29,7 +30,7 @@ fn cost<S: Service>(service: &mut S, batches: &[Vec<u8>], keys: usize) -> f64 {
                     let mut output = memory.buffer(64 << 10);
                     service.process(&mut connection, &mut input, &mut output) != Flow::Read
                 } {
-                    // The cleaner makes room meanwhile.
+                    // Meanwhile the cleaner makes room.
                     thread::yield_now();
                     service.turn();
                 }

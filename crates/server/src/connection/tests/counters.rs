@@ -1,6 +1,6 @@
-//! What commands count: the table `counters.txt` has on each line what a client sends to an empty cache, behind
-//! `|` if something is sent before, and behind `=>` by how much memcached 1.6.45 was seen to raise its
-//! counters for it.
+//! Counters of commands. Each line of the table `counters.txt` has, in this order: the requests to
+//! prepare an empty cache followed by `|` (optional), the request, and behind `=>` by how much
+//! memcached 1.6.45 was observed to raise its counters.
 
 use super::table::bytes;
 use super::{Client, worker};
@@ -33,7 +33,7 @@ fn counted(totals: &Totals) -> String {
 }
 
 #[test]
-fn counters_are_memcacheds() {
+fn counters_match_memcached() {
     let mut worker = worker();
     let mut wrong = String::new();
     for line in include_str!("counters.txt").lines() {

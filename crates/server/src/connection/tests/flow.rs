@@ -56,7 +56,7 @@ fn long_values_are_received_and_sent_in_pieces() {
 }
 
 #[test]
-fn a_long_value_of_a_meta_command() {
+fn a_meta_command_returns_a_long_value_in_pieces() {
     let mut worker = worker();
     let mut client = Client::new(&mut worker);
     client.limit = 5000;
@@ -69,7 +69,7 @@ fn a_long_value_of_a_meta_command() {
 }
 
 #[test]
-fn lines_of_any_length_are_retrievals_only() {
+fn only_retrievals_may_have_lines_of_any_length() {
     let mut worker = worker();
     let mut client = Client::new(&mut worker);
     assert_eq!(client.ask(b"set key7 0 0 1\r\nx\r\n"), b"STORED\r\n");
@@ -99,7 +99,7 @@ fn lines_of_any_length_are_retrievals_only() {
 }
 
 #[test]
-fn a_wrong_key_in_a_very_long_line_ends_it() {
+fn an_invalid_key_in_a_very_long_line_ends_the_line() {
     let mut worker = worker();
     let mut client = Client::new(&mut worker);
     let mut request = b"get ".to_vec();
@@ -116,7 +116,7 @@ fn a_wrong_key_in_a_very_long_line_ends_it() {
 }
 
 #[test]
-fn a_value_announced_and_never_sent_costs_nothing() {
+fn an_announced_value_costs_memory_only_as_it_arrives() {
     let mut worker = worker();
     let before = worker.session.engine().stats().buffer_bytes;
     let mut client = Client::new(&mut worker);
@@ -150,7 +150,7 @@ fn a_pipeline_is_answered_in_order() {
 }
 
 #[test]
-fn dumps_show_every_item_and_keep_to_the_limit() {
+fn dumps_show_every_item_within_the_output_limit() {
     let mut worker = worker();
     let mut client = Client::new(&mut worker);
     client.limit = 300;
@@ -175,7 +175,7 @@ fn dumps_show_every_item_and_keep_to_the_limit() {
 }
 
 #[test]
-fn both_protocols_at_once() {
+fn one_worker_serves_both_protocols() {
     let mut worker = worker();
     assert_eq!(Client::new(&mut worker).ask(&set("k", b"text")), b"STORED\r\n");
     let mut get = vec![0x80, 0x00, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 9];
@@ -191,7 +191,7 @@ fn both_protocols_at_once() {
 }
 
 #[test]
-fn statistics_have_a_frame() {
+fn statistics_end_with_a_line() {
     let mut worker = worker();
     let mut client = Client::new(&mut worker);
     check(&mut client, b"stats\r\n", b"STAT pid 1\r\nEND\r\n");
@@ -201,7 +201,7 @@ fn statistics_have_a_frame() {
     check(&mut client, b"shutdown\r\nmn\r\n", b"<EOF>");
 }
 
-/// More than fits, to an engine that evicts: every set succeeds, parked as long as it takes.
+/// Stores more than fits in an engine that evicts. Every set succeeds, however long it is parked.
 #[test]
 fn writes_park_until_there_is_space() {
     let mut worker = worker();
@@ -216,7 +216,7 @@ fn writes_park_until_there_is_space() {
 }
 
 #[test]
-fn a_full_server_that_refuses_keeps_the_stream_in_order() {
+fn a_refused_long_value_does_not_disturb_the_next_request() {
     let memory = 64 << 20;
     let options = Options { memory, when_full: WhenFull::Refuse, ..Options::default() };
     let mut worker = worker_with(options);
@@ -239,9 +239,9 @@ fn a_full_server_that_refuses_keeps_the_stream_in_order() {
     check(&mut client, b"delete k0\r\n", b"DELETED\r\n");
 }
 
-/// A full server that refuses answers an error where an item would have to be written, not a miss.
+/// When a full server that refuses would have to write an item, it returns an error, not a miss.
 #[test]
-fn what_needs_memory_is_refused_and_not_missed() {
+fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     let memory = 64 << 20;
     let options = Options { memory, when_full: WhenFull::Refuse, ..Options::default() };
     let mut worker = worker_with(options);
@@ -262,7 +262,7 @@ fn what_needs_memory_is_refused_and_not_missed() {
     check(&mut client, b"mg n T100\r\n", refused);
     check(&mut client, b"mg none N100 v\r\n", refused);
     check(&mut client, b"mg none v\r\n", b"EN\r\n");
-    // An error ends the reply, whatever is answered before it, and the line.
+    // An error ends the reply and the line, whatever was answered before it.
     let long = [b"gat 100 missing", &b" n none"[..].repeat(1000)[..], b"\r\n"].concat();
     check(
         &mut client,

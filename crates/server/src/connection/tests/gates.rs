@@ -1,4 +1,4 @@
-//! The queue of withheld replies against a plain list of them.
+//! The queue of withheld replies, compared with a plain list of them.
 
 use super::super::gates::{Front, Gates, Repair};
 use crate::command::Points;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const LOST: &[u8] = b"SERVER_ERROR store failed: write not kept\r\n";
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers that are the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -47,7 +47,7 @@ impl Budget for Meter {
     }
 }
 
-/// What became of the commits of three streams: up to where they have ended, and which failed.
+/// The commits of three streams: the last one issued, the last one ended, and those that failed.
 #[derive(Default)]
 struct Commits {
     issued: [u64; 3],
@@ -75,7 +75,7 @@ impl Commits {
         }
     }
 
-    /// A point of a change that is made now, or of one that was made before.
+    /// Returns the point of a new change or of an earlier one.
     fn issue(&mut self, random: &mut Random) -> CommitPoint {
         let stream = random.below(3) as u32;
         let issued = &mut self.issued[stream as usize];
@@ -104,11 +104,11 @@ fn points(all: &[CommitPoint]) -> Points {
     points
 }
 
-/// A reply as the model knows it.
+/// A reply in the model.
 struct Reply {
     bytes: Vec<u8>,
     points: Vec<CommitPoint>,
-    /// What stands in its place when its commit fails; `None` for a retrieval.
+    /// The replacement if its commit fails; `None` for a retrieval.
     repair: Option<Vec<u8>>,
 }
 
@@ -126,7 +126,7 @@ struct World {
 }
 
 impl World {
-    /// Calls of the service as a loop makes them: again if what it waits for has ended already.
+    /// Calls the service like a loop, which calls again if the commit waited for has already ended.
     fn go_on(&mut self, random: &mut Random) {
         let commands = random.below(6);
         self.call(random, commands);
@@ -136,7 +136,7 @@ impl World {
         self.settle();
     }
 
-    /// One call: releases, executes some commands, absorbs.
+    /// Makes one call: releases, executes some commands, absorbs.
     fn call(&mut self, random: &mut Random, commands: u64) {
         let mut memory = OutputMemory::default();
         let mut output = memory.buffer(1 << 20);
@@ -205,7 +205,7 @@ impl World {
         self.received.extend_from_slice(memory.bytes());
     }
 
-    /// Releases in the model what may be sent at the moment.
+    /// Releases in the model all replies that may be sent now.
     fn settle(&mut self) {
         while let Some(reply) = self.replies.front() {
             match (self.commits.all(&reply.points), &reply.repair) {
@@ -219,7 +219,7 @@ impl World {
 }
 
 #[test]
-fn gates_are_charged_what_they_own() {
+fn gates_are_charged_for_their_memory() {
     let mut memory = OutputMemory::default();
     let mut output = memory.buffer(1000);
     let mut gates = Gates::new(0);
@@ -230,7 +230,7 @@ fn gates_are_charged_what_they_own() {
         output.extend(b"STORED\r\n");
         gates.add(start, &mut output, point(position), Repair::Line, false);
     }
-    // 160 bytes, and what 20 gates take.
+    // 160 bytes of replies and the size of 20 gates.
     assert!(output.is_full());
     gates.absorb(&mut output);
     gates.charge(&meter);

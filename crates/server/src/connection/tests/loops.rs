@@ -1,4 +1,4 @@
-//! Sync mode from socket to device, on both back-ends: the loops, the connections, the engine and
+//! Sync mode from socket to device on both back-ends: the loops, the connections, the engine and
 //! its committer, over a device that can be slow and can fail.
 
 use super::commits::store_options;
@@ -92,7 +92,7 @@ fn has_nothing(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn nobody_waits_for_a_slow_device_but_who_depends_on_it() {
+fn only_replies_that_depend_on_a_slow_commit_wait_for_it() {
     on_both(|server| {
         let (mut writer, mut reader) = (server.connect(), server.connect());
         let (mut other, mut late) = (server.connect(), server.connect());
@@ -102,7 +102,7 @@ fn nobody_waits_for_a_slow_device_but_who_depends_on_it() {
         read(&mut reader, b"VALUE b 0 1\r\ny\r\nEND\r\n");
         late.write_all(b"set c 0 0 1\r\nz\r\nquit\r\n").unwrap();
         ask(&mut other, b"get b none\r\nmn\r\n", b"VALUE b 0 1\r\ny\r\nEND\r\nMN\r\n");
-        // It is read from while its replies are withheld.
+        // Connections with withheld replies are still read.
         writer.write_all(b"mn\r\n").unwrap();
         reader.write_all(b"mn\r\n").unwrap();
         ask(&mut other, b"mn\r\n", b"MN\r\n");
@@ -155,7 +155,7 @@ fn every_increment_is_acknowledged_once() {
 }
 
 #[test]
-fn a_device_that_fails_is_told_to_who_waits_and_tried_again() {
+fn waiting_clients_get_an_error_and_a_failed_device_is_retried() {
     on_both(|server| {
         let mut client = server.connect();
         ask(&mut client, b"set a 0 0 1\r\nx\r\n", b"STORED\r\n");
@@ -167,7 +167,7 @@ fn a_device_that_fails_is_told_to_who_waits_and_tried_again() {
         server.device.mend();
         let mut replies = BufReader::new(client.try_clone().unwrap());
         let mut line = String::new();
-        // It is tried again by itself, a few times per second.
+        // The server retries the device itself, a few times per second.
         for _ in 0..100_000 {
             client.write_all(b"set a 0 0 1\r\nw\r\n").unwrap();
             line.clear();
@@ -181,9 +181,9 @@ fn a_device_that_fails_is_told_to_who_waits_and_tried_again() {
     });
 }
 
-/// A connection that waits for a commit under way asks for the next one too, when it needs that.
+/// A connection that waits for a commit under way also requests the next one if it needs it.
 #[test]
-fn who_waits_for_two_commits_gets_both() {
+fn a_connection_that_waits_for_two_commits_gets_both_replies() {
     on_both(|server| {
         let mut client = server.connect();
         server.stall(&mut client, b"set a 0 0 1\r\nx\r\n");
@@ -198,9 +198,9 @@ fn who_waits_for_two_commits_gets_both() {
     });
 }
 
-/// Nobody waits for it, and it becomes durable all the same.
+/// No client waits for the change, and it still becomes durable.
 #[test]
-fn what_is_not_answered_is_committed_too() {
+fn a_change_without_a_reply_is_committed_too() {
     on_both(|server| {
         let mut client = server.connect();
         server.stall(&mut client, b"set a 0 0 1 noreply\r\nx\r\n");

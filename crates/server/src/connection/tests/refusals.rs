@@ -1,5 +1,5 @@
-//! What a write that is refused leaves of the item that it was to replace: nothing after a set, so that nobody
-//! reads what its client believes to be gone. Only a store that never evicts keeps it.
+//! The old item after a refused write. After a refused set it is gone, so that no client reads a
+//! value that its writer believes to be replaced. Only a store that never evicts keeps it.
 
 use super::commits::store_options;
 use super::{Client, shown, worker_with};
@@ -8,14 +8,14 @@ use larder_disk::SimDevice;
 use larder_engine::{Durability, Options, WhenFull};
 use std::sync::Arc;
 
-/// Values that are parsed with their request, that are received into a buffer, and that are received into the
-/// place of the item.
+/// Lengths of values that are parsed with their request, received into a buffer, and received into
+/// the memory of the item.
 const LENGTHS: [usize; 3] = [3_000, 20_000, 700_000];
 
 /// Items with a short value that the tests overwrite.
 const ITEMS: usize = 400;
 
-/// How often one must be overwritten until that is refused.
+/// The largest number of attempts to overwrite an item until one is refused.
 const TRIES: usize = 30;
 
 const REFUSALS: [&str; 2] = ["out of memory", "store is full"];
@@ -39,7 +39,7 @@ fn binary(opcode: u8, key: &str, len: usize) -> Vec<u8> {
     packet
 }
 
-/// Fills the server until it takes no value of any length any more.
+/// Fills the server until it takes no more values of any length.
 fn fill(worker: &mut Worker) {
     let mut client = Client::new(worker);
     for len in [700_000, 30_000, 3_000, 200, 1] {
@@ -58,7 +58,7 @@ fn is_refused(reply: &[u8]) -> bool {
     REFUSALS.iter().any(|refusal| reply.contains(refusal))
 }
 
-/// Overwrites items until that is refused, and checks whether the old value of that one is still there.
+/// Overwrites items until a write is refused. Checks whether that item's old value is still there.
 fn check(worker: &mut Worker, next: &mut usize, kept: bool, request: impl Fn(&str) -> Vec<u8>) {
     for _ in 0..TRIES {
         let key = format!("item:{next}");
@@ -92,7 +92,7 @@ fn check_all(options: Options, removes: bool) {
     fill(&mut worker);
     let mut next = 0;
     for len in LENGTHS {
-        // Whatever the mode of a meta set; of classic commands set alone.
+        // Meta sets in every mode; of the classic commands only set.
         for command in ["set", "", "MR", "MA"] {
             check(&mut worker, &mut next, !removes, |key| text(command, key, len));
         }
@@ -105,13 +105,13 @@ fn check_all(options: Options, removes: bool) {
 }
 
 #[test]
-fn a_set_that_a_full_cache_refuses_removes_the_old_value() {
+fn a_set_refused_by_a_full_cache_removes_the_old_value() {
     let when_full = WhenFull::Refuse;
     check_all(Options { memory: 24 << 20, when_full, ..Options::default() }, true);
 }
 
 #[test]
-fn a_full_store_that_never_evicts_keeps_what_it_has_acknowledged() {
+fn a_set_refused_by_a_store_that_never_evicts_keeps_the_old_value() {
     let device = Arc::new(SimDevice::new(48 << 20, 1));
     let mut options = Options { when_full: WhenFull::Refuse, ..store_options(&device) };
     if let Some(store) = &mut options.store {
@@ -121,7 +121,7 @@ fn a_full_store_that_never_evicts_keeps_what_it_has_acknowledged() {
 }
 
 #[test]
-fn a_value_that_is_too_large_removes_the_old_one_but_in_a_store_that_never_evicts() {
+fn a_too_large_value_removes_the_old_one_unless_the_store_never_evicts() {
     let store = |when_full| {
         let device = Arc::new(SimDevice::new(256 << 20, 1));
         Options { when_full, ..store_options(&device) }

@@ -1,4 +1,4 @@
-//! Dumps of clients that do not read them.
+//! Dumps whose clients do not read them.
 
 use super::{NOW, NoHooks};
 use crate::command::ServerContext;
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
 const ITEMS: usize = 5000;
-/// What a connection sends before its client must read, bytes.
+/// The output limit of a connection, in bytes.
 const LIMIT: usize = 4096;
-/// Seconds after which a dump that did not go on gives its place to another: ten, and what the little that was
-/// sent may take.
+/// Seconds without progress after which a dump gives its place to another: ten, and one second for
+/// the few bytes that were sent.
 const STALLED: u32 = 11;
 
-/// A worker whose time does not pass by itself.
+/// A worker with a clock that the test advances.
 struct World {
     worker: Worker,
     clock: Arc<AtomicU32>,
@@ -51,7 +51,7 @@ impl World {
         self.clock.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// A client that asks for a dump, and reads what is sent before it must read.
+    /// Creates a client that requests a dump and takes the first output.
     fn ask(&mut self) -> Dumping {
         self.clients += 1;
         let connection = self.worker.connect(Peer::Unix, ConnectionId::new(self.clients));
@@ -60,7 +60,7 @@ impl World {
         dumping
     }
 
-    /// It has read what was sent, and gets more.
+    /// Continues the dump of a client that has read all output.
     fn read(&mut self, dumping: &mut Dumping) -> Flow {
         self.process(dumping, b"")
     }
@@ -99,7 +99,7 @@ impl Dumping {
 }
 
 #[test]
-fn dumps_that_nobody_reads_make_room_for_another_after_a_while() {
+fn a_stalled_dump_gives_its_place_to_another() {
     let mut world = World::new();
     let mut idle: Vec<Dumping> = (0..4).map(|_| world.ask()).collect();
     assert!(idle.iter().all(Dumping::has_begun));
@@ -107,7 +107,7 @@ fn dumps_that_nobody_reads_make_room_for_another_after_a_while() {
     assert_eq!(world.ask().received, busy);
     world.pass(STALLED - 1);
     assert_eq!(world.ask().received, busy, "they may still go on");
-    // Two of them do, so that the others are the ones that stalled.
+    // Two of them continue, so the others are the stalled ones.
     for reading in [0, 2] {
         assert_eq!(world.read(&mut idle[reading]), Flow::Drain);
     }
@@ -117,7 +117,7 @@ fn dumps_that_nobody_reads_make_room_for_another_after_a_while() {
     assert_eq!(world.read_all(&mut fifth), Flow::Read);
     assert!(fifth.is_whole());
 
-    // One of those that stalled has lost its place, and its client is told by the end of the connection.
+    // One of the stalled dumps has lost its place. The closed connection tells its client.
     let ends: Vec<Flow> = idle.iter_mut().map(|dumping| world.read_all(dumping)).collect();
     assert_eq!((ends[0], ends[2]), (Flow::Read, Flow::Read), "who reads loses nothing");
     let closed = [1, 3].into_iter().filter(|&at| ends[at] == Flow::Close);
@@ -130,7 +130,7 @@ fn dumps_that_nobody_reads_make_room_for_another_after_a_while() {
 }
 
 #[test]
-fn five_that_stall_one_after_the_other_each_get_their_turn() {
+fn every_new_dump_gets_a_place_although_all_others_stall() {
     let mut world = World::new();
     let mut all = Vec::new();
     for client in 0..20 {

@@ -1,4 +1,4 @@
-//! What operators may forbid.
+//! Commands that operators may forbid.
 
 use super::{Client, NOW, NoHooks, Worker, shown};
 use crate::command::{ServerContext, Switches};
@@ -22,7 +22,7 @@ fn check(switches: Switches, talk: &[(&str, &str)]) {
 }
 
 #[test]
-fn memory_and_devices_change_unless_that_is_forbidden() {
+fn commands_for_memory_and_devices_can_be_forbidden() {
     let talk = [
         ("cache_memlimit 128\r\n", "OK\r\n"),
         ("store grow 1048576\r\n", "SERVER_ERROR there is no store\r\n"),

@@ -1,6 +1,6 @@
-//! The table: `>` is what a client sends on a new connection to an empty cache, `<` what memcached
-//! 1.6.45 answers. Where the answer here differs on purpose, `=` is ours and `#` says why.
-//! `{x*3}` stands for `xxx`, `<EOF>` for the end of the connection.
+//! The table of replies. `>` is the input of a client on a new connection to an empty cache, `<`
+//! the reply of memcached 1.6.45. Where our reply differs on purpose, `=` is ours and `#` gives the
+//! reason. `{x*3}` means `xxx`, and `<EOF>` the end of the connection.
 
 use super::{Client, shown, worker};
 use std::fmt::Write;
@@ -25,7 +25,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Undoes the escapes of a table.
+/// Decodes the escapes of a table.
 pub(super) fn bytes(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();
@@ -59,7 +59,8 @@ fn unescape(text: &[u8]) -> (u8, &[u8]) {
     }
 }
 
-/// Runs the table with `limit` as the output's limit and inputs cut into pieces of `piece` bytes.
+/// Runs the table with `limit` as the output limit and with inputs cut into pieces of `piece`
+/// bytes.
 fn run(limit: usize, piece: usize) {
     let mut worker = worker();
     let mut wrong = String::new();
@@ -88,7 +89,7 @@ fn run(limit: usize, piece: usize) {
 }
 
 #[test]
-fn replies_are_memcacheds() {
+fn replies_match_memcached() {
     run(64 << 10, usize::MAX);
 }
 
@@ -100,7 +101,7 @@ fn replies_do_not_depend_on_how_requests_arrive() {
 }
 
 #[test]
-fn replies_do_not_depend_on_how_fast_they_are_taken() {
+fn replies_do_not_depend_on_the_output_limit() {
     for limit in [1, 10] {
         run(limit, usize::MAX);
         run(limit, 3);

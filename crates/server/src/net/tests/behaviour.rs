@@ -1,4 +1,4 @@
-//! Bytes in, bytes out.
+//! How the loops move input to the service and replies to clients.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use super::*;
 
 #[test]
-fn echoes_alone_and_in_pipelines() {
+fn single_lines_and_pipelines_are_answered() {
     on_both(|options| {
         let server = Server::start(options);
         let mut client = server.connect();
@@ -44,7 +44,7 @@ fn an_exchange_costs_one_read_and_one_write() {
 }
 
 #[test]
-fn what_arrives_together_is_foreseen_and_answered() {
+fn inputs_that_arrive_together_are_foreseen_and_answered() {
     on_both(|options| {
         let server = Server::start(options);
         let mut clients: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
@@ -54,7 +54,8 @@ fn what_arrives_together_is_foreseen_and_answered() {
         stalling.write_all(b"stall\n").unwrap();
         until("the worker stalls", || server.valve.stalled.load(SeqCst) == 1);
         for (n, client) in clients.iter_mut().enumerate() {
-            // Some leave at once, some are in the middle of a line, some send more than one receive takes.
+            // Some end their side at once, some send half a line, some send more than one receive
+            // takes.
             let text = match n % 4 {
                 1 => format!("half {n}"),
                 2 => "x".repeat(40_000) + "\n",
@@ -88,7 +89,7 @@ fn what_arrives_together_is_foreseen_and_answered() {
 }
 
 #[test]
-fn partial_lines_come_together() {
+fn a_line_in_pieces_is_assembled() {
     on_both(|options| {
         let server = Server::start(options);
         let mut client = server.connect();
@@ -99,7 +100,7 @@ fn partial_lines_come_together() {
             until("it has come", || server.sum(|c| &c.bytes_read) > before);
         }
         assert_eq!(read_exactly(&mut client, 19), b"one byte at a time\n");
-        // A line longer than a receive, but not longer than what may be kept.
+        // A line longer than a receive, but not longer than a connection may keep.
         let mut long = "x".repeat(MAX_INPUT_HELD - 2);
         long.push('\n');
         ping(&mut client, &long);
@@ -115,7 +116,7 @@ fn a_line_that_never_ends_closes_the_connection() {
         let server = Server::start(options);
         let mut client = server.connect();
         let endless = vec![b'x'; 4 * MAX_INPUT_HELD];
-        // The server may close before all is written.
+        // The server may close before everything is written.
         let _ = client.write_all(&endless);
         let _ = client.shutdown(Shutdown::Write);
         assert_eq!(read_to_end(&mut client), b"");
@@ -134,9 +135,9 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         let ask = format!("big {total}\necho after\n");
         client.write_all(ask.as_bytes()).unwrap();
         until("the output stalls", || server.sum(|c| &c.output_stalls) > 0);
-        // Others are served meanwhile.
+        // Other clients are served meanwhile.
         ping(&mut server.connect(), "other\n");
-        // What it sends now is not taken in without end.
+        // The loop stops taking its input at some point.
         client.set_nonblocking(true).unwrap();
         let more = "flood\n".repeat(10_000);
         let mut sent = Vec::new();
@@ -159,7 +160,7 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         assert!(server.valve.longest_output.load(SeqCst) < limit + 2000);
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_to_end(&mut client).iter().filter(|b| **b == b'\n').count(), {
-            // A flood line cut in two at the end of the last write is not answered at all.
+            // A flood line that the last write cut in two gets no reply.
             0
         });
         server.stop();
@@ -196,7 +197,7 @@ fn an_endless_pipeline_does_not_starve_others() {
 }
 
 #[test]
-fn much_that_waits_is_read_in_small_parts() {
+fn a_large_backlog_is_read_in_small_parts() {
     const MUCH: usize = 3 << 20;
     on_both(|options| {
         let server = Server::start(options);
@@ -215,7 +216,7 @@ fn much_that_waits_is_read_in_small_parts() {
         let (turns, read) = (server.sum(|c| &c.turns), server.sum(|c| &c.bytes_read));
         server.open_valve();
         until("all is read", || server.sum(|c| &c.bytes_read) - read >= sent as u64);
-        // Two parts in a turn at most, but for the first: it may take all buffers that there are.
+        // At most two parts per turn, except the first turn, which may take all buffers.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(sent >= 1 << 20, "the socket took only {sent} bytes");
         assert!(turns >= (sent - (512 << 10)) / (64 << 10), "{sent} bytes in {turns} turns");
@@ -225,7 +226,7 @@ fn much_that_waits_is_read_in_small_parts() {
 }
 
 #[test]
-fn what_is_postponed_goes_on_in_the_next_turn() {
+fn postponed_input_continues_in_the_next_turn() {
     const LINES: usize = 20_000;
     on_both(|options| {
         let server = Server::start(options);
@@ -261,8 +262,8 @@ fn slow_steps_do_not_add_up_in_a_turn() {
         for client in &mut clients {
             assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
         }
-        // Each line but a client's first is a step, and exceeds the time of all steps of a turn that had no
-        // events. Without that time there would be a turn for all clients' lines.
+        // Each line but a client's first is a step, and takes longer than all steps of a turn
+        // without events may take. Without that limit, one turn would serve a line of every client.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(turns >= CLIENTS * LINES / 2, "{turns} turns");
         server.stop();
@@ -279,13 +280,13 @@ fn parked_connections_wait_for_the_waker() {
             assert_eq!(read_exactly(client, 7), b"before\n");
         }
         until("all are parked", || server.valve.parked.load(SeqCst) >= 10);
-        // Input that comes while parked is answered in its place.
+        // Input that arrives while parked is answered in its place.
         clients[0].write_all(b"later\n").unwrap();
-        // One has ended its side, one is gone.
+        // One client ends its side, one disconnects.
         clients[1].shutdown(Shutdown::Write).unwrap();
         drop(clients.pop());
         ping(&mut server.connect(), "others go on\n");
-        // Woken too early: parked again.
+        // A wake-up that comes too early parks them again.
         server.wakers[0].wake_by_ref();
         until("they are parked again", || server.valve.parked.load(SeqCst) >= 20);
         server.open_valve();
@@ -313,11 +314,11 @@ fn a_half_closed_client_gets_all_its_answers() {
 }
 
 #[test]
-fn closing_flushes_and_does_not_reset() {
+fn closing_sends_all_replies_without_a_reset() {
     on_both(|options| {
         let server = Server::start(options);
         let mut client = server.connect();
-        // Much unread input lies behind the line that closes.
+        // Much unread input follows the line that closes.
         let mut lines = b"big 500000\nclose\n".to_vec();
         lines.extend_from_slice("never answered\n".repeat(20_000).as_bytes());
         let mut writer = client.try_clone().unwrap();
@@ -334,7 +335,7 @@ fn closing_flushes_and_does_not_reset() {
 }
 
 #[test]
-fn unix_sockets_serve_the_same() {
+fn unix_sockets_are_served_like_tcp() {
     on_both(|mut options| {
         let directory = std::env::temp_dir().join(format!("larder-net-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -366,9 +367,9 @@ fn accepted_sockets_do_not_delay() {
             server.valve.peers.lock().unwrap()[..],
             [Peer::Tcp { from, to }] if from == local && to == reached
         ));
-        // The listener's options are what accepted sockets inherit.
+        // Accepted sockets inherit the listener's options.
         let listener = &server.control.options().listeners[0];
-        // SAFETY: the listener, and with it the descriptor, lives through the use.
+        // SAFETY: the listener, which owns the descriptor, lives through the use.
         let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(listener.fd()) };
         let socket = socket2::SockRef::from(&borrowed);
         assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());

@@ -1,9 +1,9 @@
-//! What the loops refuse, and how many connections they carry.
+//! Limits of the loops, and the number of connections they carry.
 
 use super::*;
 
 #[test]
-fn too_many_connections_are_told_so() {
+fn clients_above_the_limit_get_an_error() {
     on_both(|mut options| {
         options.max_connections = 3;
         let server = Server::with_workers(options, 2);
@@ -43,7 +43,7 @@ fn connections_are_spread_over_the_workers() {
 #[test]
 fn idle_connections_are_closed() {
     on_both(|mut options| {
-        // Long enough for a busy machine not to starve the client that talks.
+        // Long enough that a busy machine does not starve the active client.
         options.idle_timeout = Some(Duration::from_secs(1));
         let server = Server::start(options);
         let mut busy = server.connect();
@@ -80,7 +80,7 @@ fn limits_change_while_the_workers_run() {
         server.control.set_limits(1, None);
         ping(&mut second, "still here\n");
         assert_eq!(read_to_end(&mut server.connect()), refused);
-        // The worker sleeps without a limit, and the silence of before counts.
+        // The worker sleeps without a time limit, and the silence before the change counts.
         let begun = Instant::now();
         std::thread::sleep(Duration::from_millis(200));
         server.control.set_limits(1, Some(Duration::from_secs(1)));
@@ -120,7 +120,7 @@ impl Budget for Meter {
 }
 
 #[test]
-fn buffers_are_charged() {
+fn connection_buffers_are_charged_to_the_budget() {
     on_both(|mut options| {
         let budget = Meter::new(1 << 20);
         options.budget = Arc::<Meter>::clone(&budget);
@@ -143,7 +143,7 @@ fn buffers_are_charged() {
 }
 
 #[test]
-fn who_keeps_most_goes_and_not_who_asks_next() {
+fn the_connection_that_keeps_most_is_closed() {
     on_both(|mut options| {
         let budget = Meter::new(100 << 20);
         options.budget = Arc::<Meter>::clone(&budget);
@@ -159,7 +159,7 @@ fn who_keeps_most_goes_and_not_who_asks_next() {
         }
         until("all are kept", || budget.used.load(SeqCst) >= 20 * 64 + 5000);
         budget.limit.store(4000, SeqCst);
-        // One of them is enough to notice, whichever worker serves it.
+        // One of them suffices to notice it, whichever worker serves it.
         polite[0]
             .write_all(b", and more of it, which needs more memory than there is for it")
             .unwrap();
@@ -175,7 +175,7 @@ fn who_keeps_most_goes_and_not_who_asks_next() {
 }
 
 #[test]
-fn slow_commands_do_not_keep_their_input_for_ever() {
+fn clients_that_flood_slow_commands_are_closed() {
     const CLIENTS: usize = 60;
     on_both(|mut options| {
         let budget = Meter::new(256 << 10);
@@ -210,10 +210,10 @@ fn slow_commands_do_not_keep_their_input_for_ever() {
 }
 
 #[test]
-fn ten_thousand_connections() {
+fn two_workers_carry_ten_thousand_connections() {
     let limit = socket_limit();
     on_both(|mut options| {
-        // Both ends lie in this process, and other tests run beside this one.
+        // Both ends of a connection are in this process, and other tests run at the same time.
         let n = 10_000.min((limit - 2_000) / 2);
         options.max_connections = n;
         let server = Server::with_workers(options, 2);
@@ -248,7 +248,7 @@ fn socket_limit() -> usize {
 
 #[test]
 fn idle_connections_are_small() {
-    // What the loop keeps for a connection, without the service's own state.
+    // The loop's state of a connection, without the service's.
     let epoll = size_of::<super::super::connection::Connection<(), [u8; 4]>>();
     let uring = size_of::<super::super::connection::Connection<(), [u8; 24]>>();
     assert!(epoll <= 128 && uring <= 160, "{epoll} and {uring} bytes");

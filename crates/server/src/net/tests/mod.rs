@@ -1,5 +1,5 @@
-//! The loops against real sockets. Every test body runs on both back-ends; where the kernel does
-//! not allow io_uring that half is left out, and says so.
+//! The loops with real sockets. Every test runs on both back-ends. Where the kernel does not allow
+//! io_uring, that half is skipped with a message.
 
 mod behaviour;
 mod limits;
@@ -16,23 +16,25 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// How long a test waits for what must happen.
+/// The longest time that a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A line-oriented service. `echo` answers every line with itself; lines that begin otherwise ask
-/// for something:
-/// `next` and `next slow` are answered with themselves, `next slow` after longer than the steps of a turn may
-/// take, `next flood` with nothing, and all three postpone what follows,
-/// `park <words>` is answered when the valve is opened, `big <n>` with n bytes, `close` closes,
-/// `hold` leaves the connection in the middle of a command, `flood` answers nothing, `stall` keeps the worker
-/// until the valve is opened, and from
-/// `late <words>` on every answer is withheld until the valve is opened.
+/// A line-oriented service that replies to a line with the line itself, except for these:
+/// - `next` and `next slow` are echoed, `next slow` after longer than the steps of a turn may take.
+///   `next flood` gets no reply. All three postpone the rest of the input.
+/// - `park <words>` is echoed when the valve is open.
+/// - `big <n>` gets n bytes.
+/// - `close` closes the connection.
+/// - `hold` leaves the connection in the middle of a command.
+/// - `flood` gets no reply.
+/// - `stall` blocks the worker until the valve is open.
+/// - From `late <words>` on, all replies are withheld until the valve is open.
 struct Lines {
     valve: Arc<Valve>,
     output_left: HashMap<u64, usize>,
 }
 
-/// What tests share with the service.
+/// State shared by the tests and the service.
 #[derive(Default)]
 struct Valve {
     open: AtomicUsize,
@@ -40,9 +42,9 @@ struct Valve {
     disconnected: AtomicUsize,
     parked: AtomicUsize,
     stalled: AtomicUsize,
-    /// Inputs that were announced together with others.
+    /// Number of inputs that were foreseen together with others.
     foreseen: AtomicUsize,
-    /// Lines whose answers were withheld.
+    /// Number of lines whose replies were withheld.
     withheld: AtomicUsize,
     longest_output: AtomicUsize,
     peers: Mutex<Vec<Peer>>,
@@ -166,7 +168,7 @@ impl Lines {
                 output.extend(text);
             }
             if text.starts_with(b"next flood") {
-                // It takes long.
+                // A slow command.
                 std::thread::sleep(Duration::from_micros(50));
             }
             if text.starts_with(b"next slow") {
@@ -236,7 +238,7 @@ impl Server {
         until("answers are withheld", || self.valve.withheld.load(SeqCst) >= n);
     }
 
-    /// Waits for all workers; they must have been told to stop.
+    /// Waits for all workers, which must have been told to stop.
     fn join(mut self) {
         for thread in self.threads.drain(..) {
             thread.join().unwrap().unwrap();
@@ -253,7 +255,7 @@ impl Server {
     }
 }
 
-/// Runs a test on every back-end there is.
+/// Runs a test on every available back-end.
 fn on_both(test: impl Fn(Options)) {
     for backend in [BackendChoice::Epoll, BackendChoice::Uring] {
         if backend == BackendChoice::Uring
@@ -267,7 +269,7 @@ fn on_both(test: impl Fn(Options)) {
     }
 }
 
-/// Waits for something that another thread brings about and that no event tells of.
+/// Waits for a state of another thread that no event announces.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {

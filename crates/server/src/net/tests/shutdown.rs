@@ -1,4 +1,4 @@
-//! Ending: gracefully, in time, and at the doors.
+//! Shutdown, and the creation and end of listeners.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -21,7 +21,7 @@ fn shutdown_finishes_what_is_in_flight() {
         until("nobody may connect", || TcpStream::connect(server.address).is_err());
         server.open_valve();
         assert_eq!(read_to_end(&mut busy), b"park me\nand this\n");
-        // In the middle of a command: it may end it.
+        // A client in the middle of a command may finish it.
         half.write_all(b"the rest\n").unwrap();
         assert_eq!(read_to_end(&mut half), b"the rest\n");
         server.join();
@@ -29,7 +29,7 @@ fn shutdown_finishes_what_is_in_flight() {
 }
 
 #[test]
-fn shutdown_gives_up_clients_that_send_half_a_command_and_no_others() {
+fn shutdown_gives_up_only_clients_with_half_a_command() {
     on_both(|mut options| {
         options.unfinished_grace = Duration::from_millis(100);
         let server = Server::start(options);
@@ -46,12 +46,12 @@ fn shutdown_gives_up_clients_that_send_half_a_command_and_no_others() {
             server.valve.parked.load(SeqCst) > 0 && server.sum(|c| &c.output_stalls) > 0
         });
         server.control.shut_down(PATIENCE);
-        // Long before the patience ends, which the timeouts of the sockets have, too.
+        // Long before the end of the patience, which is also the timeout of the sockets.
         let start = Instant::now();
         assert_eq!(read_to_end(&mut line), b"");
         assert_eq!(read_to_end(&mut body), b"");
         assert!(start.elapsed() < PATIENCE / 2);
-        // Whoever is owed a reply gets it.
+        // Clients that wait for a reply get it.
         server.open_valve();
         assert_eq!(read_to_end(&mut parked), b"park me\n");
         assert_eq!(read_to_end(&mut reading).len(), 20_000_000);
@@ -79,7 +79,7 @@ fn shutdown_does_not_wait_beyond_its_grace() {
 }
 
 #[test]
-fn accepting_can_stop_alone() {
+fn accepting_can_stop_while_connections_continue() {
     on_both(|options| {
         let server = Server::start(options);
         let mut client = server.connect();
@@ -119,7 +119,7 @@ fn a_taken_port_is_a_clear_error() {
 }
 
 #[test]
-fn both_families_share_a_port() {
+fn ipv4_and_ipv6_can_share_a_port() {
     let Ok(six) = Listener::bind(&Endpoint::Tcp("[::]:0".parse().unwrap())) else {
         eprintln!("no IPv6 here: left out");
         return;
@@ -128,7 +128,7 @@ fn both_families_share_a_port() {
     let four = Endpoint::Tcp(SocketAddr::from(([0, 0, 0, 0], port)));
     match Listener::bind(&four) {
         Ok(_) => {}
-        // Somebody else's, by chance.
+        // Taken by another process by chance.
         Err(BindError::InUse(_)) => eprintln!("port {port} is in use: left out"),
         Err(error) => panic!("{error}"),
     }
@@ -141,7 +141,7 @@ fn only_stale_unix_sockets_are_replaced() {
     let path = directory.join("larder.sock");
     let endpoint = Endpoint::Unix { path: path.clone(), mode: 0o640 };
 
-    // Left behind by a process that is gone: nobody listens.
+    // Left behind by a process that has ended: no process listens.
     drop(UnixListener::bind(&path).unwrap());
     let listener = Listener::bind(&endpoint).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());

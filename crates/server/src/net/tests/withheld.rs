@@ -1,4 +1,4 @@
-//! Services that withhold answers: the loops go on reading, and come back when they are woken.
+//! Services that withhold replies: the loops continue to read, and call again after a wake-up.
 
 use std::net::Shutdown;
 
@@ -27,7 +27,7 @@ fn input_is_read_while_answers_are_withheld() {
 }
 
 #[test]
-fn withheld_answers_are_owed_to_clients_that_have_ended_their_side() {
+fn half_closed_clients_get_withheld_answers() {
     on_both(|options| {
         let server = Server::start(options);
         let mut ended = server.connect();
@@ -51,7 +51,7 @@ fn withheld_answers_are_owed_to_clients_that_have_ended_their_side() {
 }
 
 #[test]
-fn who_waits_for_an_answer_is_not_idle() {
+fn a_connection_with_withheld_answers_is_not_idle() {
     on_both(|mut options| {
         options.idle_timeout = Some(Duration::from_millis(200));
         let server = Server::start(options);
@@ -71,7 +71,7 @@ fn who_waits_for_an_answer_is_not_idle() {
 }
 
 #[test]
-fn many_wait_for_one_event() {
+fn one_event_releases_the_answers_of_many_connections() {
     on_both(|mut options| {
         options.max_connections = 400;
         let server = Server::with_workers(options, 2);
@@ -82,7 +82,7 @@ fn many_wait_for_one_event() {
                 client.write_all(b"late\n").unwrap();
             }
             server.until_withheld(300 * round);
-            // A wake-up for nothing changes nothing.
+            // A wake-up without a reason changes nothing.
             server.wakers.iter().for_each(std::task::Waker::wake_by_ref);
             server.open_valve();
             for client in &mut clients {

@@ -1,6 +1,6 @@
-//! Buffers that the kernel picks from when bytes arrive: shared by all connections of a worker,
-//! so a connection that waits for input owns none. Invariant: a buffer belongs to the kernel from
-//! the moment its entry is published by the tail until a completion names it.
+//! Buffers that the kernel fills when bytes arrive. All connections of a worker share them, so a
+//! connection that waits for input owns none. Invariant: a buffer belongs to the kernel from the
+//! publication of its entry by the tail until a completion names it.
 
 use std::io;
 use std::ptr::NonNull;
@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 
-/// A registered ring of equal buffers. Must outlive the ring it is registered with, or rather the
-/// receives in it.
+/// A registered ring of equal buffers. Must outlive all receives in the ring it is registered with.
 pub(super) struct BufferRing {
     memory: NonNull<u8>,
     mapped: usize,
@@ -20,15 +19,15 @@ pub(super) struct BufferRing {
 }
 
 impl BufferRing {
-    /// The number by which receives name it.
+    /// The number that receives use for this group of buffers.
     pub(super) const GROUP: u16 = 0;
 
-    /// Makes and registers `entries` (a power of two) buffers of `size` bytes.
+    /// Allocates and registers `entries` (a power of two) buffers of `size` bytes.
     pub(super) fn new(ring: &IoUring, entries: u16, size: usize) -> io::Result<BufferRing> {
         assert!(entries.is_power_of_two());
         let table = usize::from(entries) * size_of::<BufRingEntry>();
         let mapped = table + usize::from(entries) * size;
-        // SAFETY: a fresh anonymous mapping, wherever the kernel likes.
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -44,8 +43,8 @@ impl BufferRing {
         }
         let memory = NonNull::new(memory.cast::<u8>()).expect("a mapping is never at address 0");
         let mut buffers = BufferRing { memory, mapped, entries, size, tail: 0 };
-        // SAFETY: the table begins at a page, is large enough, and lives until the mapping goes,
-        // which is after the ring was dropped.
+        // SAFETY: the table begins at a page, is large enough, and lives until the mapping is
+        // removed, which is after the ring was dropped.
         unsafe {
             let table = memory.as_ptr() as u64;
             ring.submitter().register_buf_ring_with_flags(table, entries, Self::GROUP, 0)?;
@@ -64,20 +63,21 @@ impl BufferRing {
         unsafe { self.memory.as_ptr().add(table + usize::from(buffer) * self.size) }
     }
 
-    /// The first `len` bytes of a buffer that a completion has named.
+    /// Returns the first `len` bytes of a buffer that a completion has named.
     #[inline]
     pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
         assert!(buffer < self.entries && len <= self.size);
-        // SAFETY: within the mapping, as asserted; initialised (by the kernel or as zero pages);
-        // the kernel does not write to it until `give_back`, which needs `&mut self`.
+        // SAFETY: within the mapping, as asserted; initialised by the kernel or as zero pages. The
+        // kernel does not write to it until `give_back`, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.address(buffer), len) }
     }
 
     fn put(&mut self, buffer: u16) {
         let index = usize::from(self.tail & (self.entries - 1));
         let address = self.address(buffer);
-        // SAFETY: `index` is below `entries`. The entry at the tail is not the kernel's. Fields
-        // are set one by one: the tail itself lies in the unused bytes of the first entry.
+        // SAFETY: `index` is below `entries`. The entry at the tail does not belong to the kernel.
+        // Fields are set one by one, because the tail itself is in the unused bytes of the first
+        // entry.
         let entry = unsafe { &mut *self.memory.as_ptr().cast::<BufRingEntry>().add(index) };
         entry.set_addr(address as u64);
         entry.set_len(self.size as u32);
@@ -86,8 +86,8 @@ impl BufferRing {
     }
 
     fn publish(&mut self) {
-        // SAFETY: the tail lies within the mapping, is aligned, and is shared with the kernel
-        // only as an atomic.
+        // SAFETY: the tail is within the mapping, is aligned, and is shared with the kernel only as
+        // an atomic.
         let tail = unsafe {
             let tail = BufRingEntry::tail(self.memory.as_ptr().cast());
             AtomicU16::from_ptr(tail.cast_mut())
@@ -95,7 +95,7 @@ impl BufferRing {
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// Gives a buffer back to the kernel.
+    /// Returns a buffer to the kernel.
     #[inline]
     pub(super) fn give_back(&mut self, buffer: u16) {
         self.put(buffer);
@@ -105,7 +105,7 @@ impl BufferRing {
 
 impl Drop for BufferRing {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; its owner has ended all receives before.
+        // SAFETY: the mapping is owned by this value; its owner has ended all receives before.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.mapped) };
     }
 }

@@ -1,5 +1,5 @@
-//! What comes to the io_uring loop from elsewhere than a served connection: new clients, the
-//! alarm that other threads ring, orders, the passing of time.
+//! Events of the io_uring loop that do not come from a served connection: new clients, the alarm
+//! that other threads ring, orders, and time.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -34,7 +34,7 @@ impl<S: Service> Uring<S> {
             self.accepting[completion.key as usize] = false;
         }
         if completion.result >= 0 {
-            // SAFETY: the kernel has just made this descriptor for us.
+            // SAFETY: the kernel has just created this descriptor, and it has no other owner.
             let socket = unsafe { OwnedFd::from_raw_fd(completion.result) };
             match self.core.admit(socket) {
                 Admission::Own(socket) => self.attach(socket, true)?,
@@ -52,7 +52,8 @@ impl<S: Service> Uring<S> {
 
     fn attach(&mut self, socket: OwnedFd, served: bool) -> io::Result<()> {
         if !served && !self.core.may_linger() {
-            // Closed at once; what it has sent is read, so that it is not reset.
+            // Closed at once. Its input is read first, so that the kernel does not reset the
+            // connection.
             let _ = transport::receive(&socket, &mut self.input);
             return Ok(());
         }
@@ -80,7 +81,8 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Listeners of ours have ended by themselves, see [`Control`](crate::net::Control).
+    /// Stops accepting on inherited listeners. The others have ended by themselves, see
+    /// [`Control`](crate::net::Control).
     fn stop_accepting(&mut self) -> io::Result<()> {
         for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
             if listener.is_inherited() && self.accepting[index] {
@@ -90,7 +92,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Closes what is quiet or lingers; the rest closes when it becomes quiet.
+    /// Closes connections that are quiet or linger. The others close when they become quiet.
     fn stop(&mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
             let Some(connection) = self.core.connections.get_mut(key) else { continue };
@@ -107,7 +109,7 @@ impl<S: Service> Uring<S> {
         let Some(wait) = self.core.wait_limit() else { return Ok(()) };
         if self.core.next_tick() < self.tick_at {
             self.tick_at = self.core.next_tick();
-            // The timer is finer than the clock it is for.
+            // The timer has a finer resolution than the clock it is compared with.
             *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
             // SAFETY: boxed, and not changed before the next turn submits it.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };

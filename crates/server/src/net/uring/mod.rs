@@ -1,17 +1,17 @@
-//! The loop over io_uring. Every connection has one receive that repeats by itself and picks
-//! buffers that all connections share; replies are queued and submitted with the next wait, so a
-//! busy turn is one system call, whatever the number of connections it serves.
+//! The loop over io_uring. Every connection has one multishot receive, which takes buffers shared
+//! by all connections. Replies are queued and submitted with the next wait, so a busy turn is one
+//! system call, whatever the number of connections it serves.
 //!
-//! Sends do not wait: they complete while they are submitted. What the socket did not take is
-//! kept by the connection and sent when the socket is reported writable, exactly as in the epoll
-//! loop. So no memory of a connection is ever in the kernel's hands across a wait.
+//! Sends do not wait: they complete while they are submitted. The connection keeps what the socket
+//! did not take and sends it when the socket is reported writable, as in the epoll loop. So the
+//! kernel never holds memory of a connection across a wait.
 //!
-//! A receive that repeats takes as many buffers as it can fill, all in one turn. A connection that
-//! fills several buffers in a row would keep the others waiting for that long. The loop then reads
-//! its socket by system call instead, one part in a turn.
+//! A multishot receive takes as many buffers as it can fill, all in one turn. A connection that
+//! fills several buffers in a row would delay the others for that long. The loop then reads its
+//! socket by system call instead, one part per turn.
 //!
-//! Invariant: a connection's number is reused, and its socket closed, only when no operation of
-//! it is in the ring any more (`operations` is 0).
+//! Invariant: a connection's number is reused, and its socket closed, only when the ring holds no
+//! operation of it any more (`operations` is 0).
 
 mod buffers;
 mod doors;
@@ -35,18 +35,18 @@ use super::control::{Order, Shared};
 use super::transport::{self, Moved};
 use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
-/// Shared receive buffers per worker.
+/// Number of shared receive buffers per worker.
 const BUFFERS: u16 = 64;
 const BUFFER_SIZE: usize = 8 << 10;
-/// After so many full buffers in a row the loop reads the socket by system call.
+/// Number of full buffers in a row after which the loop reads the socket by system call.
 const BULK_AFTER: u8 = 4;
-/// A connection that holds this much input is not received from.
+/// The loop stops receiving for a connection that holds more than this many bytes of input.
 const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
-/// Nor is one that waits for an answer and holds this much; nor any, while all together hold much.
+/// The same for a parked connection, and for every connection while all together hold much.
 const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
-/// Output memory that grew beyond this for one reply is given back.
+/// Output memory that grew beyond this many bytes for one reply is freed.
 const REPLIES_KEPT: usize = 256 << 10;
-/// How long the end waits for the kernel to give up the last operations.
+/// Time that the end waits for the kernel to complete the last operations.
 const REAP: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,22 +54,22 @@ enum Receiving {
     #[default]
     No,
     Yes,
-    /// Given up; the kernel has not confirmed it.
+    /// Cancelled, but the kernel has not confirmed it.
     Cancelled,
 }
 
-/// What this loop knows about a connection.
+/// The state that this loop keeps for a connection.
 #[derive(Debug, Default)]
 struct InFlight {
     receiving: Receiving,
-    /// Full buffers that have arrived since one that was not full.
+    /// Number of full buffers since the last one that was not full.
     full: u8,
-    /// The last part that was received was full: the socket has more, most probably.
+    /// The last receive filled its buffer, so the socket most probably has more.
     readable: bool,
     sending: Option<Staged>,
     /// Waits for the socket to become writable.
     polling: bool,
-    /// Goes as soon as nothing is in flight.
+    /// Removed as soon as nothing is in flight.
     gone: bool,
     operations: u8,
 }
@@ -82,13 +82,13 @@ impl InFlight {
         self.full = if self.readable { self.full.saturating_add(1) } else { 0 };
     }
 
-    /// Whether it sends more at a time than the others should wait for.
+    /// Returns true if it sends more at a time than the others should wait for.
     #[inline]
     fn is_bulk(&self) -> bool {
         self.full >= BULK_AFTER
     }
 
-    /// Whether the loop reads its socket now.
+    /// Returns true if the loop reads its socket now.
     #[inline]
     fn is_read_by_call(&self) -> bool {
         self.is_bulk() && self.readable && self.receiving == Receiving::No
@@ -96,17 +96,17 @@ impl InFlight {
 }
 
 struct Uring<S: Service> {
-    // Before the memory that it uses, so that it is dropped first.
+    // Declared before the memory that it uses, so that it is dropped first.
     ring: Ring,
     buffers: BufferRing,
     staging: Staging,
     core: Core<S, InFlight>,
-    /// Where input that was held meets input that arrived.
+    /// Joins input that was held with input that arrived.
     input: Box<[u8]>,
     replies: OutputMemory,
     /// Listeners with an accept in the ring.
     accepting: Vec<bool>,
-    /// When the earliest tick in the ring is due; `u64::MAX` without one.
+    /// Due time of the earliest tick in the ring; `u64::MAX` without one.
     tick_at: u64,
     tick_time: Box<Timespec>,
 }
@@ -155,7 +155,7 @@ impl<S: Service> Uring<S> {
         }
     }
 
-    /// Waits for completions and looks at each.
+    /// Waits for completions and handles them.
     fn turn(&mut self, completions: &mut Vec<Completion>) -> io::Result<()> {
         let mut wait = !self.core.has_ready();
         while wait && let Some(time) = self.core.service.lingers() {
@@ -200,7 +200,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Lets the service prepare for what has arrived.
+    /// Lets the service prefetch for the input that arrived.
     #[inline]
     fn foresee(&mut self, completions: &[Completion]) {
         if completions.len() > 1 {
@@ -258,7 +258,7 @@ impl<S: Service> Uring<S> {
                 }
             }
             error => {
-                // Out of buffers or given up: the next step receives again if that is wanted.
+                // Out of buffers, or cancelled. The next step receives again if needed.
                 let passing = [libc::ENOBUFS, libc::ECANCELED, libc::EAGAIN, libc::EINTR];
                 if !passing.contains(&-error) {
                     return self.drop_connection(key);
@@ -271,8 +271,8 @@ impl<S: Service> Uring<S> {
         self.step(key)
     }
 
-    /// Has the service look at input that arrived, or keeps it for later. Whether the service
-    /// looked.
+    /// Passes input to the service, or keeps it for later. Returns true if the service processed
+    /// it.
     #[inline]
     fn take_input(&mut self, key: u32, buffer: u16, len: usize) -> io::Result<bool> {
         let bytes = self.buffers.bytes(buffer, len);
@@ -306,7 +306,7 @@ impl<S: Service> Uring<S> {
         Ok(false)
     }
 
-    /// Sends the replies, or goes on if there are none.
+    /// Sends the replies. Continues at once if there are none.
     #[inline]
     fn transmit(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
@@ -322,7 +322,8 @@ impl<S: Service> Uring<S> {
             let bytes = self.staging.bytes(staged);
             let (socket, bytes) =
                 (connection.socket.as_raw_fd(), (bytes.as_ptr(), bytes.len() as u32));
-            // SAFETY: staged bytes stay until they are released, which the completion does.
+            // SAFETY: staged bytes stay in place until they are released, which happens at the
+            // completion.
             return unsafe { self.ring.send(socket, bytes, key) };
         }
         let sent = match transport::send(&connection.socket, bytes) {
@@ -377,7 +378,7 @@ impl<S: Service> Uring<S> {
         let goes_on =
             connection.unseen || connection.flow == Flow::Drain || connection.io.is_read_by_call();
         if goes_on && !gone {
-            // After those that have waited for longer.
+            // Behind the connections that have waited for longer.
             self.core.queue(key);
             return Ok(());
         }
@@ -398,7 +399,7 @@ impl<S: Service> Uring<S> {
         self.ring.wait_for_output(connection.socket.as_raw_fd(), key)
     }
 
-    /// Does for a connection what can be done now.
+    /// Does for a connection what is possible now.
     #[inline]
     fn step(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();
@@ -429,7 +430,7 @@ impl<S: Service> Uring<S> {
         if executed { self.transmit(key) } else { Ok(()) }
     }
 
-    /// Receives once by system call and has the service look at it.
+    /// Receives once by system call and passes the input to the service.
     fn read(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         let kept = connection.input.len();
@@ -454,7 +455,7 @@ impl<S: Service> Uring<S> {
         }
     }
 
-    /// Goes on after a call of the service whose replies, if any, are all sent.
+    /// Continues after a call of the service whose replies were all sent.
     fn proceed(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         match connection.flow {
@@ -466,7 +467,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Sends output held from an earlier turn. True when all is sent.
+    /// Sends output held from an earlier turn. Returns true if all of it was sent.
     fn flush(&mut self, key: u32) -> io::Result<bool> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(false) };
         let all = connection.output.len();
@@ -484,13 +485,13 @@ impl<S: Service> Uring<S> {
         Ok(false)
     }
 
-    /// Everything received is processed and answered: wait for more, if there is a reason to.
+    /// Called when all input is processed and answered. Receives more unless the connection ends.
     #[inline]
     fn settle(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended {
-            // A client that has ended its side is still owed what is withheld.
+            // A client that has ended its side still gets the withheld replies.
             return if connection.flow == Flow::Hold { Ok(()) } else { self.drop_connection(key) };
         }
         if connection.io.is_read_by_call() && !given_up {
@@ -501,7 +502,7 @@ impl<S: Service> Uring<S> {
         if self.core.order == Order::Stop && self.core.is_quiet(key) {
             return match receiving {
                 Receiving::No => self.drop_connection(key),
-                // What the kernel has taken already is still delivered.
+                // The kernel still delivers what it has already taken from the socket.
                 Receiving::Yes => self.stop_receiving(key),
                 Receiving::Cancelled => Ok(()),
             };
@@ -514,7 +515,8 @@ impl<S: Service> Uring<S> {
         connection.io.receiving = Receiving::Yes;
         connection.io.operations += 1;
         let socket = connection.socket.as_raw_fd();
-        // The first part of more is received alone; the loop reads what follows it.
+        // For a bulk connection, one single receive tells that input has arrived; the loop reads
+        // the rest.
         match connection.io.is_bulk() {
             true => self.ring.receive_once(socket, BUFFER_SIZE as u32, key),
             false => self.ring.receive(socket, key),
@@ -527,7 +529,7 @@ impl<S: Service> Uring<S> {
         self.ring.cancel(Op::Receive, key)
     }
 
-    /// The service wants it closed, and all its replies are sent.
+    /// Closes a connection at the request of the service, after all its replies were sent.
     fn finish(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended || self.core.order == Order::Stop {
@@ -538,7 +540,7 @@ impl<S: Service> Uring<S> {
         self.linger(key)
     }
 
-    /// A lingering connection receives (and what comes is thrown away) until its client ends.
+    /// Receives and discards the input of a lingering connection until its client ends.
     fn linger(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.io.gone {
@@ -553,13 +555,13 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Ends a connection now; it is forgotten when nothing of it is in flight.
+    /// Ends a connection now. It is removed when nothing of it is in flight.
     fn drop_connection(&mut self, key: u32) -> io::Result<()> {
         self.core.detach(key);
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.io.operations > 0 {
             connection.io.gone = true;
-            // Whatever waits for the socket completes by this.
+            // This completes all operations that wait for the socket.
             transport::abort(&connection.socket);
         } else {
             self.core.remove(key);
@@ -567,7 +569,7 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Drops all connections and waits until the kernel has let go of them.
+    /// Drops all connections and waits until the kernel has completed their operations.
     fn close(mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
             self.drop_connection(key)?;
@@ -588,7 +590,7 @@ impl<S: Service> Uring<S> {
             }
         }
         if self.core.connections.len() > 0 {
-            // The kernel may still write to the buffers; better lost than overwritten.
+            // The kernel may still write to the buffers, so they are leaked rather than reused.
             std::mem::forget(self.buffers);
             std::mem::forget(self.staging);
         }

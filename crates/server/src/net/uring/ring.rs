@@ -1,5 +1,5 @@
-//! The ring itself: making one with what the kernel offers, finding out whether that is enough,
-//! putting operations in and getting completions out.
+//! The ring itself: creates one with the best setup that the kernel offers, checks that it
+//! suffices, queues operations and returns completions.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -12,13 +12,13 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use super::buffers::BufferRing;
 
 const ENTRIES: u32 = 512;
-/// Completions may come in bursts: a receive that runs dry reports many buffers at once.
+/// Completions may come in bursts: one receive reports many buffers at once.
 const COMPLETIONS: u32 = 8 << 10;
-/// `IORING_ENTER_GETEVENTS`: work that the kernel has deferred is done in this call.
+/// `IORING_ENTER_GETEVENTS`: the kernel does deferred work in this call.
 const GET_EVENTS: u32 = 1;
 
-/// What an operation was for. It travels through the kernel in the low byte of the user data;
-/// the key of the connection stands above it.
+/// The kind of an operation. It travels through the kernel in the low byte of the user data. The
+/// key of the connection is above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
@@ -41,12 +41,12 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// Whether the operation goes on and will complete again.
+    /// Returns true if the operation continues and will complete again.
     pub(super) fn more(&self) -> bool {
         cqueue::more(self.flags)
     }
 
-    /// The provided buffer that the kernel has filled.
+    /// Returns the provided buffer that the kernel has filled.
     pub(super) fn buffer(&self) -> Option<u16> {
         cqueue::buffer_select(self.flags)
     }
@@ -61,9 +61,10 @@ pub(super) struct Ring {
     ring: IoUring,
 }
 
-/// What became of a call into the kernel.
+/// Returns the error of a call into the kernel, if the loop cannot continue after it.
 fn entered(result: io::Result<usize>) -> io::Result<()> {
-    // The time is over, it was interrupted, or completions must be taken first: the caller does that next.
+    // The time is over, the call was interrupted, or completions must be taken first, which the
+    // caller does next.
     let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
     match result {
         Err(error) if !error.raw_os_error().is_some_and(|code| passing.contains(&code)) => {
@@ -74,15 +75,15 @@ fn entered(result: io::Result<usize>) -> io::Result<()> {
 }
 
 impl Ring {
-    /// Makes a ring for the calling thread, the best that the kernel offers.
+    /// Creates a ring for the calling thread with the best setup that the kernel offers.
     pub(super) fn new() -> io::Result<Ring> {
         let base = || {
             let mut builder = IoUring::builder();
             builder.setup_clamp().setup_cqsize(COMPLETIONS);
             builder
         };
-        // Deferred work (Linux 6.1) runs when this thread asks for completions, in one batch; no
-        // interrupts of its user code, no locking against other submitters.
+        // Deferred work (Linux 6.1) runs in one batch when this thread asks for completions. It
+        // does not interrupt user code and needs no lock against other submitters.
         let deferred = || {
             let mut builder = base();
             builder.setup_single_issuer().setup_defer_taskrun();
@@ -100,24 +101,23 @@ impl Ring {
         &self.ring
     }
 
-    /// Hands queued operations to the kernel and, with `wait`, waits until something completes.
+    /// Submits queued operations and, with `wait`, waits until an operation completes.
     ///
-    /// Sends complete while they are submitted, so the wait after a turn that has sent something
-    /// ends at once, and the thread sleeps only when the call after it finds nothing either. To
-    /// wait for more than the sends was measured: it saves that call, but the thread sleeps more
-    /// often, and falling asleep and waking costs more than a call.
+    /// Sends complete while they are submitted. So the wait after a turn that has sent something
+    /// ends at once, and the thread sleeps only if the next call finds nothing either. Waiting for
+    /// more completions than the sends was measured: it saves that call, but the thread sleeps more
+    /// often, and sleeping and waking costs more than a call.
     pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
         let want = u32::from(wait);
-        // SAFETY: no argument is passed; whatever the queued operations point to is alive, as
-        // `push` demands.
+        // SAFETY: passes no argument; the memory of queued operations is alive, as `push` requires.
         let result = unsafe {
             self.ring.submitter().enter::<libc::sigset_t>(queued, want, GET_EVENTS, None)
         };
         entered(result)
     }
 
-    /// As [`Ring::enter`], but waits for so long at most; without any time, not at all.
+    /// Does the same as [`Ring::enter`] with a wait of at most `time`; zero means no wait.
     pub(super) fn enter_for(&mut self, time: Duration) -> io::Result<()> {
         if time.is_zero() {
             return self.enter(false);
@@ -137,7 +137,7 @@ impl Ring {
         }
     }
 
-    /// Whether there is something to harvest.
+    /// Returns true if there are completions to harvest.
     pub(super) fn has_completions(&mut self) -> bool {
         !self.ring.completion().is_empty()
     }
@@ -145,11 +145,11 @@ impl Ring {
     /// Queues an operation.
     ///
     /// # Safety
-    /// What the operation points to must live until its (last) completion.
+    /// The memory that the operation points to must live until its last completion.
     unsafe fn push(&mut self, entry: squeue::Entry, op: Op, key: u32) -> io::Result<()> {
         let entry = entry.user_data(user_data(op, key));
         loop {
-            // SAFETY: handed on to the caller.
+            // SAFETY: passed on to the caller.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
@@ -159,12 +159,12 @@ impl Ring {
 
     pub(super) fn receive(&mut self, socket: RawFd, key: u32) -> io::Result<()> {
         let entry = opcode::RecvMulti::new(Fd(socket), BufferRing::GROUP).build();
-        // SAFETY: points to nothing; the buffers are those of the group, registered for as long
-        // as the ring lives.
+        // SAFETY: points to nothing; the buffers of the group are registered for as long as the
+        // ring lives.
         unsafe { self.push(entry, Op::Receive, key) }
     }
 
-    /// Receives one buffer of `len` bytes at most.
+    /// Receives one buffer of at most `len` bytes.
     pub(super) fn receive_once(&mut self, socket: RawFd, len: u32, key: u32) -> io::Result<()> {
         let entry = opcode::Recv::new(Fd(socket), std::ptr::null_mut(), len)
             .buf_group(BufferRing::GROUP)
@@ -177,7 +177,7 @@ impl Ring {
     /// Sends without waiting: the operation completes while it is submitted.
     ///
     /// # Safety
-    /// `bytes` must stay where they are until the completion.
+    /// `bytes` must stay in place until the completion.
     pub(super) unsafe fn send(
         &mut self,
         socket: RawFd,
@@ -187,7 +187,7 @@ impl Ring {
         let entry = opcode::Send::new(Fd(socket), bytes.0, bytes.1)
             .flags(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
             .build();
-        // SAFETY: handed on to the caller.
+        // SAFETY: passed on to the caller.
         unsafe { self.push(entry, Op::Send, key) }
     }
 
@@ -197,7 +197,7 @@ impl Ring {
         unsafe { self.push(entry, Op::WaitForOutput, key) }
     }
 
-    /// Asks the kernel to give up an operation; it completes all the same.
+    /// Asks the kernel to cancel an operation, which still completes.
     pub(super) fn cancel(&mut self, op: Op, key: u32) -> io::Result<()> {
         let entry = opcode::AsyncCancel::new(user_data(op, key)).build();
         // SAFETY: points to nothing.
@@ -217,14 +217,13 @@ impl Ring {
         unsafe { self.push(entry, Op::Alarm, 0) }
     }
 
-    /// Completes when the time has passed.
+    /// Completes after the time has passed.
     ///
     /// # Safety
-    /// `time` must stay where it is until the operation was submitted.
+    /// `time` must stay in place until the operation was submitted.
     pub(super) unsafe fn tick(&mut self, time: *const io_uring::types::Timespec) -> io::Result<()> {
         let entry = opcode::Timeout::new(time).build();
-        // SAFETY: handed on to the caller; the kernel copies the time when it takes the
-        // operation.
+        // SAFETY: passed on to the caller; the kernel copies the time at submission.
         unsafe { self.push(entry, Op::Tick, 0) }
     }
 }
@@ -241,7 +240,8 @@ fn op_of(data: u64) -> Op {
     }
 }
 
-/// Tries out what the loop needs, on a socket pair. The error says what the kernel refused.
+/// Tries the operations that the loop needs on a socket pair. The error says what the kernel
+/// refused.
 pub(in crate::net) fn probe() -> Result<(), String> {
     let refused = |what: &str, error: io::Error| format!("{what}: {error}");
     let mut ring = Ring::new().map_err(|error| match error.raw_os_error() {
@@ -261,7 +261,7 @@ pub(in crate::net) fn probe() -> Result<(), String> {
         completions.clear();
         ring.enter(true).map_err(|e| refused("waiting for a receive", e))?;
         ring.harvest(&mut completions);
-        // The second byte shows that the receive goes on by itself (Linux 6.0).
+        // The second byte shows that the receive continues by itself (Linux 6.0).
         let Some((1, true, Some(buffer))) =
             completions.first().map(|c| (c.result, c.more(), c.buffer()))
         else {
@@ -272,7 +272,7 @@ pub(in crate::net) fn probe() -> Result<(), String> {
         }
         buffers.give_back(buffer);
     }
-    // The receive ends before its buffers go.
+    // The receive ends before its buffers are freed.
     drop(theirs);
     ring.enter(true).map_err(|e| refused("waiting for the end", e))?;
     drop(ring);
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_data_survives_the_round_trip() {
+    fn user_data_round_trips() {
         for op in
             [Op::Receive, Op::Send, Op::WaitForOutput, Op::Cancel, Op::Accept, Op::Alarm, Op::Tick]
         {

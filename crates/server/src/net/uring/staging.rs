@@ -1,15 +1,16 @@
-//! Small replies on their way to the kernel. Sends are queued during a turn and submitted
-//! together with the next wait; until their completions are taken the bytes must stay where they
-//! are. So they are copied, one behind the other, into chunks that are reused when the last of
-//! their sends has completed.
+//! Memory for small replies on their way to the kernel. Sends are queued during a turn and
+//! submitted together with the next wait. Their bytes must stay in place until their completions.
+//! So they are copied one behind the other into chunks. A chunk is reused when its last send has
+//! completed.
 
-/// Replies longer than this are sent by a call of their own: a copy would cost more than the call.
+/// Replies longer than this, in bytes, are sent by a call of their own, because the copy would cost
+/// more than the call.
 pub(super) const STAGED_MAX: usize = 4 << 10;
 const CHUNK: usize = 64 << 10;
-/// Chunks that are kept although nothing is in flight.
+/// Number of chunks kept although nothing is in flight.
 const KEPT: usize = 8;
 
-/// Where staged bytes lie.
+/// The location of staged bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Staged {
     chunk: u32,
@@ -27,7 +28,7 @@ impl Staged {
 struct Chunk {
     memory: Box<[u8]>,
     filled: usize,
-    /// Sends that have not completed.
+    /// Number of sends that have not completed.
     in_flight: usize,
 }
 
@@ -44,7 +45,7 @@ impl Staging {
         Staging { chunks: vec![Chunk::new()], current: 0 }
     }
 
-    /// Copies `bytes`, at most [`STAGED_MAX`] of them, to where they stay until
+    /// Copies `bytes`, at most [`STAGED_MAX`] of them, to a place where they stay until
     /// [`release`](Self::release).
     #[inline]
     pub(super) fn stage(&mut self, bytes: &[u8]) -> Staged {
@@ -63,7 +64,7 @@ impl Staging {
     #[cold]
     fn advance(&mut self) {
         self.current = match self.chunks.iter().position(|chunk| chunk.in_flight == 0) {
-            // The first one, so that the last ones can be given back.
+            // The first free one, so that the last chunks can be freed.
             Some(free) => free,
             None => {
                 self.chunks.push(Chunk::new());
@@ -77,7 +78,7 @@ impl Staging {
         &self.chunks[staged.chunk as usize].memory[staged.start as usize..][..staged.len()]
     }
 
-    /// The send has completed.
+    /// Releases the bytes of a completed send.
     #[inline]
     pub(super) fn release(&mut self, staged: Staged) {
         let chunk = &mut self.chunks[staged.chunk as usize];
@@ -88,7 +89,7 @@ impl Staging {
         }
     }
 
-    /// Gives back the last chunks while nothing is in flight there.
+    /// Frees the last chunks if nothing is in flight there.
     fn shrink(&mut self) {
         if self.chunks.len() <= KEPT {
             return;
@@ -142,12 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_burst_took_is_given_back() {
+    fn chunks_of_a_burst_are_freed() {
         let mut staging = Staging::new();
         let burst: Vec<Staged> = (0..10_000).map(|_| staging.stage(&[7; STAGED_MAX])).collect();
         assert!(staging.chunks.len() > 500);
         burst.into_iter().for_each(|at| staging.release(at));
-        // Who comes next begins where there is room.
+        // Later replies use the first chunk with room.
         for _ in 0..100 {
             let at = staging.stage(&[8; STAGED_MAX]);
             staging.release(at);

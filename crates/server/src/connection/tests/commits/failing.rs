@@ -1,10 +1,10 @@
-//! What is said when a commit has failed.
+//! Replies after a failed commit.
 
 use super::{Client, Flow, InputBuffer, LOST, OutputMemory, Store};
 use crate::net::Service;
 
 #[test]
-fn a_write_that_was_not_kept_is_an_error() {
+fn a_lost_write_gets_an_error() {
     let store = Store::new();
     let mut client = store.client();
     client.sends(b"set a 0 0 1\r\nx\r\nset n 0 0 1\r\n5\r\n", b"");
@@ -28,10 +28,10 @@ fn a_write_that_was_not_kept_is_an_error() {
 }
 
 #[test]
-fn a_binary_write_that_was_not_kept_is_an_error_with_its_number() {
+fn a_lost_binary_write_gets_an_error_with_its_opaque() {
     let store = Store::new();
     let mut client = store.client();
-    // A quiet set, which is answered with errors only, and one that is not quiet.
+    // A quiet set, which is only answered with errors, and a normal one.
     let set = |opcode: u8, opaque: u8| {
         let mut packet = vec![0x80, opcode, 0, 1, 8, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, opaque];
         packet.extend_from_slice(&[0; 16]);
@@ -55,7 +55,7 @@ fn a_binary_write_that_was_not_kept_is_an_error_with_its_number() {
 }
 
 #[test]
-fn a_retrieval_of_what_was_not_kept_is_executed_again() {
+fn a_retrieval_of_a_lost_write_is_executed_again() {
     let store = Store::new();
     let mut writer = store.client();
     writer.sends(b"set a 0 0 3\r\nold\r\nset gone 0 0 1\r\nx\r\n", b"");
@@ -64,7 +64,7 @@ fn a_retrieval_of_what_was_not_kept_is_executed_again() {
     writer.sends(b"set a 0 0 9\r\nnot kept!\r\ndelete gone\r\nset made 0 0 1\r\nx\r\n", b"");
     let mut reader = store.client();
     reader.sends(b"get a gone made\r\nmg gone v\r\nmg gone v q\r\nmg made\r\nmn\r\n", b"");
-    // The same client's own change, which is undone, too.
+    // The same client's own change is undone too.
     let mut both = store.client();
     both.sends(b"get a\r\nset a 0 0 1\r\nz\r\nget a\r\n", b"");
     store.fail();
@@ -78,7 +78,7 @@ fn a_retrieval_of_what_was_not_kept_is_executed_again() {
 }
 
 #[test]
-fn what_is_executed_again_may_have_to_wait_again() {
+fn a_retrieval_executed_again_may_wait_for_another_commit() {
     let store = Store::new();
     let mut writer = store.client();
     writer.sends(b"set a 0 0 5\r\nfirst\r\n", b"");
@@ -95,16 +95,16 @@ fn what_is_executed_again_may_have_to_wait_again() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A later change of the same client has taken effect: a request in front of it must not see it.
+/// A later change of the same client has taken effect. A request in front of it must not see it.
 #[test]
-fn a_retrieval_never_sees_what_its_client_asked_for_later() {
+fn a_retrieval_never_sees_a_later_change_of_its_client() {
     let store = Store::new();
     let mut writer = store.client();
     writer.sends(b"set a 0 0 5\r\nfirst\r\n", b"");
     let mut reader = store.client();
     reader.sends(b"get a\r\n", b"");
     store.fail();
-    // It has not looked yet, but its input arrives.
+    // The worker has not run yet when the next input arrives.
     let connection = reader.connection.as_mut().unwrap();
     let mut memory = OutputMemory::default();
     let mut output = memory.buffer(1 << 20);
@@ -140,9 +140,9 @@ fn a_failing_store_refuses_writes_and_answers_reads() {
     client.gets(b"STORED\r\n");
 }
 
-/// A set that is too large leaves no old value behind, and that waits as other changes do.
+/// A set that is too large removes the old value, which must be durable like any change.
 #[test]
-fn a_refusal_that_changes_something_waits() {
+fn the_reply_to_a_refused_set_waits_for_the_removal() {
     let store = Store::new();
     let mut client = store.client();
     client.sends(b"set a 0 0 1\r\nx\r\n", b"");
@@ -160,7 +160,7 @@ fn a_refusal_that_changes_something_waits() {
 }
 
 #[test]
-fn nobody_sees_a_number_that_could_be_taken_back() {
+fn no_client_sees_a_number_before_it_is_durable() {
     for seed in 0..20u64 {
         let store = Store::new();
         let mut clients: Vec<Client> = (0..5).map(|_| store.client()).collect();

@@ -1,11 +1,11 @@
-//! Replies of several turns: long values, long lines, and what has to be read from the device.
+//! Replies of several turns: long values, long lines, and values that must be read from the device.
 
 use super::{Client, Flow, LOST, Store, shown};
 use crate::net::Service;
 use larder_engine::{Engine, ManualCleaner, Options};
 
 #[test]
-fn long_replies_wait_from_their_first_byte() {
+fn no_byte_of_a_long_reply_is_sent_before_its_commit() {
     let store = Store::new();
     let mut writer = store.client();
     let value = |letter: u8| vec![letter; 300_000];
@@ -20,7 +20,7 @@ fn long_replies_wait_from_their_first_byte() {
     let both = [&shown(b'o')[..], &shown(b'o'), b"END\r\nMN\r\n"].concat();
     reader.gets(&both);
 
-    // Of one that is not kept nothing is ever seen.
+    // No byte of a value that is not kept is ever sent.
     writer.sends(&set(b'n'), b"");
     reader.sends(b"mg a v\r\nmn\r\n", b"");
     let mut several = store.client();
@@ -28,13 +28,13 @@ fn long_replies_wait_from_their_first_byte() {
     store.fail();
     writer.gets(LOST);
     reader.gets(&[b"VA 300000\r\n", &value(b'o')[..], b"\r\nMN\r\n"].concat());
-    // It had answered one key of two: what stands behind that one cannot be said any more.
+    // It had answered one key of two, so the rest of its reply is unknown.
     several.gets(b"<EOF>");
     assert_eq!(store.buffers(), 0);
 }
 
 #[test]
-fn lines_of_any_length_wait_as_well() {
+fn very_long_retrievals_wait_for_commits_too() {
     let store = Store::new();
     let mut client = store.client();
     client.sends(b"set a 0 0 1\r\nx\r\n", b"");
@@ -50,8 +50,8 @@ fn lines_of_any_length_wait_as_well() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A store whose memory is full of other items, so that `a` lies on the device only, and its value.
-/// `meanwhile` comes between the two.
+/// Returns a store whose memory is full of other items, so that `a` is only on the device, and the
+/// value of `a`. Calls `meanwhile` after `a` was stored.
 fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
     let store = Store::with_memory(8 << 20);
     let mut writer = store.client();
@@ -75,9 +75,9 @@ fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>
     (store, value)
 }
 
-/// What is true after a change was undone may have to be read.
+/// After a change was undone, the present value may have to be read from the device.
 #[test]
-fn what_is_executed_again_may_lie_on_the_device() {
+fn a_retrieval_executed_again_may_read_the_device() {
     let (store, value) = store_with_a_on_the_device(|store| {
         assert_eq!(store.engine.stats().flash_item_bytes, 0);
     });
@@ -101,10 +101,10 @@ fn what_is_executed_again_may_lie_on_the_device() {
 }
 
 #[test]
-fn a_long_value_that_was_begun_is_sent_to_its_end() {
+fn a_long_value_is_sent_completely_although_its_frame_is_dropped() {
     let mut begun = None;
     let (store, value) = store_with_a_on_the_device(|store| {
-        // It is in memory when it begins to be sent, and its frame is given up meanwhile.
+        // The value is in memory when sending begins, and its frame is dropped meanwhile.
         let mut client = store.client();
         client.limit = 1000;
         client.input.extend_from_slice(b"get a\r\n");
@@ -126,10 +126,10 @@ fn a_long_value_that_was_begun_is_sent_to_its_end() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// Without a store there is no second place to read it from.
+/// Without a store there is no second place to read the value from.
 #[test]
-fn a_value_that_is_sent_outlives_its_item() {
-    // One in a segment with others, and one with memory of its own.
+fn a_value_being_sent_outlives_its_item() {
+    // One value in a segment with others, and one in its own mapping.
     for len in [200_000, 1_000_000] {
         let options = Options { memory: 64 << 20, ..Options::default() };
         let engine = Engine::open(options).unwrap();

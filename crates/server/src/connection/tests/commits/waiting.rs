@@ -1,4 +1,4 @@
-//! What waits for a commit, and what does not.
+//! Replies that wait for a commit, and replies that do not.
 
 use super::{Flow, LOST, Store, shown};
 use crate::net::Service;
@@ -11,7 +11,7 @@ fn a_write_is_acknowledged_when_it_is_durable() {
     assert_eq!(client.flow, Flow::Hold);
     assert!(!client.worker.is_idle(client.connection.as_ref().unwrap()));
     assert!(store.buffers() > 0);
-    // Woken for nothing.
+    // A wake-up without a reason.
     assert_eq!(client.more(), b"");
     store.commit();
     client.gets(b"STORED\r\n");
@@ -21,7 +21,7 @@ fn a_write_is_acknowledged_when_it_is_durable() {
 }
 
 #[test]
-fn what_stands_in_front_is_sent_and_what_stands_behind_waits() {
+fn replies_before_a_withheld_one_are_sent_and_later_ones_wait() {
     let store = Store::new();
     let mut client = store.client();
     client.sends(b"mn\r\nget none\r\nset n 0 0 1\r\n1\r\nmn\r\nincr n 4\r\n", b"MN\r\nEND\r\n");
@@ -37,7 +37,7 @@ fn what_stands_in_front_is_sent_and_what_stands_behind_waits() {
 }
 
 #[test]
-fn others_wait_for_what_they_see() {
+fn other_clients_wait_for_changes_that_they_see() {
     let store = Store::new();
     let mut writer = store.client();
     writer.sends(b"set old 0 0 1\r\nx\r\nset n 0 0 1\r\n5\r\n", b"");
@@ -70,7 +70,7 @@ fn others_wait_for_what_they_see() {
 }
 
 #[test]
-fn the_end_of_a_connection_waits_too() {
+fn closing_a_connection_waits_for_withheld_replies() {
     let store = Store::new();
     for end in [&b"quit\r\n"[..], b"GET / HTTP/1.1\r\n"] {
         let mut client = store.client();
@@ -89,7 +89,7 @@ fn the_end_of_a_connection_waits_too() {
 }
 
 #[test]
-fn what_is_withheld_is_bounded() {
+fn withheld_replies_are_bounded() {
     let store = Store::new();
     let mut client = store.client();
     client.limit = 10_000;
@@ -117,9 +117,9 @@ fn what_is_withheld_is_bounded() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A dump reads, too; and deleted keys are in none.
+/// A dump waits like any read. Deleted keys are in none.
 #[test]
-fn a_dump_waits_for_what_it_shows() {
+fn a_dump_waits_until_its_items_are_durable() {
     let store = Store::new();
     let mut writer = store.client();
     writer.sends(b"set a 0 0 1\r\nx\r\nset gone 0 0 1\r\nx\r\n", b"");
@@ -138,20 +138,21 @@ fn a_dump_waits_for_what_it_shows() {
     let mut lines: Vec<_> = reader.woken().split(|&byte| byte == b'\n').map(shown).collect();
     lines[..2].sort_unstable();
     assert_eq!(lines, ["mg a\\r", "mg b\\r", "EN\\r", "MN\\r", ""]);
-    // One that is not kept has an end that nobody takes for a whole one.
+    // A dump with a part that was not kept ends so that no client takes it for complete.
     writer.send(b"set c 0 0 1\r\nx\r\n");
     let mut received = reader.send(dump);
     store.fail();
     received.extend(reader.woken());
-    // What is durable may come before.
+    // Durable items may come before the end.
     let received = shown(&received);
     assert!(received.starts_with("OK") && received.ends_with("<EOF>"), "{received}");
     assert!(!received.contains("mg c") && !received.contains("EN\\r"), "{received}");
 }
 
-/// A flush is seen at once, and answered like everything that follows from it when it is durable.
+/// A flush takes effect at once. Its reply, and all replies that depend on it, wait until it is
+/// durable.
 #[test]
-fn a_flush_keeps_its_place() {
+fn a_flush_takes_effect_at_once_and_its_reply_waits() {
     let store = Store::new();
     let mut client = store.client();
     client.sends(b"set a 0 0 1\r\nx\r\n", b"");
@@ -165,9 +166,10 @@ fn a_flush_keeps_its_place() {
     other.gets(b"END\r\n");
 }
 
-/// One whose commit fails is said to have failed; what follows from it waits until it is durable.
+/// The client of a failed flush gets an error. Replies that depend on the flush wait until it is
+/// durable.
 #[test]
-fn a_flush_that_fails_is_an_error() {
+fn a_failed_flush_is_an_error() {
     let store = Store::new();
     let mut client = store.client();
     client.sends(b"set a 0 0 1\r\nx\r\n", b"");
