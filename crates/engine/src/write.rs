@@ -3,13 +3,13 @@
 //! Reserving never waits, so a writer that holds a lock never waits either; if there is no space,
 //! nothing has happened, the lock is released and the caller answers `NeedsSpace`.
 
-use crate::Item;
 use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::index::{Guard, Judgement, Place};
 use crate::key::Key;
 use crate::lane::session::LaneSession;
 use crate::large::LargeValue;
 use crate::stats::bump;
+use crate::{Item, Outcome};
 use larder_log::record::{HEADER, Kind, write_head, write_head_as};
 use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
@@ -101,6 +101,23 @@ pub(crate) enum NotWritten {
 }
 
 impl LaneSession {
+    /// Changes a key under its stripe's lock. `change` returns the answer, or why nothing was written,
+    /// which is dealt with after the lock is released.
+    #[inline(always)]
+    pub(crate) fn update<'a, T>(
+        &'a self,
+        key: &Key<'_>,
+        change: impl FnOnce(&Guard<'a>) -> Result<T, NotWritten>,
+    ) -> Outcome<T> {
+        let guard = self.lane.index.lock(key);
+        let changed = change(&guard);
+        drop(guard);
+        match changed {
+            Ok(answer) => self.answer(answer),
+            Err(why) => self.not_written(key, why),
+        }
+    }
+
     /// What the key's slot leads to.
     #[inline]
     pub(crate) fn existing<'a>(

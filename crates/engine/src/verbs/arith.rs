@@ -1,6 +1,7 @@
 //! Increment and decrement of decimal numbers, by memcached's rules: incr wraps at 2^64, decr stops
 //! at 0, and a result shorter than the stored text is padded with spaces.
 
+use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
@@ -17,35 +18,27 @@ impl LaneSession {
         } else {
             (&self.counters.incr_hits, &self.counters.incr_misses)
         };
-        let counted = {
-            let guard = self.lane.index.lock(key);
-            match self.existing(&guard, key) {
-                Err(why) => Err(why),
-                Ok(Some(old)) if !old.gone => {
-                    let counted = self.count(&guard, key, &old, arith);
-                    if matches!(counted, Ok(Counted::Value { .. })) {
-                        bump(hits, 1);
-                    }
-                    counted
+        self.update(key, |guard| match self.existing(guard, key)? {
+            Some(old) if !old.gone => {
+                let counted = self.count(guard, key, &old, arith)?;
+                if matches!(counted, Counted::Value { .. }) {
+                    bump(hits, 1);
                 }
-                Ok(existing) => {
-                    let created = self.create_counter(&guard, key, existing.as_ref(), arith);
-                    if matches!(created, Ok(Counted::NotFound)) {
-                        bump(misses, 1);
-                    }
-                    created
-                }
+                Ok(counted)
             }
-        };
-        match counted {
-            Ok(counted) => self.answer(counted),
-            Err(why) => self.not_written(key, why),
-        }
+            existing => {
+                let created = self.create_counter(guard, key, existing.as_ref(), arith)?;
+                if matches!(created, Counted::NotFound) {
+                    bump(misses, 1);
+                }
+                Ok(created)
+            }
+        })
     }
 
     fn count<'a>(
         &'a self,
-        guard: &crate::index::Guard<'a>,
+        guard: &Guard<'a>,
         key: &Key<'_>,
         old: &Existing<'a>,
         arith: &Arith,
@@ -81,7 +74,7 @@ impl LaneSession {
 
     fn create_counter<'a>(
         &'a self,
-        guard: &crate::index::Guard<'a>,
+        guard: &Guard<'a>,
         key: &Key<'_>,
         expired: Option<&Existing<'a>>,
         arith: &Arith,

@@ -1,50 +1,47 @@
 //! Delete and meta delete.
 
+use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::write::{Body, Manner, Reads};
+use crate::write::{Body, Manner, NotWritten, Reads};
 use crate::{Delete, Deleted, Key, Outcome};
 use larder_log::{Claim, Fields};
 
 impl LaneSession {
     /// Deletes an item, or marks it stale, or empties it.
     pub(crate) fn delete(&self, key: &Key<'_>, delete: &Delete) -> Outcome<Deleted> {
-        let guard = self.lane.index.lock(key);
+        self.update(key, |guard| {
+            let deleted = self.delete_locked(guard, key, delete)?;
+            self.count_delete(delete, deleted);
+            Ok(deleted)
+        })
+    }
+
+    fn delete_locked<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        delete: &Delete,
+    ) -> Result<Deleted, NotWritten> {
         let existing = match delete.invalidate && !delete.clear_value {
-            true => self.existing(&guard, key),
-            false => self.existing_head(&guard, key),
-        };
-        let old = match existing {
-            Ok(Some(old)) if !old.gone => old,
-            Ok(existing) => {
-                // An evicted item may come back after a crash until its eviction is durable, so a
-                // delete needs a tombstone.
-                if existing.is_none()
-                    && self.lane.log.is_evicting()
-                    && let Err(why) = self.write_tombstone(&guard, key, None)
-                {
-                    drop(guard);
-                    return self.not_written(key, why);
-                }
-                return self.end_delete(delete, Deleted::NotFound);
+            true => self.existing(guard, key),
+            false => self.existing_head(guard, key),
+        }?;
+        let Some(old) = existing.filter(|old| !old.gone) else {
+            // An evicted item may come back after a crash until its eviction is durable, so a delete
+            // needs a tombstone.
+            if existing.is_none() && self.lane.log.is_evicting() {
+                self.write_tombstone(guard, key, None)?;
             }
-            Err(why) => {
-                drop(guard);
-                return self.not_written(key, why);
-            }
+            return Ok(Deleted::NotFound);
         };
         if !is_version(&old, delete.compare) {
-            return self.end_delete(delete, Deleted::Exists);
+            return Ok(Deleted::Exists);
         }
         if !delete.invalidate && !delete.clear_value {
-            return match self.remove(&guard, key, &old) {
-                Ok(()) => self.end_delete(delete, Deleted::Deleted),
-                Err(why) => {
-                    drop(guard);
-                    self.not_written(key, why)
-                }
-            };
+            self.remove(guard, key, &old)?;
+            return Ok(Deleted::Deleted);
         }
         let kept = old.record.fields();
         let (flags, old_expiry, value) = if delete.clear_value {
@@ -62,17 +59,12 @@ impl LaneSession {
         };
         let body = Body::Pieces(value, &[]);
         let manner = Manner { claim: Claim::Update, reads };
-        match self.write_as(&guard, key, Some(&old), manner, fields, body) {
-            Ok(_) => self.end_delete(delete, Deleted::Deleted),
-            Err(why) => {
-                drop(guard);
-                self.not_written(key, why)
-            }
-        }
+        self.write_as(guard, key, Some(&old), manner, fields, body)?;
+        Ok(Deleted::Deleted)
     }
 
     /// Counts the delete as memcached does: marking an item stale is no delete.
-    fn end_delete(&self, delete: &Delete, deleted: Deleted) -> Outcome<Deleted> {
+    fn count_delete(&self, delete: &Delete, deleted: Deleted) {
         let counter = match deleted {
             _ if delete.uncounted => None,
             Deleted::Deleted if delete.invalidate => None,
@@ -82,6 +74,5 @@ impl LaneSession {
         if let Some(counter) = counter {
             bump(counter, 1);
         }
-        self.answer(deleted)
     }
 }

@@ -138,44 +138,33 @@ impl LaneSession {
         vivify: &Vivify,
         expired: bool,
     ) -> Outcome<Option<Got<'_>>> {
-        let guard = self.lane.index.lock(key);
-        let existing = match self.existing(&guard, key) {
-            Ok(existing) => existing,
-            Err(why) => {
-                drop(guard);
-                return self.not_written(key, why);
-            }
-        };
-        if let Some(Existing { place, record, gone: false }) = existing {
-            self.count_get(get, true, expired);
-            let item = self.item(place.slot(), record);
-            let old_expiry = item.expiry();
-            return self.answer(Some(self.found(key, get, item, old_expiry)));
-        }
-        let fields = Fields { cas: vivify.cas, expiry: vivify.expiry.raw(), ..Fields::default() };
-        let body = Body::Pieces(&[], &[]);
-        match self.write(&guard, key, existing.as_ref(), Claim::Write, fields, body) {
-            Ok(item) => {
+        self.update(key, |guard| {
+            let existing = self.existing(guard, key)?;
+            if let Some(Existing { place, record, gone: false }) = existing {
                 self.count_get(get, true, expired);
-                self.lane.wins.claim(key, item.cas());
-                // As in memcached, creating an item counts as a read of it.
-                if !get.no_bump {
-                    self.bump(key);
-                }
-                bump(&self.counters.total_items, 1);
-                self.answer(Some(Got {
-                    item,
-                    old_expiry: vivify.expiry,
-                    created: true,
-                    won: true,
-                    won_before: false,
-                }))
+                let item = self.item(place.slot(), record);
+                let old_expiry = item.expiry();
+                return Ok(Some(self.found(key, get, item, old_expiry)));
             }
-            Err(why) => {
-                drop(guard);
-                self.not_written(key, why)
+            let (cas, expiry) = (vivify.cas, vivify.expiry.raw());
+            let fields = Fields { cas, expiry, ..Fields::default() };
+            let body = Body::Pieces(&[], &[]);
+            let item = self.write(guard, key, existing.as_ref(), Claim::Write, fields, body)?;
+            self.count_get(get, true, expired);
+            self.lane.wins.claim(key, item.cas());
+            // As in memcached, creating an item counts as a read of it.
+            if !get.no_bump {
+                self.bump(key);
             }
-        }
+            bump(&self.counters.total_items, 1);
+            Ok(Some(Got {
+                item,
+                old_expiry: vivify.expiry,
+                created: true,
+                won: true,
+                won_before: false,
+            }))
+        })
     }
 
     /// Decides whether this caller recaches: the first reader of a stale item, or of one that

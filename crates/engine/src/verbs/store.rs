@@ -1,5 +1,6 @@
 //! Writes of whole values: set, add, replace, append, prepend, cas and meta set.
 
+use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::write::{Body, Existing, NotWritten};
@@ -24,53 +25,57 @@ impl LaneSession {
             bump(&self.counters.store_too_large, 1);
             return self.answer(Stored::TooLarge);
         }
-        let stored = 'stored: {
-            let guard = self.lane.index.lock(key);
-            let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
-            let existing = match extends {
-                true => self.existing(&guard, key),
-                false => self.existing_head(&guard, key),
+        self.update(key, |guard| {
+            let stored = match self.store_locked(guard, key, store) {
+                // The added part is not too large, but the whole value would be.
+                Err(NotWritten::TooLarge) => Stored::NotStored,
+                stored => stored?,
             };
-            let existing = match existing {
-                Ok(existing) => existing,
-                Err(NotWritten::NeedsRead) if overwrites(&store) => {
-                    break 'stored self.put_unread(&guard, key, store);
-                }
-                Err(why) => break 'stored Err(why),
-            };
-            let live = existing.as_ref().filter(|old| !old.gone);
-            match store.mode {
-                StoreMode::Append | StoreMode::Prepend => match live {
-                    Some(old) => self.extend(&guard, key, old, store),
-                    None => match store.vivify {
-                        Some(expiry) => {
-                            let store = Store { expiry, compare: None, ..store };
-                            self.put(&guard, key, existing.as_ref(), None, store)
-                        }
-                        None => Ok(Stored::NotStored),
-                    },
-                },
-                _ => self.put(&guard, key, existing.as_ref(), live, store),
+            bump(&self.counters.cmd_set, 1);
+            if matches!(stored, Stored::Stored { .. }) {
+                bump(&self.counters.total_items, 1);
             }
+            Ok(stored)
+        })
+    }
+
+    #[inline(always)]
+    fn store_locked<'a>(
+        &'a self,
+        guard: &Guard<'a>,
+        key: &Key<'_>,
+        store: Store<'_>,
+    ) -> Result<Stored, NotWritten> {
+        let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
+        let existing = match extends {
+            true => self.existing(guard, key),
+            false => self.existing_head(guard, key),
         };
-        let stored = match stored {
-            Ok(stored) => stored,
-            // The added part is not too large, but the whole value would be.
-            Err(NotWritten::TooLarge) => Stored::NotStored,
-            Err(why) => return self.not_written(key, why),
+        let existing = match existing {
+            Err(NotWritten::NeedsRead) if overwrites(&store) => {
+                return self.put_unread(guard, key, store);
+            }
+            existing => existing?,
         };
-        bump(&self.counters.cmd_set, 1);
-        if matches!(stored, Stored::Stored { .. }) {
-            bump(&self.counters.total_items, 1);
+        let live = existing.as_ref().filter(|old| !old.gone);
+        match (extends, live) {
+            (true, Some(old)) => self.extend(guard, key, old, store),
+            (true, None) => match store.vivify {
+                Some(expiry) => {
+                    let store = Store { expiry, compare: None, ..store };
+                    self.put(guard, key, existing.as_ref(), None, store)
+                }
+                None => Ok(Stored::NotStored),
+            },
+            (false, live) => self.put(guard, key, existing.as_ref(), live, store),
         }
-        self.answer(stored)
     }
 
     /// Performs set, add or replace, with or without a comparison.
     #[inline(always)]
     fn put<'a>(
         &'a self,
-        guard: &crate::index::Guard<'a>,
+        guard: &Guard<'a>,
         key: &Key<'_>,
         existing: Option<&Existing<'a>>,
         live: Option<&Existing<'a>>,
@@ -133,7 +138,7 @@ impl LaneSession {
     /// Performs a plain set over a record that is not in memory, if the record need not be read.
     fn put_unread<'a>(
         &'a self,
-        guard: &crate::index::Guard<'a>,
+        guard: &Guard<'a>,
         key: &Key<'_>,
         store: Store<'_>,
     ) -> Result<Stored, NotWritten> {
@@ -150,7 +155,7 @@ impl LaneSession {
     /// Appends or prepends to a live item. Flags and expiry stay, and it is no longer stale.
     fn extend<'a>(
         &'a self,
-        guard: &crate::index::Guard<'a>,
+        guard: &Guard<'a>,
         key: &Key<'_>,
         old: &Existing<'a>,
         store: Store<'_>,

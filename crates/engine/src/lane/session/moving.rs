@@ -4,7 +4,7 @@
 use super::LaneSession;
 use crate::item::ItemHandle;
 use crate::key::Key;
-use crate::write::{Body, Manner, NotWritten, Reads};
+use crate::write::{Body, Manner, Reads};
 use crate::{CommitState, Item, Outcome, Refusal};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields};
@@ -66,30 +66,24 @@ impl LaneSession {
     /// that whatever this lane ever knew of the key is older. Does nothing if the item is here already.
     pub(crate) fn take_in(&self, item: &Item<'_>) -> Outcome<()> {
         let key = Key::new(item.key(), self.lane.options.hash_seed);
-        let written = {
-            let guard = self.lane.index.lock(&key);
-            self.existing_head(&guard, &key).and_then(|existing| {
-                if existing.as_ref().is_some_and(|existing| !existing.gone) {
-                    return Ok(());
-                }
-                let fields = Fields {
-                    seq: 0,
-                    cas: Some(item.cas()),
-                    expiry: item.expiry().seconds().unwrap_or(0),
-                    flags: item.flags(),
-                    stale: item.is_stale(),
-                    ..Fields::default()
-                };
-                let body = Body::Pieces(item.value(), &[]);
-                let manner = Manner { claim: Claim::Write, reads: Reads::Inherit };
-                self.write_any_size(&guard, &key, existing.as_ref(), manner, fields, body)
-                    .map(|_| ())
-            })
-        };
-        match written {
-            Ok(()) => self.answer(()),
-            Err(why) => self.not_written(&key, why),
-        }
+        self.update(&key, |guard| {
+            let existing = self.existing_head(guard, &key)?;
+            if existing.as_ref().is_some_and(|existing| !existing.gone) {
+                return Ok(());
+            }
+            let fields = Fields {
+                seq: 0,
+                cas: Some(item.cas()),
+                expiry: item.expiry().seconds().unwrap_or(0),
+                flags: item.flags(),
+                stale: item.is_stale(),
+                ..Fields::default()
+            };
+            let body = Body::Pieces(item.value(), &[]);
+            let manner = Manner { claim: Claim::Write, reads: Reads::Inherit };
+            self.write_any_size(guard, &key, existing.as_ref(), manner, fields, body)?;
+            Ok(())
+        })
     }
 
     /// Whether the index leads there, and not to what was set over without a look.
@@ -126,19 +120,12 @@ impl LaneSession {
     /// Deletes an item that is another lane's, so that no start of this lane shows it again.
     fn give_up(&self, item: &Item<'_>) -> Outcome<()> {
         let key = Key::new(item.key(), self.lane.options.hash_seed);
-        let written = {
-            let guard = self.lane.index.lock(&key);
-            self.existing_head(&guard, &key).and_then(|existing| match &existing {
-                Some(existing) if existing.record.kind() == Kind::Item => {
-                    self.remove(&guard, &key, existing)
-                }
-                _ => Ok::<(), NotWritten>(()),
-            })
-        };
-        match written {
-            Ok(()) => self.answer(()),
-            Err(why) => self.not_written(&key, why),
-        }
+        self.update(&key, |guard| match self.existing_head(guard, &key)? {
+            Some(existing) if existing.record.kind() == Kind::Item => {
+                self.remove(guard, &key, &existing)
+            }
+            _ => Ok(()),
+        })
     }
 
     /// Takes what cannot be read out of the index: nobody could have read it.

@@ -1,7 +1,7 @@
 //! The second walk of a lane: all items in the index that the first walk did not show.
 
-use super::Listed;
 use super::segments::Shown;
+use crate::Listed;
 use crate::Outcome;
 use crate::index::slot::{Slot, TAG_BITS};
 use crate::lane::session::LaneSession;

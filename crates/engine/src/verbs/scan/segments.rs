@@ -1,6 +1,6 @@
 //! The first walk of a lane: its segments that are only on a device.
 
-use super::Listed;
+use crate::Listed;
 use crate::Outcome;
 use crate::cleaner::walk::{BATCH, at, next_batch};
 use crate::lane::Lane;
