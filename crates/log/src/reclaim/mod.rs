@@ -11,6 +11,7 @@
 
 pub(crate) mod deaths;
 pub(crate) mod quarantine;
+mod queues;
 pub(crate) mod usage;
 
 pub use usage::{Among, Candidate, Held, UsageTable};

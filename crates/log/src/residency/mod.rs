@@ -2,9 +2,11 @@
 //! segments that are read back. Everything that is read back is checked before it is believed.
 
 pub(crate) mod copies;
+pub(crate) mod image;
 mod run;
 
 pub use copies::{Copies, Kept, Queue};
+pub use image::{Image, Loaded};
 pub use run::Run;
 
 use crate::address::{Address, SegmentNumber};
@@ -18,9 +20,9 @@ use crate::record::{Head, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::sync::lock;
+use image::Dropped;
 use larder_disk::ReadBuffer;
 use std::io;
-use std::ops::Deref;
 use std::sync::atomic::Ordering;
 
 /// The fewest bytes worth reading: a sector, and more than any record's header.
@@ -28,49 +30,6 @@ const LEAST_READ: usize = 512;
 
 /// Memory of segments that were loaded is kept for the next ones, this many at most.
 const SPARE_IMAGES: usize = 2;
-
-/// A segment's bytes, aligned so that they can be read around the page cache.
-#[derive(Debug)]
-pub struct Image(ReadBuffer);
-
-impl Image {
-    fn new(bytes: usize) -> Image {
-        Image(ReadBuffer::new(0, bytes, BLOCK))
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.0.bytes_mut()
-    }
-}
-
-impl Deref for Image {
-    type Target = [u64];
-
-    fn deref(&self) -> &[u64] {
-        let bytes: &[u8] = &self.0;
-        // SAFETY: the memory is aligned to blocks, and initialised; any bytes are words.
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<u64>()) }
-    }
-}
-
-/// A frame that was taken out of its segment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Dropped {
-    /// It is reused when this has passed.
-    epoch: u64,
-    pub(crate) frame: usize,
-    /// The length of a jumbo's mapping; 0 for a normal frame.
-    pub(crate) jumbo: usize,
-}
-
-/// A segment that was read for a look at all its records.
-#[derive(Debug)]
-pub struct Loaded {
-    /// Its bytes.
-    pub image: Image,
-    /// Something of it was not right: there it has fillers, or ends.
-    pub damaged: bool,
-}
 
 /// Makes what is damaged in a segment's image fillers, so that whoever walks its records steps over
 /// it.

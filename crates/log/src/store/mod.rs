@@ -12,6 +12,7 @@ mod marks;
 pub(crate) mod places;
 mod state;
 mod superblock;
+mod tiers;
 
 pub use grow::GrowError;
 pub use marks::{CommitMarks, CommitState};

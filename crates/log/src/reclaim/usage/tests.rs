@@ -1,6 +1,7 @@
 //! The table answers as a walk over all sealed segments does.
 
 use super::*;
+use crate::log::Log;
 use crate::record::write_filler;
 use crate::{Appender, Budget, Claim, Config, Epochs};
 use proptest::prelude::*;

@@ -1,0 +1,214 @@
+//! The queues of sealed segments, in the order in which they are reclaimed, kept up to date by looking at
+//! the segments that have changed.
+
+use crate::address::SegmentNumber;
+use crate::append::{Sealed, Stream};
+use crate::log::Log;
+use crate::reclaim::usage::{Contents, End, Row, Standing, UsageTable};
+use crate::segment::{Segment, State};
+use crate::sync::atomic::Ordering;
+use crate::sync::{MutexGuard, lock};
+
+/// Segments that are looked at while the table is locked: who seals one waits for that.
+const BATCH: usize = 256;
+
+impl Log {
+    /// The table, after a look at all that has changed.
+    pub fn usage(&self) -> MutexGuard<'_, UsageTable> {
+        loop {
+            let mut usage = lock(&self.usage);
+            if self.look_at_changed(&mut usage) == BATCH {
+                // Whoever waits to seal a segment goes first.
+                continue;
+            }
+            self.look_at_waiting(&mut usage);
+            let room = self.most_summary_room();
+            if room > usage.gain_room {
+                // Rarely: it is doubled each time.
+                usage.gain_room = room.next_power_of_two();
+                self.reckon_gains(&mut usage);
+            }
+            return usage;
+        }
+    }
+
+    /// Looks at some segments that have changed; the answer is how many.
+    fn look_at_changed(&self, usage: &mut UsageTable) -> usize {
+        // While the table is locked: whoever comes next does not answer before these were looked at.
+        let numbers = {
+            let mut changed = lock(&self.changed);
+            let rest = changed.len().saturating_sub(BATCH);
+            changed.split_off(rest)
+        };
+        for &number in &numbers {
+            // Before the look: what changes after it is listed anew.
+            self.listed[number as usize].swap(0, Ordering::AcqRel);
+            self.look_at(usage, number);
+        }
+        numbers.len()
+    }
+
+    fn look_at(&self, usage: &mut UsageTable, number: SegmentNumber) {
+        let Some(Row { standing, .. }) = usage.row(number).copied() else { return };
+        let contents = self.contents(number, usage.gain_room);
+        // Of what was kept nothing is left.
+        let is_over = standing == Standing::Kept && contents.live == 0;
+        usage.update(number, if is_over { Standing::Ready } else { standing }, contents);
+    }
+
+    /// Segments that everybody is done with can be reclaimed.
+    fn look_at_waiting(&self, usage: &mut UsageTable) {
+        if usage.waiting.is_empty() {
+            return;
+        }
+        let settled = self.settled();
+        let is_final = |&number: &SegmentNumber| {
+            let sealed = usage.row(number).map_or(u64::MAX, |row| row.sealed);
+            self.is_final(Sealed { segment: number, sealed }, settled)
+        };
+        self.count_looks(usage.waiting.len());
+        let done: Vec<_> = usage.waiting.values().copied().filter(is_final).collect();
+        for number in done {
+            let contents = self.contents(number, usage.gain_room);
+            usage.update(number, Standing::Ready, contents);
+        }
+    }
+
+    fn reckon_gains(&self, usage: &mut UsageTable) {
+        for number in 1..usage.rows.len() as SegmentNumber {
+            self.look_at(usage, number);
+        }
+    }
+
+    fn contents(&self, number: SegmentNumber, gain_room: u64) -> Contents {
+        self.count_looks(1);
+        let segment: &Segment = self.segment(number);
+        let known = self.live(number);
+        // Only what is known to be dead is freed without a look.
+        let live = known.saturating_sub(self.assumed_dead(number)).max(known.min(1));
+        let (min_expiry, max_expiry, immortal) = segment.expiries();
+        let jumbo = if segment.is_jumbo() { segment.jumbo_mapping() as u32 } else { 0 };
+        let gains = jumbo == 0 && self.keeps_reserves();
+        Contents {
+            born: segment.born(),
+            filled: segment.filled(),
+            live,
+            gain: if gains { self.gain(number, known, gain_room) as u32 } else { 0 },
+            min_expiry,
+            max_expiry: if immortal { 0 } else { max_expiry },
+            jumbo,
+            resident: !segment.frame().is_null(),
+        }
+    }
+
+    /// Something about a segment has changed that the table tells.
+    pub fn note_changed(&self, number: SegmentNumber) {
+        if self.listed[number as usize].swap(1, Ordering::AcqRel) == 0 {
+            lock(&self.changed).push(number);
+        }
+    }
+
+    /// So many bytes of a segment's records are most probably dead, beside those that are known to be.
+    pub fn assume_dead(&self, number: SegmentNumber, bytes: u32) {
+        self.durable_log().entry(number).assumed_dead.store(bytes, Ordering::Relaxed);
+        self.note_changed(number);
+    }
+
+    fn assumed_dead(&self, number: SegmentNumber) -> u32 {
+        let store = self.store.as_ref();
+        store.map_or(0, |store| store.entry(number).assumed_dead.load(Ordering::Relaxed))
+    }
+
+    /// Puts a sealed segment into the queue of a stream.
+    pub(crate) fn enqueue(&self, stream: Stream, Sealed { segment, sealed }: Sealed, end: End) {
+        let mut usage = lock(&self.usage);
+        usage.cleaning.remove(&segment);
+        let order = usage.order(end);
+        let contents = self.contents(segment, usage.gain_room);
+        let (tier, standing) = (self.tier(segment), Standing::Waiting);
+        usage.insert(segment, Row { order, sealed, stream, tier, standing, contents });
+    }
+
+    /// Takes every sealed segment out of the queues. The caller has made sure that nobody appends.
+    pub fn drain_sealed(&self) -> Vec<SegmentNumber> {
+        let mut usage = lock(&self.usage);
+        let all = usage.in_order(None);
+        self.count_looks(all.len());
+        for &number in &all {
+            usage.remove(number);
+            usage.cleaning.insert(number);
+            self.begin_evicting();
+        }
+        all
+    }
+
+    /// The sealed segments of a stream, oldest first. This takes a look at every segment.
+    pub fn sealed(&self, stream: Stream) -> Vec<SegmentNumber> {
+        lock(&self.usage).in_order(Some(stream))
+    }
+
+    /// Moves a sealed segment to the end of the survivors: its records go on living there without
+    /// being moved.
+    pub fn promote(&self, number: SegmentNumber) {
+        let mut usage = lock(&self.usage);
+        if let Some(row) = usage.remove(number) {
+            let order = usage.order(End::Back);
+            usage.insert(number, Row { order, stream: Stream::Survivors, ..row });
+        }
+    }
+
+    /// Takes a sealed segment for cleaning; the answer is the stream in whose queue it was. `None`: somebody else
+    /// has it.
+    pub fn begin_cleaning(&self, number: SegmentNumber) -> Option<Stream> {
+        let mut usage = lock(&self.usage);
+        let row = usage.remove(number)?;
+        usage.cleaning.insert(number);
+        self.begin_evicting();
+        self.segment(number).set_state(State::Cleaning);
+        Some(row.stream)
+    }
+
+    /// Puts a segment that could not be cleaned back to the front of its queue.
+    pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
+        self.return_cleaned(stream, number, End::Front);
+    }
+
+    /// Puts a segment that could not be cleaned at the end of its queue: others come first.
+    pub fn postpone_cleaning(&self, stream: Stream, number: SegmentNumber) {
+        self.return_cleaned(stream, number, End::Back);
+    }
+
+    fn return_cleaned(&self, stream: Stream, number: SegmentNumber, end: End) {
+        self.end_evicting();
+        self.segment(number).set_state(State::Sealed);
+        self.enqueue(stream, Sealed { segment: number, sealed: 0 }, end);
+    }
+
+    /// As [`Log::postpone_cleaning`], of a segment that holds what cannot be read and may not be lost: it is
+    /// not reclaimed.
+    pub fn keep_unreadable(&self, stream: Stream, number: SegmentNumber) {
+        self.postpone_cleaning(stream, number);
+        let mut usage = lock(&self.usage);
+        if let Some(contents) = usage.row(number).map(|row| row.contents).filter(|it| it.live > 0) {
+            usage.update(number, Standing::Kept, contents);
+        }
+    }
+
+    /// The segment is in quarantine.
+    pub(crate) fn note_quarantined(&self, number: SegmentNumber) {
+        lock(&self.usage).cleaning.remove(&number);
+    }
+
+    /// Segments with records that are not sealed, or that are being emptied.
+    pub fn unsealed(&self) -> Vec<SegmentNumber> {
+        let mut numbers = self.cleaning();
+        numbers.extend([Stream::Hot, Stream::Survivors].map(|stream| self.open_segment(stream)));
+        numbers.retain(|&number| number != 0);
+        numbers
+    }
+
+    /// Segments that are being emptied.
+    pub(crate) fn cleaning(&self) -> Vec<SegmentNumber> {
+        lock(&self.usage).cleaning.iter().copied().collect()
+    }
+}
