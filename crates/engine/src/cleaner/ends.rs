@@ -6,7 +6,7 @@
 //! much as the maps would; then the maps are made. The total is at most twice the cost of the
 //! cheaper alternative.
 
-use super::Cleaner;
+use crate::cleaner::state::Cleaner;
 use crate::key::Key;
 use crate::lane::Lane;
 use larder_log::format::Meta;
@@ -16,26 +16,6 @@ use std::sync::atomic::Ordering;
 
 /// The largest number of segments tried per turn although their ends do not move.
 const MOST_FAILED: usize = 4;
-
-/// The state about ends between two turns.
-#[derive(Debug, Default)]
-pub(crate) struct Ends {
-    /// The durable commit at the last look. Waiting segments can change only with a commit.
-    looked_at: u64,
-    /// Bytes of tombstones that moved since the last maps were made.
-    moved: u64,
-    /// Maps are being made for all records that died up to this commit; 0 if none are being made.
-    maps_until: u64,
-    /// The cleaner found nothing else to free.
-    is_stuck: bool,
-}
-
-impl Ends {
-    /// Notes that the cleaner found nothing to free although space is needed.
-    pub(super) fn note_stuck(&mut self) {
-        self.is_stuck = true;
-    }
-}
 
 /// Returns at most `most` segments that need dead maps and for which one can be made.
 fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {

@@ -3,7 +3,8 @@
 //! S3-FIFO, frames of new writes are the probation queue; copies and frames of survivors are the
 //! main queue.
 
-use super::{Cleaner, READY_FRAMES, walk};
+use crate::cleaner::state::{Cleaner, READY_FRAMES};
+use crate::cleaner::walk;
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::lock::lock;

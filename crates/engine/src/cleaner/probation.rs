@@ -7,7 +7,8 @@
 //!
 //! With a store this is not done: it might read the device, and memory is not short.
 
-use super::{Cleaner, PROBATION_SHARE, walk};
+use crate::cleaner::state::{Cleaner, PROBATION_SHARE};
+use crate::cleaner::walk;
 use crate::lane::Lane;
 use larder_log::record::Kind;
 use larder_log::{Among, SegmentNumber, Stream};

@@ -4,7 +4,7 @@
 //! Jumbos stay until memory is short. So do segments with values that are still being read, as
 //! these would have to be copied.
 
-use super::{Cleaner, Fate, Step};
+use crate::cleaner::state::{Cleaner, Fate, Step};
 use crate::lane::Lane;
 
 /// A segment is recycled if at most this percentage of it is live. Uniform overwrites then take

@@ -5,7 +5,7 @@
 //! moved while the lower device is full, so the process terminates. Jumbos stay where they are;
 //! they are evicted by age like all others when the store is full.
 
-use super::{
+use crate::cleaner::state::{
     Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step, benefit, cleanable_percent,
 };
 use crate::lane::Lane;

@@ -1,7 +1,7 @@
 //! Walks over the records of a segment and decides about each under its stripe's lock.
 
-use super::{Cleaner, Fate, Task};
 use crate::UnixSeconds;
+use crate::cleaner::state::{Cleaner, Fate, Task};
 use crate::durability::Change;
 use crate::index::Place;
 use crate::index::slot::Slot;

@@ -1,11 +1,11 @@
 //! A lane's memory: how much it needs, how large its segments are, and what its index may take.
 
+use crate::error::StoreError;
 use crate::index::Index;
 use crate::index::slot::Slot;
 use crate::lane::Lane;
 use crate::lane::options::LaneStore;
 use crate::large::LargeValue;
-use crate::recovery::StoreError;
 use larder_log::{Budget, MAX_SEGMENT_SIZE};
 
 /// The least memory that a lane works with, in bytes.

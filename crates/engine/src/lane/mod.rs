@@ -15,13 +15,13 @@ mod state;
 use crate::lane::options::LaneOptions;
 use state::{Ledger, Waiting};
 
+use crate::cleaner::ghost::Ghost;
 use crate::durability::{Committer, Durable};
-use crate::ghost::Ghost;
 use crate::index::Index;
 use crate::older::OlderSlots;
-use crate::readers::Readers;
+use crate::reads::Readers;
 use crate::recovery::Recovered;
-use crate::wins::Wins;
+use crate::verbs::recache::RecacheWinners;
 use crate::{StoreOptions, UnixSeconds, WhenFull};
 use larder_log::DeadMap;
 use larder_log::format::{Lanes, PARTITIONS};
@@ -45,7 +45,7 @@ pub(crate) struct Lane {
     pub(crate) index: Index,
     pub(crate) older: OlderSlots,
     pub(crate) ghost: Ghost,
-    pub(crate) wins: Wins,
+    pub(crate) recache_winners: RecacheWinners,
     /// The latest time that any session ticked with.
     pub(crate) now: AtomicU32,
     /// The Unix second that the store remembers, or will with its next commit.

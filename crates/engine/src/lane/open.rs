@@ -1,7 +1,7 @@
 //! Opening a lane: its log, index and store, its recovery, its threads and its sessions.
 
+use crate::cleaner::ghost::Ghost;
 use crate::durability::Durable;
-use crate::ghost::Ghost;
 use crate::index::Index;
 use crate::lane::Lane;
 use crate::lane::memory::{FRAMES, GROWTH, segment_size};
@@ -9,7 +9,7 @@ use crate::lane::options::LaneOptions;
 use crate::lane::session::LaneSession;
 use crate::older::OlderSlots;
 use crate::recovery::{Progress, Recovery};
-use crate::wins::Wins;
+use crate::verbs::recache::RecacheWinners;
 use crate::{OpenError, WhenFull};
 use larder_disk::ReadQueue;
 use larder_log::{Budget, Buffers, Config, Epochs, Log};
@@ -26,7 +26,7 @@ impl Lane {
         if self.durable.is_some() {
             crate::durability::spawn(self)?;
             crate::durability::spawn_early(self)?;
-            crate::readers::spawn(self)?;
+            crate::reads::spawn(self)?;
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Lane {
             index,
             older: OlderSlots::new(&budget),
             ghost,
-            wins: Wins::default(),
+            recache_winners: RecacheWinners::default(),
             now: AtomicU32::new(0),
             remembered: AtomicU32::new(0),
             flush_at: AtomicU32::new(0),

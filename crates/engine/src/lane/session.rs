@@ -5,14 +5,14 @@ mod group;
 mod moving;
 
 use crate::durability::{Change, Changes};
-use crate::fetch::Fetched;
 use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::item::{Item, ItemHandle};
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::large::LargeValue;
+use crate::reads::Fetched;
 use crate::stats::{Counters, bump};
-use crate::write::{Existing, NotWritten};
+use crate::verbs::version::{Existing, NotWritten};
 use crate::{CommitPoint, CommitState, Outcome, Refusal, UnixSeconds, WhenFull};
 use group::Group;
 use larder_log::record::Kind;

@@ -1,17 +1,14 @@
 //! Walks over a lane's items of partitions that move, to copy or to delete them.
 
-use super::run_length;
 use crate::engine::Engine;
-use crate::fetch::LaneReads;
+use crate::error::StoreError;
 use crate::item::ItemHandle;
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
 use crate::lock::lock;
-use crate::recovery::StoreError;
+use crate::mover::state::Walk;
 use crate::{Key, Outcome};
-use larder_log::Address;
 use larder_log::format::{PARTITIONS, partition};
-use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,17 +31,6 @@ pub(super) enum Stepped {
     Done,
     /// It is not possible now.
     Failed,
-}
-
-/// A walk over the items of some stripes of a lane, until none is left that it has not seen. The
-/// cleaner may move items meanwhile, so the walk looks again when it reaches the end.
-#[derive(Debug, Default)]
-pub(super) struct Walk {
-    /// The items still to visit.
-    handles: Vec<ItemHandle>,
-    seen: HashSet<(Address, u32)>,
-    /// The reads that the current chunk waits for.
-    reads: Option<LaneReads>,
 }
 
 impl Walk {
@@ -215,4 +201,9 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
 /// Returns true if a key is in one of the partitions.
 fn is_of(key: &Key<'_>, partitions: &Range<usize>) -> bool {
     partitions.contains(&partition(key.lo))
+}
+
+/// Partitions that share a stripe.
+pub(super) fn run_length(engine: &Engine) -> usize {
+    (PARTITIONS / engine.lanes[0].index.stripe_count()).max(1)
 }

@@ -3,9 +3,10 @@
 
 use super::newest::{Newest, Version};
 use super::segments::Scan;
-use super::{Shared, StoreError, is_marked};
+use crate::error::StoreError;
 use crate::key::Key;
 use crate::lane::Lane;
+use crate::recovery::shared::{Shared, is_marked};
 use larder_log::format::KeyHash;
 use larder_log::recover::{Found, LoadedJumbo, Survey};
 use larder_log::{Address, SegmentNumber, format};

@@ -1,7 +1,8 @@
 //! Opens the store on a device: reads its superblock or creates one.
 
-use super::report::{Recovered, StoreError};
+use super::report::Recovered;
 use super::tiers::join;
+use crate::error::StoreError;
 use crate::lane::options::LaneStore;
 use larder_log::Store;
 use larder_log::format::geometry::SUPERBLOCKS;

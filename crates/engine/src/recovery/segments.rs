@@ -1,11 +1,13 @@
 //! Reads normal segments. Each is read once. A segment is read again if other segments prove that
 //! more of it was durable. All are read again for keys that memory had no room to decide.
 
+use super::Progress;
 use super::jumbos::Jumbos;
 use super::newest::{Gathering, Version};
-use super::{Progress, Shared, StoreError, in_parallel, is_marked};
+use crate::error::StoreError;
 use crate::lane::Lane;
 use crate::lock::lock;
+use crate::recovery::shared::{Shared, in_parallel, is_marked};
 use larder_log::Address;
 use larder_log::format::summary::{Entry, Summary};
 use larder_log::format::{self, DurableEnd, Ending, Extent, Scanned, Trailer};

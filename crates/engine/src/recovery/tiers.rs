@@ -8,8 +8,8 @@
 //! start begins again.
 
 use super::open::grown;
-use super::report::StoreError;
 use crate::durability::{LowerDevice, StoreDevice};
+use crate::error::StoreError;
 use larder_disk::{Device, Joined};
 use larder_log::format::geometry::SUPERBLOCKS;
 use larder_log::format::tier::{LABEL_AREA, LABEL_BYTES};

@@ -5,7 +5,7 @@ use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::write::{Body, Existing, Manner, NotWritten, Reads};
+use crate::verbs::version::{Body, Existing, Manner, NotWritten, Reads};
 use crate::{Arith, Counted, Expiry, Key, Outcome};
 use larder_log::{Claim, Fields};
 

@@ -4,7 +4,7 @@ use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::write::{Body, Manner, NotWritten, Reads};
+use crate::verbs::version::{Body, Manner, NotWritten, Reads};
 use crate::{Delete, Deleted, Key, Outcome};
 use larder_log::{Claim, Fields};
 

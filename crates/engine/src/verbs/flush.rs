@@ -9,7 +9,7 @@
 
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
-use crate::write::NotWritten;
+use crate::verbs::version::NotWritten;
 use crate::{CommitPoint, Durability, UnixSeconds};
 use larder_log::format::Superblock;
 use larder_log::{Rule, Store, Stream};

@@ -2,7 +2,7 @@
 
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
-use crate::write::{Body, Existing, Manner, NotWritten, Reads};
+use crate::verbs::version::{Body, Existing, Manner, NotWritten, Reads};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
 use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
@@ -151,7 +151,7 @@ impl LaneSession {
             let body = Body::Pieces(&[], &[]);
             let item = self.write(guard, key, existing.as_ref(), Claim::Write, fields, body)?;
             self.count_get(get, true, expired);
-            self.lane.wins.claim(key, item.cas());
+            self.lane.recache_winners.claim(key, item.cas());
             // As in memcached, creating an item counts as a read of it.
             if !get.no_bump {
                 self.bump(key);
@@ -175,8 +175,8 @@ impl LaneSession {
             let soon = expiry.remaining(self.now()).is_some_and(|left| left < recache.below);
             item.is_stale() || soon
         });
-        let before = self.lane.wins.claimed(key, item.cas());
-        let won = wanted && !before && self.lane.wins.claim(key, item.cas());
+        let before = self.lane.recache_winners.claimed(key, item.cas());
+        let won = wanted && !before && self.lane.recache_winners.claim(key, item.cas());
         Got { item, old_expiry, created: false, won, won_before: !won && (before || wanted) }
     }
 }

@@ -5,8 +5,11 @@ mod arith;
 mod delete;
 mod flush;
 mod get;
+pub(crate) mod recache;
 mod scan;
 mod store;
+pub(crate) mod version;
+mod write;
 
 pub use scan::ScanCursor;
 

@@ -3,7 +3,7 @@
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
-use crate::write::{Body, Existing, NotWritten};
+use crate::verbs::version::{Body, Existing, NotWritten};
 use crate::{Key, Outcome, Store, StoreMode, Stored, Value};
 use larder_log::{Claim, Fields};
 
@@ -125,12 +125,12 @@ impl LaneSession {
             bump(&self.counters.cas_hits, 1);
         }
         if store.cas.is_some() {
-            self.lane.wins.forget(key, cas);
+            self.lane.recache_winners.forget(key, cas);
         }
         if let (Comparison::Stale, Some(old)) = (comparison, live)
-            && self.lane.wins.claimed(key, old.record.cas())
+            && self.lane.recache_winners.claimed(key, old.record.cas())
         {
-            self.lane.wins.claim(key, cas);
+            self.lane.recache_winners.claim(key, cas);
         }
         Ok(Stored::Stored { cas, size })
     }
@@ -147,7 +147,7 @@ impl LaneSession {
         let item = written.ok_or(NotWritten::NeedsRead)?;
         bump(&self.counters.unread_sets, 1);
         if forgets {
-            self.lane.wins.forget(key, item.cas());
+            self.lane.recache_winners.forget(key, item.cas());
         }
         Ok(Stored::Stored { cas: item.cas(), size })
     }

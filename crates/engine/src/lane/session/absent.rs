@@ -3,10 +3,10 @@
 
 use super::{LaneSession, same_bytes};
 use crate::cleaner::READY_FRAMES;
-use crate::fetch::LaneReads;
 use crate::index::slot::Slot;
 use crate::key::Key;
-use crate::readers::Charge;
+use crate::reads::Charge;
+use crate::reads::LaneReads;
 use crate::stats::bump;
 use crate::{Outcome, Refusal};
 use larder_log::RecordId;

@@ -4,7 +4,7 @@
 use super::LaneSession;
 use crate::item::ItemHandle;
 use crate::key::Key;
-use crate::write::{Body, Manner, Reads};
+use crate::verbs::version::{Body, Manner, Reads};
 use crate::{CommitState, Item, Outcome, Refusal};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields};

@@ -1,7 +1,7 @@
 //! Tracks which partitions a scan of several lanes has shown while partitions move between lanes.
 
-use crate::partitions::Partitions as Owners;
-use crate::readers::Charge;
+use crate::engine::partitions::Partitions as Owners;
+use crate::reads::Charge;
 use larder_log::Budget;
 use larder_log::format::PARTITIONS;
 use std::ops::Range;

@@ -5,7 +5,7 @@ use crate::Outcome;
 use crate::cleaner::walk::{BATCH, at, next_batch};
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
-use crate::readers::Charge;
+use crate::reads::Charge;
 use larder_log::record::Kind;
 use larder_log::{Address, Run, SegmentNumber, State};
 

@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const TOKENS: usize = 8192;
 
 #[derive(Debug)]
-pub(crate) struct Wins {
+pub(crate) struct RecacheWinners {
     tokens: Box<[AtomicU64]>,
     /// False until the first win: most servers never look further.
     used: AtomicBool,
 }
 
-impl Default for Wins {
+impl Default for RecacheWinners {
     fn default() -> Self {
         let tokens = (0..TOKENS).map(|_| AtomicU64::new(0)).collect();
-        Wins { tokens, used: AtomicBool::new(false) }
+        RecacheWinners { tokens, used: AtomicBool::new(false) }
     }
 }
 
-impl Wins {
+impl RecacheWinners {
     fn place(&self, key: &Key<'_>) -> &AtomicU64 {
         &self.tokens[(key.hi >> 32) as usize % TOKENS]
     }

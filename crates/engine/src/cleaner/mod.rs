@@ -14,22 +14,28 @@
 //! 2023; of the choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and
 //! implementation of a log-structured file system", 1992.
 
+pub(crate) mod dead_maps;
 mod ends;
 mod frames;
+pub(crate) mod ghost;
+pub(crate) mod map_walk;
 mod probation;
 mod recycle;
+pub(crate) mod state;
 mod tiers;
 pub(crate) mod walk;
 
-use crate::dead_maps::MapWalk;
-use crate::durability::{Changes, Durable};
+use crate::WhenFull;
+use crate::durability::Durable;
 use crate::key::Key;
 use crate::lane::Lane;
-use crate::older::Settling;
-use crate::stats::Counters;
-use crate::{UnixSeconds, WhenFull};
-use ends::Ends;
-use larder_log::{Among, Candidate, Claim, Participant, SegmentNumber, Stream, Tier};
+pub(crate) use state::{Cleaner, READY_FRAMES, Step};
+
+use larder_log::{Among, Candidate, Claim, SegmentNumber, Stream, Tier};
+use state::{
+    CLEAN_BELOW_WHEN_REFUSING, Fate, MAX_READY_PLACES, PLACES_SHARE, PROBATION_SHARE, Task,
+    benefit, cleanable_percent,
+};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
@@ -37,26 +43,8 @@ use std::thread;
 use std::time::Duration;
 use walk::{at, expired, frequency_after, keeps};
 
-/// Probation may hold one in so many bytes before its oldest segment is looked at.
-const PROBATION_SHARE: u64 = 10;
-/// Frames that writers should find ready.
-pub(crate) const READY_FRAMES: usize = 2;
-/// Of the store's places, one in so many should be ready for writers, within limits.
-const PLACES_SHARE: usize = 64;
-/// The most places that are kept ready.
-const MAX_READY_PLACES: usize = 16;
 /// Segments by which cleaning may exceed the budget before it waits.
 const CLEANING_OVERDRAFT: usize = 1;
-/// A segment is cleaned instead of another being evicted when this percentage of it is alive at most.
-const CLEAN_BELOW: usize = 60;
-/// In refuse mode nothing is evicted, so segments are cleaned of which this percentage is alive at most.
-const CLEAN_BELOW_WHEN_REFUSING: usize = 95;
-/// As [`CLEAN_BELOW_WHEN_REFUSING`], when deletes and updates have used much of their reserve.
-/// All segments together hold less dead then than the reserve of either has room for.
-const CLEAN_BELOW_FOR_RESERVE: usize = 99;
-/// With a store, a segment whose frame is wanted is cleaned instead if this percentage of it is alive at most:
-/// what is overwritten often never gets to lie on the device only.
-const CLEAN_INSTEAD_OF_DROPPING: usize = 40;
 /// So many bytes of segments are swept for expired items in a second at most: about a hundredth of a
 /// processor with small items.
 const SWEEP_BYTES: usize = 64 << 20;
@@ -70,74 +58,6 @@ const POLL: Duration = Duration::from_micros(50);
 const IDLE_POLL: Duration = Duration::from_millis(5);
 /// A reservation for a large value that nobody came back for is dropped after so long.
 const WANTED_FOR: Duration = Duration::from_millis(200);
-
-/// What one step of cleaning achieved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// A segment went into quarantine.
-    Freed,
-    /// Something can be freed when the last appenders of a segment are done.
-    Later,
-    /// A segment could not be read: others are tried before it is again.
-    Unreadable,
-    /// Nothing can be freed.
-    Nothing,
-}
-
-/// What is done with the live records of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    /// All move on in the same stream.
-    Keep,
-    /// S3-FIFO decides.
-    Evict,
-    /// All move on, to the lower device but for a few that were read lately.
-    Cool,
-    /// Only expired ones go; the segment stays.
-    Sweep,
-}
-
-/// What is done with a segment of which stream.
-#[derive(Clone, Copy, Debug)]
-struct Task {
-    stream: Stream,
-    fate: Fate,
-    /// Its records can be copied: not a jumbo's that is not in memory.
-    whole: bool,
-}
-
-/// The cleaner's own state.
-#[derive(Debug)]
-pub(crate) struct Cleaner {
-    counters: Arc<Counters>,
-    pub(crate) participant: Participant,
-    /// What it moved and is not durable; only in sync mode.
-    changes: Option<Arc<Changes>>,
-    /// The walk for dead maps that is under way.
-    pub(crate) map_walk: Option<MapWalk>,
-    /// What keeps segments with ends from being freed.
-    pub(crate) ends: Ends,
-    /// What is done about older slots.
-    pub(crate) settling: Settling,
-    /// In this second, up to which segment those that have expired whole were looked at; `None`: there are no more.
-    expired: Option<(UnixSeconds, SegmentNumber)>,
-    /// Bytes of the segment that is being moved to the lower device that may stay on the fast one.
-    may_stay: usize,
-    /// The last expired segment that could not be read in this turn.
-    unreadable_at: (UnixSeconds, SegmentNumber),
-    /// The second of the last sweep.
-    swept: UnixSeconds,
-    /// Something must be freed: the epoch by which threads have told what they made dead before.
-    told_by: Option<u64>,
-    /// For how long nobody has waited while memory or places were wanted.
-    wanted_for: Duration,
-    /// How many values were dropped in this second that had just been read.
-    redropped: (UnixSeconds, u32),
-    /// Hits that had been counted when a frame was dropped last.
-    hits: u64,
-    /// The place in the queue of probation up to which every segment was found to be read.
-    looked_to: i64,
-}
 
 /// Starts the cleaner's thread. It holds no handle of the engine while it waits, so that the engine
 /// ends with its last user.
@@ -172,26 +92,6 @@ impl Lane {
 }
 
 impl Cleaner {
-    fn new(lane: &Lane) -> Self {
-        Cleaner {
-            counters: lane.new_counters(),
-            participant: lane.epochs.join(),
-            changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
-            map_walk: None,
-            ends: Ends::default(),
-            settling: Settling::default(),
-            expired: None,
-            unreadable_at: (0, 0),
-            may_stay: 0,
-            swept: 0,
-            told_by: None,
-            wanted_for: Duration::ZERO,
-            redropped: (0, 0),
-            hits: 0,
-            looked_to: i64::MIN,
-        }
-    }
-
     /// Does what is to be done now; the answer is how long to wait before the next turn, `None` for
     /// until somebody asks.
     fn turn(&mut self, lane: &Lane) -> Option<Duration> {
@@ -569,26 +469,6 @@ impl Cleaner {
     }
 }
 
-/// The greatest percentage alive of a segment that is worth cleaning, for its place or only for its frame.
-fn cleanable_percent(lane: &Lane, places: bool) -> usize {
-    match lane.options.engine.when_full {
-        // Its frame could simply go.
-        _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
-        WhenFull::Evict => CLEAN_BELOW,
-        WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,
-        WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,
-    }
-}
-
-/// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u.
-fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
-    // Measured against what was written, not against the segment's size: every cleaning must
-    // make dead bytes disappear, or it would go round for ever.
-    let share = f64::from(segment.live) / f64::from(segment.filled.max(1));
-    let age = f64::from(now.saturating_sub(segment.born)) + 1.0;
-    (1.0 - share) * age / (1.0 + share)
-}
-
 /// Whether there are too few frames for the writers, counting those on their way.
 fn must_free_frames(lane: &Lane) -> bool {
     let coming = lane.log.quarantined_frames() + lane.log.dropped_frames();
@@ -600,14 +480,6 @@ fn must_free_frames(lane: &Lane) -> bool {
 fn must_free_places(lane: &Lane) -> bool {
     let available = lane.log.available_numbers(Claim::Write);
     available.saturating_add(lane.log.quarantined()) < wanted_places(lane)
-}
-
-/// Whether of the reserve that values may not take too few places are left, counting those on their way.
-fn is_reserve_short(lane: &Lane) -> bool {
-    let available = lane.log.available_numbers(Claim::Grow);
-    // The store may grow between the two.
-    let reserve = lane.log.spared(Claim::Write).saturating_sub(lane.log.spared(Claim::Grow));
-    available.saturating_add(lane.log.quarantined()) < reserve.min(READY_FRAMES)
 }
 
 /// Nothing can be reclaimed: the most urgent claim that finds nothing.

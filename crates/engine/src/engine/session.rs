@@ -1,10 +1,11 @@
 //! A session: one thread's way into the engine. It has a session of every lane, and asks the one that
 //! a key belongs to.
 
-use crate::engine::{DrainError, Engine};
-use crate::fetch::LaneReads;
-use crate::grow::GrowError;
+use crate::engine::Engine;
+use crate::engine::drains::DrainError;
+use crate::engine::growths::GrowError;
 use crate::lane::session::LaneSession;
+use crate::reads::LaneReads;
 use crate::stats::bump;
 use crate::{
     Arith, CommitPoint, CommitState, Counted, Delete, Deleted, Get, Got, Item, Key, LargeValue,
@@ -313,5 +314,13 @@ impl Session {
     /// These records are not waited for any more.
     pub fn release(&self, reads: Reads) {
         reads.0.into_iter().for_each(|(at, reads)| self.lanes[at].release(reads));
+    }
+}
+
+impl Engine {
+    /// A session for the calling thread. `waker` is woken (from any thread) when a call that
+    /// answered [`NeedsSpace`](crate::Outcome::NeedsSpace) may be repeated.
+    pub fn session(self: &Arc<Self>, waker: Waker) -> Session {
+        Session::new(Arc::clone(self), waker)
     }
 }

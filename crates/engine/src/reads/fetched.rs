@@ -4,16 +4,16 @@
 //! A record never changes, so what was read for one call serves all of the session's that want it.
 
 use crate::lock::lock;
-use crate::readers::{Charge, ReadShare, Readers, Request};
+use crate::reads::requests::{Charge, Inbox, Read, ReadShare, Readers, Request};
+use crate::record_map::RecordMap;
 use larder_disk::{Looks, ReadBuffer, ReadQueue};
 use larder_log::{Address, Budget, Log, Record, prefetch};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 /// Records that a session keeps although nobody waits for them.
@@ -28,32 +28,6 @@ const PREFETCHED: usize = 2 << 10;
 /// A record: where it lies, in which use of its segment.
 type Place = (Address, u32);
 
-/// Hashes places and segments. They are the engine's own numbers, so nobody chooses them to collide.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PlaceHasher(u64);
-
-impl Hasher for PlaceHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u64(number.into());
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // The high bits of the product depend on all bits; the table uses them and the low ones.
-        self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// A map from places, or segments.
-pub(crate) type PlaceMap<K, V> = HashMap<K, V, BuildHasherDefault<PlaceHasher>>;
-
 /// Most calls wait for one record.
 type Places = SmallVec<[Place; 1]>;
 
@@ -64,32 +38,6 @@ pub(crate) struct LaneReads {
     places: Places,
     /// All before this one have arrived.
     next: usize,
-}
-
-/// How a read ended.
-#[derive(Debug)]
-pub(crate) enum Read {
-    /// With a buffer that begins with the record; of a large value, with its first block.
-    Record(ReadBuffer),
-    /// A large value is in memory now, for all, unless there was none for it: whoever wants it looks
-    /// again.
-    InMemory,
-    /// The record cannot be read.
-    Failed,
-}
-
-/// Where readers put what a session asked for.
-#[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    arrived: Mutex<Vec<(Place, Read)>>,
-    any: AtomicBool,
-}
-
-impl Inbox {
-    pub(crate) fn put(&self, place: Place, read: Read) {
-        lock(&self.arrived).push((place, read));
-        self.any.store(true, Ordering::Release);
-    }
 }
 
 /// A record that was read.
@@ -125,17 +73,17 @@ pub(crate) struct Fetched {
     waker: Waker,
     inbox: Arc<Inbox>,
     queue: Option<RefCell<Box<dyn ReadQueue>>>,
-    arrived: PlaceMap<Place, Arrived>,
+    arrived: RecordMap<Place, Arrived>,
     /// Of these, those that nobody wants, the oldest first; some may be wanted again.
     idle: RefCell<VecDeque<Place>>,
     /// What could not be read: when nobody wants it any more, the next one that asks has it read again.
     unreadable: Vec<Place>,
     /// What was asked for and has not arrived.
-    expected: RefCell<PlaceMap<Place, Expected>>,
+    expected: RefCell<RecordMap<Place, Expected>>,
     /// Of these, those whose read has not begun.
     waiting: RefCell<VecDeque<Place>>,
     /// Those that the queue reads, by the numbers that it knows them by.
-    queued: RefCell<PlaceMap<u64, Place>>,
+    queued: RefCell<RecordMap<u64, Place>>,
     next_number: Cell<u64>,
     /// LaneReads on their way.
     started: Cell<usize>,
@@ -159,7 +107,7 @@ impl Fetched {
             waker,
             inbox: Arc::default(),
             queue: None,
-            arrived: PlaceMap::default(),
+            arrived: RecordMap::default(),
             idle: RefCell::default(),
             unreadable: Vec::new(),
             expected: RefCell::default(),

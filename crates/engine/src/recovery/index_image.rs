@@ -5,8 +5,9 @@
 //! The image is good for one start: before anything else is written to the store, its superblock
 //! forgets it.
 
+use crate::error::StoreError;
 use crate::lane::Lane;
-use crate::recovery::{Recovered, Recovery, StoreError};
+use crate::recovery::{Recovered, Recovery};
 use larder_log::SegmentNumber;
 use larder_log::recover::index_image::unusable;
 use std::io::{self, Read, Write};

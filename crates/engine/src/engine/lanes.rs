@@ -1,7 +1,7 @@
 //! Which devices make a store, and which share of the keys each should have.
 
 use crate::durability::StoreOptions;
-use crate::recovery::StoreError;
+use crate::error::StoreError;
 use larder_log::format::superblock::SuperblockError;
 use larder_log::format::{Lanes, MAX_LANES, PARTITIONS, Superblock};
 use larder_log::recover::read_superblock;

@@ -8,26 +8,31 @@
 //! into a [table](newest::Newest) that decides, and only what has won goes into the index. What is no
 //! item (tombstones, what a dead map marks) takes part like items and is not shown.
 
+mod index_image;
 mod jumbos;
 mod newest;
 mod open;
 mod report;
 mod segments;
+mod shared;
 mod tiers;
 
 pub(crate) use open::{Recovery, open_store};
-pub use report::{Progress, Recovered, StoreError};
+pub use report::{Progress, Recovered};
 
 use crate::WhenFull;
 use crate::durability::{Durability, StoreOptions};
+use crate::error::StoreError;
 use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::lock::lock;
+use crate::recovery::shared::Shared;
+use crate::recovery::shared::in_parallel;
 use jumbos::Jumbos;
 use larder_log::format::Accepted;
 use larder_log::record::MAX_SEQ;
-use larder_log::recover::{Found, Survey};
+use larder_log::recover::Found;
 use larder_log::store::{SEQ_LIFE, seq_lease};
 use larder_log::{SegmentNumber, Store};
 use newest::{Newest, Version};
@@ -49,16 +54,6 @@ const SURVEYORS: usize = 16;
 /// As many as there are processors for.
 pub(crate) fn threads() -> usize {
     THREADS.min(thread::available_parallelism().map_or(1, Into::into))
-}
-
-/// What the threads of a recovery share.
-struct Shared<'a> {
-    survey: &'a Survey,
-    /// Versions below it are dead.
-    fence: u64,
-    newest: Newest,
-    threads: usize,
-    readers: usize,
 }
 
 impl Lane {
@@ -299,51 +294,4 @@ impl Lane {
         self.mark_lease();
         Ok(())
     }
-}
-
-/// Whether recovery leaves a record out of the index that its segment still holds: it only hides.
-fn is_marked(found: &Found, offset: usize) -> bool {
-    larder_log::format::meta::is_marked(&found.dead, offset)
-}
-
-/// Numbers that several threads take turns to take.
-struct Numbers {
-    next: AtomicUsize,
-    end: usize,
-}
-
-impl Numbers {
-    fn next(&self) -> Option<usize> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        (number < self.end).then_some(number)
-    }
-
-    /// There are no more.
-    fn stop(&self) {
-        self.next.store(self.end, Ordering::Relaxed);
-    }
-
-    /// How many were taken.
-    fn taken(&self) -> usize {
-        self.next.load(Ordering::Relaxed).min(self.end)
-    }
-}
-
-/// Runs `work` in so many threads, which share the numbers up to `end`, until one has failed.
-fn in_parallel(
-    threads: usize,
-    end: usize,
-    work: impl Fn(&Numbers) -> Result<(), StoreError> + Sync,
-) -> Result<(), StoreError> {
-    let numbers = Numbers { next: AtomicUsize::new(0), end };
-    let run = || work(&numbers).inspect_err(|_| numbers.stop());
-    thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
-        let mut result = run();
-        for other in others {
-            let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            result = result.and(ended);
-        }
-        result
-    })
 }

@@ -1,20 +1,17 @@
-//! Threads that read records from the store for sessions that cannot read by themselves.
+//! Reads that sessions ask for: the queue of the readers, the memory that reads take, and where their
+//! results go.
 
-use crate::fetch::{Inbox, Read};
-use crate::lane::Lane;
 use crate::lock::lock;
+use larder_disk::ReadBuffer;
 use larder_log::{Address, Budget};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::io;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
-use std::thread;
-use std::time::Duration;
 
-/// Each waits for one read at a time.
-const READERS: usize = 8;
+type Place = (Address, u32);
 
 /// The reads of all sessions take at most this part of a lane's memory.
 const SHARE_OF_MEMORY: u64 = 8;
@@ -23,17 +20,40 @@ const SHARE_MOST: u64 = 4 << 20;
 /// Reads are charged in steps of this many bytes, so that sessions seldom write to the budget.
 const SHARE_STEP: u64 = 128 << 10;
 
-/// How long a reader pauses when the operating system has no memory for a value.
-const NO_MEMORY: Duration = Duration::from_millis(10);
+/// How a read ended.
+#[derive(Debug)]
+pub(crate) enum Read {
+    /// With a buffer that begins with the record; of a large value, with its first block.
+    Record(ReadBuffer),
+    /// A large value is in memory now, for all, unless there was none for it: whoever wants it looks
+    /// again.
+    InMemory,
+    /// The record cannot be read.
+    Failed,
+}
+
+/// Where readers put what a session asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    pub(super) arrived: Mutex<Vec<(Place, Read)>>,
+    pub(super) any: AtomicBool,
+}
+
+impl Inbox {
+    pub(crate) fn put(&self, place: Place, read: Read) {
+        lock(&self.arrived).push((place, read));
+        self.any.store(true, Ordering::Release);
+    }
+}
 
 /// Reads that wait for a reader.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    queue: Mutex<VecDeque<Request>>,
-    ready: Condvar,
-    ended: AtomicBool,
+    pub(super) queue: Mutex<VecDeque<Request>>,
+    pub(super) ready: Condvar,
+    pub(super) ended: AtomicBool,
     /// Sessions that there are.
-    sessions: AtomicUsize,
+    pub(super) sessions: AtomicUsize,
 }
 
 /// A record that is to be read.
@@ -53,8 +73,8 @@ pub(crate) struct Request {
 /// Memory that is charged to the budget until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    budget: Arc<Budget>,
-    bytes: Cell<u64>,
+    pub(super) budget: Arc<Budget>,
+    pub(super) bytes: Cell<u64>,
 }
 
 impl Charge {
@@ -74,7 +94,7 @@ impl Charge {
     }
 
     /// Charges so many bytes in place of what it did.
-    fn resize(&self, bytes: u64) {
+    pub(super) fn resize(&self, bytes: u64) {
         let before = self.bytes.replace(bytes);
         match bytes.checked_sub(before) {
             Some(more) => self.budget.charge(more),
@@ -87,8 +107,8 @@ impl Charge {
 /// what all of them may use.
 #[derive(Debug)]
 pub(crate) struct ReadShare {
-    readers: Arc<Readers>,
-    charge: Charge,
+    pub(super) readers: Arc<Readers>,
+    pub(super) charge: Charge,
 }
 
 impl ReadShare {
@@ -140,7 +160,7 @@ impl Readers {
     }
 
     /// The next request; `None` when the readers end.
-    fn wait(&self) -> Option<Request> {
+    pub(super) fn wait(&self) -> Option<Request> {
         let mut queue = lock(&self.queue);
         loop {
             if self.ended.load(Ordering::Acquire) {
@@ -151,63 +171,5 @@ impl Readers {
                 None => queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }
         }
-    }
-}
-
-/// Starts the readers. They hold no handle of the engine while they wait.
-pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
-    for number in 0..READERS {
-        let (weak, readers) = (Arc::downgrade(lane), Arc::clone(&lane.readers));
-        let builder = thread::Builder::new().name(format!("reader-{number}"));
-        builder.spawn(move || run(&weak, &readers))?;
-    }
-    Ok(())
-}
-
-fn run(weak: &Weak<Lane>, readers: &Readers) {
-    while let Some(request) = readers.wait() {
-        let Some(lane) = weak.upgrade() else { return };
-        lane.serve(request);
-    }
-}
-
-impl Lane {
-    /// Reads what sessions wait for, for engines without threads of their own; the answer is whether
-    /// anybody waited.
-    pub(crate) fn serve_reads(&self) -> bool {
-        let mut any = false;
-        loop {
-            let Some(request) = lock(&self.readers.queue).pop_front() else { return any };
-            any = true;
-            self.serve(request);
-        }
-    }
-
-    fn serve(&self, request: Request) {
-        let Request { place: (address, generation), size, charge, inbox, waker } = request;
-        let read = match charge {
-            None if self.log.segment(address.segment()).is_jumbo() => {
-                self.log.read_jumbo_head(address.segment()).map(Read::Record)
-            }
-            None => self.log.read_records(address, size).map(Read::Record),
-            Some(charge) => self
-                .log
-                .load_absent_jumbo(address.segment(), generation, || drop(charge))
-                .map(|()| {
-                    let now = self.now.load(Ordering::Relaxed);
-                    lock(&self.just_read).insert(address.segment(), now);
-                    Read::InMemory
-                }),
-        };
-        let read = read.unwrap_or_else(|error| match error.kind() {
-            // The item is well: who wants it asks again, but not at once.
-            io::ErrorKind::OutOfMemory => {
-                thread::park_timeout(NO_MEMORY);
-                Read::InMemory
-            }
-            _ => Read::Failed,
-        });
-        inbox.put((address, generation), read);
-        waker.wake();
     }
 }

@@ -6,125 +6,17 @@
 
 use crate::Outcome;
 use crate::engine::Engine;
+use crate::engine::growths::Ended;
+use crate::engine::growths::GrowError;
+use crate::engine::growths::Wish;
 use crate::lane::Lane;
 use crate::lock::lock;
 use larder_log::GrowError as LogError;
 use larder_log::format::BLOCK;
 use larder_log::format::tier::LABEL_AREA;
-use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
-
-/// A failure that nobody has fetched for so long, in microseconds, is nobody's.
-const STALE_US: u64 = 1_000_000;
-
-/// Why a device does not grow. Nothing that is used has changed.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum GrowError {
-    /// There are several, and none is named.
-    Which {
-        /// The names of all devices.
-        names: Vec<String>,
-    },
-    /// No device of the store is called so.
-    Unknown {
-        /// The names of all devices.
-        names: Vec<String>,
-    },
-    /// The store goes on behind it, on its lower device.
-    HasLower {
-        /// The name of the lower device.
-        lower: String,
-    },
-    /// The log of the device refuses.
-    Refused(LogError),
-}
-
-impl fmt::Display for GrowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GrowError::Which { names } => {
-                write!(f, "the store has several devices, name one: {}", names.join(", "))
-            }
-            GrowError::Unknown { names } => {
-                write!(f, "no device of the store is called so; there are {}", names.join(", "))
-            }
-            GrowError::HasLower { lower } => write!(
-                f,
-                "it has a lower device and cannot grow any more: grow the lower one, {lower}"
-            ),
-            GrowError::Refused(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for GrowError {}
-
-/// What sessions want to grow, and what came of it.
-#[derive(Debug, Default)]
-pub(crate) struct Growths {
-    /// There is a thread that fulfils wishes.
-    running: bool,
-    /// In the order in which they were asked for.
-    wishes: Vec<Wish>,
-}
-
-#[derive(Debug)]
-struct Wish {
-    name: Option<String>,
-    bytes: u64,
-    /// Bytes of the device when it was asked for; `None` if there was no such device.
-    size: Option<u64>,
-    /// The sessions that wait for the answer, each once.
-    askers: Vec<Waker>,
-    ended: Option<Ended>,
-}
-
-#[derive(Debug)]
-struct Ended {
-    at_us: u64,
-    result: Result<(), GrowError>,
-}
-
-impl Wish {
-    fn is(&self, name: Option<&str>, bytes: u64) -> bool {
-        self.name.as_deref() == name && self.bytes == bytes
-    }
-
-    fn is_asked_by(&self, waker: &Waker) -> bool {
-        self.askers.iter().any(|asker| asker.will_wake(waker))
-    }
-
-    /// Whether nobody should hear of it any more. A success stays true.
-    fn is_stale(&self, now_us: u64) -> bool {
-        self.ended.as_ref().is_some_and(|ended| {
-            ended.result.is_err() && now_us.saturating_sub(ended.at_us) >= STALE_US
-        })
-    }
-}
-
-impl Growths {
-    /// The answer to a wish of this asker, who gets it once. The next asker of a wish that failed asks anew.
-    fn answer(
-        &mut self,
-        name: Option<&str>,
-        bytes: u64,
-        waker: &Waker,
-    ) -> Option<Result<(), GrowError>> {
-        let is_it =
-            |wish: &Wish| wish.ended.is_some() && wish.is(name, bytes) && wish.is_asked_by(waker);
-        let at = self.wishes.iter().position(is_it)?;
-        let wish = &mut self.wishes[at];
-        wish.askers.retain(|asker| !asker.will_wake(waker));
-        let is_granted = wish.ended.as_ref().is_some_and(|ended| ended.result.is_ok());
-        if is_granted && !wish.askers.is_empty() {
-            return Some(Ok(()));
-        }
-        self.wishes.remove(at).ended.map(|ended| ended.result)
-    }
-}
 
 impl Engine {
     /// Grows a device of the store to `bytes` while clients are served, and waits for it. The device is named

@@ -8,12 +8,10 @@
 //! removed, or in which order maps become durable.
 
 use crate::cleaner::Cleaner;
+use crate::cleaner::map_walk::MapWalk;
 use crate::lane::Lane;
-use crate::older::Settling;
-use larder_log::DeadMap;
-use larder_log::MapState;
-use larder_log::{Rule, SegmentNumber, Stream};
-use std::collections::{BTreeSet, HashMap};
+use larder_log::{SegmentNumber, Stream};
+use std::collections::BTreeSet;
 
 impl Lane {
     /// A segment's records are out of the index; `ends` are the offsets of those that nothing newer
@@ -69,79 +67,6 @@ impl Lane {
 
 /// The maps of one walk may take one in so many bytes of memory.
 const MEMORY_SHARE: usize = 64;
-/// Slots that a turn of the cleaner looks at.
-const SLOTS_PER_TURN: usize = 1 << 16;
-
-/// A walk over the index for the maps of some segments.
-#[derive(Debug)]
-pub(crate) struct MapWalk {
-    maps: HashMap<SegmentNumber, DeadMap>,
-    /// A bit for each segment number: most slots lead to segments without a map in the walk.
-    wanted: Box<[u64]>,
-    undoings: u64,
-    /// The next stripe; `None` until all that the maps tell of is durable.
-    stripe: Option<usize>,
-}
-
-impl MapWalk {
-    fn new(lane: &Lane, numbers: &[SegmentNumber], settling: &mut Settling) -> Self {
-        // From before the maps are begun.
-        let undoings = lane.undoings();
-        lane.older.open_all();
-        let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
-        let mut maps = HashMap::new();
-        for &number in numbers {
-            let begun = lane.log.begin_map(number);
-            // What older slots lead to may be dead, and the map would not tell. Those that come from here on
-            // are noted anew.
-            if lane.older.lead_into(number) && !Rule::MapsWaitForOlder.is_broken() {
-                lane.log.abandon_map(begun.segment, begun.generation);
-                settling.want(&lane.older, number);
-                continue;
-            }
-            wanted[number as usize / 64] |= 1u64 << (number % 64);
-            maps.insert(number, lane.log.new_map(begun, undoings));
-        }
-        MapWalk { maps, wanted, undoings, stripe: None }
-    }
-
-    /// Whether the walk can begin. Segments that were freed meanwhile leave it.
-    fn is_ready(&mut self, lane: &Lane) -> bool {
-        let mut ready = true;
-        self.maps.retain(|_, map| {
-            let state = lane.log.map_state(map.begun());
-            ready &= state != MapState::Undurable;
-            state != MapState::Gone
-        });
-        ready
-    }
-
-    /// Looks at some stripes from `stripe` on; the answer is the next one, `None` at the end.
-    fn step(&mut self, lane: &Lane, mut stripe: usize) -> Option<usize> {
-        let (mut seen, wanted) = (0, &self.wanted);
-        while stripe < lane.index.stripe_count() && seen < SLOTS_PER_TURN {
-            lane.index.visit_stripe(stripe, |slot| {
-                seen += 1;
-                let (number, offset) = (slot.address().segment(), slot.address().offset());
-                // A place may have come since the walk began.
-                let bits = wanted.get(number as usize / 64).copied().unwrap_or(0);
-                if bits >> (number % 64) & 1 != 0
-                    && let Some(map) = self.maps.get_mut(&number)
-                {
-                    map.mark_alive(offset, lane.log.segment(number).is_jumbo());
-                }
-            });
-            stripe += 1;
-        }
-        (stripe < lane.index.stripe_count()).then_some(stripe)
-    }
-
-    fn abandon(self, lane: &Lane) {
-        for map in self.maps.values() {
-            lane.log.abandon_map(map.begun().segment, map.begun().generation);
-        }
-    }
-}
 
 impl Cleaner {
     /// Makes the dead maps that are needed to free segments, a slice at a time. The answer is whether

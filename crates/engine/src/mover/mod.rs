@@ -16,20 +16,20 @@
 //! that reads a log deletes whatever else it finds of partitions that are not the lane's. A lane never
 //! shows keys of partitions that it does not own, so at every moment each key has one version.
 
+pub(crate) mod state;
 mod walk;
 
 pub(crate) use walk::delete_strays;
 
+use crate::engine::lanes::next_motion;
+use crate::engine::partitions::Partitions;
 use crate::engine::{Engine, position_of, promises};
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
-use crate::lanes::next_motion;
 use crate::lock::lock;
-use crate::partitions::Partitions;
 use crate::{Durability, Health, Key};
-use larder_log::SegmentNumber;
-use larder_log::format::{Lanes, Motion, PARTITIONS, partition};
-use std::collections::HashMap;
+use larder_log::format::{Lanes, Motion, partition};
+use state::{Job, Mover, Phase, Walk};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -37,7 +37,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
-use walk::{Stepped, Walk, walked};
+use walk::{Stepped, run_length, walked};
 
 /// How often what is waited for is looked at, if nobody wakes the mover.
 const POLL: Duration = Duration::from_micros(100);
@@ -54,65 +54,6 @@ const PATIENCE_US: u64 = 5_000_000;
 /// Partitions that could not be moved are left alone for so many attempts to find others at most, 2 to
 /// the power of this.
 const MOST_TIRED: u32 = 8;
-
-/// What the mover is at.
-#[derive(Debug)]
-struct Job {
-    partitions: Range<usize>,
-    /// Positions of the lane that has the items, or what is left of them, and of the one that gets them.
-    from: usize,
-    to: usize,
-    /// Nobody gets at them.
-    closed: bool,
-    phase: Phase,
-    /// How often the lane that is written to had undone something when that began, if it has. What was
-    /// written is in several commits: if one of them fails, it is to be done again.
-    undoings: Option<u64>,
-    /// They stay where they were.
-    given_up: bool,
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// What was taken out of these uses of the other lane's segments is to be gone; looked at so often.
-    Ready(Vec<(SegmentNumber, u32)>, u32),
-    /// Every session is to pass a quiescent point: the epochs of the lanes that must have passed.
-    Close(Vec<u64>),
-    /// What was written before is to be durable or undone, up to this commit of the first lane.
-    Settle(u64),
-    /// The other lane is emptied of what an earlier attempt has left.
-    Clear(Walk),
-    Copy(Walk),
-    /// The copies are to be durable, with this commit of the other lane; since when, in microseconds of its
-    /// clock.
-    Await(u64, u64),
-    /// The other lane is to own them.
-    HandOver,
-    /// The first lane is emptied.
-    Empty(Walk),
-    /// That is to be durable, with this commit of the first lane.
-    AwaitEmpty(u64),
-    /// The motion has ended.
-    End,
-}
-
-/// The mover's own state.
-#[derive(Debug, Default)]
-pub(crate) struct Mover {
-    job: Option<Job>,
-    /// Partitions that could not be moved, by the first of them.
-    tired: HashMap<usize, Tired>,
-    /// One for each lane while there is a job; asleep between steps.
-    sessions: Vec<LaneSession>,
-    ended: bool,
-}
-
-/// How often something could not be done, and for how many attempts it is left alone.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tired {
-    failures: u32,
-    wait: u32,
-}
 
 /// Wakes the mover's thread.
 struct WakeThread(Thread);
@@ -358,11 +299,6 @@ impl Mover {
         let run = run_length(engine);
         next_motion(&table, &engine.capacities(), run, |_| true, |_| true, |_| true).map(|_| RETRY)
     }
-}
-
-/// Partitions that share a stripe.
-fn run_length(engine: &Engine) -> usize {
-    (PARTITIONS / engine.lanes[0].index.stripe_count()).max(1)
 }
 
 impl Job {

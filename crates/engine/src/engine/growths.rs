@@ -1,0 +1,115 @@
+//! Wishes that devices grow, and how they have ended.
+
+use larder_log::GrowError as LogError;
+use std::fmt;
+use std::task::Waker;
+
+/// A failure that nobody has fetched for so long, in microseconds, is nobody's.
+const STALE_US: u64 = 1_000_000;
+
+/// Why a device does not grow. Nothing that is used has changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum GrowError {
+    /// There are several, and none is named.
+    Which {
+        /// The names of all devices.
+        names: Vec<String>,
+    },
+    /// No device of the store is called so.
+    Unknown {
+        /// The names of all devices.
+        names: Vec<String>,
+    },
+    /// The store goes on behind it, on its lower device.
+    HasLower {
+        /// The name of the lower device.
+        lower: String,
+    },
+    /// The log of the device refuses.
+    Refused(LogError),
+}
+
+impl fmt::Display for GrowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GrowError::Which { names } => {
+                write!(f, "the store has several devices, name one: {}", names.join(", "))
+            }
+            GrowError::Unknown { names } => {
+                write!(f, "no device of the store is called so; there are {}", names.join(", "))
+            }
+            GrowError::HasLower { lower } => write!(
+                f,
+                "it has a lower device and cannot grow any more: grow the lower one, {lower}"
+            ),
+            GrowError::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for GrowError {}
+
+/// What sessions want to grow, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Growths {
+    /// There is a thread that fulfils wishes.
+    pub(super) running: bool,
+    /// In the order in which they were asked for.
+    pub(super) wishes: Vec<Wish>,
+}
+
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) name: Option<String>,
+    pub(super) bytes: u64,
+    /// Bytes of the device when it was asked for; `None` if there was no such device.
+    pub(super) size: Option<u64>,
+    /// The sessions that wait for the answer, each once.
+    pub(super) askers: Vec<Waker>,
+    pub(super) ended: Option<Ended>,
+}
+
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) at_us: u64,
+    pub(super) result: Result<(), GrowError>,
+}
+
+impl Wish {
+    pub(super) fn is(&self, name: Option<&str>, bytes: u64) -> bool {
+        self.name.as_deref() == name && self.bytes == bytes
+    }
+
+    pub(super) fn is_asked_by(&self, waker: &Waker) -> bool {
+        self.askers.iter().any(|asker| asker.will_wake(waker))
+    }
+
+    /// Whether nobody should hear of it any more. A success stays true.
+    pub(super) fn is_stale(&self, now_us: u64) -> bool {
+        self.ended.as_ref().is_some_and(|ended| {
+            ended.result.is_err() && now_us.saturating_sub(ended.at_us) >= STALE_US
+        })
+    }
+}
+
+impl Growths {
+    /// The answer to a wish of this asker, who gets it once. The next asker of a wish that failed asks anew.
+    pub(super) fn answer(
+        &mut self,
+        name: Option<&str>,
+        bytes: u64,
+        waker: &Waker,
+    ) -> Option<Result<(), GrowError>> {
+        let is_it =
+            |wish: &Wish| wish.ended.is_some() && wish.is(name, bytes) && wish.is_asked_by(waker);
+        let at = self.wishes.iter().position(is_it)?;
+        let wish = &mut self.wishes[at];
+        wish.askers.retain(|asker| !asker.will_wake(waker));
+        let is_granted = wish.ended.as_ref().is_some_and(|ended| ended.result.is_ok());
+        if is_granted && !wish.askers.is_empty() {
+            return Some(Ok(()));
+        }
+        self.wishes.remove(at).ended.map(|ended| ended.result)
+    }
+}

@@ -1,0 +1,399 @@
+//! Slots of items that a set has superseded without looking at them, by the segment that they lead to.
+
+use crate::UnixSeconds;
+use crate::key::Key;
+use crate::lock::lock;
+use crate::record_map::RecordMap;
+use larder_log::address::GRANULE;
+use larder_log::recover::index_image::unusable;
+use larder_log::{Address, Budget, Log, SegmentNumber};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Locks that the lists are spread over.
+const SHARDS: usize = 64;
+/// Bits of the hash that are remembered.
+const HASH_BITS: u32 = 44;
+const HASH_MASK: u64 = (1 << HASH_BITS) - 1;
+/// About what an older slot takes: its slot in the index, and what is remembered, in bytes.
+pub(super) const BYTES: u64 = 20;
+/// The log learns what is most probably dead in a segment in steps of this share of its bytes, a divisor.
+const TOLD_SHARE: usize = 64;
+/// Entries of a list that a look searches one by one.
+const MOST_UNSORTED: usize = 32;
+/// Bytes that a record costs while the commit may fail in which it was found dead.
+const FOUND_BYTES: u64 = 48;
+/// What a list takes beside its entries, bytes.
+const LIST_BYTES: usize = 96;
+
+/// An older slot's record in its segment, and the hash of the key that was set over it: bits 44.. the offset in
+/// units of 8 bytes.
+pub(super) type Entry = u64;
+
+pub(super) fn entry(address: Address, key: &Key<'_>) -> Entry {
+    ((address.offset() / GRANULE) as u64) << HASH_BITS | key.beyond_position()
+}
+
+pub(super) fn offset(entry: Entry) -> usize {
+    (entry >> HASH_BITS) as usize * GRANULE
+}
+
+/// What is remembered of a lane's older slots, by the segment that they lead to.
+#[derive(Debug)]
+pub(crate) struct OlderSlots {
+    pub(super) shards: Box<[Mutex<Shard>]>,
+    pub(super) count: AtomicUsize,
+    pub(super) most: AtomicUsize,
+    /// How many segments wait for dead maps, of those that older slots led to.
+    pub(super) closed: AtomicUsize,
+    pub(super) budget: Arc<Budget>,
+    /// Records that were found dead in sync mode: their bytes, and the commit of that moment.
+    pub(super) found_dead: Mutex<HashMap<Address, (u32, u64)>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct List {
+    pub(super) entries: Vec<Entry>,
+    /// Entries at the front that are gone: walks settle them in order.
+    pub(super) gone: usize,
+    /// Up to here they are sorted. The others wait for the next look.
+    pub(super) sorted: usize,
+    /// About what the records take, in bytes: as much as those that were set over them.
+    pub(super) record_bytes: u32,
+    /// The part of these bytes that the log knows of.
+    pub(super) told: u32,
+}
+
+impl List {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.gone
+    }
+
+    pub(super) fn footprint(&self) -> u64 {
+        (LIST_BYTES + self.entries.capacity() * size_of::<Entry>()) as u64
+    }
+
+    pub(super) fn push(&mut self, entry: Entry) {
+        if self.entries.len() == self.entries.capacity() {
+            self.forget_gone();
+            self.entries.reserve_exact(self.entries.len() / 4 + 4);
+        }
+        self.entries.push(entry);
+    }
+
+    pub(super) fn forget_gone(&mut self) {
+        self.entries.drain(..self.gone);
+        self.sorted -= self.gone;
+        self.gone = 0;
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        self.record_bytes -= self.record_bytes / self.len() as u32;
+        if at > self.gone {
+            self.entries.remove(at);
+            self.sorted -= usize::from(at < self.sorted);
+            return;
+        }
+        self.gone += 1;
+        self.sorted = self.sorted.max(self.gone);
+        if self.gone * 2 > self.entries.len() {
+            self.forget_gone();
+        }
+    }
+
+    pub(super) fn sort(&mut self) {
+        if self.sorted < self.entries.len() {
+            self.entries[self.gone..].sort_unstable();
+            self.sorted = self.entries.len();
+        }
+    }
+
+    /// Where the entry of the record at `address` is.
+    pub(super) fn find(&mut self, address: Address) -> Option<usize> {
+        if self.entries.len() - self.sorted > MOST_UNSORTED {
+            self.sort();
+        }
+        let sorted = &self.entries[self.gone..self.sorted];
+        let found = sorted.binary_search_by_key(&address.offset(), |&entry| offset(entry));
+        found.ok().map(|at| self.gone + at).or_else(|| {
+            let mut others = self.entries[self.sorted..].iter();
+            let at = others.position(|&entry| offset(entry) == address.offset())?;
+            Some(self.sorted + at)
+        })
+    }
+
+    /// Segments are sorted by this: the length, in steps of at most an eighth of it.
+    pub(super) fn length_class(&self) -> u32 {
+        let shift = self.len().max(1).ilog2().saturating_sub(3);
+        (shift << 3) + (self.len() >> shift) as u32
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    pub(super) lists: RecordMap<SegmentNumber, List>,
+    /// Segments with lists, the longest last: see [`List::length_class`].
+    pub(super) by_length: BTreeSet<(u32, SegmentNumber)>,
+    /// Segments that cannot be read as a whole.
+    pub(super) passed_over: HashSet<SegmentNumber>,
+    /// Segments that wait for dead maps.
+    pub(super) closed: HashSet<SegmentNumber>,
+}
+
+impl Shard {
+    pub(super) fn change(
+        &mut self,
+        log: &Log,
+        budget: &Budget,
+        number: SegmentNumber,
+        change: impl FnOnce(&mut List),
+    ) {
+        let list = self.lists.entry(number).or_default();
+        let (from, was_empty) = (list.length_class(), list.len() == 0);
+        let bytes = if was_empty { 0 } else { list.footprint() };
+        change(list);
+        let (to, is_empty) = (list.length_class(), list.len() == 0);
+        let (bytes_after, dead) =
+            if is_empty { (0, 0) } else { (list.footprint(), list.record_bytes) };
+        if is_empty || dead.abs_diff(list.told) as usize > log.segment_size() / TOLD_SHARE {
+            list.told = dead;
+            log.assume_dead(number, dead);
+        }
+        match bytes_after.checked_sub(bytes) {
+            Some(more) => budget.charge(more),
+            None => budget.release(bytes - bytes_after),
+        }
+        if is_empty {
+            self.lists.remove(&number);
+            self.passed_over.remove(&number);
+        }
+        if from != to && !self.passed_over.contains(&number) {
+            self.by_length.remove(&(from, number));
+            if !is_empty {
+                self.by_length.insert((to, number));
+            }
+        }
+    }
+}
+
+impl OlderSlots {
+    pub(crate) fn new(budget: &Arc<Budget>) -> OlderSlots {
+        OlderSlots {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            count: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            closed: AtomicUsize::new(0),
+            budget: Arc::clone(budget),
+            found_dead: Mutex::default(),
+        }
+    }
+
+    pub(super) fn shard(&self, number: SegmentNumber) -> &Mutex<Shard> {
+        &self.shards[number as usize % SHARDS]
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there may be more.
+    #[inline]
+    pub(crate) fn admits(&self) -> bool {
+        self.count.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
+    }
+
+    /// Remembers which key is set over a record of about `bytes` in a segment.
+    pub(super) fn insert(&self, log: &Log, number: SegmentNumber, entry: Entry, bytes: u32) {
+        let mut shard = lock(self.shard(number));
+        shard.change(log, &self.budget, number, |list| {
+            list.push(entry);
+            list.record_bytes = list.record_bytes.saturating_add(bytes);
+        });
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the key was set over the record at `address`; `None` if no key was.
+    pub(crate) fn is_set_over(&self, address: Address, key: &Key<'_>) -> Option<bool> {
+        let mut shard = lock(self.shard(address.segment()));
+        let list = shard.lists.get_mut(&address.segment())?;
+        let at = list.find(address)?;
+        Some(list.entries[at] & HASH_MASK == key.beyond_position())
+    }
+
+    /// An older slot is settled, or gone.
+    pub(crate) fn forget(&self, log: &Log, address: Address) {
+        let mut shard = lock(self.shard(address.segment()));
+        let list = shard.lists.get_mut(&address.segment());
+        if let Some(at) = list.and_then(|list| list.find(address)) {
+            shard.change(log, &self.budget, address.segment(), |list| list.remove(at));
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing leads to anything any more.
+    pub(crate) fn clear(&self, log: &Log) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            for (number, list) in std::mem::take(&mut shard.lists) {
+                self.count.fetch_sub(list.len(), Ordering::Relaxed);
+                self.budget.release(list.footprint());
+                log.assume_dead(number, 0);
+            }
+            shard.by_length.clear();
+            shard.passed_over.clear();
+        }
+    }
+
+    /// Whether there are some that lead into a segment.
+    pub(crate) fn lead_into(&self, number: SegmentNumber) -> bool {
+        // Not without the lock: whoever has noted a death before has an entry here.
+        lock(self.shard(number)).lists.contains_key(&number)
+    }
+
+    /// Where those lie that lead into a segment, in order.
+    pub(super) fn in_segment(&self, number: SegmentNumber) -> Vec<Address> {
+        let mut shard = lock(self.shard(number));
+        let Some(list) = shard.lists.get_mut(&number) else { return Vec::new() };
+        list.sort();
+        let entries = list.entries[list.gone..].iter();
+        entries.map(|&entry| Address::new(number, offset(entry))).collect()
+    }
+
+    /// A segment with a long list, about the longest, that was not [passed over](OlderSlots::pass_over).
+    pub(super) fn longest(&self) -> Option<SegmentNumber> {
+        let longest = |shard: &Mutex<Shard>| lock(shard).by_length.last().copied();
+        self.shards.iter().filter_map(longest).max().map(|(_, number)| number)
+    }
+
+    /// Not all of the older slots that lead into a segment can be settled.
+    pub(super) fn pass_over(&self, number: SegmentNumber) {
+        let Shard { lists, by_length, passed_over, .. } = &mut *lock(self.shard(number));
+        if let Some(list) = lists.get(&number) {
+            by_length.remove(&(list.length_class(), number));
+            passed_over.insert(number);
+        }
+    }
+
+    /// How many segments there are of which not all older slots can be settled.
+    pub(crate) fn passed_over(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).passed_over.len()).sum()
+    }
+
+    /// Whether not all of the older slots that lead into a segment can be settled.
+    pub(crate) fn is_passed_over(&self, number: SegmentNumber) -> bool {
+        lock(self.shard(number)).passed_over.contains(&number)
+    }
+
+    /// Forgets which segments were passed over, and returns them.
+    pub(super) fn retry(&self) -> Vec<SegmentNumber> {
+        let mut tried = Vec::new();
+        for shard in &self.shards {
+            let Shard { lists, by_length, passed_over, .. } = &mut *lock(shard);
+            for number in passed_over.drain() {
+                by_length.extend(lists.get(&number).map(|list| (list.length_class(), number)));
+                tried.push(number);
+            }
+        }
+        tried
+    }
+
+    /// A dead map is to be made of a segment. Until then no more older slots lead there.
+    pub(super) fn close(&self, number: SegmentNumber) {
+        if lock(self.shard(number)).closed.insert(number) {
+            self.closed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The opposite, for all segments.
+    pub(crate) fn open_all(&self) {
+        if self.closed.swap(0, Ordering::Relaxed) > 0 {
+            self.shards.iter().for_each(|shard| lock(shard).closed.clear());
+        }
+    }
+
+    /// Whether more older slots may lead to a segment.
+    pub(crate) fn is_open(&self, number: SegmentNumber) -> bool {
+        self.closed.load(Ordering::Relaxed) == 0
+            || !lock(self.shard(number)).closed.contains(&number)
+    }
+
+    /// A record of `bytes` was found dead in a commit that may fail yet.
+    pub(super) fn note_found_dead(&self, address: Address, bytes: usize, commit: u64) {
+        let mut found = lock(&self.found_dead);
+        if found.insert(address, (bytes as u32, commit)).is_none() {
+            self.budget.charge(FOUND_BYTES);
+        }
+    }
+
+    /// What a record took that was found dead, although the commit that made it so may fail yet.
+    pub(crate) fn size_of_dead(&self, address: Address) -> Option<u32> {
+        lock(&self.found_dead).get(&address).map(|&(bytes, _)| bytes)
+    }
+
+    /// Everything up to a commit is durable.
+    pub(crate) fn settle(&self, commit: u64) {
+        let mut found = lock(&self.found_dead);
+        let before = found.len();
+        found.retain(|_, (_, found_in)| *found_in > commit);
+        self.budget.release((before - found.len()) as u64 * FOUND_BYTES);
+    }
+
+    /// Writes all of them to an image.
+    pub(crate) fn save(&self, image: &mut impl Write) -> io::Result<()> {
+        let shards: Vec<_> = self.shards.iter().map(lock).collect();
+        let lists = || shards.iter().flat_map(|shard| &shard.lists);
+        image.write_all(&(lists().count() as u32).to_le_bytes())?;
+        for (number, list) in lists() {
+            let entries = &list.entries[list.gone..];
+            image.write_all(&number.to_le_bytes())?;
+            image.write_all(&list.record_bytes.to_le_bytes())?;
+            image.write_all(&(entries.len() as u32).to_le_bytes())?;
+            entries.iter().try_for_each(|entry| image.write_all(&entry.to_le_bytes()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads what [`OlderSlots::save`] wrote.
+    pub(crate) fn restore(&self, log: &Log, image: &mut impl Read) -> io::Result<()> {
+        let mut word = [0; 4];
+        let mut read_u32 = |image: &mut dyn Read| {
+            image.read_exact(&mut word)?;
+            io::Result::Ok(u32::from_le_bytes(word))
+        };
+        for _ in 0..read_u32(image)? {
+            let (number, bytes, count) = (read_u32(image)?, read_u32(image)?, read_u32(image)?);
+            if !log.numbers().contains(&number) || count == 0 {
+                return Err(unusable("older slots lead nowhere"));
+            }
+            for _ in 0..count {
+                let mut entry = [0; 8];
+                image.read_exact(&mut entry)?;
+                self.insert(log, number, Entry::from_le_bytes(entry), bytes / count);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The cleaner's part.
+#[derive(Debug, Default)]
+pub(crate) struct Settling {
+    /// Segments whose older slots are to be settled.
+    pub(super) waiting: BTreeSet<SegmentNumber>,
+    /// Somebody wants a dead map of one of them.
+    pub(super) is_awaited: bool,
+    /// When the limit of older slots was found last, and turns since.
+    pub(super) limited: (UnixSeconds, u32),
+}
+
+impl Settling {
+    /// A dead map of the segment is wanted.
+    pub(crate) fn want(&mut self, older: &OlderSlots, number: SegmentNumber) {
+        older.close(number);
+        self.waiting.insert(number);
+        self.is_awaited = true;
+    }
+}

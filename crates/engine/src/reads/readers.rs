@@ -1,0 +1,74 @@
+//! Threads that read records from the store for sessions that cannot read by themselves.
+
+use crate::lane::Lane;
+use crate::lock::lock;
+use crate::reads::requests::{Read, Readers, Request};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// Each waits for one read at a time.
+const READERS: usize = 8;
+
+/// How long a reader pauses when the operating system has no memory for a value.
+const NO_MEMORY: Duration = Duration::from_millis(10);
+
+/// Starts the readers. They hold no handle of the engine while they wait.
+pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
+    for number in 0..READERS {
+        let (weak, readers) = (Arc::downgrade(lane), Arc::clone(&lane.readers));
+        let builder = thread::Builder::new().name(format!("reader-{number}"));
+        builder.spawn(move || run(&weak, &readers))?;
+    }
+    Ok(())
+}
+
+fn run(weak: &Weak<Lane>, readers: &Readers) {
+    while let Some(request) = readers.wait() {
+        let Some(lane) = weak.upgrade() else { return };
+        lane.serve(request);
+    }
+}
+
+impl Lane {
+    /// Reads what sessions wait for, for engines without threads of their own; the answer is whether
+    /// anybody waited.
+    pub(crate) fn serve_reads(&self) -> bool {
+        let mut any = false;
+        loop {
+            let Some(request) = lock(&self.readers.queue).pop_front() else { return any };
+            any = true;
+            self.serve(request);
+        }
+    }
+
+    fn serve(&self, request: Request) {
+        let Request { place: (address, generation), size, charge, inbox, waker } = request;
+        let read = match charge {
+            None if self.log.segment(address.segment()).is_jumbo() => {
+                self.log.read_jumbo_head(address.segment()).map(Read::Record)
+            }
+            None => self.log.read_records(address, size).map(Read::Record),
+            Some(charge) => self
+                .log
+                .load_absent_jumbo(address.segment(), generation, || drop(charge))
+                .map(|()| {
+                    let now = self.now.load(Ordering::Relaxed);
+                    lock(&self.just_read).insert(address.segment(), now);
+                    Read::InMemory
+                }),
+        };
+        let read = read.unwrap_or_else(|error| match error.kind() {
+            // The item is well: who wants it asks again, but not at once.
+            io::ErrorKind::OutOfMemory => {
+                thread::park_timeout(NO_MEMORY);
+                Read::InMemory
+            }
+            _ => Read::Failed,
+        });
+        inbox.put((address, generation), read);
+        waker.wake();
+    }
+}

@@ -1,0 +1,64 @@
+//! What the threads of a recovery share.
+
+use crate::error::StoreError;
+use crate::recovery::newest::Newest;
+use larder_log::recover::{Found, Survey};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// What the threads of a recovery share.
+pub(super) struct Shared<'a> {
+    pub(super) survey: &'a Survey,
+    /// Versions below it are dead.
+    pub(super) fence: u64,
+    pub(super) newest: Newest,
+    pub(super) threads: usize,
+    pub(super) readers: usize,
+}
+
+/// Whether recovery leaves a record out of the index that its segment still holds: it only hides.
+pub(super) fn is_marked(found: &Found, offset: usize) -> bool {
+    larder_log::format::meta::is_marked(&found.dead, offset)
+}
+
+/// Numbers that several threads take turns to take.
+pub(super) struct Numbers {
+    pub(super) next: AtomicUsize,
+    pub(super) end: usize,
+}
+
+impl Numbers {
+    pub(super) fn next(&self) -> Option<usize> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        (number < self.end).then_some(number)
+    }
+
+    /// There are no more.
+    pub(super) fn stop(&self) {
+        self.next.store(self.end, Ordering::Relaxed);
+    }
+
+    /// How many were taken.
+    pub(super) fn taken(&self) -> usize {
+        self.next.load(Ordering::Relaxed).min(self.end)
+    }
+}
+
+/// Runs `work` in so many threads, which share the numbers up to `end`, until one has failed.
+pub(super) fn in_parallel(
+    threads: usize,
+    end: usize,
+    work: impl Fn(&Numbers) -> Result<(), StoreError> + Sync,
+) -> Result<(), StoreError> {
+    let numbers = Numbers { next: AtomicUsize::new(0), end };
+    let run = || work(&numbers).inspect_err(|_| numbers.stop());
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let mut result = run();
+        for other in others {
+            let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result = result.and(ended);
+        }
+        result
+    })
+}
