@@ -17,10 +17,9 @@ fn a_segment_that_holds_something_again_is_not_freed_as_dead() {
         memory_of_all: engine.memory,
         engine,
         hash_seed: 0,
-        store: None,
     };
     let buffers: Arc<Buffers> = Arc::default();
-    let lane = Lane::open(options, &buffers, 0, &mut |_| ()).expect("memory");
+    let lane = Lane::open(options, None, &buffers, 0, &mut |_| ()).expect("memory");
     let mut session = lane.session(Waker::noop().clone());
     session.tick(1);
     for value in [b"old", b"new"] {

@@ -1,7 +1,8 @@
 //! What sessions, the committer and the early writer of a lane share about durability.
 
-use crate::durability::options::{Durability, MonotonicClock, StoreOptions};
+use crate::durability::options::{Durability, MonotonicClock};
 use crate::index::slot::Slot;
+use crate::lane::options::LaneStore;
 use crate::lock::lock;
 use larder_log::Address;
 use larder_log::commit::Committer as LogCommitter;
@@ -63,6 +64,8 @@ pub(super) struct Rest {
 
 /// What sessions and committer share about durability.
 pub(crate) struct Durable {
+    /// The device, and what it is used for.
+    pub(crate) store: LaneStore,
     pub(crate) mode: Durability,
     pub(super) interval: Duration,
     pub(super) clock: MonotonicClock,
@@ -90,7 +93,8 @@ impl fmt::Debug for Durable {
 }
 
 impl Durable {
-    pub(crate) fn new(options: &StoreOptions) -> Self {
+    pub(crate) fn new(store: LaneStore) -> Self {
+        let options = &store.common;
         let durable = Durable {
             mode: options.durability,
             interval: options.sync_interval,
@@ -106,6 +110,7 @@ impl Durable {
             commits: AtomicU64::new(0),
             last_us: AtomicU64::new(0),
             times: Mutex::default(),
+            store,
         };
         durable.synced_until.store(durable.now_us(), Ordering::Relaxed);
         durable

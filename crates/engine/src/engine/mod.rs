@@ -261,7 +261,7 @@ impl Engine {
     fn change_of_draining(&self, name: &str, draining: bool) -> Result<Option<usize>, DrainError> {
         let table = *lock(&self.table);
         let used = self.lanes.iter().filter(|lane| is_used(&table, lane));
-        let mut used = used.filter(|lane| lane.options.store.is_some());
+        let mut used = used.filter(|lane| lane.durable.is_some());
         let Some(lane) = used.clone().find(|lane| lane.name() == name) else {
             let names = used.map(|lane| lane.name().to_owned()).collect();
             return Err(DrainError::Unknown { names });
@@ -362,7 +362,7 @@ pub(crate) fn position_of(lanes: &[Arc<Lane>], number: usize) -> Option<usize> {
 }
 
 fn is_used(table: &Lanes, lane: &Lane) -> bool {
-    lane.options.store.is_none() || table.is_member(lane.number())
+    lane.durable.is_none() || table.is_member(lane.number())
 }
 
 /// The mover held still.

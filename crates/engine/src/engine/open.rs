@@ -176,9 +176,8 @@ fn open_lanes_in_memory(
             hash_seed: options.hash_seed,
             // It never gets what belongs to another one.
             engine: Options { memory, ..options.clone() },
-            store: None,
         };
-        Lane::open(lane, &buffers, opening.refuse, progress)
+        Lane::open(lane, None, &buffers, opening.refuse, progress)
     };
     shares.into_iter().enumerate().map(open).collect()
 }
@@ -205,21 +204,21 @@ fn open_lanes(
         let lane = &assembled.lanes[position];
         let device = store.devices[lane.device].clone();
         let name = device.name.clone();
+        let lane_store = LaneStore {
+            device,
+            common: store.clone(),
+            found: lane.found,
+            segment_size: lane.segment_size,
+            lanes: Lanes { here: lane.number as u8, ..*opening },
+            read_all: assembled.forgets,
+            threads,
+        };
         let lane = LaneOptions {
             position: position as u8,
             memory: shares[position],
             memory_of_all: options.memory,
             engine: options.clone(),
             hash_seed: assembled.hash_seed,
-            store: Some(LaneStore {
-                device,
-                common: store.clone(),
-                found: lane.found,
-                segment_size: lane.segment_size,
-                lanes: Lanes { here: lane.number as u8, ..*opening },
-                read_all: assembled.forgets,
-                threads,
-            }),
         };
         let mut progress = |Progress::Reading { segments, of }: Progress| {
             let (each, tell) = &mut *lock(&told);
@@ -227,15 +226,17 @@ fn open_lanes(
             let sum = each.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
             tell(Progress::Reading { segments: sum.0, of: sum.1 });
         };
-        Lane::open(lane, &buffers, refuse, &mut progress).map_err(|error| match error {
-            OpenError::Store(StoreError::IndexTooLarge { minimum }) => {
-                let minimum = memory_for(minimum, options.max_item_size, &needs, position);
-                OpenError::MemoryTooSmall { minimum }
+        Lane::open(lane, Some(lane_store), &buffers, refuse, &mut progress).map_err(|error| {
+            match error {
+                OpenError::Store(StoreError::IndexTooLarge { minimum }) => {
+                    let minimum = memory_for(minimum, options.max_item_size, &needs, position);
+                    OpenError::MemoryTooSmall { minimum }
+                }
+                OpenError::Store(error) if needs.len() > 1 => {
+                    StoreError::Lane { name, error: Box::new(error) }.into()
+                }
+                error => error,
             }
-            OpenError::Store(error) if needs.len() > 1 => {
-                StoreError::Lane { name, error: Box::new(error) }.into()
-            }
-            error => error,
         })
     };
     let mut opened = Vec::with_capacity(needs.len());

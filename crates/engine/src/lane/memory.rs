@@ -39,7 +39,7 @@ impl Lane {
 
     /// Limits what the index may take by the memory that there is.
     pub(crate) fn limit_index(&self) {
-        if self.options.store.is_some() {
+        if self.durable.is_some() {
             self.index.set_limit(index_limit(self.budget.limit(), self.log.segment_size()));
         }
     }
@@ -52,7 +52,7 @@ impl Lane {
         let minimum = memory_for_index(items, self.log.segment_size());
         // A lane that owns no keys always gets the least memory.
         let owns = |store: &LaneStore| store.lanes.owned(usize::from(store.lanes.here)) > 0;
-        let may_have_more = self.options.store.as_ref().is_some_and(owns);
+        let may_have_more = self.store().is_some_and(owns);
         match minimum > self.options.memory && may_have_more {
             true => Err(StoreError::IndexTooLarge { minimum }),
             false => Ok(()),
@@ -66,7 +66,7 @@ impl Lane {
 
     /// The least memory that it works with, in bytes.
     pub(crate) fn min_memory(&self) -> u64 {
-        min_memory(self.options.store.is_some(), self.log.segment_size())
+        min_memory(self.durable.is_some(), self.log.segment_size())
     }
 
     /// The largest value of an item with this key length, in bytes: with it, client flags and an

@@ -12,7 +12,7 @@ pub(crate) mod options;
 mod space;
 mod state;
 
-use crate::lane::options::LaneOptions;
+use crate::lane::options::{LaneOptions, LaneStore};
 use state::{Ledger, Waiting};
 
 use crate::cleaner::ghost::Ghost;
@@ -99,17 +99,17 @@ impl Lane {
     /// Its number in the table of lanes.
     pub(crate) fn number(&self) -> usize {
         let position = self.options.position.into();
-        self.options.store.as_ref().map_or(position, |store| store.lanes.here.into())
+        self.store().map_or(position, |store| store.lanes.here.into())
     }
 
     /// What its device is called.
     pub(crate) fn name(&self) -> &str {
-        self.options.store.as_ref().map_or("", |store| &store.device.name)
+        self.store().map_or("", |store| &store.device.name)
     }
 
     /// Whether the key of this hash belongs to it, as far as was known when it was opened.
     pub(crate) fn owns(&self, hash: u64) -> bool {
-        self.options.store.as_ref().is_none_or(|store| {
+        self.store().is_none_or(|store| {
             store.lanes.owners[larder_log::format::partition(hash)] == store.lanes.here
         })
     }
@@ -126,7 +126,7 @@ impl Lane {
 
     /// What its lower device is called, if it has one.
     pub(crate) fn lower_name(&self) -> Option<&str> {
-        let lower = self.options.store.as_ref()?.device.lower.as_ref()?;
+        let lower = self.store()?.device.lower.as_ref()?;
         Some(&lower.name)
     }
 
@@ -156,7 +156,7 @@ impl Lane {
 
     /// The size of its devices, in bytes.
     pub(crate) fn capacity(&self) -> u64 {
-        self.options.store.as_ref().map_or(0, |store| store.device.capacity())
+        self.store().map_or(0, |store| store.device.capacity())
     }
 
     /// The stripes of the index that hold these partitions; others may be there, too.
@@ -199,14 +199,19 @@ impl Lane {
         receives
     }
 
+    /// The device and what it is used for, with a store.
+    pub(crate) fn store(&self) -> Option<&LaneStore> {
+        self.durable.as_ref().map(|durable| &durable.store)
+    }
+
     /// What the store was opened with, if there is one.
     pub(crate) fn store_options(&self) -> Option<&StoreOptions> {
-        self.options.store.as_ref().map(|store| &store.common)
+        self.store().map(|store| &store.common)
     }
 
     /// Whether what cannot be read is an error for its readers, and not as good as evicted.
     pub(crate) fn may_lose_nothing(&self) -> bool {
-        let accepts = self.options.store.as_ref().is_some_and(|store| store.common.accept_damage);
+        let accepts = self.store_options().is_some_and(|options| options.accept_damage);
         self.options.engine.when_full == WhenFull::Refuse && !accepts
     }
 

@@ -20,16 +20,10 @@ pub(crate) const LARGE: u64 = 128 << 20;
 pub(crate) fn lane(memory: u64) -> Arc<Lane> {
     // As few frames and segments as there can be: loom remembers a history of each atomic.
     let engine = Options { memory: 64 << 10, when_full: WhenFull::Evict, ..Options::default() };
-    let options = LaneOptions {
-        position: 0,
-        memory,
-        memory_of_all: engine.memory,
-        engine,
-        hash_seed: 0,
-        store: None,
-    };
+    let options =
+        LaneOptions { position: 0, memory, memory_of_all: engine.memory, engine, hash_seed: 0 };
     let buffers: Arc<Buffers> = Arc::default();
-    Lane::open(options, &buffers, 0, &mut |_| ()).expect("memory")
+    Lane::open(options, None, &buffers, 0, &mut |_| ()).expect("memory")
 }
 
 /// A session, asleep.

@@ -5,7 +5,7 @@ use crate::durability::Durable;
 use crate::index::Index;
 use crate::lane::Lane;
 use crate::lane::memory::{FRAMES, GROWTH, segment_size};
-use crate::lane::options::LaneOptions;
+use crate::lane::options::{LaneOptions, LaneStore};
 use crate::lane::session::LaneSession;
 use crate::older::OlderSlots;
 use crate::recovery::{Progress, Recovery};
@@ -35,6 +35,7 @@ impl Lane {
     /// memory of the number `refuse` is refused. `progress` hears how far the recovery of a store has come.
     pub(crate) fn open(
         options: LaneOptions,
+        store: Option<LaneStore>,
         buffers: &Arc<Buffers>,
         refuse: u64,
         progress: &mut (dyn FnMut(Progress) + Send),
@@ -42,12 +43,12 @@ impl Lane {
         let budget = || {
             let budget = Budget::sharing(options.memory, buffers);
             budget.refuse(refuse);
-            let keeps_all = options.engine.when_full == WhenFull::Refuse && options.store.is_none();
+            let keeps_all = options.engine.when_full == WhenFull::Refuse && store.is_none();
             Arc::new(if keeps_all { budget.keeping_all() } else { budget })
         };
-        let (mut lane, recovery) = Self::construct(options.clone(), budget())?;
+        let (mut lane, recovery) = Self::construct(options.clone(), store.clone(), budget())?;
         let Some(recovery) = recovery else { return Ok(Arc::new(lane)) };
-        let reads_all = options.store.as_ref().is_some_and(|store| store.read_all);
+        let reads_all = store.as_ref().is_some_and(|store| store.read_all);
         if !reads_all && lane.has_image() {
             if let Some(recovered) = lane.load_image(&recovery)? {
                 lane.recovered = Some(recovered);
@@ -55,7 +56,7 @@ impl Lane {
             }
             // Half of the image may have been believed already.
             drop(lane);
-            lane = Self::construct(options.clone(), budget())?.0;
+            lane = Self::construct(options.clone(), store.clone(), budget())?.0;
         }
         lane.recovered = Some(lane.recover(recovery, progress)?);
         Ok(Arc::new(lane))
@@ -64,12 +65,13 @@ impl Lane {
     /// An empty lane, and what the recovery of its store begins with.
     fn construct(
         options: LaneOptions,
+        store: Option<LaneStore>,
         budget: Arc<Budget>,
     ) -> Result<(Lane, Option<Recovery>), OpenError> {
         let memory = options.memory;
         let epochs = Arc::new(Epochs::default());
         let mut segment_size = segment_size(memory, FRAMES);
-        let opened = match &options.store {
+        let opened = match &store {
             None => None,
             Some(store) => {
                 let opened = crate::recovery::open_store(store, options.hash_seed)?;
@@ -81,8 +83,8 @@ impl Lane {
         let most = options.engine.memory * GROWTH;
         let keeps_all = options.engine.when_full == WhenFull::Refuse;
         let config = Config { segment_size, max_frame_bytes: most, keeps_all };
-        let (store, recovery) = opened.map(|opened| (opened.store, opened.recovery)).unzip();
-        let log = Log::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
+        let (log_store, recovery) = opened.map(|opened| (opened.store, opened.recovery)).unzip();
+        let log = Log::new(config, log_store, Arc::clone(&budget), Arc::clone(&epochs));
         let index = Index::new(options.memory_of_all, most, keeps_all, &budget, &epochs);
         let index = index.map_err(OpenError::Map)?;
         let ghost = Ghost::new(memory);
@@ -103,7 +105,7 @@ impl Lane {
             frames_full: AtomicBool::new(false),
             ends_must_go: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
-            durable: options.store.as_ref().map(|store| Durable::new(&store.common)),
+            durable: store.map(Durable::new),
             committing: Mutex::default(),
             committer: Mutex::default(),
             dead_maps: Mutex::default(),

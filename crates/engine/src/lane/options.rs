@@ -17,7 +17,6 @@ pub(crate) struct LaneOptions {
     pub(crate) engine: Options,
     /// The seed of the key hash, the same in all lanes.
     pub(crate) hash_seed: u64,
-    pub(crate) store: Option<LaneStore>,
 }
 
 /// The device of a lane, and what it is used for.

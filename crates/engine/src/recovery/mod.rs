@@ -67,7 +67,7 @@ impl Lane {
         let (Some(store), Some(options)) = (self.log.store(), self.store_options()) else {
             return Ok(report);
         };
-        let threads = self.options.store.as_ref().map_or(1, |store| store.threads);
+        let threads = self.store().map_or(1, |store| store.threads);
         let surveyors = if threads > 1 { SURVEYORS } else { 1 };
         // What was discarded is of no use, and no place holds anything else.
         let survey = if report.discarded {
