@@ -3,7 +3,7 @@
 //! This crate knows records, segments, streams and addresses; it does not know what a key means. A
 //! record is appended to the open segment of a stream and never changes afterwards. Readers
 //! therefore need no lock: they follow an address into a frame and copy the bytes out. A frame is
-//! reused only after the quiescent period of [`epoch`], so never under a reader.
+//! reused only after the quiescent period of [`memory::epoch`], so never under a reader.
 
 pub mod address;
 pub mod append;
@@ -29,7 +29,7 @@ pub use log::{Config, Log};
 pub use memory::{Appending, Budget, Buffers, Epochs, Mapping, Participant, Pin, Region, prefetch};
 pub use reclaim::{Among, Candidate, Held, UsageTable};
 pub use record::{Fields, Head, Kind, Layout, Record};
-pub use residency::{Copies, Image, Kept, Loaded, Queue, Run};
+pub use residency::{Copies, Image, Kept, Loaded, PartialRecords, Queue};
 pub use rule::Rule;
 pub use segment::{Segment, State};
 pub use store::{CommitMarks, CommitState, GrowError, Store, Tier};

@@ -92,7 +92,7 @@ pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
 
 impl Log {
     /// Creates an empty log. Its memory is touched only as it is written. With a store,
-    /// [`Log::recover`] must load the segments before anything is appended.
+    /// a recovery ([`Log::survey`] to [`Log::finish_recovery`]) comes before anything is appended.
     pub fn new(
         config: Config,
         mut store: Option<Store>,

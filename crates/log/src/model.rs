@@ -1,4 +1,4 @@
-//! What the tests and models of a log with a store have in common.
+//! Code shared by the tests and models of a log with a store.
 
 #[cfg(loom)]
 use crate::Address;
@@ -19,13 +19,13 @@ const SEGMENTS: u32 = 16;
 #[cfg(loom)]
 pub(crate) const VALUE: usize = 200;
 
-/// An empty log over a simulated device, with segments of [`SEGMENT`] bytes.
+/// Returns an empty log over a simulated device, with segments of [`SEGMENT`] bytes.
 #[cfg(loom)]
 pub(crate) fn durable_log() -> (Arc<Log>, Arc<Epochs>) {
     durable_log_of(SEGMENT)
 }
 
-/// An empty log over a simulated device, with segments of `segment` bytes.
+/// Returns an empty log over a simulated device, with segments of `segment` bytes.
 pub(crate) fn durable_log_of(segment: u32) -> (Arc<Log>, Arc<Epochs>) {
     let geometry = Geometry::new(segment, SEGMENTS).unwrap();
     let device = Arc::new(SimDevice::new(geometry.total_bytes(), 1));
@@ -50,7 +50,7 @@ pub(crate) fn append(log: &Log, stream: Stream, byte: u8) -> Address {
 }
 
 #[cfg(loom)]
-/// As [`append`], with a value of `len` bytes.
+/// Like [`append`], with a value of `len` bytes.
 pub(crate) fn append_value(log: &Log, stream: Stream, byte: u8, len: usize) -> Address {
     let fields = Fields { seq: u64::from(byte), ..Fields::default() };
     let layout = Layout::of(&fields, 1, len);

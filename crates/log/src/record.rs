@@ -1,4 +1,4 @@
-//! A record: one item's bytes in the log. Byte by byte:
+//! A record: one item's bytes in the log. The layout, byte by byte:
 //!
 //! ```text
 //!  0..6   seq         48 bits, little-endian: the version of the key
@@ -18,11 +18,11 @@ use std::marker::PhantomData;
 
 /// Bytes of the fixed part of the header.
 pub const HEADER: usize = 15;
-/// The longest key, in bytes.
+/// The largest length of a key, in bytes.
 pub const MAX_KEY: usize = 250;
-/// A value length in the header that means: a jumbo.
+/// The value length in the header of a jumbo, whose real length is kept in the segment.
 pub const JUMBO_LENGTH: usize = 0xFF_FFFF;
-/// The greatest seq.
+/// The largest seq: 48 bits.
 pub const MAX_SEQ: u64 = (1 << 48) - 1;
 
 const KIND_MASK: u8 = 0b1000_0011;
@@ -32,22 +32,22 @@ const HAS_FLAGS: u8 = 1 << 4;
 const STALE: u8 = 1 << 5;
 const INHERITS_READS: u8 = 1 << 6;
 const ALL_BITS: u8 = 0b11 | HAS_CAS | HAS_EXPIRY | HAS_FLAGS | STALE | INHERITS_READS;
-/// Where the checksum lies.
+/// Offset of the checksum, in bytes.
 pub const CHECKSUM_AT: usize = 11;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A stored item.
     Item = 0,
     /// The key was deleted.
     Tombstone = 1,
-    /// Space that means nothing.
+    /// Unused space.
     Filler = 2,
     /// Reserved for the committer's headers.
     Commit = 3,
-    /// One of four kinds that are kept for newer programs. It is as long as an item with these bits and lengths
-    /// and has an item's checksum, so it can be told from damage and passed over.
+    /// One of four kinds reserved for newer programs. Such a record has the length and the checksum
+    /// of an item with the same bits and lengths, so a reader can tell it from damage and skip it.
     Newer = 0x80,
 }
 
@@ -64,24 +64,24 @@ impl Kind {
     }
 }
 
-/// The fields of an item record beside its key and value.
+/// The fields of an item record except its key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     /// The version of the key.
     pub seq: u64,
     /// An explicit cas id; without one the seq is the cas id.
     pub cas: Option<u64>,
-    /// Unix seconds; 0 is never.
+    /// Expiry in Unix seconds; 0 means never.
     pub expiry: u32,
     /// The client's flags.
     pub flags: u32,
-    /// Marked stale.
+    /// True if the item is marked stale.
     pub stale: bool,
-    /// It took the place of a version that had been read, and began with one read of that one's.
+    /// True if it replaced a version that had been read. Such an item starts with one read counted.
     pub inherits_reads: bool,
 }
 
-/// The lengths that place a record's parts.
+/// The lengths of a record's parts, which determine their offsets.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Bytes before the key.
@@ -93,7 +93,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a record with these fields.
+    /// Returns the layout of a record with these fields.
     #[inline]
     pub fn of(fields: &Fields, key: usize, value: usize) -> Self {
         debug_assert!(key <= MAX_KEY);
@@ -104,33 +104,33 @@ impl Layout {
         Layout { header, key, value }
     }
 
-    /// Bytes that the record takes in the log.
+    /// Returns the bytes that the record takes in the log.
     #[inline]
     pub fn size(&self) -> usize {
         (self.header + self.key + self.value).next_multiple_of(8)
     }
 
-    /// Where the value begins.
+    /// Returns the offset of the value in the record.
     #[inline]
     pub fn value_offset(&self) -> usize {
         self.header + self.key
     }
 }
 
-/// Writes everything of an item but its value at `at`; the checksum as zero.
+/// Writes an item at `at` except for its value, with a zero checksum.
 ///
 /// # Safety
-/// `at` must be valid for writes of `layout.size()` bytes that nobody reads yet.
+/// `at` must be valid for writes of `layout.size()` bytes, which no other thread reads yet.
 #[inline]
 pub unsafe fn write_head(at: *mut u8, layout: &Layout, fields: &Fields, key: &[u8]) {
     // SAFETY: the caller's promise is the same.
     unsafe { write_head_as(Kind::Item, at, layout, fields, key) }
 }
 
-/// Writes everything of a record of any kind but its value at `at`; the checksum as zero.
+/// Writes a record of any kind at `at` except for its value, with a zero checksum.
 ///
 /// # Safety
-/// `at` must be valid for writes of `layout.size()` bytes that nobody reads yet.
+/// `at` must be valid for writes of `layout.size()` bytes, which no other thread reads yet.
 #[inline]
 pub unsafe fn write_head_as(kind: Kind, at: *mut u8, layout: &Layout, fields: &Fields, key: &[u8]) {
     debug_assert!(fields.seq <= MAX_SEQ && key.len() == layout.key);
@@ -144,8 +144,8 @@ pub unsafe fn write_head_as(kind: Kind, at: *mut u8, layout: &Layout, fields: &F
     }
     let value = layout.value.min(JUMBO_LENGTH) as u64;
     let mut next = HEADER;
-    // SAFETY: all writes lie inside of `layout.size()` bytes: the two words cover the first 16, and
-    // a record is at least 16 bytes long; the optional fields are counted in `layout.header`.
+    // SAFETY: all writes lie inside `layout.size()` bytes: the two words cover the first 16, and a
+    // record is at least 16 bytes long; the optional fields are counted in `layout.header`.
     unsafe {
         at.cast::<u64>().write_unaligned(fields.seq | (layout.key as u64) << 48 | value << 56);
         at.add(8).cast::<u64>().write_unaligned(value >> 8);
@@ -170,11 +170,11 @@ pub unsafe fn write_head_as(kind: Kind, at: *mut u8, layout: &Layout, fields: &F
     }
 }
 
-/// Writes the head of a filler of `bytes` at `at`: space that means nothing.
+/// Writes the head of a filler of `bytes` at `at`; a filler is unused space.
 ///
 /// # Safety
-/// `at` must be valid for writes of `bytes` bytes that nobody reads yet; `bytes` is a multiple of 8
-/// from 16 up to 16 MiB.
+/// `at` must be valid for writes of `bytes` bytes, which no other thread reads yet. `bytes` must be
+/// a multiple of 8 from 16 up to 16 MiB.
 pub unsafe fn write_filler(at: *mut u8, bytes: usize) {
     debug_assert!(bytes >= 16 && bytes.is_multiple_of(8) && bytes - HEADER < JUMBO_LENGTH);
     let layout = Layout { header: HEADER, key: 0, value: bytes - HEADER };
@@ -185,17 +185,18 @@ pub unsafe fn write_filler(at: *mut u8, bytes: usize) {
 /// Writes a record's checksum.
 ///
 /// # Safety
-/// `at` must point to a record whose head has been written, valid for writes, that nobody reads yet.
+/// `at` must point to a record whose head has been written. It must be valid for writes, and no
+/// other thread may read it yet.
 #[inline]
 pub unsafe fn write_checksum(at: *mut u8, checksum: u32) {
     // SAFETY: the checksum lies in the fixed part of the head.
     unsafe { at.add(CHECKSUM_AT).cast::<u32>().write_unaligned(checksum) }
 }
 
-/// What a record's bytes say before its value, taken from bytes that nobody vouches for.
+/// The parsed bytes of a record before its value. The bytes are not trusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// What the record is.
+    /// The kind of the record.
     pub kind: Kind,
     /// Its fields.
     pub fields: Fields,
@@ -208,9 +209,10 @@ pub struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// The head at the start of `bytes`, which may be anything. `None`: no record begins like this,
-    /// or its head does not end inside of `bytes`. The value need not be there. `jumbo` is the value
-    /// length of the one jumbo that could be here; without it, there can be none.
+    /// Parses the head at the start of `bytes`, which may hold anything. Returns `None` if no
+    /// record begins like this, or if its head does not end inside `bytes`. The value need not be
+    /// there. `jumbo` is the value length of the one jumbo that could be here; without it, a jumbo
+    /// is refused.
     pub fn parse(bytes: &'a [u8], jumbo: Option<usize>) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<HEADER>()?;
         let [s0, s1, s2, s3, s4, s5, key, v0, v1, v2, meta, c0, c1, c2, c3] = *fixed;
@@ -250,7 +252,7 @@ impl<'a> Head<'a> {
         Some(Head { kind, fields, layout, key, checksum })
     }
 
-    /// The value's length, if the record with its padding ends inside of `bytes` bytes.
+    /// Returns the value's length if the record with its padding ends inside `bytes` bytes.
     fn checked(&self, bytes: usize) -> Option<usize> {
         let room = bytes.checked_sub(self.layout.value_offset())?;
         let fits = self.layout.value <= room && self.layout.size() <= bytes;
@@ -258,7 +260,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A record in RAM. Valid as long as `'a`: until its reader's next quiescent point.
+/// A record in RAM, valid for `'a`: until its reader's next quiescent point.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     at: *const u8,
@@ -267,17 +269,18 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The whole record at the start of `bytes`, which may be anything. `None`: there is none, or it
-    /// does not end inside of `bytes`. Its checksum is not looked at. `jumbo` as in [`Head::parse`].
+    /// Parses the whole record at the start of `bytes`, which may be anything. Returns `None` if
+    /// there is none or if it does not end inside `bytes`. Does not verify the checksum. `jumbo` is
+    /// as in [`Head::parse`].
     pub fn parse(bytes: &'a [u8], jumbo: Option<usize>) -> Option<Self> {
         let value_len = Head::parse(bytes, jumbo)?.checked(bytes.len())?;
         Some(Record { at: bytes.as_ptr(), value_len, _frame: PhantomData })
     }
 
-    /// The record at `at`. `jumbo_len` is asked for only if the header says that it is a jumbo.
+    /// Returns the record at `at`. Calls `jumbo_len` only if the header says that it is a jumbo.
     ///
     /// # Safety
-    /// `at` must point to a whole record, published to this thread, whose memory stays unchanged for
+    /// `at` must point to a whole record that is published to this thread and stays unchanged for
     /// `'a`.
     #[inline]
     pub unsafe fn at(at: *const u8, jumbo_len: impl FnOnce() -> usize) -> Self {
@@ -305,33 +308,33 @@ impl<'a> Record<'a> {
         unsafe { *self.at.add(10) }
     }
 
-    /// What the record is.
+    /// Returns the kind of the record.
     #[inline]
     pub fn kind(&self) -> Kind {
         Kind::of(self.meta())
     }
 
-    /// The version of the key.
+    /// Returns the version of the key.
     #[inline]
     pub fn seq(&self) -> u64 {
         self.word0() & MAX_SEQ
     }
 
-    /// Its checksum, unchecked.
+    /// Returns its checksum without verifying it.
     #[inline]
     pub fn checksum(&self) -> u32 {
         // SAFETY: a `Record` is a whole record, readable for `'a`.
         unsafe { self.at.add(CHECKSUM_AT).cast::<u32>().read_unaligned() }
     }
 
-    /// Everything before its value.
+    /// Returns all bytes before its value.
     #[inline]
     pub fn head(&self) -> &'a [u8] {
         // SAFETY: a `Record` is a whole record, readable and unchanged for `'a`.
         unsafe { std::slice::from_raw_parts(self.at, self.layout().value_offset()) }
     }
 
-    /// Where the record begins.
+    /// Returns a pointer to the first byte of the record.
     #[inline]
     pub fn pointer(&self) -> *const u8 {
         self.at
@@ -346,7 +349,7 @@ impl<'a> Record<'a> {
             + if meta & HAS_FLAGS != 0 { 4 } else { 0 }
     }
 
-    /// The lengths of the record's parts.
+    /// Returns the lengths of the record's parts.
     #[inline]
     pub fn layout(&self) -> Layout {
         Layout {
@@ -356,27 +359,27 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Bytes that the record takes in the log.
+    /// Returns the bytes that the record takes in the log.
     #[inline]
     pub fn size(&self) -> usize {
         self.layout().size()
     }
 
-    /// The key.
+    /// Returns the key.
     #[inline]
     pub fn key(&self) -> &'a [u8] {
         sync::reads(self.at);
         let layout = self.layout();
-        // SAFETY: the key lies inside of the record, which is readable and unchanged for `'a`.
+        // SAFETY: the key lies inside the record, which is readable and unchanged for `'a`.
         unsafe { std::slice::from_raw_parts(self.at.add(layout.header), layout.key) }
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         sync::reads(self.at);
         let layout = self.layout();
-        // SAFETY: the value lies inside of the record, which is readable and unchanged for `'a`.
+        // SAFETY: the value lies inside the record, which is readable and unchanged for `'a`.
         unsafe { std::slice::from_raw_parts(self.at.add(layout.value_offset()), layout.value) }
     }
 
@@ -392,44 +395,44 @@ impl<'a> Record<'a> {
         if self.meta() & bit != 0 { len } else { 0 }
     }
 
-    /// The explicit cas id, if there is one.
+    /// Returns the explicit cas id, if there is one.
     #[inline]
     pub fn explicit_cas(&self) -> Option<u64> {
         self.optional(HAS_CAS, 0)
     }
 
-    /// The cas id: the explicit one, or the seq.
+    /// Returns the cas id: the explicit one, or else the seq.
     #[inline]
     pub fn cas(&self) -> u64 {
         self.explicit_cas().unwrap_or_else(|| self.seq())
     }
 
-    /// Unix seconds at which the item dies; 0 is never.
+    /// Returns the Unix second at which the item expires; 0 means never.
     #[inline]
     pub fn expiry(&self) -> u32 {
         self.optional(HAS_EXPIRY, self.len_if(HAS_CAS, 8)).unwrap_or(0)
     }
 
-    /// The client's flags.
+    /// Returns the client's flags.
     #[inline]
     pub fn flags(&self) -> u32 {
         let before = self.len_if(HAS_CAS, 8) + self.len_if(HAS_EXPIRY, 4);
         self.optional(HAS_FLAGS, before).unwrap_or(0)
     }
 
-    /// Marked stale.
+    /// Returns true if the item is marked stale.
     #[inline]
     pub fn is_stale(&self) -> bool {
         self.meta() & STALE != 0
     }
 
-    /// Whether it began with one read of the version before it.
+    /// Returns true if it started with one read counted, for the version before it.
     #[inline]
     pub fn inherits_reads(&self) -> bool {
         self.meta() & INHERITS_READS != 0
     }
 
-    /// All fields beside key and value.
+    /// Returns all fields except key and value.
     pub fn fields(&self) -> Fields {
         Fields {
             seq: self.seq(),

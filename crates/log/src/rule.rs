@@ -1,57 +1,58 @@
-//! The rules that lose data when they are broken, each with the one place that keeps it.
+//! The rules that keep data safe, each with the one place that enforces it.
 //!
 //! With the feature `breakable`, which only the simulator's feature of that name turns on, one rule
-//! can be broken on purpose, to see that the simulator notices; and a simulation can let others run
-//! where this crate otherwise runs through. Without it all of that is a constant, and compiles to
-//! nothing.
+//! can be broken on purpose, to test that the simulator notices. A simulation can also let other
+//! threads run at points where this crate otherwise runs through. Without the feature all of this
+//! is constant and compiles to nothing.
 
-/// A rule; the text says what breaking it does.
+/// A rule. Breaking it loses data or returns wrong answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rule {
-    /// A segment is freed only when what superseded its records is durable.
+    /// A segment is freed only when the changes that superseded its records are durable.
     FreeWhenDurable = 1,
-    /// A commit waits until what it covers is filled.
+    /// A commit waits until the records that it covers are filled.
     WaitForAppends = 2,
-    /// The greatest seq of a key counts, wherever it lies.
+    /// The version of a key with the greatest seq counts, wherever it lies.
     SeqDecides = 3,
-    /// Memory is reused after the quiescent period.
+    /// Memory is reused only after the quiescent period.
     QuiescentReuse = 4,
-    /// A segment with ends is freed only when dead maps cover what they hide.
+    /// A segment with ends is freed only when dead maps cover the records that they hide.
     EndsAreCovered = 5,
     /// A frame is dropped only when its segment is durable.
     DropWhenDurable = 6,
-    /// A change is acknowledged when its commit is durable.
+    /// A change is acknowledged only when its commit is durable.
     AcknowledgeWhenDurable = 7,
-    /// What is read from a device is checked before it is believed.
+    /// Bytes read from a device are checked before they are trusted.
     CheckWhatIsRead = 8,
     /// A flush is durable before it is acknowledged.
     FenceFirst = 9,
-    /// No answer depends on what is not durable.
+    /// No answer depends on data that is not durable.
     AnswerWhenDurable = 10,
-    /// Whatever takes a record out of the index notes its death.
+    /// Every removal of a record from the index notes its death.
     DeathsAreNoted = 11,
-    /// A death is noted at the earliest commit that its successor can be in.
+    /// A death is noted for the earliest commit that its successor can be in.
     DeathsAreNotedEarly = 12,
-    /// A dead map is written when the changes that it tells of are durable.
+    /// A dead map is written only when the changes that it records are durable.
     MapWhenDurable = 13,
-    /// A recovery notes the deaths that no map marks.
+    /// A recovery notes the deaths that no dead map marks.
     RecoveryNotesDeaths = 14,
-    /// A device has its new size durably before the superblock speaks of it.
+    /// A device has its new size durably before the superblock names it.
     SizeBeforeSuperblock = 15,
-    /// Nothing is durable because it was written early.
+    /// An early write makes nothing durable.
     EarlySettlesNothing = 16,
-    /// No tail is overwritten that is durable, or that nothing else has.
+    /// A tail that is durable, or that is the only copy of its bytes, is not overwritten.
     TailsAreKept = 17,
-    /// A commit does not believe in its sync if another one has failed since its first early write.
+    /// A commit does not trust its sync if another sync has failed since the commit's first early
+    /// write.
     FailedSyncsFirst = 18,
-    /// An older slot is given up only when its record's key is known to be the one that was set over it.
+    /// An older slot is dropped only when its record is known to have the key that was set over it.
     OlderIsProved = 19,
     /// An older slot never answers for the key that was set over it.
     OlderNeverAnswers = 20,
-    /// No dead map is made of a segment that older slots lead into.
+    /// No dead map is made of a segment that older slots lead to.
     MapsWaitForOlder = 21,
-    /// A thread's chunk ends with the commit that covers it.
+    /// A thread's chunk takes no records after the commit that covers it.
     ChunksEndWithCommits = 22,
 }
 
@@ -60,21 +61,22 @@ mod switch {
     use super::Rule;
 
     impl Rule {
-        /// Whether the rule is broken on purpose: never.
+        /// Returns true if the rule is broken on purpose: never.
         #[inline(always)]
         pub const fn is_broken(self) -> bool {
             false
         }
     }
 
-    /// With a store, threads take chunks from their first record on: in a model too.
+    /// True if threads take chunks from their first record on when there is a store. Models need
+    /// that.
     pub(crate) const CHUNKS_AT_ONCE: bool = cfg!(loom);
 
-    /// Space was reserved that is not filled yet.
+    /// Marks the point at which space is reserved but not filled yet.
     #[inline(always)]
     pub(crate) fn reserved() {}
 
-    /// The calling thread waits for another.
+    /// Marks that the calling thread waits for another.
     #[inline(always)]
     pub(crate) fn waits() {}
 }
@@ -86,10 +88,11 @@ mod switch {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-    /// With a store, threads take chunks from their first record on: in a simulation they never append enough.
+    /// As without the feature; simulated threads would never append enough to take chunks
+    /// otherwise.
     pub(crate) const CHUNKS_AT_ONCE: bool = true;
 
-    /// The rule that is broken in this process; 0 for none.
+    /// The rule that is broken in this process; 0 if none.
     static BROKEN: AtomicU8 = AtomicU8::new(0);
 
     thread_local! {
@@ -98,7 +101,7 @@ mod switch {
     }
 
     impl Rule {
-        /// All of them, in order.
+        /// All rules, in order.
         pub const ALL: [Rule; 22] = [
             Rule::FreeWhenDurable,
             Rule::WaitForAppends,
@@ -124,17 +127,17 @@ mod switch {
             Rule::ChunksEndWithCommits,
         ];
 
-        /// Whether the rule is broken on purpose.
+        /// Returns true if the rule is broken on purpose.
         pub fn is_broken(self) -> bool {
             BROKEN.load(Ordering::Relaxed) == self as u8
         }
 
-        /// Breaks this rule, and no other, for the rest of the process's life.
+        /// Breaks this rule, and no other, until the process ends.
         pub fn break_it(self) {
             BROKEN.store(self as u8, Ordering::Relaxed);
         }
 
-        /// What breaking the rule does.
+        /// Describes what breaking the rule does.
         pub fn when_broken(self) -> &'static str {
             match self {
                 Rule::FreeWhenDurable => {
@@ -187,13 +190,13 @@ mod switch {
         }
     }
 
-    /// Runs `others` once, when this thread next reserves space, before it fills it; `None` takes
-    /// that back.
+    /// Runs `others` once, when this thread next reserves space, before it fills that space. `None`
+    /// cancels this.
     pub fn at_next_reservation(others: Option<Box<dyn FnOnce()>>) {
         AT_RESERVATION.set(others);
     }
 
-    /// Sets `flag` when this thread, from now on, waits for another one's append or lock.
+    /// Sets `flag` whenever this thread waits for another thread's append or lock from now on.
     pub fn tell_waiting(flag: Arc<AtomicBool>) {
         WAITING.set(Some(flag));
     }

@@ -1,17 +1,17 @@
-//! The segment table's entries.
+//! The entries of the segment table.
 
 use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::ops::Range;
 
-/// What a segment is doing.
+/// The state of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
     /// Unused; its number may be taken.
     Free = 0,
-    /// Being appended to.
+    /// Records are being appended.
     Open = 1,
-    /// Complete.
+    /// Complete; takes no more records.
     Sealed = 2,
     /// The cleaner is taking its records out of the index.
     Cleaning = 3,
@@ -19,10 +19,10 @@ pub enum State {
     Quarantine = 4,
 }
 
-/// The tail's flag: no more appends.
+/// Flag in `tail`: no more appends.
 const CLOSED: u32 = 1 << 31;
 
-/// Nobody has noted how large its records are.
+/// Value of `largest` while the sizes of the segment's records are unknown.
 const UNKNOWN: u32 = u32::MAX;
 
 /// A segment that was read from a store.
@@ -37,46 +37,49 @@ pub(crate) struct Restored {
     pub(crate) jumbo: Option<(usize, usize)>,
 }
 
-/// One segment. Everything is atomic because any worker may look; who may write what stands at each
-/// field.
+/// One segment. Every field is atomic because any worker may read it. The comment of a field names
+/// its writer.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Segment {
-    /// The RAM copy; null without one. Written by whoever opens or frees the segment.
+    /// The RAM copy; null without one. Written by the thread that opens or frees the segment.
     frame: AtomicPtr<u8>,
-    /// Bytes reserved so far, with `CLOSED` on top. Moved by appenders.
+    /// Bytes reserved so far, with `CLOSED` on top. Advanced by appenders.
     tail: AtomicU32,
-    /// In the upper half how often the number has been used, so that an old handle is recognised; in the lower
-    /// half bytes of records that were superseded or removed in this use, as far as threads have told. It wraps
-    /// below 0 while records count as alive again that a thread has not told to be dead.
+    /// Upper half: the generation, which counts how often the number has been used, so that a stale
+    /// handle is recognised. Lower half: bytes of records superseded or removed in this generation,
+    /// as far as threads have reported them. The lower half wraps below 0 if records are revived
+    /// before another thread has reported them dead.
     use_and_dead: AtomicU64,
     state: AtomicU8,
-    /// The stream it was written by.
+    /// The stream that wrote it.
     stream: AtomicU8,
-    /// Whether some record in it never expires.
+    /// 1 if some record in it never expires.
     immortal: AtomicU8,
-    /// Whether it holds the end of some key's history (a tombstone, an expired or evicted item):
-    /// what may hide an older version without being hidden itself.
+    /// 1 if it holds an end: a record that may hide an older version without being hidden itself (a
+    /// tombstone, an expired or evicted item).
     ends: AtomicU8,
-    /// The least and the greatest expiry of its records; 0 while none has one.
+    /// The least and the greatest expiry of its records, in Unix seconds; 0 while none expires.
     min_expiry: AtomicU32,
     max_expiry: AtomicU32,
     /// Unix seconds at which it was opened.
     born: AtomicU32,
     /// Bytes from its start that the commit in flight, or an earlier one, covers. Written by the
-    /// committer; not used without a store.
+    /// committer; unused without a store.
     closed: AtomicU32,
     /// Bytes from its start that are durable. Written by the committer.
     durable: AtomicU32,
     /// Bytes from its start that records may fill.
     capacity: AtomicU32,
-    /// A jumbo's value length in bytes, 1 GiB at most; 0 for a normal segment.
+    /// A jumbo's value length in bytes, at most 1 GiB; 0 for a normal segment.
     jumbo_value: AtomicU32,
-    /// A jumbo's mapping length in bytes; not 0, but of no meaning, while it has none.
+    /// A jumbo's mapping length in bytes. While the jumbo has no mapping this is not 0 but has no
+    /// meaning.
     jumbo_mapping: AtomicU32,
-    /// What is worth reading of a record here, bytes; 0 before one was read.
+    /// How many bytes to read of a record here whose size is unknown; 0 before any record was read.
     record_size: AtomicU32,
-    /// Bytes of its largest record, where that is noted; [`UNKNOWN`] if it was read from a store.
+    /// Bytes of its largest record, if they were noted; [`UNKNOWN`] if the segment was read from a
+    /// store.
     largest: AtomicU32,
 }
 
@@ -105,7 +108,7 @@ impl Default for Segment {
 }
 
 impl Segment {
-    /// Opens the segment on `frame`: from `room.start` to `room.end` it may be filled.
+    /// Opens the segment on `frame`. Records may fill it from `room.start` to `room.end`.
     pub(crate) fn open(&self, frame: *mut u8, room: Range<usize>, stream: u8, now: u32) {
         debug_assert_eq!(self.state(), State::Free);
         self.stream.store(stream, Ordering::Relaxed);
@@ -127,7 +130,7 @@ impl Segment {
         self.tail.store(room.start as u32, Ordering::Release);
     }
 
-    /// The number becomes a further part of a jumbo: a use without a segment.
+    /// Begins a new generation in which the place is a further part of a jumbo, without a segment.
     pub(crate) fn begin_part(&self) {
         self.begin_use();
     }
@@ -136,7 +139,7 @@ impl Segment {
         self.set_generation(self.generation().wrapping_add(1));
     }
 
-    /// Goes on from this use of the number, with nothing dead.
+    /// Sets the generation, with nothing dead.
     pub(crate) fn set_generation(&self, generation: u32) {
         self.set_use(generation, 0);
     }
@@ -146,8 +149,8 @@ impl Segment {
         self.use_and_dead.store(word, Ordering::Relaxed);
     }
 
-    /// Makes the entry that of a sealed segment which was read from a store; nothing in it is alive
-    /// yet.
+    /// Makes this the entry of a sealed segment that was read from a store. None of its records is
+    /// alive yet.
     pub(crate) fn restore(&self, restored: Restored) {
         let (value, mapping) = restored.jumbo.unwrap_or((0, 0));
         self.stream.store(restored.stream, Ordering::Relaxed);
@@ -161,8 +164,8 @@ impl Segment {
         self.set_state(State::Sealed);
     }
 
-    /// The records of a segment that was read end here. What was revived meanwhile is alive, the rest
-    /// is dead.
+    /// Sets the end of the records of a segment that was read from a store. All its bytes become
+    /// dead except those revived since [`Segment::restore`].
     pub(crate) fn set_end(&self, end: u32) {
         self.kill(end as usize);
         self.closed.store(end, Ordering::Release);
@@ -170,8 +173,8 @@ impl Segment {
         self.tail.store(end | CLOSED, Ordering::Release);
     }
 
-    /// The rest of what a segment that was read from a store is known to hold: its expiries as
-    /// [`Segment::expiries`] gave them, and its dead bytes.
+    /// Restores the expiries, as [`Segment::expiries`] returned them, and the dead bytes of a
+    /// segment that was read from a store.
     pub(crate) fn restore_history(&self, expiries: (u32, u32, bool), dead: u32) {
         let (min_expiry, max_expiry, immortal) = expiries;
         self.min_expiry.store(min_expiry, Ordering::Relaxed);
@@ -180,18 +183,18 @@ impl Segment {
         self.set_use(self.generation(), dead);
     }
 
-    /// Gives a sealed segment that has none a RAM copy of its bytes.
+    /// Gives a sealed segment without a frame a RAM copy of its bytes.
     pub(crate) fn set_frame(&self, frame: *mut u8) {
         self.frame.store(frame, Ordering::Release);
     }
 
-    /// Gives a jumbo that has none its mapping of `bytes`, in which the record begins at `frame`.
+    /// Gives a jumbo without one its mapping of `bytes`, in which the record begins at `frame`.
     pub(crate) fn set_jumbo_frame(&self, frame: *mut u8, bytes: usize) {
         self.jumbo_mapping.store(bytes as u32, Ordering::Relaxed);
         self.frame.store(frame, Ordering::Release);
     }
 
-    /// Makes the open segment a sealed jumbo of one record of `size` bytes.
+    /// Turns the open segment into a sealed jumbo of one record of `size` bytes.
     pub(crate) fn make_jumbo(&self, size: usize, value: usize, mapping: usize) {
         self.jumbo_value.store(value as u32, Ordering::Relaxed);
         self.jumbo_mapping.store(mapping as u32, Ordering::Relaxed);
@@ -199,7 +202,7 @@ impl Segment {
         self.set_state(State::Sealed);
     }
 
-    /// Reserves `bytes` if the segment is open and has room for them and `more`; the answer is their
+    /// Reserves `bytes` if the segment is open and has room for `bytes` and `more`. Returns their
     /// offset.
     #[inline]
     pub(crate) fn reserve(&self, bytes: u32, more: u32) -> Option<u32> {
@@ -230,39 +233,41 @@ impl Segment {
                 .is_ok()
     }
 
-    /// Whether records may still be put into it.
+    /// Returns true while the segment accepts records.
     #[inline]
     pub(crate) fn takes_records(&self) -> bool {
         self.tail.load(Ordering::Acquire) & CLOSED == 0
     }
 
-    /// Closes the segment, if it is not closed yet, and reserves `bytes` more at its end, for which
-    /// there must be room; the answer is their offset. One thread does this.
+    /// Closes the segment if it is still open and reserves `bytes` more at its end, for which there
+    /// must be room. Returns their offset. Only one thread may call this.
     pub(crate) fn seal_with(&self, bytes: u32) -> u32 {
         let before = self.tail.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED;
         self.tail.store((before + bytes) | CLOSED, Ordering::Release);
         before
     }
 
-    /// Ends the segment at `end`; what lies behind is dead and forgotten.
+    /// Ends the segment at `end`. All records behind must be dead; they are no longer counted.
     pub(crate) fn cut(&self, end: u32) {
         let before = self.tail.swap(end | CLOSED, Ordering::AcqRel) & !CLOSED;
         self.revive(before.saturating_sub(end) as usize);
         self.closed.store(end, Ordering::Release);
     }
 
-    /// No more appends. Those that have reserved finish before their next quiescent point.
+    /// Closes the segment to appends. Appenders that have reserved space finish before their next
+    /// quiescent point.
     pub(crate) fn close(&self) {
         self.tail.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// How many bytes to read of a record whose size is not known, so that one read is nearly always
-    /// enough; 0 if no record of the segment was read yet.
+    /// Returns how many bytes to read of a record of unknown size, so that one read is nearly
+    /// always enough. Returns 0 if no record of the segment was read yet.
     pub(crate) fn record_size(&self) -> usize {
         self.record_size.load(Ordering::Relaxed) as usize
     }
 
-    /// A record of `size` bytes was read: the guess rises to it at once and sinks slowly.
+    /// Notes that a record of `size` bytes was read. The guess rises to `size` at once and sinks
+    /// slowly.
     pub(crate) fn note_record_size(&self, size: usize) {
         let (guess, size) = (self.record_size.load(Ordering::Relaxed), size as u32);
         let next = if size >= guess { size } else { guess - (guess - size) / 16 };
@@ -271,25 +276,25 @@ impl Segment {
         }
     }
 
-    /// Takes the frame out of the table; the number is free afterwards.
+    /// Takes the frame and marks the segment free.
     pub(crate) fn free(&self) -> *mut u8 {
         let frame = self.frame.swap(std::ptr::null_mut(), Ordering::AcqRel);
         self.set_state(State::Free);
         frame
     }
 
-    /// Takes the RAM copy away; what has it goes on from the store.
+    /// Takes the RAM copy; the segment stays readable from the store.
     pub(crate) fn take_frame(&self) -> *mut u8 {
         self.frame.swap(std::ptr::null_mut(), Ordering::AcqRel)
     }
 
-    /// The RAM copy; null without one.
+    /// Returns the RAM copy; null without one.
     #[inline]
     pub fn frame(&self) -> *mut u8 {
         self.frame.load(Ordering::Acquire)
     }
 
-    /// Bytes of records in the segment, dead ones included.
+    /// Returns the bytes of all records in the segment, dead ones included.
     #[inline]
     pub fn filled(&self) -> u32 {
         self.tail.load(Ordering::Acquire) & !CLOSED
@@ -303,28 +308,29 @@ impl Segment {
         }
     }
 
-    /// Bytes of its largest record, if that was noted.
+    /// Returns the bytes of its largest record, if they were noted.
     pub(crate) fn largest(&self) -> Option<u32> {
         Some(self.largest.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNKNOWN)
     }
 
-    /// Bytes of its records that are dead: see [`Log::dead`](crate::Log::dead).
+    /// Returns the bytes of dead records; see [`Log::dead`](crate::Log::dead).
     pub(crate) fn dead(&self) -> u32 {
         let dead = self.use_and_dead.load(Ordering::Acquire) as u32;
         if dead as i32 >= 0 { dead } else { 0 }
     }
 
-    /// A record of `bytes` was superseded or removed. Whoever reads the count sees that in the index.
+    /// Counts `bytes` as dead: a record was superseded or removed. A thread that reads the count
+    /// also sees the change of the index.
     pub fn kill(&self, bytes: usize) {
         self.add_dead(bytes as u32, None);
     }
 
-    /// As [`Segment::kill`], unless this use of the segment is over; false if it is.
+    /// Like [`Segment::kill`], but only in this generation. Returns false if it is over.
     pub(crate) fn kill_in(&self, generation: u32, bytes: u32) -> bool {
         self.add_dead(bytes, Some(generation))
     }
 
-    /// A record of `bytes` that was superseded is current again.
+    /// Counts `bytes` as alive: a superseded record is current again.
     pub fn revive(&self, bytes: usize) {
         self.add_dead(0u32.wrapping_sub(bytes as u32), None);
     }
@@ -339,12 +345,12 @@ impl Segment {
         self.use_and_dead.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
     }
 
-    /// The stream it was written by.
+    /// Returns the stream that wrote it.
     pub fn stream(&self) -> u8 {
         self.stream.load(Ordering::Relaxed)
     }
 
-    /// A record with this expiry (0: never) was written.
+    /// Notes the expiry of a record that was written; 0 means never.
     #[inline]
     pub fn note_expiry(&self, expiry: u32) {
         if expiry == 0 {
@@ -362,47 +368,48 @@ impl Segment {
         }
     }
 
-    /// The least and the greatest expiry of its records (0: none has one), and whether some record
-    /// never expires.
+    /// Returns the least and the greatest expiry of its records (0 if none expires), and true if
+    /// some record never expires.
     pub(crate) fn expiries(&self) -> (u32, u32, bool) {
         let max = self.max_expiry.load(Ordering::Relaxed);
         (self.min_expiry(), max, self.immortal.load(Ordering::Relaxed) != 0)
     }
 
-    /// The earliest expiry of its records; 0 if none expires.
+    /// Returns the earliest expiry of its records; 0 if none expires.
     pub fn min_expiry(&self) -> u32 {
         self.min_expiry.load(Ordering::Relaxed)
     }
 
-    /// After a sweep: the earliest expiry of the records that are left.
+    /// Sets the earliest expiry of the records that are left after a sweep.
     pub fn set_min_expiry(&self, expiry: u32) {
         self.min_expiry.store(expiry, Ordering::Relaxed);
     }
 
-    /// A record in it ended a key's history.
+    /// Notes that a record in it is an end.
     pub fn note_end(&self) {
         if self.ends.load(Ordering::Relaxed) == 0 {
             self.ends.store(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether a record in it has ended a key's history.
+    /// Returns true if the segment holds an end.
     pub fn has_ends(&self) -> bool {
         self.ends.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the first `end` bytes are durable.
+    /// Returns true if the first `end` bytes are durable.
     #[inline]
     pub fn is_durable(&self, end: u32) -> bool {
         self.durable.load(Ordering::Acquire) >= end
     }
 
-    /// Bytes from its start that are durable.
+    /// Returns the number of bytes from its start that are durable.
     pub fn durable(&self) -> u32 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Bytes from its start that the commit in flight, or an earlier one, covers.
+    /// Returns the number of bytes from its start that the commit in flight, or an earlier one,
+    /// covers.
     #[inline]
     pub fn closed(&self) -> u32 {
         self.closed.load(Ordering::Acquire)
@@ -416,49 +423,50 @@ impl Segment {
         self.durable.store(end, Ordering::Release);
     }
 
-    /// Whether every record in it has expired at `now`.
+    /// Returns true if every record in it has expired at `now`.
     pub fn expired_whole(&self, now: u32) -> bool {
         let max = self.max_expiry.load(Ordering::Relaxed);
         max != 0 && max <= now && self.immortal.load(Ordering::Relaxed) == 0
     }
 
-    /// Unix seconds at which it was opened.
+    /// Returns the Unix second at which it was opened.
     pub fn born(&self) -> u32 {
         self.born.load(Ordering::Relaxed)
     }
 
-    /// Counts the uses of this number.
+    /// Returns the generation: how often this number has been used.
     pub fn generation(&self) -> u32 {
         (self.use_and_dead.load(Ordering::Relaxed) >> u32::BITS) as u32
     }
 
-    /// A jumbo's value length; 0 for a normal segment.
+    /// Returns a jumbo's value length in bytes; 0 for a normal segment.
     #[inline]
     pub fn jumbo_value(&self) -> usize {
         self.jumbo_value.load(Ordering::Relaxed) as usize
     }
 
-    /// Whether the segment is one item that recovery found to be dead and did not load.
+    /// Returns true for a jumbo that recovery found dead and did not load.
     pub fn is_dead_jumbo(&self) -> bool {
         self.jumbo_value() != 0 && !self.is_jumbo()
     }
 
-    /// Whether the segment is one item with a mapping of its own, or without frame.
+    /// Returns true for a jumbo, with or without its mapping, except a dead one that was not
+    /// loaded.
     pub fn is_jumbo(&self) -> bool {
         self.jumbo_mapping() != 0
     }
 
-    /// A jumbo's mapping length in bytes; 0 for a normal segment.
+    /// Returns a jumbo's mapping length in bytes; 0 for a normal segment.
     pub fn jumbo_mapping(&self) -> usize {
         self.jumbo_mapping.load(Ordering::Relaxed) as usize
     }
 
-    /// Whether it holds records, or held some that a crash could still bring back.
+    /// Returns true if it holds records, or held some that a crash could still bring back.
     pub fn is_in_use(&self) -> bool {
         self.state() != State::Free
     }
 
-    /// What the segment is doing.
+    /// Returns the state.
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
             0 => State::Free,
@@ -469,7 +477,7 @@ impl Segment {
         }
     }
 
-    /// Changes what the segment is doing.
+    /// Sets the state.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u8, Ordering::Release);
     }
@@ -483,7 +491,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_segment_takes_no_more() {
+    fn a_closed_segment_refuses_reservations() {
         let segment = Segment::default();
         assert_eq!(segment.reserve(8, 0), None);
         segment.open(std::ptr::dangling_mut(), 0..64, 0, 5);

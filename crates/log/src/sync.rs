@@ -1,5 +1,5 @@
-//! Atomics, mutexes and spinning, switched to loom's when a model is checked (`--cfg loom`), and notes
-//! of who reads and writes plain memory, which loom cannot see by itself.
+//! Atomics, mutexes and spinning, replaced by loom's when a model is checked (`--cfg loom`). Also
+//! marks reads and writes of plain memory, which loom cannot see by itself.
 
 #[cfg(loom)]
 pub mod model;
@@ -14,8 +14,8 @@ use std::sync::PoisonError;
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-/// One turn of a spin loop: polite for a while, then gives the processor away, because the holder
-/// of the lock may need it.
+/// Does one turn of a spin loop. After 64 turns each further one yields the processor, because the
+/// holder of the lock may need it.
 #[inline]
 pub fn spin(turn: &mut u32) {
     crate::rule::waits();
@@ -30,8 +30,9 @@ pub fn spin(turn: &mut u32) {
     *turn = turn.saturating_add(1);
 }
 
-/// Publishes a slot that readers may exchange for one that counts their read. A store; in a model an
-/// exchange, because loom lets a store come between the two halves of another thread's exchange.
+/// Publishes a slot that readers may exchange for one that counts their read. This is a store. In a
+/// model it is an exchange, because loom lets a store fall between the two halves of another
+/// thread's exchange.
 #[inline(always)]
 pub fn publish(place: &atomic::AtomicU64, slot: u64) {
     #[cfg(loom)]
@@ -40,19 +41,19 @@ pub fn publish(place: &atomic::AtomicU64, slot: u64) {
     place.store(slot, atomic::Ordering::Release);
 }
 
-/// The calling thread reads what begins at `at`, which another thread may have written: in a model,
-/// that write must have happened before. Otherwise nothing.
+/// Marks that the calling thread reads the object at `at`, which another thread may have written.
+/// In a model, that write must have happened before. Otherwise does nothing.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn reads(_at: *const u8) {}
 
-/// The calling thread writes what begins at `at`: in a model, what others did with it must have
-/// happened before. Otherwise nothing.
+/// Marks that the calling thread writes the object at `at`. In a model, all earlier accesses by
+/// other threads must have happened before. Otherwise does nothing.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn writes(_at: *const u8) {}
 
-/// As [`writes`], of everything in a range.
+/// Like [`writes`], for every object in a range.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn discarded(_at: *const u8, _bytes: usize) {}

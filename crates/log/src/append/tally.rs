@@ -1,20 +1,21 @@
-//! What a thread made dead and has not told yet. Two threads that overwrite items would otherwise take the
-//! cache line of whatever segment an old version lies in from each other with every record.
+//! A thread's tally of bytes that it made dead and has not reported yet. Without it, two threads
+//! that overwrite items would contend, with every record, for the cache line of the segment that
+//! the old version lies in.
 //!
-//! A thread tells what it has counted when the cleaner [asks](Log::want_counts), before it sleeps, and when
-//! another segment needs the entry. Until then a segment seems to hold more than it does, which is safe: only
-//! a segment that holds nothing is freed without a look at its records.
+//! A thread reports its tally when the cleaner [asks](Log::want_counts), before it sleeps, and when
+//! another segment needs the entry. Until then a segment seems to hold more than it does. That is
+//! safe: only a segment that holds nothing is freed without examining its records.
 
 use crate::address::SegmentNumber;
 use crate::log::Log;
 use crate::sync::atomic::Ordering;
 use std::cell::{Cell, RefCell};
 
-/// The most entries of a tally. A segment's number says which one is its own, so in a larger log several segments
-/// share one.
+/// The largest number of entries of a tally. A segment's entry follows from its number, so in a
+/// larger log several segments share one.
 const ENTRIES: usize = 4096;
 
-/// Bytes of a segment's records that the thread made dead; 0: the entry is unused.
+/// Bytes of a segment's records that the thread made dead; with 0, the entry is unused.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     segment: SegmentNumber,
@@ -26,16 +27,16 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Tally {
     entries: Box<[Cell<Entry>]>,
-    /// The entries in use.
+    /// Indices of the entries in use.
     used: RefCell<Vec<u16>>,
-    /// How often counts had been wanted when it told them last.
+    /// The value of `Log::counts_wanted` at the last report.
     told: Cell<u64>,
 }
 
 const _: () = assert!(ENTRIES <= 1 << u16::BITS);
 
 impl Tally {
-    /// An empty tally for a log of so many segments.
+    /// Creates an empty tally for a log of `segments` segments.
     pub(crate) fn new(segments: usize) -> Self {
         let entries = segments.next_power_of_two().min(ENTRIES);
         Tally {
@@ -45,12 +46,13 @@ impl Tally {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that it takes.
     pub(crate) fn footprint(&self) -> u64 {
         (self.entries.len() * (size_of::<Entry>() + size_of::<u16>())) as u64
     }
 
-    /// Counts bytes in this use of a segment. The answer is what was counted of another one that shares the entry.
+    /// Counts dead bytes in this generation of a segment. If another segment or generation had the
+    /// entry, returns that one's count.
     #[inline]
     fn count(&self, segment: SegmentNumber, generation: u32, bytes: u32) -> Option<Entry> {
         let index = segment as usize & (self.entries.len() - 1);
@@ -70,14 +72,14 @@ impl Tally {
 }
 
 impl Log {
-    /// Has all threads tell what they made dead. They have when the answer, an epoch, has
+    /// Asks all threads to report their tallies. They have done so when the returned epoch has
     /// [passed](crate::Epochs::passed).
     pub fn want_counts(&self) -> u64 {
         self.counts_wanted.fetch_add(1, Ordering::Release);
         self.epochs.advance()
     }
 
-    /// Whether a thread was asked since it told its counts last.
+    /// Returns true if the thread was asked since its last report.
     #[inline]
     pub(crate) fn wants_counts_of(&self, tally: &Tally) -> bool {
         self.counts_wanted.load(Ordering::Acquire) != tally.told.get()
@@ -91,7 +93,7 @@ impl Log {
         }
     }
 
-    /// Tells what was counted; the answer is whether there was anything.
+    /// Reports all counts. Returns true if there were any.
     pub(crate) fn tell_counts(&self, tally: &Tally) -> bool {
         tally.told.set(self.counts_wanted.load(Ordering::Acquire));
         let mut used = tally.used.borrow_mut();
@@ -103,10 +105,10 @@ impl Log {
         any
     }
 
-    /// So many bytes of this use of a segment are dead.
+    /// Counts `bytes` of this generation of a segment as dead.
     #[cold]
     pub(crate) fn kill_in(&self, number: SegmentNumber, generation: u32, bytes: u32) {
-        // Its next use begins with nothing dead.
+        // If the generation is over, the count is void: the next one starts with nothing dead.
         if self.segment(number).kill_in(generation, bytes) {
             self.note_changed(number);
         }
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_segments_that_share_an_entry_are_told_apart() {
+    fn segments_that_share_an_entry_are_counted_separately() {
         let tally = Tally::new(1000);
         assert_eq!(tally.entries.len(), 1024);
         assert!(tally.count(5, 1, 40).is_none());

@@ -131,7 +131,7 @@ pub(crate) struct Cut {
     pub(super) durable: u32,
 }
 
-/// A summary that is written when the commit which sealed its segment is durable.
+/// A summary that is written once the commit that sealed its segment is durable.
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(super) segment: SegmentNumber,

@@ -6,7 +6,7 @@ use crate::format::meta::unmark;
 use crate::memory::Budget;
 use std::sync::Arc;
 
-/// A dead map that was begun: see [`Log::begin_map`].
+/// A dead map that was begun: see [`Log::begin_map`](crate::Log::begin_map).
 #[derive(Clone, Copy, Debug)]
 pub struct BegunMap {
     /// The segment.
@@ -36,7 +36,7 @@ pub struct DeadMap {
     pub(super) begun: BegunMap,
     /// The newest commit that the map depends on.
     pub(super) after: u64,
-    /// [`CommitMarks::undoings`] from before the index was asked. If it differs now, deaths in the map
+    /// `CommitMarks::undoings` from before the index was asked. If it differs now, deaths in the map
     /// may be undone.
     pub(super) undoings: u64,
     /// One bit per 16 bytes of the segment: see [`crate::format::meta::mark`].

@@ -25,7 +25,7 @@ const FREED_PER_COMMIT: usize = 64;
 
 impl Log {
     /// Creates a map in which all records before `begun.until` are dead. `undoings` is
-    /// [`CommitMarks::undoings`] from before the map was begun.
+    /// `CommitMarks::undoings` from before the map was begun.
     pub fn new_map(&self, begun: BegunMap, undoings: u64) -> DeadMap {
         let mut bits = vec![0; self.durable_log().map_bytes()];
         let segment = self.segment(begun.segment);
@@ -162,7 +162,7 @@ impl Log {
 
     /// Notes that the ends of a segment in quarantine were copied elsewhere, or that newer versions
     /// were found. The segment can be freed once these are durable. `undoings` is
-    /// [`CommitMarks::undoings`] from before the copying. Returns false if something was undone since,
+    /// `CommitMarks::undoings` from before the copying. Returns false if something was undone since,
     /// because the undone records may include the copies.
     pub fn ends_are_carried(&self, number: SegmentNumber, undoings: u64) -> bool {
         let store = self.durable_log();

@@ -7,7 +7,7 @@
 //!
 //! Invariants: one thread commits. A commit is closed only after the one before it has settled. So
 //! a commit found on a device proves that all earlier ones were durable, unless everything found of
-//! it was written [early](early), while the earlier commit was being synced. In a segment's place
+//! it was written early (`early`), while the earlier commit was being synced. In a segment's place
 //! every block is written once. An incomplete last block goes to one of several tail places, so no
 //! write ever touches bytes that an earlier commit made durable.
 

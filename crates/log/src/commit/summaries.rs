@@ -1,9 +1,9 @@
-//! Summaries of sealed segments: room is left for them, they are made when a segment is sealed, and written
-//! once that is durable.
+//! Summaries of sealed segments. Segments leave room for them; they are made when a segment is
+//! sealed and written once the segment is durable.
 //!
-//! A summary pays where records are so large that reading it instead of them saves most of the reading.
-//! So segments leave room for one of at most a sixteenth of their size; segments of small records
-//! have none, and are read.
+//! A summary is worth its space if records are so large that reading it instead of them saves most
+//! of the reading. So a summary may take at most a sixteenth of its segment. Segments of small
+//! records have none, and recovery reads them whole.
 
 use crate::append::Stream;
 use crate::commit::committer::Staged;
@@ -17,22 +17,22 @@ use crate::segment::State;
 use crate::store::Store;
 use std::sync::atomic::Ordering;
 
-/// Of a segment, its summary takes one part in so many, at most.
+/// A summary takes at most 1/`SHARE` of its segment.
 const SHARE: usize = 16;
 
 impl Log {
-    /// Bytes at the end of a new segment of the stream that records leave to its summary.
+    /// Returns the bytes at the end of a stream's new segment that are left for its summary.
     pub(crate) fn summary_room(&self, stream: Stream) -> u32 {
         let room = self.store.as_ref().map(|store| &store.summary_room[stream as usize]);
         room.map_or(0, |room| room.load(Ordering::Relaxed))
     }
 
-    /// The summary of a segment that `part` seals, if there is room for one. The next segments of its
-    /// stream leave as much room as this one would have needed.
+    /// Returns the summary of a segment that `part` seals, if there is room for it. The stream's
+    /// next segments leave as much room as this one would have needed.
     pub(crate) fn summarize(&self, store: &Store, part: &Part) -> Option<Staged> {
         let segment = self.segment(part.segment);
-        // SAFETY: the segment is sealed, all its records are complete, and its frame stays until it is
-        // durable.
+        // SAFETY: the segment is sealed, all its records are complete, and its frame stays until
+        // the segment is durable.
         let records = || unsafe { self.records(part.segment, None) };
         let count = records()
             .filter(|(_, record)| matches!(record.kind(), Kind::Item | Kind::Tombstone))
@@ -47,7 +47,7 @@ impl Log {
         let generation = segment.generation();
         let seed = store.segment_seed(part.segment, generation);
         let frame = self.undurable_frame(part.segment);
-        // SAFETY: the trailer that seals the segment is complete, and nobody changes it.
+        // SAFETY: the trailer that seals the segment is complete, and no thread changes it.
         let bytes =
             unsafe { std::slice::from_raw_parts(frame.add(end - TRAILER_BYTES), TRAILER_BYTES) };
         let Trailer { commit, after_failure, seq_limit, durable, .. } =
@@ -69,12 +69,13 @@ impl Log {
         Some(Staged { segment: part.segment, generation, bytes: summary.encode(&place) })
     }
 
-    /// Writes the summaries whose segments are durable. One that cannot be written is done without; if
-    /// the device is sick, the sync tells.
+    /// Writes the summaries of segments that are durable. A failed write is ignored, because a
+    /// summary is optional; if the device is failing, the sync reports it.
     pub(crate) fn write_summaries(&self, store: &Store, committer: &mut Committer) {
         for staged in committer.summaries.drain(..) {
             let segment = self.segment(staged.segment);
-            // If the place has got another use since, that is written by this thread, and later.
+            // A new generation of the place is written by this thread, after this check, so the
+            // check holds.
             let in_use = matches!(segment.state(), State::Sealed | State::Cleaning);
             if in_use && segment.generation() == staged.generation {
                 let end = store.geometry.segment(staged.segment) + self.segment_size() as u64;

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_accepted_is_accepted_of_one_use_of_a_segment() {
+    fn accepted_damage_applies_to_one_generation_of_a_segment() {
         let mut accepted = Accepted::default();
         assert!(accepted.accept(7, 3, 2) && accepted.accept(MAX_SEGMENT, u32::MAX, 1000));
         assert_eq!((accepted.runs(7, 3), accepted.runs(7, 4), accepted.runs(8, 3)), (2, 0, 0));

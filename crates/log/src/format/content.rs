@@ -70,7 +70,7 @@ mod tests {
     use crate::format::Geometry;
 
     #[test]
-    fn every_part_of_a_store_is_known_alone() {
+    fn every_part_of_a_store_is_recognised_alone() {
         let geometry = Geometry::new(64 << 10, 37).expect("geometry");
         let superblock = Superblock { counter: 1, ..Superblock::new(9, 1, 2, geometry, 3) };
         let mut head = [0; HEAD];
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_was_not_finished_is_nothing_or_a_label() {
+    fn an_unfinished_label_counts_as_nothing_or_as_a_label() {
         let geometry = Geometry::new(64 << 10, 37).expect("geometry");
         let whole = Label::new(9, geometry, 0).encode();
         for kept in (0..=HEAD).step_by(512) {

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_known_by_where_it_lies() {
+    fn an_offset_leads_to_its_segment() {
         let geometry = Geometry::new(64 << 10, 3 * GROUP as u32 - 5).unwrap();
         for segment in 1..=geometry.segment_count() {
             let at = geometry.segment(segment);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_that_fits_is_the_largest_one() {
+    fn fit_returns_the_largest_store_that_fits() {
         for segment_size in [8 << 10, 1 << 20] {
             for count in [1, 2, 15, 16, 17, 31, 32, 33, 100] {
                 let bytes = Geometry::new(segment_size, count).expect("geometry").total_bytes();

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_come_back() {
+    fn table_rows_read_back() {
         let row = Row {
             usage: Usage::Quarantine,
             generation: 7,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_believed_in_its_place_after_its_stop_only() {
+    fn an_image_part_is_accepted_only_in_its_place_and_for_its_stop() {
         let identity = Identity { store: 3, checksum_seed: 4 };
         let part = ImagePart { segment: 5, stop: 6, next: 0, length: 3 };
         let place = [&part.encode(b"abc", &identity)[..], b"abc behind"].concat();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_as_it_was_written() {
+    fn a_table_reads_back_as_written() {
         for motion in [None, table().motion] {
             let lanes = Lanes { motion, ..table() };
             let mut block = [0; BLOCK];
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_cannot_be_is_none() {
+    fn an_impossible_table_is_refused() {
         let wrong = [
             Lanes { motion: Some(Motion { first: 4000, count: 97, from: 0 }), ..table() },
             Lanes { motion: Some(Motion { first: 0, count: 1, from: 32 }), ..table() },

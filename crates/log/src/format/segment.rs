@@ -74,7 +74,7 @@ fn covers(bytes: &Bytes, covered_seed: u64) -> bool {
 pub struct Header {
     /// The segment's number.
     pub segment: SegmentNumber,
-    /// The segment's generation: counts the uses of this number, from 1.
+    /// The segment's generation, which counts from 1 how often this number has been used.
     pub generation: u32,
     /// The number of the segment's stream.
     pub stream: u8,

@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(summary in summary(), before in 0..3usize) {
+        fn a_summary_reads_back_in_its_generation_only(summary in summary(), before in 0..3usize) {
             let bytes = summary.encode(&place(9));
             prop_assert_eq!(bytes.len(), Summary::bytes(summary.entries.len()));
             prop_assert_eq!(Summary::look(&bytes, &place(9)), Some(bytes.len()));
@@ -266,13 +266,13 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_read_from_what_is_none(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_contain_no_summary(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             prop_assert_eq!(Summary::decode(&bytes, &place(9), SEGMENT_SIZE), None);
         }
     }
 
     #[test]
-    fn what_cannot_be_is_not_believed() {
+    fn a_summary_with_impossible_values_is_refused() {
         let hash = KeyHash { lo: 1, hi: 2 };
         let entry = Entry { hash, seq: 1, offset: 64, size: 64, is_item: true };
         let summary = Summary {

@@ -31,7 +31,7 @@ pub struct Label {
     pub store_id: u128,
     /// The shape of the part on the fast device: its segments and their size.
     fast: Geometry,
-    /// The number of its lane, if the label names it: for people who have nothing but this device.
+    /// The number of its lane, if the label names it: for an operator who has only this device.
     pub lane: Option<u8>,
 }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_read_as_it_was_written_and_survives_in_either_copy() {
+    fn a_label_reads_back_and_survives_in_either_copy() {
         let bytes = label().encode();
         assert_eq!(Label::decode(&bytes), Ok(label()));
         for copy in 0..2 {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_the_document() {
+    fn the_encoding_matches_the_documented_bytes() {
         let bytes = label().encode();
         assert_eq!(bytes[..BLOCK], bytes[BLOCK..]);
         assert_eq!(&bytes[..12], b"LARTIER\x01\x01\0\0\0");
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn a_label_without_a_number_is_good_for_its_lane() {
+    fn a_label_without_a_lane_number_is_accepted() {
         let unnumbered = Label { lane: None, ..label() }.encode();
         assert_eq!(Label::decode(&unnumbered).map(|label| label.lane), Ok(None));
         assert_eq!(label().check(&unnumbered), Ok(()));
     }
 
     #[test]
-    fn nothing_else_passes() {
+    fn anything_but_a_matching_label_is_refused() {
         let empty = [0; LABEL_BYTES];
         assert_eq!(Label::decode(&empty), Err(LabelError::Empty));
         assert_eq!(Label::decode(&[3; LABEL_BYTES]), Err(LabelError::NotALabel));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_was_not_finished_is_written_again() {
+    fn an_unfinished_label_can_be_written_again() {
         let whole = label().encode();
         for first in (0..LABEL_BYTES).step_by(8) {
             let mut torn = whole;

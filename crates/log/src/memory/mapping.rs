@@ -1,5 +1,5 @@
-//! Memory from the operating system: a large reserved region for frames and index pages, and
-//! mappings of their own for jumbo segments.
+//! Memory from the operating system: large reserved regions for frames and index pages, and
+//! separate mappings for jumbo segments.
 
 use crate::sync;
 use std::io;
@@ -7,13 +7,13 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-/// The unit in which the kernel gives and takes memory.
+/// The size of a page, in bytes: the unit in which the kernel gives and takes memory.
 pub const PAGE: usize = 4096;
-/// What one entry of the processor's address cache can cover instead, where the system has it.
+/// The size of a huge page, in bytes, which takes one entry of the processor's address cache (TLB).
 pub const HUGE_PAGE: usize = 2 << 20;
-/// `MADV_COLLAPSE` (Linux 6.1): the C library's bindings do not name it on every target.
+/// `MADV_COLLAPSE` (Linux 6.1). The libc crate does not define it on every target.
 const COLLAPSE: i32 = 25;
-/// `MADV_DONTNEED_LOCKED` (Linux 5.18), for memory that is kept out of swap.
+/// `MADV_DONTNEED_LOCKED` (Linux 5.18), for memory that is locked against swapping.
 const DONTNEED_LOCKED: i32 = 24;
 
 /// Rounds up to whole pages.
@@ -22,8 +22,8 @@ pub fn pages(bytes: usize) -> usize {
 }
 
 fn map(bytes: usize) -> io::Result<NonNull<u8>> {
-    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory
-    // that exists.
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing
+    // memory.
     let at = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -40,8 +40,9 @@ fn map(bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap answered null"))
 }
 
-/// Asks for huge pages, as [`Region::advise_huge`], for memory of the allocator that nothing was written to yet. Memory
-/// that is smaller than one shares its pages with others, and is left alone.
+/// Asks for huge pages, like [`Region::advise_huge`], for allocator memory that was never written.
+/// Leaves memory smaller than a huge page alone, because it shares its pages with other
+/// allocations.
 pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
     let bytes = size_of_val(memory);
     if bytes < HUGE_PAGE {
@@ -49,22 +50,23 @@ pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
     }
     let start = memory.as_mut_ptr().cast::<u8>();
     let into_page = start.addr() % PAGE;
-    // SAFETY: the pages hold this memory; the call is a hint and changes no contents, also of what lies in front
-    // of it and behind it.
+    // SAFETY: the pages hold this memory. The call is a hint and changes no contents, not even of
+    // what lies before or behind it in the same pages.
     unsafe {
         let page = start.wrapping_sub(into_page);
         libc::madvise(page.cast(), pages(into_page + bytes), libc::MADV_HUGEPAGE);
     }
 }
 
-/// Has the system find the memory of a huge page and gives it back: the next huge page that this processor needs is
-/// most probably that one. Memory that a virtual machine never used takes its host milliseconds at the first touch, and
-/// the system joins pages by a copy for which it holds up everybody who uses them.
+/// Makes the system find memory for a huge page and gives it back; the next huge page that this
+/// processor needs is most probably that one. Memory that a virtual machine never used costs its
+/// host milliseconds at the first touch. Joining pages blocks all threads that use them while the
+/// system copies them, so the memory should be found before.
 fn find_huge_page() {
-    /// Memory for one is enough, however many threads join pages.
+    /// One thread at a time is enough, however many join pages.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let Ok(_finding) = ONE_AT_A_TIME.try_lock() else { return };
-    // Without it, the others may wait for the host.
+    // If this fails, users of the joined pages may have to wait for the host.
     if let Ok(region) = Region::reserve(HUGE_PAGE, HUGE_PAGE) {
         region.advise_huge();
         region.populate(0, HUGE_PAGE);
@@ -78,7 +80,7 @@ pub struct Region {
     bytes: usize,
 }
 
-// SAFETY: a region is an address range; who may touch which part of it is the owner's business.
+// SAFETY: a region is an address range; its owner decides which thread may touch which part.
 unsafe impl Send for Region {}
 // SAFETY: as above; the methods only do arithmetic or call the kernel.
 unsafe impl Sync for Region {}
@@ -89,8 +91,8 @@ impl Region {
         let total = bytes + align;
         let start = map(total)?;
         let pad = start.as_ptr().align_offset(align);
-        // SAFETY: `pad < align`, so the aligned range of `bytes` lies inside of the mapping; the
-        // two ends that are unmapped are unused.
+        // SAFETY: `pad < align`, so the aligned range of `bytes` lies inside the mapping. The two
+        // ends that are unmapped are unused.
         unsafe {
             let base = start.add(pad);
             if pad > 0 {
@@ -101,71 +103,71 @@ impl Region {
         }
     }
 
-    /// Asks for huge pages: fewer misses of the processor's address cache on random reads.
+    /// Asks for huge pages, which cause fewer TLB misses on random reads.
     pub fn advise_huge(&self) {
         // SAFETY: the range is this region's own; the call is a hint and changes no contents.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_HUGEPAGE) };
     }
 
-    /// The pointer `offset` bytes into the region.
+    /// Returns the pointer `offset` bytes into the region.
     ///
     /// # Panics
-    /// If `offset` lies outside.
+    /// If `offset` lies outside the region.
     #[inline]
     pub fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.bytes);
-        // SAFETY: inside of the region, as just checked.
+        // SAFETY: inside the region, as just checked.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether the region has no bytes.
+    /// Returns true if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Has the operating system supply the memory of a range now. Where a host must find it first,
-    /// that takes milliseconds for a huge page, which nobody should wait for who has a request to
-    /// answer.
+    /// Makes the operating system supply the memory of a range now. If the host of a virtual
+    /// machine must find it first, that takes milliseconds per huge page, too long for a thread
+    /// that serves requests.
     pub fn populate(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
-        // SAFETY: inside of the region, and its contents stay as they are. A kernel that does not
-        // know the advice (before 5.14) supplies the memory at the first touch instead.
+        // SAFETY: inside the region, and its contents stay as they are. A kernel that does not know
+        // the advice (before 5.14) supplies the memory at the first touch instead.
         unsafe {
             let at = self.base.add(offset).as_ptr().cast();
             libc::madvise(at, bytes, libc::MADV_POPULATE_WRITE);
         }
     }
 
-    /// Has one huge page take the place of the pages from `offset` on, a multiple of [`HUGE_PAGE`]. Those that
-    /// are not resident become it. The contents stay; who touches them while they are copied waits, about half a
-    /// millisecond.
+    /// Replaces the pages from `offset`, a multiple of [`HUGE_PAGE`], by one huge page. Pages that
+    /// were not resident become resident. The contents stay; threads that touch them during the
+    /// copy wait, for about half a millisecond.
     ///
     /// # Errors
-    /// The system's: `EINVAL` if it cannot do such a thing, others if it has no memory for it now.
+    /// The system's: `EINVAL` if it does not support this, others if it has no memory for it now.
     pub fn join_pages(&self, offset: usize) -> io::Result<()> {
         assert!(offset.is_multiple_of(HUGE_PAGE) && offset + HUGE_PAGE <= self.bytes);
         find_huge_page();
-        // SAFETY: inside of the region, and its contents stay as they are.
+        // SAFETY: inside the region, and its contents stay as they are.
         let done =
             unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), HUGE_PAGE, COLLAPSE) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Gives the pages of a range back; they read as zeroes afterwards. A kernel before 5.18 keeps pages that are
-    /// locked in memory: those are overwritten.
+    /// Gives the pages of a range back; they read as zeros afterwards. A kernel before 5.18 keeps
+    /// pages that are locked in memory, so those are overwritten instead.
     ///
     /// # Safety
-    /// Nobody may use the contents of the range.
+    /// No thread may use the contents of the range.
     pub unsafe fn discard(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
         let at = self.at(offset);
         sync::discarded(at, bytes);
-        // SAFETY: inside of the region; the caller says that the contents are unused.
+        // SAFETY: inside the region, and the caller promises that the contents are unused.
         let is_given = |advice| unsafe { libc::madvise(at.cast(), bytes, advice) } == 0;
         if !is_given(libc::MADV_DONTNEED) && !is_given(DONTNEED_LOCKED) {
             // SAFETY: as above.
@@ -181,7 +183,7 @@ impl Drop for Region {
     }
 }
 
-/// A mapping of its own, page-rounded.
+/// A separate mapping of whole pages.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -200,34 +202,34 @@ impl Mapping {
         Ok(Mapping { base: map(bytes)?, bytes })
     }
 
-    /// Length in bytes, whole pages.
+    /// Returns the length in bytes, a multiple of a page.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether the mapping has no bytes.
+    /// Returns true if the mapping has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// The first byte.
+    /// Returns a pointer to the first byte.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Hands the memory over to somebody who will rebuild it with [`Mapping::from_raw`].
+    /// Gives up the mapping without unmapping it; [`Mapping::from_raw`] rebuilds it.
     pub fn into_raw(self) -> (*mut u8, usize) {
         let raw = (self.base.as_ptr(), self.bytes);
         std::mem::forget(self);
         raw
     }
 
-    /// Takes memory back.
+    /// Rebuilds a mapping from its parts.
     ///
     /// # Safety
-    /// The parts must come from [`Mapping::into_raw`], once.
+    /// The parts must come from one call of [`Mapping::into_raw`] and be used once.
     pub unsafe fn from_raw(base: *mut u8, bytes: usize) -> Self {
-        // SAFETY: `into_raw` gave a non-null pointer.
+        // SAFETY: `into_raw` returned a non-null pointer.
         Mapping { base: unsafe { NonNull::new_unchecked(base) }, bytes }
     }
 
@@ -246,7 +248,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned and nobody else unmaps it.
+        // SAFETY: the mapping is owned, and nothing else unmaps it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -256,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn joined_pages_keep_their_contents_and_take_no_memory_twice() {
+    fn joined_pages_keep_their_contents_and_leak_no_memory() {
         let region = Region::reserve(2 * HUGE_PAGE, HUGE_PAGE).unwrap();
         // SAFETY: the region is this test's own, and `at` gives its only pointers.
         unsafe { region.at(0).write_bytes(7, HUGE_PAGE + PAGE) };
@@ -267,10 +269,10 @@ mod tests {
         };
         let before = resident();
         for turn in 0..16 {
-            // An older system cannot do such a thing; then everything stays as it is.
+            // An older system does not support this and leaves everything as it is.
             let _ = region.join_pages(turn % 2 * HUGE_PAGE);
         }
-        // Other tests run meanwhile.
+        // The bound is loose because other tests run at the same time.
         assert!(resident() < before + 8 * HUGE_PAGE, "what it looked for is given back");
         // SAFETY: as above.
         let all = unsafe { std::slice::from_raw_parts(region.at(0), region.len()) };

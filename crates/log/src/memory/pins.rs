@@ -1,10 +1,11 @@
-//! Values that somebody goes on reading although their segment is cleaned meanwhile. While the segment
-//! has its memory a pin costs nothing: it only says who reads there. When the memory is given back, what
-//! was not read yet is copied out first; a jumbo's mapping, which holds nothing else, is handed over
-//! instead. Only then is the value charged, to what connections use.
+//! Pins: values that stay readable although their segment is cleaned meanwhile. While the segment
+//! has its memory, a pin costs nothing; it only records which reader reads where. When the memory
+//! is given back, the unread rest is first copied out. A jumbo's mapping, which holds nothing else,
+//! is handed over instead. Only then is the value charged, to the share of connections.
 //!
-//! Pinned values have [a share of memory](Budget::pinned_limit). When they would keep more, the value that was
-//! read least lately is given up: clients that read never lose theirs to one that does not.
+//! Pinned values have [a share of memory](Budget::pinned_limit). When they would exceed it, the
+//! value read least recently is given up. So a client that reads never loses its value to one that
+//! does not.
 
 use crate::Budget;
 use crate::memory::mapping::Mapping;
@@ -19,26 +20,26 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug)]
 pub(crate) struct Pins {
     budget: Arc<Budget>,
-    /// Pins of values whose segment has its memory, by the address of that.
+    /// Pins of values whose segment still has its memory, by the address of that memory.
     in_place: Mutex<HashMap<usize, Vec<Arc<Pinned>>>>,
-    /// Pins that keep memory themselves.
+    /// Pins that keep memory of their own.
     keeping: Mutex<Vec<Arc<Pinned>>>,
-    /// Bytes that these keep. Each lane has a share of its own: nobody's value is given up for a reader of
-    /// another lane.
+    /// Bytes kept by these pins. Each lane has its own share, so no value is given up for a reader
+    /// of another lane.
     kept: Arc<AtomicU64>,
-    /// Counts reads, to know which value was read last.
+    /// Counts reads, to tell which value was read last.
     reads: AtomicU64,
 }
 
 struct Pinned {
-    /// The segment's memory that it was in.
+    /// Address of the segment's memory that it was in.
     frame: usize,
     /// The number of its last read.
     read: AtomicU64,
     rest: Mutex<Rest>,
 }
 
-/// What was not read yet.
+/// The unread rest of a value.
 enum Rest {
     InPlace { at: *const u8, len: usize },
     Copied { bytes: Kept<Box<[u8]>>, at: usize },
@@ -46,8 +47,9 @@ enum Rest {
     Lost,
 }
 
-// SAFETY: the pointers lead into memory that the segment, or the mapping beside them, keeps until the
-// pin is told, under the mutex that they are behind.
+// SAFETY: the pointers lead into memory that the segment, or the mapping beside them, keeps until
+// `Pins::unpin_frame` or `Pins::take_mapping` replaces the rest. The mutex around the rest guards
+// them.
 unsafe impl Send for Rest {}
 
 impl fmt::Debug for Pinned {
@@ -56,7 +58,7 @@ impl fmt::Debug for Pinned {
     }
 }
 
-/// Memory that is charged as long as it is kept.
+/// Memory that is charged while it is kept.
 struct Kept<T> {
     memory: T,
     bytes: u64,
@@ -81,7 +83,7 @@ impl<T> Drop for Kept<T> {
     }
 }
 
-/// A value that can be read to its end, whatever becomes of its item.
+/// A value that stays readable to its end, whatever happens to its item.
 #[derive(Debug)]
 pub struct Pin {
     pins: Arc<Pins>,
@@ -102,9 +104,9 @@ impl Pins {
     /// Pins a part of a value that lies in `frame`.
     ///
     /// # Safety
-    /// The part lies in memory that goes through [`Pins::unpin_frame`] or
-    /// [`Pins::take_mapping`] before it is used for anything else, which is not before the thread's
-    /// next quiescent point.
+    /// The part must lie in memory that goes through [`Pins::unpin_frame`] or
+    /// [`Pins::take_mapping`] before it is reused. The memory must not be reused before the
+    /// thread's next quiescent point.
     pub(crate) unsafe fn pin(self: &Arc<Self>, frame: *mut u8, part: &[u8]) -> Pin {
         let pinned =
             self.pinned(frame as usize, Rest::InPlace { at: part.as_ptr(), len: part.len() });
@@ -130,7 +132,7 @@ impl Pins {
         self.reads.fetch_add(1, Relaxed)
     }
 
-    /// A frame is about to be used for something else: what is pinned in it is copied out.
+    /// Copies out what is pinned in a frame that is about to be reused.
     pub(crate) fn unpin_frame(&self, frame: *mut u8) {
         for pinned in self.taken(frame) {
             let len = match &*lock(&pinned.rest) {
@@ -140,7 +142,8 @@ impl Pins {
             self.make_room(len);
             let mut rest = lock(&pinned.rest);
             if let Rest::InPlace { at, len } = *rest {
-                // SAFETY: the frame is still what it was when the value was pinned: see `Pins::pin`.
+                // SAFETY: the frame is still what it was when the value was pinned: see
+                // `Pins::pin`.
                 let bytes: Box<[u8]> = unsafe { std::slice::from_raw_parts(at, len) }.into();
                 *rest = Rest::Copied { bytes: Kept::new(bytes, len, self), at: 0 };
             }
@@ -149,8 +152,9 @@ impl Pins {
         }
     }
 
-    /// The mapping of a jumbo whose record is at `frame` is about to be unmapped: who has pinned its value
-    /// keeps it. True if somebody has; then `mapping` was called and is nobody else's any more.
+    /// Hands the mapping of a jumbo, whose record is at `frame`, to the readers that have pinned
+    /// its value, before it is unmapped. Returns true if there are any; then `mapping` was called
+    /// and the pins own it.
     pub(crate) fn take_mapping(
         &self,
         frame: *mut u8,
@@ -174,7 +178,7 @@ impl Pins {
         true
     }
 
-    /// Whether somebody reads a value that lies in `frame`.
+    /// Returns true if a value that lies in `frame` is pinned.
     pub(crate) fn are_in(&self, frame: *mut u8) -> bool {
         lock(&self.in_place).contains_key(&(frame as usize))
     }
@@ -183,8 +187,8 @@ impl Pins {
         lock(&self.in_place).remove(&(frame as usize)).unwrap_or_default()
     }
 
-    /// The pin keeps memory, unless it was dropped meanwhile: who drops it looks for it here after its rest
-    /// was lost.
+    /// Lists a pin that now keeps memory, unless it was dropped meanwhile. Dropping a pin sets its
+    /// rest to lost before it removes the pin from this list, so none is left there.
     fn note_keeping(&self, pinned: Arc<Pinned>) {
         let mut keeping = lock(&self.keeping);
         if !matches!(*lock(&pinned.rest), Rest::Lost) {
@@ -192,8 +196,8 @@ impl Pins {
         }
     }
 
-    /// Gives up what was read least lately until `bytes` more are within the share. One value alone may be
-    /// as large as it is.
+    /// Gives up the values read least recently until `bytes` more fit into the share. A single
+    /// value may exceed the share.
     fn make_room(&self, bytes: usize) {
         let share = self.budget.pinned_limit();
         let mut keeping = lock(&self.keeping);
@@ -208,16 +212,17 @@ impl Pins {
 }
 
 impl Pin {
-    /// Shows at most `most` of the bytes that were not read yet; the answer is how many are left then.
-    /// `None`: the value was given up, because pinned values kept too much and this one was read least
-    /// lately.
+    /// Passes at most `most` unread bytes to `see`. Returns how many are left afterwards, or `None`
+    /// if the value was given up because pinned values kept too much and this one was read least
+    /// recently.
     pub fn read(&mut self, most: usize, see: impl FnOnce(&[u8])) -> Option<usize> {
         self.pinned.read.store(self.pins.next_read(), Relaxed);
         match &mut *lock(&self.pinned.rest) {
             Rest::InPlace { at, len } | Rest::Mapped { at, len, .. } => {
                 let now = most.min(*len);
-                // SAFETY: they are in memory that is there until the pin is told, which takes the lock, or
-                // in the mapping that it keeps.
+                // SAFETY: the bytes are in the mapping that the pin keeps, or in memory that stays
+                // until `Pins::unpin_frame` or `Pins::take_mapping` has replaced the rest, which
+                // takes this lock.
                 see(unsafe { std::slice::from_raw_parts(*at, now) });
                 *at = at.wrapping_add(now);
                 *len -= now;
@@ -248,7 +253,7 @@ impl Drop for Pin {
         drop(in_place);
         let rest = std::mem::replace(&mut *lock(&self.pinned.rest), Rest::Lost);
         lock(&self.pins.keeping).retain(others);
-        // What it kept is given back at the end: nobody waits for that.
+        // The memory it kept is freed last, outside the locks.
         if let Rest::Mapped { mapping, .. } = rest {
             debug_assert!(mapping.memory.len() as u64 == mapping.bytes);
         }
@@ -275,7 +280,7 @@ mod tests {
         let (pins, budget) = pins(1 << 20);
         let mut frame = *b"one value and another value";
         let at = frame.as_mut_ptr();
-        // SAFETY: the frame is not changed before it was unpinned.
+        // SAFETY: the frame is not changed before it is unpinned.
         let (mut one, mut other) =
             unsafe { (pins.pin(at, &frame[..9]), pins.pin(at, &frame[14..])) };
         one.read(4, |part| assert_eq!(part, b"one ")).unwrap();
@@ -292,11 +297,11 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_goes_with_its_last_reader() {
+    fn a_pinned_mapping_is_freed_after_its_last_reader() {
         let (pins, budget) = pins(1 << 20);
         let mapping = Mapping::new(100_000).unwrap();
         let (at, bytes) = (mapping.base(), mapping.len());
-        // SAFETY: the mapping is ours until it is taken.
+        // SAFETY: the mapping is this test's own until it is taken.
         let value = unsafe { std::slice::from_raw_parts(at.add(100), 90_000) };
         // SAFETY: as above.
         let pinned: Vec<Pin> = (0..3).map(|_| unsafe { pins.pin(at, value) }).collect();
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_least_gives_up_first() {
+    fn the_pin_read_least_recently_is_given_up_first() {
         let (pins, budget) = pins(8 * 1000);
         let mut pinned: Vec<Pin> = (0..10).map(|_| pins.copy(&[b'v'; 100])).collect();
         pinned[0].read(1, |_| ()).unwrap();

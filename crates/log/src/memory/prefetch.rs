@@ -1,9 +1,10 @@
-//! Asking the processor for memory before it is needed. A hint: any address is allowed, and nothing changes.
+//! Prefetching memory into the processor's cache. This is a hint: any address is allowed, and
+//! nothing changes.
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 
-/// Fetches the line of `at`.
+/// Prefetches the cache line of `at`.
 #[inline]
 pub fn for_reading(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -16,7 +17,7 @@ pub fn for_reading(at: *const u8) {
     let _ = at;
 }
 
-/// Fetches all lines of `bytes`.
+/// Prefetches all cache lines of `bytes`.
 #[inline]
 pub fn all(bytes: &[u8]) {
     for line in bytes.chunks(LINE) {
@@ -24,12 +25,13 @@ pub fn all(bytes: &[u8]) {
     }
 }
 
-/// Fetches the line of `at`, and has other processors give it up now: this thread will write to it.
+/// Prefetches the cache line of `at` for a write of this thread: other processors give it up now.
 #[inline]
 pub fn for_writing(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults, and a processor that does not know this one does nothing. It is written out
-    // because the intrinsic becomes one for reading unless all processors of the target are known to have it.
+    // SAFETY: a prefetch never faults, and a processor without this instruction ignores it. It is
+    // inline assembly because the intrinsic compiles to a prefetch for reading unless all
+    // processors of the target are known to have it.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

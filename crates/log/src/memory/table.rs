@@ -1,5 +1,6 @@
-//! A table that grows while others read it. Its entries never move, because the memory for all that it
-//! may ever have is reserved when it is made; pages that no entry was written to cost nothing.
+//! A table that grows while others read it. Its entries never move, because the memory for the
+//! largest possible table is reserved at the start. Pages without entries are never touched and
+//! cost nothing.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -10,46 +11,47 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Entries with numbers from 0.
 ///
-/// Invariant: entries below `len` are complete and never written again as a whole. Those behind it are
-/// touched only by who holds `complete`, which counts the entries that are complete: at least `len`.
+/// Invariant: entries below `len` are complete and never written as a whole again. Only the holder
+/// of the lock `complete` touches entries behind `len`. `complete` counts the complete entries,
+/// which are at least `len`.
 pub(crate) struct Table<T> {
     entries: Box<[UnsafeCell<MaybeUninit<T>>]>,
     len: AtomicUsize,
     complete: Mutex<usize>,
 }
 
-// SAFETY: the table owns its entries, and gives them to nobody.
+// SAFETY: the table owns its entries and moves none out.
 unsafe impl<T: Send> Send for Table<T> {}
-// SAFETY: threads share the entries below `len`, which are shared references to `T`, and one thread at a
-// time moves new entries in.
+// SAFETY: threads get only shared references to entries below `len`, and one thread at a time moves
+// new entries in.
 unsafe impl<T: Send + Sync> Sync for Table<T> {}
 
 impl<T> Table<T> {
-    /// `len` entries, of `limit` that it may ever have.
+    /// Creates a table with `len` entries and room for `limit`.
     pub(crate) fn new(len: usize, limit: usize, entry: impl FnMut(usize) -> T) -> Self {
         let entries = Box::<[UnsafeCell<MaybeUninit<T>>]>::new_uninit_slice(limit.max(len));
-        // SAFETY: memory of no particular content is what a cell of an uninitialised entry holds.
+        // SAFETY: a cell of an uninitialised entry may hold any memory contents.
         let entries = unsafe { entries.assume_init() };
         let table = Table { entries, len: AtomicUsize::new(0), complete: Mutex::default() };
         table.grow(len, entry);
         table
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
-    /// How many entries there may ever be.
+    /// Returns the largest possible number of entries.
     pub(crate) fn limit(&self) -> usize {
         self.entries.len()
     }
 
-    /// Adds entries until there are `len`; a table that has so many stays as it is.
+    /// Adds entries until there are `len`. Leaves a table that already has as many unchanged.
     ///
     /// # Panics
-    /// If there may not be so many.
+    /// If `len` exceeds the limit.
     pub(crate) fn grow(&self, len: usize, entry: impl FnMut(usize) -> T) {
         let complete = self.complete(len, entry);
         if len > self.len() {
@@ -58,10 +60,11 @@ impl<T> Table<T> {
         drop(complete);
     }
 
-    /// Makes entries that nobody sees before the table [grows](Table::grow), which then takes no time.
+    /// Makes entries that stay invisible until the table [grows](Table::grow), which then takes no
+    /// time.
     ///
     /// # Panics
-    /// As [`Table::grow`].
+    /// As for [`Table::grow`].
     pub(crate) fn prepare(&self, len: usize, entry: impl FnMut(usize) -> T) {
         drop(self.complete(len, entry));
     }
@@ -70,7 +73,8 @@ impl<T> Table<T> {
         assert!(len <= self.limit(), "a table for {} entries cannot have {len}", self.limit());
         let mut complete = self.complete.lock().unwrap_or_else(PoisonError::into_inner);
         while *complete < len {
-            // SAFETY: entries that are not complete are this thread's while it holds the lock.
+            // SAFETY: this thread holds the lock `complete`, so entries that are not complete are
+            // its own.
             unsafe { (*self.entries[*complete].get()).write(entry(*complete)) };
             *complete += 1;
         }
@@ -84,8 +88,8 @@ impl<T> Index<usize> for Table<T> {
     #[inline]
     fn index(&self, number: usize) -> &T {
         assert!(number < self.len(), "the table has no entry {number}");
-        // SAFETY: entries below `len` are complete, and stay as long as the table does. `len` never exceeds
-        // the number of entries.
+        // SAFETY: entries below `len` are complete and live as long as the table. `len` never
+        // exceeds the number of entries.
         unsafe { (*self.entries.get_unchecked(number).get()).assume_init_ref() }
     }
 }
@@ -94,7 +98,7 @@ impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         let complete = *self.complete.get_mut().unwrap_or_else(PoisonError::into_inner);
         for number in 0..complete {
-            // SAFETY: the entry is complete, and nobody else has the table any more.
+            // SAFETY: the entry is complete, and nothing else has the table any more.
             unsafe { self.entries[number].get_mut().assume_init_drop() };
         }
     }
@@ -113,7 +117,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn entries_stay_where_they_are_while_others_are_added() {
+    fn entries_do_not_move_while_the_table_grows() {
         let table = Arc::new(Table::new(3, 10_000, |number| number.to_string()));
         let first: *const String = &raw const table[0];
         let reader = Arc::clone(&table);
@@ -148,7 +152,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the table has no entry 2")]
-    fn there_is_nothing_behind_the_last_entry() {
+    fn indexing_behind_the_last_entry_panics() {
         let table = Table::new(2, 8, |number| number);
         assert_eq!(table[2], 2);
     }

@@ -1,12 +1,14 @@
-//! How segments leave: the quarantine in which a segment waits until nobody can need it any more.
+//! How segments are freed. An emptied segment stays in quarantine until nothing can need it any
+//! more.
 //!
-//! Without a store that is until every thread has passed a quiescent point. With one it is also
-//! until a crash could not bring back what the segment's records had superseded or ended:
+//! Without a store, it waits until every thread has passed a quiescent point. With a store, it also
+//! waits until a crash could no longer bring back anything that the segment's records had
+//! superseded or ended:
 //!
 //! 1. every change that took a record of the segment out of the index is durable;
 //! 2. if the segment holds *ends* (records that hide older versions without being hidden
 //!    themselves: tombstones, expired and evicted items), no other segment holds an older version
-//!    that its durable dead map does not mark (see [`deaths`](crate::reclaim::deaths));
+//!    that its durable dead map does not mark (see [`deaths`]);
 //! 3. the segment's own free mark is durable.
 
 pub(crate) mod deaths;
@@ -27,19 +29,19 @@ use crate::segment::State;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// A walk over records has the memory fetched that lies so many bytes ahead.
+/// A walk over records prefetches the memory this many bytes ahead.
 const FETCHED_AHEAD: usize = 1024;
 
 impl Log {
-    /// Sealed segments whose `sealed` is at most this have no appender left.
+    /// Returns the highest `sealed` for which a sealed segment has no appender left.
     pub fn settled(&self) -> u64 {
         self.epochs.horizon()
     }
 
-    /// The records of a sealed segment, in order, from its frame or as it was loaded.
+    /// Returns the records of a sealed segment, in order, from its frame or from `loaded`.
     ///
     /// # Safety
-    /// The segment must be sealed, its appenders done, and it must not be freed meanwhile.
+    /// The segment must be sealed, its appenders must be done, and it must not be freed meanwhile.
     pub unsafe fn records<'a>(
         &'a self,
         number: SegmentNumber,
@@ -59,7 +61,8 @@ impl Log {
             let record = unsafe { Record::at(frame.add(offset), || segment.jumbo_value()) };
             let address = Address::new(number, offset);
             offset += record.size();
-            // Only its size says where the next record begins, so the processor cannot look ahead by itself.
+            // The next record's offset is known only from this one's size, so the processor cannot
+            // prefetch by itself.
             let ahead = frame.wrapping_add(offset + FETCHED_AHEAD);
             prefetch::for_reading(ahead);
             prefetch::for_reading(ahead.wrapping_add(LINE));
@@ -67,13 +70,14 @@ impl Log {
         })
     }
 
-    /// The segment's records are out of the index: its frame is reused after the quiescent period.
-    /// `ends` says where in it records begin that were removed without a newer version. With a store,
-    /// `undoings` is [`CommitMarks::undoings`](crate::CommitMarks::undoings) from before that was found out.
+    /// Puts a segment whose records are out of the index into quarantine. Its frame is reused after
+    /// the quiescent period. `ends` are the offsets of its records that were removed without a
+    /// newer version. With a store, `undoings` must be `CommitMarks::undoings`
+    /// as it was before the caller determined that the records are gone and which are ends.
     ///
     /// # Errors
-    /// Something was undone since, so the index may lead there: nothing has happened, and `ends` is
-    /// given back.
+    /// Returns `ends` and changes nothing if something was undone since, because the index may then
+    /// lead to the segment again.
     pub fn quarantine(
         &self,
         number: SegmentNumber,
@@ -103,12 +107,12 @@ impl Log {
         } else {
             quarantine.push(entry);
         }
-        // It is always in one of both.
+        // Only now, so that the segment is always in `cleaning` or in quarantine.
         self.note_quarantined(number);
         Ok(())
     }
 
-    /// Frees what has been in quarantine long enough; the answer is how many segments.
+    /// Frees the segments that have been in quarantine long enough. Returns how many.
     pub fn reap(&self) -> usize {
         self.reap_frames();
         let mut freed = 0;
@@ -125,15 +129,15 @@ impl Log {
         }
     }
 
-    /// Whether records are being removed, or were removed, without a newer version, and that is not
+    /// Returns true while the removal of some records without a newer version is in progress or not
     /// durable yet.
     #[inline]
     pub fn is_evicting(&self) -> bool {
         self.evicting.load(Ordering::Acquire) > 0 || self.keeps_ends()
     }
 
-    /// The segments, and which use of them, that records are being removed from without a newer version, and
-    /// that is not durable yet.
+    /// Returns the segments, with their generations, from which records are being removed without a
+    /// newer version, until the removal is durable.
     pub fn evicting(&self) -> Vec<(SegmentNumber, u32)> {
         if !self.is_evicting() {
             return Vec::new();
@@ -149,53 +153,54 @@ impl Log {
         emptied.into_iter().map(now).filter(is_evicting).collect()
     }
 
-    /// Whether that is not durable yet for this use of a segment.
+    /// Returns true if such a removal from this generation of a segment is not durable yet.
     pub fn is_evicting_from(&self, number: SegmentNumber, generation: u32) -> bool {
         let segment = self.segment(number);
         segment.generation() == generation
             && matches!(segment.state(), State::Cleaning | State::Quarantine)
     }
 
-    /// Whether some segment stays although records were removed from it without a newer version: until it
-    /// is cleaned, a crash could bring them back.
+    /// Returns true if some segment stays in use although records were removed from it without a
+    /// newer version. Until it is cleaned, a crash could bring them back.
     pub fn keeps_ends(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.keeps_ends())
     }
 
-    /// Before records of a segment are removed. It ends when the segment is not emptied after all, or when
-    /// that is durable.
+    /// Counts a segment from which records are about to be removed. [`Log::end_evicting`] follows
+    /// if the segment is not emptied after all, or once its emptying is durable.
     pub(crate) fn begin_evicting(&self) {
         self.evicting.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The end of [`Log::begin_evicting`]. Removed records of a segment that stays are
-    /// [kept](crate::Store::keep_ends) before.
+    /// Ends [`Log::begin_evicting`]. If the segment stays, its removed records must be
+    /// [kept](crate::Store::keep_ends) first.
     pub(crate) fn end_evicting(&self) {
         self.evicting.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Segments in quarantine that will be free before long.
+    /// Returns the number of segments in quarantine that will soon be free.
     pub fn quarantined(&self) -> usize {
         lock(&self.quarantine).coming()
     }
 
-    /// The memory, in frames, of segments in quarantine that will be free before long.
+    /// Returns the memory of segments in quarantine that will soon be free, in frames.
     pub fn quarantined_frames(&self) -> usize {
         lock(&self.quarantine).coming_frames()
     }
 
-    /// Whether there are any segments in quarantine.
+    /// Returns true if any segment is in quarantine.
     pub fn has_quarantine(&self) -> bool {
         lock(&self.quarantine).len() > 0
     }
 
-    /// A segment in quarantine waits for dead maps that cannot be made, and its ends cannot move: nobody counts on
-    /// its place, or tries to move them, until [`Log::expect_places`].
+    /// Gives up on a segment in quarantine that waits for dead maps that cannot be made and whose
+    /// ends cannot be moved. Until [`Log::expect_places`], its place does not count as coming, and
+    /// moving its ends is not tried.
     pub fn expect_no_place(&self, number: SegmentNumber) {
         lock(&self.quarantine).give_up(number);
     }
 
-    /// Counts again on all places. The answer is whether some had been given up.
+    /// Expects all places again. Returns true if some had been given up.
     pub fn expect_places(&self) -> bool {
         lock(&self.quarantine).expect_all()
     }
@@ -207,7 +212,7 @@ impl Log {
             (segment.jumbo_mapping(), segment.free())
         };
         if !frame.is_null() {
-            // SAFETY: nobody reads the frame after the quiescent period.
+            // SAFETY: the segment's quiescent period has passed, so no thread reads the frame.
             unsafe { self.give_back(frame, jumbo) };
         }
         let parts = self.store.as_ref().map(|store| {
@@ -215,7 +220,7 @@ impl Log {
             store.take_parts(number)
         });
         let places = parts.into_iter().flatten().chain([number]);
-        // What cannot be read would be lost again.
+        // A bad place is not used again, because what is written there would be lost, too.
         let is_bad = |number| self.store.as_ref().is_some_and(|store| store.is_bad(number));
         lock(&self.numbers).extend(places.filter(|&number| !is_bad(number)));
     }

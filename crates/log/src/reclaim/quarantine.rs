@@ -1,5 +1,5 @@
-//! The quarantine: segments whose records are out of the index, until nobody can need them any more. See
-//! [`reclaim`](crate::reclaim) for the rules.
+//! The quarantine: segments whose records are out of the index, until nothing can need them any
+//! more. See [`reclaim`](crate::reclaim) for the rules.
 
 use crate::address::SegmentNumber;
 use crate::store::places::Tier;
@@ -10,33 +10,33 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 pub(crate) struct Quarantined {
     pub(crate) number: SegmentNumber,
     pub(crate) tier: Tier,
-    /// Its memory in frames: a jumbo's mapping is worth several.
+    /// Its memory, in frames; a jumbo's mapping counts as several.
     pub(crate) frames: usize,
-    /// Its frame may be reused when this epoch has passed.
+    /// The epoch that must pass before its frame is reused.
     pub(crate) epoch: u64,
-    /// With a store: what emptied it is durable when this commit is.
+    /// With a store: the commit that makes its emptying durable.
     pub(crate) emptied: u64,
-    /// Where the ends begin that were made when it was emptied.
+    /// Offsets of the ends that emptying it created.
     pub(crate) ends: Vec<u32>,
-    /// Its ends were copied elsewhere, before `emptied`.
+    /// True if its ends were copied elsewhere, before `emptied`.
     pub(crate) carried: bool,
 }
 
 /// The segments in quarantine, in the order in which they were emptied.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
-    /// Those that the device does not know to be free.
+    /// Segments whose free mark is not durable, by their order of arrival.
     unmarked: BTreeMap<u64, Quarantined>,
-    /// Where they are in that order.
+    /// The keys of these segments in `unmarked`.
     orders: HashMap<SegmentNumber, u64>,
     next: u64,
-    /// Those that it knows to be free, and without a store all.
+    /// Segments whose free mark is durable; without a store, all segments.
     marked: VecDeque<Quarantined>,
-    /// How many there are of each tier.
+    /// Number of segments on each tier.
     lengths: [usize; 2],
-    /// Their memory in frames.
+    /// Memory of all segments, in frames.
     frames: usize,
-    /// Those of which nobody knows when they will be free.
+    /// Segments that were given up: it is unknown when they will be free.
     stuck: HashMap<SegmentNumber, Tier>,
 }
 
@@ -60,7 +60,7 @@ impl Quarantine {
         self.frames += entry.frames;
     }
 
-    /// The segment's free mark is durable; false if it waits for none.
+    /// Notes that the segment's free mark is durable. Returns false if it waits for none.
     pub(crate) fn mark(&mut self, number: SegmentNumber) -> bool {
         let order = self.orders.remove(&number);
         let entry = order.and_then(|order| self.unmarked.remove(&order));
@@ -68,7 +68,7 @@ impl Quarantine {
         entry.map(|entry| self.marked.push_back(entry)).is_some()
     }
 
-    /// Takes out the segment that was marked first, if `is_unneeded`.
+    /// Removes the segment that was marked first, if `is_unneeded` returns true for it.
     pub(crate) fn pop_marked(
         &mut self,
         is_unneeded: impl FnOnce(&Quarantined) -> bool,
@@ -79,7 +79,8 @@ impl Quarantine {
         Some(entry.number)
     }
 
-    /// Takes out those that wait for a mark and that `was_undone` holds for, the last one first.
+    /// Removes the segments that wait for a mark and for which `was_undone` returns true. Returns
+    /// the last one first.
     pub(crate) fn take_undone(
         &mut self,
         was_undone: impl Fn(&Quarantined) -> bool,
@@ -96,27 +97,27 @@ impl Quarantine {
         undone
     }
 
-    /// Those that wait for a mark.
+    /// Returns the segments that wait for a mark.
     pub(crate) fn unmarked(&self) -> impl Iterator<Item = &Quarantined> {
         self.unmarked.values()
     }
 
-    /// Those whose mark is durable.
+    /// Returns the segments whose mark is durable.
     pub(crate) fn marked(&self) -> impl Iterator<Item = &Quarantined> {
         self.marked.iter()
     }
 
-    /// A segment that waits for a mark.
+    /// Returns a segment that waits for a mark.
     pub(crate) fn get_mut(&mut self, number: SegmentNumber) -> Option<&mut Quarantined> {
         self.unmarked.get_mut(self.orders.get(&number)?)
     }
 
-    /// Whether a segment waits for a mark.
+    /// Returns true if a segment waits for a mark.
     pub(crate) fn waits(&self, number: SegmentNumber) -> bool {
         self.orders.contains_key(&number)
     }
 
-    /// Nobody knows when a segment that waits for a mark will be free.
+    /// Gives up a segment that waits for a mark, because it is unknown when it will be free.
     pub(crate) fn give_up(&mut self, number: SegmentNumber) {
         if let Some(entry) = self.get_mut(number) {
             let tier = entry.tier;
@@ -124,38 +125,38 @@ impl Quarantine {
         }
     }
 
-    /// The ends of a segment have moved, so it will be free after all.
+    /// Expects a segment again, because its ends have moved.
     pub(crate) fn expect(&mut self, number: SegmentNumber) {
         self.stuck.remove(&number);
     }
 
-    /// Forgets what was given up; whether there was anything.
+    /// Expects all segments again. Returns true if any had been given up.
     pub(crate) fn expect_all(&mut self) -> bool {
         !std::mem::take(&mut self.stuck).is_empty()
     }
 
-    /// Whether nobody knows when the segment will be free.
+    /// Returns true if the segment was given up.
     pub(crate) fn is_given_up(&self, number: SegmentNumber) -> bool {
         self.stuck.contains_key(&number)
     }
 
-    /// How many there are.
+    /// Returns the number of segments.
     pub(crate) fn len(&self) -> usize {
         self.lengths.iter().sum()
     }
 
-    /// How many of them will be free before long.
+    /// Returns the number of segments that will soon be free.
     pub(crate) fn coming(&self) -> usize {
         self.len() - self.stuck.len()
     }
 
-    /// The memory, in frames, of those that will be free before long.
+    /// Returns the memory of segments that will soon be free, in frames.
     pub(crate) fn coming_frames(&self) -> usize {
         let frames = |number| Some(self.unmarked.get(self.orders.get(number)?)?.frames);
         self.frames - self.stuck.keys().filter_map(frames).sum::<usize>()
     }
 
-    /// The same on one tier.
+    /// Returns the number of segments on one tier that will soon be free.
     pub(crate) fn coming_on(&self, tier: Tier) -> usize {
         let stuck = self.stuck.values().filter(|&&stuck| stuck == tier).count();
         self.lengths[tier as usize] - stuck
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_leaves_when_it_is_marked_and_unneeded() {
+    fn a_segment_leaves_quarantine_once_marked_and_unneeded() {
         let mut quarantine = Quarantine::default();
         for number in 1..=4 {
             let tier = if number == 2 { Tier::Lower } else { Tier::Fast };

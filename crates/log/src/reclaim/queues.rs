@@ -9,22 +9,24 @@ use crate::segment::{Segment, State};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, lock};
 
-/// Segments that are looked at while the table is locked: who seals one waits for that.
+/// The largest number of segments examined per hold of the table's lock. A thread that seals a
+/// segment waits for that long.
 const BATCH: usize = 256;
 
 impl Log {
-    /// The table, after a look at all that has changed.
+    /// Locks the table after bringing it up to date with all changes.
     pub fn usage(&self) -> MutexGuard<'_, UsageTable> {
         loop {
             let mut usage = lock(&self.usage);
             if self.look_at_changed(&mut usage) == BATCH {
-                // Whoever waits to seal a segment goes first.
+                // The lock is released first, so that a thread that waits to seal a segment gets
+                // it.
                 continue;
             }
             self.look_at_waiting(&mut usage);
             let room = self.most_summary_room();
             if room > usage.gain_room {
-                // Rarely: it is doubled each time.
+                // This is rare, because the room is at least doubled each time.
                 usage.gain_room = room.next_power_of_two();
                 self.reckon_gains(&mut usage);
             }
@@ -32,16 +34,17 @@ impl Log {
         }
     }
 
-    /// Looks at some segments that have changed; the answer is how many.
+    /// Examines up to [`BATCH`] segments that have changed. Returns how many.
     fn look_at_changed(&self, usage: &mut UsageTable) -> usize {
-        // While the table is locked: whoever comes next does not answer before these were looked at.
+        // The caller holds the table's lock, so no other query is answered before these are
+        // examined.
         let numbers = {
             let mut changed = lock(&self.changed);
             let rest = changed.len().saturating_sub(BATCH);
             changed.split_off(rest)
         };
         for &number in &numbers {
-            // Before the look: what changes after it is listed anew.
+            // Cleared before examining the segment: a later change lists it again.
             self.listed[number as usize].swap(0, Ordering::AcqRel);
             self.look_at(usage, number);
         }
@@ -51,12 +54,12 @@ impl Log {
     fn look_at(&self, usage: &mut UsageTable, number: SegmentNumber) {
         let Some(Row { standing, .. }) = usage.row(number).copied() else { return };
         let contents = self.contents(number, usage.gain_room);
-        // Of what was kept nothing is left.
+        // Nothing that had to be kept is left.
         let is_over = standing == Standing::Kept && contents.live == 0;
         usage.update(number, if is_over { Standing::Ready } else { standing }, contents);
     }
 
-    /// Segments that everybody is done with can be reclaimed.
+    /// Lets waiting segments be reclaimed once they are final.
     fn look_at_waiting(&self, usage: &mut UsageTable) {
         if usage.waiting.is_empty() {
             return;
@@ -84,7 +87,8 @@ impl Log {
         self.count_looks(1);
         let segment: &Segment = self.segment(number);
         let known = self.live(number);
-        // Only what is known to be dead is freed without a look.
+        // A segment with nothing alive is freed without examining its records, so assumed deaths
+        // alone never make it empty.
         let live = known.saturating_sub(self.assumed_dead(number)).max(known.min(1));
         let (min_expiry, max_expiry, immortal) = segment.expiries();
         let jumbo = if segment.is_jumbo() { segment.jumbo_mapping() as u32 } else { 0 };
@@ -101,14 +105,14 @@ impl Log {
         }
     }
 
-    /// Something about a segment has changed that the table tells.
+    /// Lists a segment as changed, so that the table examines it again.
     pub fn note_changed(&self, number: SegmentNumber) {
         if self.listed[number as usize].swap(1, Ordering::AcqRel) == 0 {
             lock(&self.changed).push(number);
         }
     }
 
-    /// So many bytes of a segment's records are most probably dead, beside those that are known to be.
+    /// Assumes that `bytes` of a segment's records are dead, besides those known to be.
     pub fn assume_dead(&self, number: SegmentNumber, bytes: u32) {
         self.durable_log().entry(number).assumed_dead.store(bytes, Ordering::Relaxed);
         self.note_changed(number);
@@ -129,7 +133,8 @@ impl Log {
         usage.insert(segment, Row { order, sealed, stream, tier, standing, contents });
     }
 
-    /// Takes every sealed segment out of the queues. The caller has made sure that nobody appends.
+    /// Takes every sealed segment out of the queues. The caller must have made sure that no thread
+    /// appends.
     pub fn drain_sealed(&self) -> Vec<SegmentNumber> {
         let mut usage = lock(&self.usage);
         let all = usage.in_order(None);
@@ -142,13 +147,12 @@ impl Log {
         all
     }
 
-    /// The sealed segments of a stream, oldest first. This takes a look at every segment.
+    /// Returns a stream's sealed segments, the oldest first. Walks over all segments.
     pub fn sealed(&self, stream: Stream) -> Vec<SegmentNumber> {
         lock(&self.usage).in_order(Some(stream))
     }
 
-    /// Moves a sealed segment to the end of the survivors: its records go on living there without
-    /// being moved.
+    /// Moves a sealed segment to the end of the survivors' queue. Its records stay where they are.
     pub fn promote(&self, number: SegmentNumber) {
         let mut usage = lock(&self.usage);
         if let Some(row) = usage.remove(number) {
@@ -157,8 +161,8 @@ impl Log {
         }
     }
 
-    /// Takes a sealed segment for cleaning; the answer is the stream in whose queue it was. `None`: somebody else
-    /// has it.
+    /// Takes a sealed segment for cleaning. Returns the stream in whose queue it was, or `None` if
+    /// another thread has taken it.
     pub fn begin_cleaning(&self, number: SegmentNumber) -> Option<Stream> {
         let mut usage = lock(&self.usage);
         let row = usage.remove(number)?;
@@ -168,12 +172,13 @@ impl Log {
         Some(row.stream)
     }
 
-    /// Puts a segment that could not be cleaned back to the front of its queue.
+    /// Returns a segment that could not be cleaned to the front of its queue.
     pub fn abandon_cleaning(&self, stream: Stream, number: SegmentNumber) {
         self.return_cleaned(stream, number, End::Front);
     }
 
-    /// Puts a segment that could not be cleaned at the end of its queue: others come first.
+    /// Returns a segment that could not be cleaned to the end of its queue, so that others come
+    /// first.
     pub fn postpone_cleaning(&self, stream: Stream, number: SegmentNumber) {
         self.return_cleaned(stream, number, End::Back);
     }
@@ -184,8 +189,8 @@ impl Log {
         self.enqueue(stream, Sealed { segment: number, sealed: 0 }, end);
     }
 
-    /// As [`Log::postpone_cleaning`], of a segment that holds what cannot be read and may not be lost: it is
-    /// not reclaimed.
+    /// Like [`Log::postpone_cleaning`], for a segment with unreadable records that must not be
+    /// lost: it is not reclaimed.
     pub fn keep_unreadable(&self, stream: Stream, number: SegmentNumber) {
         self.postpone_cleaning(stream, number);
         let mut usage = lock(&self.usage);
@@ -194,12 +199,12 @@ impl Log {
         }
     }
 
-    /// The segment is in quarantine.
+    /// Notes that a segment that was being emptied is now in quarantine.
     pub(crate) fn note_quarantined(&self, number: SegmentNumber) {
         lock(&self.usage).cleaning.remove(&number);
     }
 
-    /// Segments with records that are not sealed, or that are being emptied.
+    /// Returns the segments that have records but are open or being emptied.
     pub fn unsealed(&self) -> Vec<SegmentNumber> {
         let mut numbers = self.cleaning();
         numbers.extend([Stream::Hot, Stream::Survivors].map(|stream| self.open_segment(stream)));
@@ -207,7 +212,7 @@ impl Log {
         numbers
     }
 
-    /// Segments that are being emptied.
+    /// Returns the segments that are being emptied.
     pub(crate) fn cleaning(&self) -> Vec<SegmentNumber> {
         lock(&self.usage).cleaning.iter().copied().collect()
     }

@@ -1,12 +1,13 @@
-//! The usage table: what every sealed segment holds, kept in the orders that reclaiming asks for. So each
-//! question costs about the same however many segments there are, and keeping the orders costs as
-//! much as has changed.
+//! The usage table: what every sealed segment holds, kept in the orders that reclaiming needs. A
+//! query costs about the same however many segments there are, and keeping the orders costs as much
+//! as has changed.
 //!
-//! Threads that make records dead, and whoever gives a segment a frame or takes it away, put the
-//! segment's number on a list. The table looks at these segments before it answers.
+//! Threads that make records dead, or that give a segment a frame or take it away, put the
+//! segment's number on a list. Before the table answers a query it examines the segments on that
+//! list.
 //!
-//! Source of the name: M. Rosenblum, J. Ousterhout, "The design and implementation of a log-structured
-//! file system", 1992.
+//! Source of the name: M. Rosenblum, J. Ousterhout, "The design and implementation of a
+//! log-structured file system", 1992.
 
 use crate::address::SegmentNumber;
 use crate::append::Stream;
@@ -14,28 +15,29 @@ use crate::store::places::Tier;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// Segments are told apart by the percentage of their bytes that is alive, rounded up.
+/// Number of classes. A segment's class is the percentage of its bytes that is alive, rounded up.
 const CLASSES: usize = 101;
-/// Where dead jumbos are, behind the classes: they leave no frame.
+/// Index of the set of dead jumbos, behind the classes. Freeing a jumbo yields no frame.
 const DEAD_JUMBOS: usize = CLASSES;
-/// The most a segment adds to the trees, bytes: half-full nodes, in four of them at most.
+/// The most memory that a segment adds to the trees, in bytes: half-full nodes in at most four
+/// trees.
 const TREE_BYTES: usize = 4 * 2 * size_of::<Age>();
 
-/// Which end of a stream's queue.
+/// An end of a stream's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It is reclaimed next.
+    /// The end that is reclaimed next.
     Front,
-    /// It is reclaimed last.
+    /// The end that is reclaimed last.
     Back,
 }
 
-/// Which segments a question is about.
+/// The segments that a query covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Among {
-    /// All of them.
+    /// All segments.
     All,
-    /// Those that have a frame.
+    /// Segments with a frame.
     Resident,
 }
 
@@ -48,37 +50,38 @@ impl Among {
     }
 }
 
-/// Index of segments without a frame, and of those with one.
+/// Indices of segments without a frame and of those with one.
 const ABSENT: usize = 0;
 const RESIDENT: usize = 1;
 
-/// When a segment was opened, in Unix seconds, and its place in its queue.
+/// The Unix second at which a segment was opened, its place in its queue, and its number.
 type Age = (u32, i64, SegmentNumber);
 
-/// What may be done with a segment.
+/// Whether a segment can be reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Nothing yet: threads may still append to it, or it is not durable.
+    /// Not yet: threads may still append to it, or it is not durable.
     Waiting,
     /// It can be reclaimed. Only such segments are in the orders.
     Ready,
-    /// It holds what cannot be read and may not be lost: it stays.
+    /// It holds unreadable records that must not be lost, so it stays.
     Kept,
 }
 
-/// What a segment holds.
+/// The contents of a segment, as far as the table needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     /// Unix seconds at which it was opened.
     pub(super) born: u32,
-    /// Bytes of records, and of those that are alive.
+    /// Bytes of all records.
     pub(super) filled: u32,
+    /// Bytes of live records.
     pub(super) live: u32,
-    /// What emptying it gains, bytes.
+    /// Bytes gained by emptying it.
     pub(super) gain: u32,
-    /// When the first of its records expires; 0: none does.
+    /// The Unix second at which the first of its records expires; 0 if none does.
     pub(super) min_expiry: u32,
-    /// When the last of them does; 0: some do not.
+    /// The Unix second at which the last of its records expires; 0 if some never do.
     pub(super) max_expiry: u32,
     /// Bytes of a jumbo's mapping; 0 for a normal segment.
     pub(super) jumbo: u32,
@@ -101,7 +104,7 @@ impl Contents {
 pub(super) struct Row {
     /// Its place in the queue of its stream.
     pub(super) order: i64,
-    /// See [`Sealed::sealed`].
+    /// See [`Sealed::sealed`](crate::Sealed::sealed).
     pub(super) sealed: u64,
     pub(super) stream: Stream,
     pub(super) tier: Tier,
@@ -118,15 +121,15 @@ impl Row {
 /// Sums over all sealed segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Segments.
+    /// Number of segments.
     pub segments: u64,
-    /// Bytes of records that are alive.
+    /// Live bytes of records.
     pub live: u64,
-    /// Of these, bytes in segments without a frame.
+    /// Live bytes in segments without a frame.
     pub absent_live: u64,
-    /// Jumbos.
+    /// Number of jumbos.
     pub jumbos: u64,
-    /// Bytes of their mappings.
+    /// Bytes of the jumbos' mappings.
     pub jumbo_bytes: u64,
 }
 
@@ -152,14 +155,14 @@ pub struct Candidate {
     order: i64,
     /// Unix seconds at which it was opened.
     pub born: u32,
-    /// Bytes of its records, and of those that are alive.
+    /// Bytes of all its records.
     pub filled: u32,
-    /// See `filled`.
+    /// Bytes of its live records.
     pub live: u32,
 }
 
 impl Candidate {
-    /// Of two that are alike, the one that comes first.
+    /// Orders two segments that are otherwise equal: the lower one comes first.
     fn place(&self) -> (u8, i64) {
         (self.stream as u8, self.order)
     }
@@ -169,24 +172,24 @@ impl Candidate {
 #[derive(Debug)]
 pub struct UsageTable {
     pub(super) rows: Vec<Option<Row>>,
-    /// The orders that the next segment at the front and at the back of a queue gets.
+    /// The orders of the next segments at the front and at the back of a queue.
     pub(super) next: (i64, i64),
-    /// Segments of which nothing may be done yet, by their orders.
+    /// Segments that cannot be reclaimed yet, by their orders.
     pub(super) waiting: BTreeMap<i64, SegmentNumber>,
-    /// The queues, of each stream and residency.
+    /// The queues of each stream and residency.
     pub(super) queues: [[BTreeMap<i64, SegmentNumber>; 2]; 2],
-    /// Bytes alive in them.
+    /// Live bytes in these queues.
     pub(super) live: [[u64; 2]; 2],
-    /// By the share that is alive, the oldest first: of each tier and residency. A jumbo is here only when it is
-    /// dead, among [`DEAD_JUMBOS`].
+    /// Segments of each tier and residency, by class and then by age, the oldest first. A jumbo is
+    /// here only once it is dead, in [`DEAD_JUMBOS`].
     pub(super) classes: [[Box<[BTreeSet<Age>]>; 2]; 2],
-    /// What emptying the segments of each class gains, bytes.
+    /// Bytes gained by emptying all segments of each class.
     pub(super) gains: Box<[u64]>,
-    /// The room for summaries that the gains are reckoned with, bytes.
+    /// The room for summaries that the gains are computed with, in bytes.
     pub(crate) gain_room: u64,
-    /// By when all in them expires, of each residency.
+    /// Segments of each residency, by the time at which their last record expires.
     pub(super) expiring: [BTreeSet<(u32, SegmentNumber)>; 2],
-    /// By when the first record in them expires.
+    /// Segments by the time at which their first record expires.
     pub(super) first_expiry: BTreeSet<(u32, SegmentNumber)>,
     /// Segments that are being emptied.
     pub(super) cleaning: BTreeSet<SegmentNumber>,
@@ -197,11 +200,11 @@ impl UsageTable {
     /// Bytes that the table takes per segment.
     pub(crate) const BYTES: usize = size_of::<Option<Row>>() + TREE_BYTES;
 
-    /// An empty table, for segments with numbers below `limit`.
+    /// Creates an empty table for segments with numbers below `limit`.
     pub(crate) fn new(limit: usize) -> Self {
         let classes = || vec![BTreeSet::new(); CLASSES + 1].into_boxed_slice();
         UsageTable {
-            // Memory that nothing was written to costs nothing.
+            // Memory that was never written costs nothing.
             rows: Vec::with_capacity(limit),
             next: (-1, 0),
             waiting: BTreeMap::new(),
@@ -279,7 +282,7 @@ impl UsageTable {
         self.first_expiry.remove(&(contents.min_expiry, number));
     }
 
-    /// A segment is what `look` says now.
+    /// Replaces the standing and contents of a segment in the table if they have changed.
     pub(super) fn update(&mut self, number: SegmentNumber, standing: Standing, contents: Contents) {
         let same = |row: &Row| row.standing == standing && row.contents == contents;
         if self.row(number).is_none_or(same) {
@@ -303,12 +306,12 @@ impl UsageTable {
         }
     }
 
-    /// A segment with nothing alive in it.
+    /// Returns a segment with nothing alive in it, the oldest first.
     pub fn dead(&self, among: Among) -> Option<(Stream, SegmentNumber)> {
         self.dead_of(&[Tier::Fast, Tier::Lower], among)
     }
 
-    /// As [`UsageTable::dead`], on the fast device.
+    /// Like [`UsageTable::dead`], but only on the fast device.
     pub fn dead_on_fast(&self) -> Option<(Stream, SegmentNumber)> {
         self.dead_of(&[Tier::Fast], Among::All)
     }
@@ -321,13 +324,14 @@ impl UsageTable {
         Some((self.row(number)?.stream, number))
     }
 
-    /// The segment with a frame of which the least is alive, at most `percent`. Never a jumbo.
+    /// Returns the segment on the fast device that has a frame and the smallest live share, if that
+    /// is at most `percent`. Never returns a jumbo.
     pub fn emptiest(&self, percent: usize) -> Option<Candidate> {
         self.candidates(&[Tier::Fast], Among::Resident, 0..=percent).next()
     }
 
-    /// The segment in which everything has expired at `now` that did so first, of those that come behind
-    /// `after`: when that was, and the segment.
+    /// Returns the first segment behind `after`, by the time of its last expiry, in which
+    /// everything has expired at `now`; with that time.
     pub fn expired(
         &self,
         now: u32,
@@ -343,43 +347,44 @@ impl UsageTable {
         Some((self.row(first.1)?.stream, first))
     }
 
-    /// Segments of which a record has expired at `now`, the earliest first.
+    /// Returns the segments in which a record has expired at `now`, the earliest expiry first.
     pub fn partly_expired(&self, now: u32) -> impl Iterator<Item = (Stream, SegmentNumber)> {
         let due = self.first_expiry.range(..=(now, SegmentNumber::MAX));
         due.filter_map(|&(_, number)| Some((self.row(number)?.stream, number)))
     }
 
-    /// The segment at the front of a stream's queue.
+    /// Returns the segment at the front of a stream's queue.
     pub fn oldest(&self, stream: Stream, among: Among) -> Option<SegmentNumber> {
         let first = |&residency: &usize| self.queues[stream as usize][residency].first_key_value();
         among.residencies().iter().filter_map(first).min().map(|(_, &number)| number)
     }
 
-    /// Segments of a stream that have a frame, in the queue's order.
+    /// Returns a stream's segments that have a frame, in the queue's order.
     pub fn resident(&self, stream: Stream) -> impl Iterator<Item = SegmentNumber> {
         self.queues[stream as usize][RESIDENT].values().copied()
     }
 
-    /// The first segment with a frame behind a place in a stream's queue, and its place.
+    /// Returns the first segment with a frame behind a place in a stream's queue, and its place.
     pub fn resident_behind(&self, stream: Stream, place: i64) -> Option<(i64, SegmentNumber)> {
         let behind = (Bound::Excluded(place), Bound::Unbounded);
         let mut queue = self.queues[stream as usize][RESIDENT].range(behind);
         queue.next().map(|(&place, &number)| (place, number))
     }
 
-    /// The first and the last place in a stream's queue of segments that have a frame.
+    /// Returns the first and the last place of segments with a frame in a stream's queue.
     pub fn resident_places(&self, stream: Stream) -> Option<(i64, i64)> {
         let queue = &self.queues[stream as usize][RESIDENT];
         Some((*queue.first_key_value()?.0, *queue.last_key_value()?.0))
     }
 
-    /// Bytes that are alive in segments of a stream that could be reclaimed.
+    /// Returns the live bytes in a stream's segments that can be reclaimed.
     pub fn live(&self, stream: Stream, among: Among) -> u64 {
         among.residencies().iter().map(|&residency| self.live[stream as usize][residency]).sum()
     }
 
-    /// The segment that is worth most of those of which at most `percent` is alive, but not nothing. Of
-    /// those that hold about the same the oldest is looked at: it must be worth most.
+    /// Returns the segment with the greatest worth among those with a live share above 0 and at
+    /// most `percent`. Examines only the oldest segment of each class, so `worth` must not be
+    /// greater for a younger one.
     pub fn best(
         &self,
         tiers: &[Tier],
@@ -393,13 +398,13 @@ impl UsageTable {
         self.candidates(tiers, among, 1..=percent).max_by(more)
     }
 
-    /// The segment on the fast device that was opened first.
+    /// Returns the segment on the fast device that was opened first, among those with live records.
     pub fn first_on_fast(&self) -> Option<Candidate> {
         let opened = |candidate: &Candidate| (candidate.born, candidate.place());
         self.candidates(&[Tier::Fast], Among::All, 1..=100).min_by_key(opened)
     }
 
-    /// The classes of each tier and residency.
+    /// Returns the classes of each tier and residency.
     fn sets(&self, tiers: &[Tier], among: Among) -> impl Iterator<Item = &[BTreeSet<Age>]> {
         tiers.iter().flat_map(move |&tier| {
             let residencies = among.residencies().iter();
@@ -407,7 +412,7 @@ impl UsageTable {
         })
     }
 
-    /// The oldest segment of every class.
+    /// Returns the oldest segment of every class.
     fn candidates(
         &self,
         tiers: &[Tier],
@@ -422,22 +427,23 @@ impl UsageTable {
         })
     }
 
-    /// Bytes of places that emptying all segments gains of which at most `percent` is alive.
+    /// Returns the bytes of places gained by emptying all segments with a live share of at most
+    /// `percent`.
     pub fn gain(&self, percent: usize) -> u64 {
         self.gains[..=percent].iter().sum()
     }
 
-    /// Whether there are sealed segments of which nothing may be done yet.
+    /// Returns true if some sealed segments cannot be reclaimed yet.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether a segment can be reclaimed; if so, its stream.
+    /// Returns the stream of a segment that can be reclaimed, and `None` for others.
     pub fn ready(&self, number: SegmentNumber) -> Option<Stream> {
         self.row(number).filter(|row| row.standing == Standing::Ready).map(|row| row.stream)
     }
 
-    /// Sums over all sealed segments.
+    /// Returns the sums over all sealed segments.
     pub fn held(&self) -> Held {
         self.held
     }

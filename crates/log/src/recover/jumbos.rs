@@ -1,4 +1,4 @@
-//! Reading jumbos back: each is one item with a segment of its own, or several.
+//! Reading jumbos back. Each jumbo is one item that takes one or more whole places.
 
 use super::Found;
 use crate::address::SegmentNumber;
@@ -15,7 +15,7 @@ use crate::sync::lock;
 use larder_disk::ReadBuffer;
 use std::{io, ptr};
 
-/// What became of a jumbo.
+/// The result of loading a jumbo.
 #[derive(Clone, Copy, Debug)]
 pub enum LoadedJumbo {
     /// It is part of the log.
@@ -26,7 +26,7 @@ pub enum LoadedJumbo {
     NoMemory,
 }
 
-/// A jumbo as it was found.
+/// The facts that reading a jumbo has established.
 #[derive(Clone, Copy, Debug)]
 pub struct JumboFacts {
     /// The trailer that ends it.
@@ -43,19 +43,19 @@ impl JumboFacts {
     }
 }
 
-/// A jumbo in memory that nobody knows of yet. What its mapping takes is charged.
+/// A jumbo in memory that is not part of the log yet. Its mapping is charged.
 struct ReadJumbo {
     mapping: Mapping,
     facts: JumboFacts,
 }
 
-/// Bytes of the mapping for a jumbo whose record takes `record` bytes, about.
+/// Returns about how many bytes the mapping takes of a jumbo whose record takes `record` bytes.
 pub fn jumbo_footprint(record: usize) -> usize {
     image_bytes(record) + JUMBO_FOOTROOM + PAGE
 }
 
 impl Log {
-    /// Reads a jumbo, unless that would take memory from frames, and makes it part of the log.
+    /// Reads a jumbo and makes it part of the log, unless that would take memory from frames.
     ///
     /// # Errors
     /// Those of the device.
@@ -70,7 +70,7 @@ impl Log {
         Ok(LoadedJumbo::Loaded(read.facts.trailer))
     }
 
-    /// Makes a jumbo part of the log that stays on the device; false if it is damaged after all.
+    /// Makes a jumbo part of the log but leaves it on the device. Returns false if it is damaged.
     ///
     /// # Errors
     /// Those of the device.
@@ -82,8 +82,8 @@ impl Log {
         Ok(facts.is_some())
     }
 
-    /// Reads the bytes of a jumbo of the log that has none in memory, unless somebody else has done so.
-    /// `release` gives back what was charged for them before.
+    /// Reads a jumbo of the log back into memory, unless another thread has done so. Calls
+    /// `release` to give back what was charged for it before.
     ///
     /// # Errors
     /// Those of the device, or that the jumbo is not what it was.
@@ -101,7 +101,7 @@ impl Log {
             true
         };
         if segment.generation() == generation && !segment.frame().is_null() {
-            // Somebody else was faster.
+            // Another thread was faster.
             return Ok(());
         }
         let read = self.read_jumbo(&found, fits)?;
@@ -124,7 +124,7 @@ impl Log {
         Ok(())
     }
 
-    /// What recovery would find of a jumbo that is part of the log.
+    /// Returns what recovery would find of a jumbo that is part of the log.
     fn find_jumbo(&self, store: &Store, number: SegmentNumber, generation: u32) -> Found {
         let segment = self.segment(number);
         Found::without_meta(Header {
@@ -140,8 +140,8 @@ impl Log {
         })
     }
 
-    /// Reads the first block of a jumbo of the log: all of its record but the value begins
-    /// [`RECORD_AT`] bytes in. The trailer, which covers it, is read as well.
+    /// Reads the first block of a jumbo of the log, in which all of its record but the value begins
+    /// at [`RECORD_AT`]. Also reads the trailer and checks that it covers the block.
     ///
     /// # Errors
     /// Those of the device, or that the jumbo is not what it was.
@@ -157,7 +157,7 @@ impl Log {
         let mut trailer = [0; TRAILER_BYTES];
         let size = self.segment_size();
         let (mut at, mut read) = (jumbo.trailer_at, 0);
-        // It may cross from one piece into the next.
+        // The trailer may cross from one piece into the next.
         while read < TRAILER_BYTES {
             let len = (size - at % size).min(TRAILER_BYTES - read);
             let place = store.places(number).nth(at / size).ok_or_else(damaged)?;
@@ -171,7 +171,7 @@ impl Log {
         Ok(first)
     }
 
-    /// Reads and checks a jumbo, if `fits` says so of the memory that it takes, which is charged.
+    /// Reads and checks a jumbo if `fits` accepts its memory, in bytes, which is then charged.
     fn read_jumbo(
         &self,
         found: &Found,
@@ -213,7 +213,8 @@ impl Log {
         Ok(Ok(ReadJumbo { mapping, facts }))
     }
 
-    /// Makes a jumbo part of the log: `memory` is where its record is, and the length of its mapping.
+    /// Makes a jumbo part of the log. `memory` is the address of its record and the length of its
+    /// mapping.
     fn enter_jumbo(&self, found: &Found, facts: &JumboFacts, memory: (*mut u8, usize)) {
         let segment = self.segment(found.number);
         segment.restore(Restored {
@@ -228,7 +229,8 @@ impl Log {
         self.enter(self.durable_log(), found, facts.trailer.commit);
     }
 
-    /// What a jumbo is, if all of it is as it was written. Takes the memory of one piece.
+    /// Checks a jumbo on the device. Returns its facts, or `None` if it is damaged. Needs the
+    /// memory of one piece.
     ///
     /// # Errors
     /// Those of the device.
@@ -260,7 +262,7 @@ impl Log {
         Ok(trailer.map(|trailer| JumboFacts::of(&jumbo, trailer)))
     }
 
-    /// Key and seq of a jumbo, without its value; `None` if it is damaged.
+    /// Returns a jumbo's key and seq without reading its value, or `None` if it is damaged.
     ///
     /// # Errors
     /// Those of the device.
@@ -271,8 +273,8 @@ impl Log {
         Ok(jumbo.map(|jumbo| (jumbo.key.to_vec(), jumbo.fields.seq)))
     }
 
-    /// Makes a jumbo that nobody needs part of the log, so that its places are freed like others.
-    /// `ends`: nothing newer hides it.
+    /// Makes a dead jumbo part of the log, so that its places are freed as usual. `ends` is true if
+    /// nothing newer hides it.
     pub fn enter_dead(&self, found: &Found, ends: bool) {
         let segment = self.segment(found.number);
         self.forget_mapping(found.number);
@@ -295,20 +297,22 @@ impl Log {
         let bytes = segment.jumbo_mapping();
         let frame = segment.take_frame();
         if bytes != 0 && !frame.is_null() {
-            // SAFETY: recovery has not shown the jumbo to anybody else.
+            // SAFETY: recovery has not shown the jumbo to any other thread.
             unsafe { self.give_back(frame, bytes) };
         }
     }
 }
 
-/// The first block of a jumbo's place, which holds its header and the head of its record, if it can be read.
+/// Reads the first block of a jumbo, which holds its header and the head of its record. Returns
+/// `None` if it cannot be read.
 fn read_first(store: &Store, found: &Found) -> io::Result<Option<ReadBuffer>> {
     let place = store.geometry.segment(found.number);
     let mut first = ReadBuffer::new(place, BLOCK, size_of::<u64>());
     Ok(store.read(place, first.bytes_mut())?.then_some(first))
 }
 
-/// The jumbo that begins with this block; `None` if it is damaged, or another than was found.
+/// Parses the jumbo that begins with this block. Returns `None` if it is damaged or not the one
+/// that was found.
 fn open<'a>(store: &Store, found: &Found, first: &'a [u8]) -> Option<Jumbo<'a>> {
     Jumbo::open(first, &store.identity, found.number, store.geometry.segment_size())
         .ok()

@@ -1,5 +1,5 @@
-//! A start reads the metas of a group of segments at once, because they lie one behind the other. If that read fails,
-//! each copy is read by itself: one bad block hides nothing else.
+//! A start reads the adjacent metas of a group of segments with one read. If that read fails, it
+//! reads each copy separately, so that one bad block hides nothing else.
 
 use crate::address::SegmentNumber;
 use crate::format::{BLOCK, Meta};
@@ -8,28 +8,29 @@ use larder_disk::ReadBuffer;
 use std::io;
 use std::ops::RangeInclusive;
 
-/// A group whose metas take more than this is read meta by meta: 16 segments of 256 KiB take 132 KiB. Most of a longer
-/// group would be read in vain, for a start needs the first block of each meta, and few dead maps.
+/// The largest group of metas that is read at once, in bytes; metas of larger groups are read one
+/// by one. 16 segments of 256 KiB have 132 KiB of metas. Most of a larger group would be read for
+/// nothing, because a start needs the first block of each meta and few dead maps.
 const MAX_GROUP_BYTES: usize = 256 << 10;
 
-/// The metas of a group, and the first block of its first segment, which lies behind them.
+/// The metas of a group, and the first block of its first segment, which follows them.
 pub(super) struct Metas<'a> {
     store: &'a Store,
     numbers: RangeInclusive<SegmentNumber>,
-    /// `None`: each is read when it is wanted.
+    /// The bytes read; `None` if each meta is read when it is needed.
     bytes: Option<ReadBuffer>,
 }
 
 /// Both copies of a meta.
 pub(super) struct Copies {
-    /// Their bytes: as many as they say that they have.
+    /// Their bytes: one block, or the whole meta if it has a dead map.
     pub(super) bytes: [Vec<u8>; 2],
     /// The greatest version that an unreadable copy may have.
     pub(super) unread: Option<u64>,
 }
 
 impl<'a> Metas<'a> {
-    /// Reads those of the group that `number` belongs to.
+    /// Reads the metas of the group that `number` belongs to.
     pub(super) fn read(store: &'a Store, number: SegmentNumber) -> Self {
         let numbers = store.geometry.meta_run(number);
         let from = store.geometry.meta(*numbers.start(), 0);
@@ -37,25 +38,25 @@ impl<'a> Metas<'a> {
         let len = (first - from) as usize + BLOCK;
         let bytes = (len <= MAX_GROUP_BYTES).then(|| {
             let mut buffer = ReadBuffer::new(from, len, BLOCK);
-            // Errors show when the metas are read one by one.
+            // Errors are reported when the metas are read one by one.
             store.device.read_at(from, buffer.bytes_mut()).is_ok().then_some(buffer)
         });
         Metas { store, numbers, bytes: bytes.flatten() }
     }
 
-    /// The numbers of the group.
+    /// Returns the numbers of the group.
     pub(super) fn numbers(&self) -> RangeInclusive<SegmentNumber> {
         self.numbers.clone()
     }
 
-    /// What was read of a range of the device.
+    /// Returns the bytes of a range of the device, if they were read.
     fn known(&self, at: u64, len: usize) -> Option<&[u8]> {
         let from = self.store.geometry.meta(*self.numbers.start(), 0);
         let at = at.checked_sub(from)? as usize;
         self.bytes.as_ref()?.get(at..at + len)
     }
 
-    /// As [`Store::read`].
+    /// Like [`Store::read`], but uses the bytes already read.
     fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<bool> {
         match self.known(at, bytes.len()) {
             Some(known) => bytes.copy_from_slice(known),
@@ -64,7 +65,7 @@ impl<'a> Metas<'a> {
         Ok(true)
     }
 
-    /// The copies of the meta of a segment of the group.
+    /// Returns both copies of the meta of a segment of the group.
     ///
     /// # Errors
     /// The device does not answer.
@@ -85,7 +86,7 @@ impl<'a> Metas<'a> {
         Ok(copies)
     }
 
-    /// Reads the first block of a segment of the group; false if it cannot be read.
+    /// Reads the first block of a segment of the group. Returns false if it cannot be read.
     ///
     /// # Errors
     /// The device does not answer.

@@ -1,5 +1,5 @@
-//! Reading a store back: which places hold segments, and their records into frames as far as there
-//! is memory. What the records mean (which of a key's versions counts) is the engine's part.
+//! Reading a store back: finds the segments and reads their records into frames while there is
+//! memory. Which version of a key counts is for the engine to decide.
 
 pub mod index_image;
 
@@ -38,13 +38,13 @@ use std::{io, iter, thread};
 /// Reads the superblock of the store on `device`.
 ///
 /// # Errors
-/// Those of the device; inside, why there is no store that this program can use.
+/// Those of the device. The inner error says why there is no store that this program can use.
 pub fn read_superblock(device: &dyn Device) -> io::Result<Result<Superblock, SuperblockError>> {
     let mut copies = [[0; BLOCK]; 2];
     let mut unread = None;
     for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
         if let Err(error) = device.read_at(at, copy).or_else(|_| device.read_at(at, copy)) {
-            // It counts as damaged. The other one must do.
+            // An unreadable copy counts as damaged; the other copy must suffice.
             *copy = superblock::mark();
             if let Some(before) = unread.replace(error) {
                 return Err(before);
@@ -59,36 +59,37 @@ pub fn read_superblock(device: &dyn Device) -> io::Result<Result<Superblock, Sup
 pub struct Found {
     /// Its number.
     pub number: SegmentNumber,
-    /// What it says about itself.
+    /// Its header.
     pub header: Header,
     /// The first commit number that can be in it; newer segments have greater ones.
     pub opened: u64,
-    /// Where it was cut; 0: at its sealed trailer.
+    /// The offset at which it was cut; 0 if it ends at its sealed trailer.
     end: u32,
     meta: Option<Meta>,
-    /// The records in it that are marked as dead.
+    /// The dead map: its records that are marked as dead.
     pub dead: Box<[u8]>,
-    /// A copy of its meta cannot be read, and may say that these records are dead or the place free. All of them are
-    /// marked: they only hide older ones.
+    /// True if a copy of its meta cannot be read. That copy may say that records are dead or that
+    /// the place is free, so all records are marked dead: they only hide older versions.
     pub unmarked: bool,
 }
 
 impl Found {
-    /// A segment with this header, of whose meta nothing is known.
+    /// Creates a segment with this header and without a meta.
     pub(crate) fn without_meta(header: Header) -> Self {
         let (number, opened) = (header.segment, header.opened);
         Found { number, header, opened, end: 0, meta: None, dead: Box::default(), unmarked: false }
     }
 
-    /// The greatest commit that its header or its dead map tells of. Later ones must have greater numbers, or what
-    /// they supersede here would pass for covered by that map; commits without records leave no other trace.
+    /// Returns the greatest commit that its header or its dead map names. Later commits must have
+    /// greater numbers, or records that they supersede here would count as covered by that map.
+    /// Commits without records leave no other trace.
     pub fn newest_known(&self) -> u64 {
         self.opened.max(self.meta.map_or(0, |meta| meta.cover))
     }
 }
 
-/// What is known of a segment whose header cannot be read: nothing but that trailers of one use of it are there.
-/// It may be as old as the store, and be of either stream.
+/// Stands in for the unreadable header of a segment that has trailers of one generation. The
+/// segment may be as old as the store and belong to either stream.
 const HEADLESS: Header = Header {
     segment: 0,
     generation: 0,
@@ -106,28 +107,29 @@ struct Piece {
     commit: u64,
 }
 
-/// What lies on a device.
+/// The result of looking at every place of a store.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// Segments with a good header, the newest first.
     pub segments: Vec<Found>,
-    /// Places whose header is damaged, each with the greatest commit that is found in it.
+    /// Places with a damaged header, each with the greatest commit found in it.
     pub damaged: Vec<(SegmentNumber, Option<u64>)>,
-    /// Places that may hold a piece of a jumbo: a copy of their meta cannot be read, and no segment lies there.
+    /// Number of places that may hold a piece of a jumbo: a copy of their meta cannot be read, and
+    /// they hold no segment.
     unknown: usize,
     tails: Vec<(Tail, Vec<u8>)>,
-    /// Places of jumbos that never came to be, or are being freed.
+    /// Places of jumbos that were never completed or were being freed.
     orphans: Vec<SegmentNumber>,
-    /// Which of all tail places cannot be read: the last commits may have ended there.
+    /// Numbers of unreadable tail places; the last commits may have ended there.
     pub lost_tails: Vec<u32>,
     /// Further places of jumbos, by the jumbo's number and generation.
     parts: HashMap<(SegmentNumber, u32), Vec<Piece>>,
-    /// Places whose header is damaged, each with the generation up to which its uses are over.
+    /// Places with a damaged header, each with the last generation known to be over.
     headless: HashMap<SegmentNumber, u32>,
 }
 
 impl Survey {
-    /// Adds what was found in other places.
+    /// Adds the results for other places.
     fn add(&mut self, other: Survey) {
         self.segments.extend(other.segments);
         self.damaged.extend(other.damaged);
@@ -140,8 +142,8 @@ impl Survey {
 }
 
 impl Log {
-    /// Looks at every place of the store in `threads` threads. A place takes about one read if segments have at most
-    /// 256 KiB, and three if they are larger.
+    /// Surveys every place of the store with `threads` threads. Takes about one read per place if
+    /// segments have at most 256 KiB, and about three if they are larger.
     ///
     /// # Errors
     /// Those of the device.
@@ -161,7 +163,7 @@ impl Log {
             }
         }
         let mut free = Vec::new();
-        // Of each group of places, whose metas lie together, the first.
+        // The first number of each group of places whose metas are adjacent.
         let groups: Vec<_> =
             self.numbers().filter(|&it| *store.geometry.meta_run(it).start() == it).rev().collect();
         let survey_some = |groups: &[SegmentNumber]| {
@@ -169,7 +171,7 @@ impl Log {
             let mut free = Vec::new();
             for &first in groups {
                 let metas = Metas::read(store, first);
-                // The store may have room for more places than it has.
+                // The geometry may have room for more places than the store has.
                 for number in metas.numbers().rev().filter(|it| self.numbers().contains(it)) {
                     if !self.survey_one(store, &metas, number, &mut part)? {
                         free.push(number);
@@ -199,13 +201,13 @@ impl Log {
         Ok(survey)
     }
 
-    /// The survey of a store in which no place is in use.
+    /// Returns the survey of a store in which no place is in use.
     pub fn survey_nothing(&self) -> Survey {
         lock(&self.numbers).found_free(self.numbers().rev());
         Survey::default()
     }
 
-    /// Looks at one place; false if it is free.
+    /// Surveys one place. Returns false if it is free.
     fn survey_one(
         &self,
         store: &Store,
@@ -271,7 +273,7 @@ impl Log {
                 return Ok(false);
             }
             Err(NoSegment::Damaged) => {
-                // Which use of the number this was only its trailers tell. The one that follows must be another.
+                // Only the trailers tell which generation this was. The next one must differ.
                 let over = meta.map_or(0, |meta| meta.over());
                 let found = self.find_trailers(survey, store, number, over + 1..=next)?;
                 match found {
@@ -283,7 +285,7 @@ impl Log {
                         survey.headless.insert(number, over + u32::from(is_dead));
                         let in_use = |meta: Meta| matches!(meta.usage, Use::InUse { .. });
                         let newest = match found {
-                            // Nobody can tell whether it held something that was durable.
+                            // It may have held durable records.
                             None if self.is_lost_whole(store, number) => Some(0),
                             found => found.map(|(_, newest)| newest),
                         };
@@ -314,14 +316,15 @@ impl Log {
         Ok(true)
     }
 
-    /// Whether nothing of a place can be read.
+    /// Returns true if no block of a place can be read.
     fn is_lost_whole(&self, store: &Store, number: SegmentNumber) -> bool {
         let place = store.geometry.segment(number);
         let mut blocks = (0..self.segment_size()).step_by(BLOCK);
         !blocks.any(|at| store.device.read_at(place + at as u64, &mut [0; BLOCK]).is_ok())
     }
 
-    /// Of these uses of a segment the last one that has a trailer in it, and the greatest commit that has one.
+    /// Returns the latest of `generations` that has a trailer in the segment, and its greatest
+    /// commit there.
     fn find_trailers(
         &self,
         survey: &Survey,
@@ -338,7 +341,7 @@ impl Log {
         Ok(found.chain(in_tails).filter(|(generation, _)| generations.contains(generation)).max())
     }
 
-    /// Gives jumbos their further places, and the places that no jumbo claims to `free`.
+    /// Gives jumbos their further places, and adds to `free` the places that no jumbo claims.
     fn settle_parts(&self, store: &Store, survey: &mut Survey, free: &mut Vec<SegmentNumber>) {
         let mut parts = std::mem::take(&mut survey.parts);
         survey.segments.retain(|found| {
@@ -355,7 +358,8 @@ impl Log {
                     further.into_iter().map(|piece| piece.place).collect(),
                 );
             } else {
-                // Its commit never completed, or it was being freed; or nobody knows where its pieces are.
+                // Its commit never completed, it was being freed, or some pieces lie in places with
+                // an unreadable meta.
                 let missing = (jumbo.parts as usize - 1).saturating_sub(further.len());
                 let is_lost = (1..=survey.unknown).contains(&missing);
                 survey.damaged.push((found.number, is_lost.then_some(found.opened + 1)));
@@ -366,7 +370,7 @@ impl Log {
         });
         for ((owner, generation), further) in parts {
             if survey.headless.get(&owner).is_some_and(|&over| generation > over) {
-                // The head of this one cannot be read.
+                // This jumbo's first block cannot be read.
                 let commit = further.iter().map(|piece| piece.commit).max();
                 survey.damaged.retain(|&(number, _)| number != owner);
                 survey.damaged.push((owner, commit));
@@ -379,9 +383,9 @@ impl Log {
         free.sort_unstable_by_key(|&number| std::cmp::Reverse(number));
     }
 
-    /// Reads a normal segment, into a frame if it has to have one, checks its commits, and makes it
-    /// part of the log. `extent` is what is known about it from elsewhere. `visit` gets its records
-    /// with their offsets, in order.
+    /// Reads a normal segment, checks its commits, and makes it part of the log. Uses a frame if
+    /// the segment needs one. `extent` is what is known about its end from elsewhere. Calls `visit`
+    /// with its records and their offsets, in order.
     ///
     /// # Errors
     /// Those of the device.
@@ -395,7 +399,8 @@ impl Log {
         let store = self.durable_log();
         let segment = self.segment(found.number);
         let mut frame = segment.frame();
-        // Records in a tail place cannot be read alone before the segment has its end.
+        // Until the segment's end is written, single records in its tail place cannot be read from
+        // the device, so it needs a frame.
         let has_tail = survey.has_tail(found);
         if frame.is_null() && has_tail {
             let taken = self.frames.take(&self.budget, true);
@@ -404,7 +409,7 @@ impl Log {
         let mut image = frame.is_null().then(|| self.take_image());
         let bytes = match &mut image {
             Some(image) => image.bytes_mut(),
-            // SAFETY: the frame is the segment's, of which only recovery knows yet.
+            // SAFETY: the frame is the segment's, and only recovery knows of it yet.
             None => unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) },
         };
         let read = store.read_blocks(store.geometry.segment(found.number), bytes);
@@ -435,20 +440,20 @@ impl Log {
         Ok(scanned)
     }
 
-    /// The summary of a normal segment, if it has one that is whole.
+    /// Returns the summary of a normal segment, if it has a whole one.
     ///
     /// # Errors
     /// Those of the device.
     pub fn read_summary(&self, found: &Found) -> io::Result<Option<Summary>> {
         let store = self.durable_log();
         if found.end != 0 {
-            // It was cut, and not sealed.
+            // It was cut instead of sealed, so it has no summary.
             return Ok(None);
         }
         self.summary(store, found.number, found.header.generation)
     }
 
-    /// The summary of a sealed normal segment, if it has one that is whole.
+    /// Returns the summary of a sealed normal segment, if it has a whole one.
     ///
     /// # Errors
     /// Those of the device.
@@ -481,7 +486,7 @@ impl Log {
         Ok(Summary::decode(&bytes, &place, self.segment_size()))
     }
 
-    /// Makes a segment part of the log of which only the summary was read.
+    /// Makes a segment part of the log after reading only its summary.
     pub fn enter_summarized(&self, found: &Found, summary: &Summary) {
         let segment = self.segment(found.number);
         segment.restore(Restored {
@@ -506,10 +511,10 @@ impl Log {
         entry.sealed.store(true, Ordering::Release);
     }
 
-    /// Ends the recovery: segments that were open get their end on the device, the loaded ones (the
-    /// newest first, each with whether it is sealed) their order, places whose segment is of no use
-    /// become free, and commits go on above `newest`. What it changes in the superblock is durable
-    /// only when the caller has seen to it, which must be before anything is written to a free place.
+    /// Ends the recovery. Segments that were open get their end on the device. The `loaded`
+    /// segments (the newest first, each with true if it is sealed) get their order. Places of
+    /// `useless` segments become free, and commits continue above `newest`. The caller must make
+    /// the changed superblock durable before anything is written to a free place.
     ///
     /// # Errors
     /// Those of the device.
@@ -524,7 +529,7 @@ impl Log {
         let failed_syncs = store.failed_syncs();
         let mut written = Written::default();
         for &number in useless {
-            // What is torn now would look damaged when later commits have followed it.
+            // Later commits would make a commit that is torn now look damaged.
             for place in store.take_parts(number).into_iter().chain([number]) {
                 self.write_meta(store, &mut written, place, store.unused(place), 0, None)?;
                 if !store.is_bad(place) {
@@ -532,7 +537,7 @@ impl Log {
                 }
             }
         }
-        // A piece that goes on naming a jumbo would be missed with it one day.
+        // If a piece still named its jumbo, a later start might report that jumbo as lost.
         let damaged = survey.damaged.iter().map(|&(number, _)| number);
         for number in damaged.chain(survey.orphans.iter().copied()) {
             self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
@@ -540,21 +545,23 @@ impl Log {
         let unmarked = loaded.iter().filter(|(found, _)| found.unmarked);
         for (found, _) in unmarked {
             let end = store.entry(found.number).end.load(Ordering::Relaxed);
-            // Both copies: the one that cannot be read may be read again.
+            // Writes both copies, because the unreadable one may become readable again.
             for _ in 0..2 {
                 let usage = Use::InUse { end };
                 let dead = Some(&found.dead[..]);
-                // What cannot be read need not take a write; then the next start finds the same.
+                // An unreadable block may refuse the write; then the next start finds the same
+                // state.
                 let _ = self.write_meta(store, &mut written, found.number, usage, 0, dead);
                 store.entry(found.number).meta_version.fetch_add(1, Ordering::Relaxed);
             }
         }
         for &(found, sealed) in loaded.iter().rev() {
             let segment = self.segment(found.number);
-            // A sealed one, too, may have a part of its last blocks in tail places only.
+            // Even a sealed segment may have parts of its last blocks only in tail places.
             self.write_tail_blocks(survey, store, found)?;
             if !sealed {
-                // Without a good commit it ends behind its header: 0 would mean its sealed trailer.
+                // Without a good commit it ends behind its header; an end of 0 would mean its
+                // sealed trailer.
                 let end = segment.filled().max(HEADER_BYTES as u32);
                 store.entry(found.number).end.store(end, Ordering::Relaxed);
                 self.write_end(survey, store, found, end, &mut written)?;
@@ -564,7 +571,7 @@ impl Log {
         }
         for &place in &survey.lost_tails {
             let (stream, which) = (place as usize / TAIL_PLACES, place as usize % TAIL_PLACES);
-            // It may take a write or not; it is told once.
+            // If the write succeeds, later starts do not report this place again.
             let _ = store.write(store.geometry.tail_place(stream, which), &[0; TAIL_BYTES]);
         }
         store.sync(failed_syncs)?;
@@ -572,17 +579,17 @@ impl Log {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
         self.raise_generations(store);
-        // Of the commit in flight, and of the next one, of which a part may have been written early, nothing
-        // need have been seen.
+        // The commit in flight and the next one, which may have been written early in part, can
+        // both have left no trace, so their numbers are skipped.
         let next = store.superblock().next_commit.max(newest + 3);
         store.commits.continue_with(next);
         Ok(())
     }
 
-    /// Whatever lies in a place that is free may have been written in a use of which nothing else is
-    /// left: its header never reached the device. The next use must be another one, or what lies there
-    /// would be taken for its own. A use is lost only if it is the first one that a place saw since it
-    /// was found free, or follows one that is known, so all of them are below the new floor.
+    /// Raises the generation floor. A free place may hold bytes of a generation whose header never
+    /// reached the device. The next generation there must differ, or those bytes would be taken for
+    /// its own. A generation can be lost like this only if it was the first since the place was
+    /// found free, or if it followed a known one. So all lost generations are below the new floor.
     fn raise_generations(&self, store: &Store) {
         let greatest = self.numbers().map(|number| self.segment(number).generation()).max();
         let known = greatest.unwrap_or(0).max(store.superblock().generation_floor);
@@ -593,7 +600,7 @@ impl Log {
         }
     }
 
-    /// Blocks that are in tail places move to their own.
+    /// Copies a segment's blocks from tail places to their own places.
     fn write_tail_blocks(&self, survey: &Survey, store: &Store, found: &Found) -> io::Result<()> {
         let ours = |tail: &Tail| {
             tail.segment == found.number && tail.generation == found.header.generation
@@ -608,7 +615,8 @@ impl Log {
         Ok(())
     }
 
-    /// The last block of a segment that was open moves from its tail place to its own.
+    /// Copies the last block of a segment that was open from its tail place to its own place, and
+    /// records the segment's end.
     fn write_end(
         &self,
         survey: &Survey,
@@ -634,14 +642,14 @@ impl Log {
 }
 
 impl Survey {
-    /// Whether a tail place holds a block of this segment.
+    /// Returns true if a tail place holds a block of this segment.
     fn has_tail(&self, found: &Found) -> bool {
         self.tails.iter().any(|(tail, _)| {
             tail.segment == found.number && tail.generation == found.header.generation
         })
     }
 
-    /// Lays the tails of a segment over its bytes from `first` on.
+    /// Lays the tails of a segment over its bytes from offset `first` on.
     fn lay_tails_over(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
         for (tail, data) in &self.tails {
             let ours = tail.segment == found.number && tail.generation == found.header.generation;

@@ -4,7 +4,7 @@ use crate::format::BLOCK;
 use larder_disk::ReadBuffer;
 use std::ops::Deref;
 
-/// A segment's bytes, aligned so that they can be read around the page cache.
+/// A segment's bytes, aligned for direct I/O.
 #[derive(Debug)]
 pub struct Image(pub(super) ReadBuffer);
 
@@ -23,7 +23,7 @@ impl Deref for Image {
 
     fn deref(&self) -> &[u64] {
         let bytes: &[u8] = &self.0;
-        // SAFETY: the memory is aligned to blocks, and initialised; any bytes are words.
+        // SAFETY: the memory is aligned to blocks and initialised, and any bytes are valid words.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<u64>()) }
     }
 }
@@ -31,18 +31,18 @@ impl Deref for Image {
 /// A frame that was taken out of its segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropped {
-    /// It is reused when this has passed.
+    /// The epoch that must pass before it is reused.
     pub(super) epoch: u64,
     pub(crate) frame: usize,
-    /// The length of a jumbo's mapping; 0 for a normal frame.
+    /// The length of a jumbo's mapping in bytes; 0 for a normal frame.
     pub(crate) jumbo: usize,
 }
 
-/// A segment that was read for a look at all its records.
+/// A segment that was read so that all its records can be examined.
 #[derive(Debug)]
 pub struct Loaded {
     /// Its bytes.
     pub image: Image,
-    /// Something of it was not right: there it has fillers, or ends.
+    /// True if something in it was damaged; fillers stand there, or it ends there.
     pub damaged: bool,
 }

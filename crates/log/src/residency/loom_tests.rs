@@ -1,5 +1,6 @@
-//! Models of what leaves memory under a reader: a frame that is dropped because its segment is durable,
-//! and a copy that is evicted. The reader sees the record whole, or that it is not in memory.
+//! Models of memory that goes away under a reader: a frame that is dropped because its segment is
+//! durable, and a copy that is evicted. The reader sees the whole record, or that it is not in
+//! memory.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 struct World {
     log: Arc<Log>,
     epochs: Arc<Epochs>,
-    /// The record in the durable segment, and the use of that segment.
+    /// The record in the durable segment, and that segment's generation.
     id: RecordId,
 }
 
@@ -33,12 +34,12 @@ impl World {
         World { log, epochs, id }
     }
 
-    /// A reader of the record, in memory or copied: it must be whole, and stay so until the reader's
-    /// next quiescent point. The answer is whether there was one.
+    /// Reads the record, from its frame or as a copy. It must be whole and stay so until the
+    /// reader's next quiescent point. Returns true if it was found.
     fn read(log: &Log, id: RecordId, reader: &mut Participant) -> bool {
         reader.tick();
-        // SAFETY: the reader is awake; the address was published before it, and it does not use the
-        // record after its next quiescent point.
+        // SAFETY: the reader is awake, the address was published before, and the record is not used
+        // after the reader's next quiescent point.
         let found = unsafe { log.record(id.address).or_else(|| log.copies().get(id)) };
         if let Some(record) = &found {
             assert_eq!(record.key(), b"a");
@@ -49,7 +50,7 @@ impl World {
     }
 }
 
-/// The same as bytes that lie elsewhere.
+/// Returns such a record outside the log.
 fn bytes_of_record(byte: u8) -> Vec<u64> {
     let fields = Fields { seq: u64::from(byte), ..Fields::default() };
     let layout = Layout::of(&fields, 1, VALUE);
@@ -75,8 +76,8 @@ fn keep(log: &Log, id: RecordId, byte: u8) -> Kept {
     log.copies().keep(id, &record, Queue::Small, 0)
 }
 
-/// The segment's frame is dropped, and as soon as that is allowed it is another segment's, whose first
-/// record lies where the reader's did.
+/// Drops the segment's frame and, as soon as that is allowed, reuses it for another segment whose
+/// first record has the same offset.
 fn drop_and_read(starts_asleep: bool) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -103,7 +104,7 @@ fn drop_and_read(starts_asleep: bool) {
         let (mut reader, found) = thread.join().unwrap();
         noted.note((found, reused));
         assert!(!World::read(&log, id, &mut reader), "its frame is gone");
-        // SAFETY: nobody drops frames any more.
+        // SAFETY: no thread drops frames any more.
         let record = unsafe { log.record(other) }.expect("it was just written");
         assert_eq!(record.value(), [b'b'; VALUE]);
     });
@@ -121,7 +122,7 @@ fn loom_a_dropped_frame_waits_for_a_waking_reader() {
     drop_and_read(true);
 }
 
-/// Drops the record's frame and makes the first copy, which finds no table.
+/// Drops the record's frame and makes the first copy, for which no table exists yet.
 fn copy_first(log: &Log, id: RecordId) {
     assert!(log.drop_frame(id.address.segment()));
     log.reap_frames();
@@ -130,8 +131,8 @@ fn copy_first(log: &Log, id: RecordId) {
     assert_eq!(keep(log, id, b'a'), Kept::Yes);
 }
 
-/// A copy is evicted, and as soon as that is allowed another record's copy lies in its frame. With
-/// `is_wanted` the copy that the reader counts as read moves to another frame instead.
+/// Evicts a copy and, as soon as that is allowed, puts another record's copy into its frame. With
+/// `is_wanted`, the copy that the reader counts as read moves to another frame instead.
 fn evict_and_read(is_wanted: bool) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -166,7 +167,7 @@ fn evict_and_read(is_wanted: bool) {
         let copied = unsafe { log.copies().get(other) }.expect("it was just copied");
         assert_eq!(copied.value(), [b'b'; VALUE]);
     });
-    // A copy that moves is nowhere for a moment: then its reader goes to the device.
+    // A copy that moves is nowhere for a moment; its reader then goes to the device.
     let all = [(false, false), (false, true), (true, false), (true, true)];
     let all =
         all.into_iter().filter(|&(found, kept)| if is_wanted { !found || kept } else { !kept });
@@ -180,16 +181,16 @@ fn evict_and_read(is_wanted: bool) {
 }
 
 #[test]
-fn loom_a_copy_that_goes_is_whole_or_not_there() {
+fn loom_an_evicted_copy_is_read_whole_or_not_at_all() {
     evict_and_read(false);
 }
 
 #[test]
-fn loom_a_copy_that_moves_is_whole_or_not_there() {
+fn loom_a_moving_copy_is_read_whole_or_not_at_all() {
     evict_and_read(true);
 }
 
-/// The table that leads to copies is replaced by a larger one: the reader finds its copy in either.
+/// Replaces the table of copies by a larger one: the reader finds its copy in either.
 #[test]
 fn loom_a_larger_table_of_copies_hides_none() {
     let outcomes = Arc::new(Outcomes::default());

@@ -1,13 +1,13 @@
-//! What of the log is in memory: frames that go because their segment is durable, and records and
-//! segments that are read back. Everything that is read back is checked before it is believed.
+//! Which parts of the log are in memory: dropping frames of durable segments, and reading records
+//! and segments back. Everything read back is checked before it is trusted.
 
 pub(crate) mod copies;
 pub(crate) mod image;
-mod run;
+mod partial;
 
 pub use copies::{Copies, Kept, Queue};
 pub use image::{Image, Loaded};
-pub use run::Run;
+pub use partial::PartialRecords;
 
 use crate::address::{Address, SegmentNumber};
 use crate::append::Sealed;
@@ -25,14 +25,14 @@ use larder_disk::ReadBuffer;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The fewest bytes worth reading: a sector, and more than any record's header.
+/// The least that one read fetches, in bytes: a sector, and more than any record's header.
 const LEAST_READ: usize = 512;
 
-/// Memory of segments that were loaded is kept for the next ones, this many at most.
+/// The largest number of images of loaded segments that are kept for reuse.
 const SPARE_IMAGES: usize = 2;
 
-/// Makes what is damaged in a segment's image fillers, so that whoever walks its records steps over
-/// it.
+/// Overwrites the damaged parts of a segment's image with fillers, so that a walk over its records
+/// skips them.
 pub(crate) fn fill_gaps(bytes: &mut [u8], expect: &Expect) {
     let mut good = Vec::new();
     let scanned = scan::segment(bytes, expect, |offset, record| {
@@ -43,7 +43,7 @@ pub(crate) fn fill_gaps(bytes: &mut [u8], expect: &Expect) {
     for (offset, size) in good.into_iter().chain([(end, 0)]) {
         if offset > from {
             let gap = &mut bytes[from..offset];
-            // SAFETY: the gap is as long as the filler, and this thread's own.
+            // SAFETY: the gap is as long as the filler and exclusively borrowed.
             unsafe { write_filler(gap.as_mut_ptr(), gap.len()) };
         }
         from = offset + size;
@@ -51,12 +51,12 @@ pub(crate) fn fill_gaps(bytes: &mut [u8], expect: &Expect) {
 }
 
 impl Log {
-    /// Completes a record for a store, with the checksum over its place. Without a store there is
-    /// nothing to do. `value_hash` is [`Store::value_hash`](crate::Store::value_hash) of its value.
+    /// Completes a record with its checksum, which depends on its place. Does nothing without a
+    /// store. `value_hash` is [`Store::value_hash`](crate::Store::value_hash) of its value.
     ///
     /// # Safety
-    /// `memory` must be the whole record of that layout, this thread's own, not yet published; its
-    /// future place is `address`.
+    /// `memory` must hold a whole record with this layout that belongs to this thread and is not
+    /// published yet. The record's future place must be `address`.
     #[inline]
     pub unsafe fn seal_record(
         &self,
@@ -72,7 +72,7 @@ impl Log {
         unsafe { format::seal_record(memory, Kind::Item, layout, Some(value_hash), seed) };
     }
 
-    /// Whether a sealed segment has nothing that waits for a commit; always without a store.
+    /// Returns true if nothing in a sealed segment waits for a commit; always true without a store.
     pub fn is_settled(&self, number: SegmentNumber) -> bool {
         let segment = self.segment(number);
         let Some(store) = &self.store else { return true };
@@ -80,19 +80,19 @@ impl Log {
         store.entry(number).sealed.load(Ordering::Acquire) && durable
     }
 
-    /// Whether the commit in flight, or an earlier one, covers what lies at `address`.
+    /// Returns true if the commit in flight, or an earlier one, covers the record at `address`.
     pub fn is_closed(&self, address: Address) -> bool {
         self.segment(address.segment()).closed() > address.offset() as u32
     }
 
-    /// Whether a sealed segment stays as it is: its last appenders were done by `settled`, which is
-    /// [`Log::settled`], and it [is settled](Log::is_settled) itself.
+    /// Returns true if a sealed segment will not change any more: its last appenders were done by
+    /// `settled`, which is [`Log::settled`], and it [is settled](Log::is_settled).
     pub fn is_final(&self, sealed: Sealed, settled: u64) -> bool {
         sealed.sealed <= settled && self.is_settled(sealed.segment)
     }
 
-    /// Gives the frame of a sealed, durable segment back; the segment stays in the store. False if
-    /// it cannot go.
+    /// Drops the frame of a sealed, durable segment, which stays in the store. Returns false if the
+    /// frame cannot go.
     pub fn drop_frame(&self, number: SegmentNumber) -> bool {
         let segment = self.segment(number);
         if segment.state() != State::Sealed || !self.is_settled(number) {
@@ -114,24 +114,25 @@ impl Log {
         true
     }
 
-    /// Whether the record's segment has a frame.
+    /// Returns true if the record's segment has a frame.
     #[inline]
     pub fn is_resident(&self, address: Address) -> bool {
         !self.segment(address.segment()).frame().is_null()
     }
 
-    /// Frames that were dropped and wait for their quiescent period.
+    /// Returns the number of frames that were dropped and wait for their quiescent period.
     pub fn dropped_frames(&self) -> usize {
         let frames = |dropped: &Dropped| self.frames_of(dropped.jumbo);
         lock(&self.dropped).iter().map(frames).sum::<usize>() + self.copies.retired_frames()
     }
 
-    /// The memory of a segment in frames. `jumbo`: the bytes of a jumbo's mapping, otherwise 0.
+    /// Returns the memory of a segment, in frames. `jumbo` is the length of a jumbo's mapping in
+    /// bytes, and 0 for other segments.
     pub(crate) fn frames_of(&self, jumbo: usize) -> usize {
         jumbo.div_ceil(self.segment_size()).max(1)
     }
 
-    /// Gives back the frames that nobody can be reading any more.
+    /// Frees the dropped frames that no thread can be reading any more.
     pub(crate) fn reap_frames(&self) {
         self.copies.reap();
         let mut dropped = lock(&self.dropped);
@@ -145,17 +146,17 @@ impl Log {
         }
     }
 
-    /// Gives back a frame, or a jumbo's mapping of `jumbo` bytes; what is pinned there stays readable.
+    /// Frees a frame, or a jumbo's mapping of `jumbo` bytes. Pinned values in it stay readable.
     ///
     /// # Safety
-    /// It was a segment's, and nobody reads it any more.
+    /// It must have been a segment's, and no thread may read it any more.
     pub(crate) unsafe fn give_back(&self, frame: *mut u8, jumbo: usize) {
         if jumbo == 0 {
             self.pins.unpin_frame(frame);
             // SAFETY: by the caller's promise.
             return unsafe { self.frames.put(frame, &self.budget) };
         }
-        // SAFETY: by the caller's promise; it is called once at most.
+        // SAFETY: by the caller's promise; the closure is called at most once.
         let mapping = || unsafe { Mapping::of_jumbo(frame, jumbo) };
         if !self.pins.take_mapping(frame, jumbo, mapping) {
             // SAFETY: as above.
@@ -164,7 +165,8 @@ impl Log {
         self.budget.release(jumbo as u64);
     }
 
-    /// Reads a sealed segment that has no frame; of a jumbo all but the value.
+    /// Reads a sealed segment that has no frame; for a jumbo, everything but the value. Returns
+    /// `None` if it has a frame.
     ///
     /// # Errors
     /// Those of the device, or that the segment is not what it was.
@@ -190,12 +192,12 @@ impl Log {
         Ok(Some(Loaded { image, damaged }))
     }
 
-    /// Nobody looks at what was loaded any more: its memory serves the next one.
+    /// Keeps the memory of a loaded segment for the next one.
     pub fn reuse(&self, loaded: Loaded) {
         self.keep_image(loaded.image);
     }
 
-    /// Memory for a segment's bytes, whatever they are.
+    /// Returns memory for a segment's bytes, with arbitrary contents.
     pub(crate) fn take_image(&self) -> Image {
         let spare = lock(&self.spare_images).pop();
         if spare.is_some() {
@@ -207,14 +209,15 @@ impl Log {
     pub(crate) fn keep_image(&self, image: Image) {
         let mut spare = lock(&self.spare_images);
         if image.0.len() == self.segment_size() && spare.len() < SPARE_IMAGES {
-            // Whether or not there is room: once memory is full there never is, and cleaning needs them most then.
+            // Charged even if that exceeds the budget: once memory is full there is never room, and
+            // cleaning needs these images most then.
             self.budget.charge(self.segment_size() as u64);
             spare.push(image);
         }
     }
 
-    /// Reads all of a sealed segment and checks it; what is damaged inside of it becomes fillers. The
-    /// answer is whether anything was.
+    /// Reads and checks all of a sealed segment. Damaged parts inside it become fillers. Returns
+    /// true if there were any.
     pub(crate) fn read_segment(&self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<bool> {
         let store = self.durable_log();
         let segment = self.segment(number);
@@ -240,12 +243,12 @@ impl Log {
         Ok(damaged)
     }
 
-    /// The address by which the head of a jumbo is asked for, without its value.
+    /// Returns the address under which a jumbo's head is requested, without its value.
     pub fn jumbo_head(number: SegmentNumber) -> Address {
         Address::new(number, RECORD_AT)
     }
 
-    /// Reads one record that has no frame, of a normal segment.
+    /// Reads one record of a normal segment without a frame.
     ///
     /// # Errors
     /// Those of the device, or that what is there is not the record.
@@ -253,7 +256,8 @@ impl Log {
         self.read_records(address, None)
     }
 
-    /// As [`Log::read_record`], with what lies behind it up to `size` bytes, which is not checked.
+    /// Like [`Log::read_record`], but returns `size` bytes if given. The bytes behind the record
+    /// are not checked.
     ///
     /// # Errors
     /// As for [`Log::read_record`].
@@ -267,7 +271,7 @@ impl Log {
             let mut buffer = ReadBuffer::new(offset, len, size_of::<u64>());
             let read = self.durable_log().device.read_at(offset, buffer.bytes_mut());
             if read.is_err() && size.is_none() && len > LEAST_READ {
-                // What cannot be read may lie behind the record.
+                // The unreadable part may lie behind the record.
                 size = Some(LEAST_READ);
                 continue;
             }
@@ -279,7 +283,8 @@ impl Log {
         }
     }
 
-    /// How many bytes a record of a segment takes, if one that superseded it takes so many.
+    /// Estimates the bytes of a record of a segment from those of the record that superseded it
+    /// (`newer`).
     pub fn likely_size(&self, number: SegmentNumber, newer: usize) -> usize {
         const SHARE: usize = 64;
         match self.segment(number).record_size() {
@@ -288,8 +293,8 @@ impl Log {
         }
     }
 
-    /// Where on the device a record lies, and how many bytes of it to read: `size`, or what records
-    /// of its segment were found to have.
+    /// Returns a record's offset on the device and how many bytes to read there: `size`, or a guess
+    /// from other records of its segment.
     pub fn record_range(&self, address: Address, size: Option<usize>) -> (u64, usize) {
         let geometry = &self.durable_log().geometry;
         let place = geometry.segment(address.segment()) + address.offset() as u64;
@@ -301,11 +306,11 @@ impl Log {
         (place, size.unwrap_or_else(guess).min(room))
     }
 
-    /// Looks at what was read from a record's [range](Log::record_range): `None` if it begins with
-    /// the whole record, else the size that has to be read.
+    /// Checks the bytes read from a record's [range](Log::record_range). Returns `None` if they
+    /// begin with the whole record, and otherwise the size to read.
     ///
     /// # Errors
-    /// What is there is not the record.
+    /// The bytes there are not the record.
     pub fn check_record(&self, address: Address, bytes: &[u8]) -> io::Result<Option<usize>> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
         let number = address.segment();

@@ -1,10 +1,9 @@
-//! Places of segments that are free: those on the fast device, and those on the lower one, if the
-//! store has one.
+//! Free places for segments, on the fast device and on the lower one, if the store has one.
 
 use crate::address::SegmentNumber;
 use crate::append::Stream;
 
-/// What a place lies on.
+/// The device that a place lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tier {
@@ -15,8 +14,8 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// Where a new segment of a stream should lie: what is written now is soon read or overwritten,
-    /// what has survived lasts longer.
+    /// Returns the tier where a new segment of a stream should lie. New writes are soon read or
+    /// overwritten; survivors last longer.
     pub(crate) fn of(stream: Stream) -> Tier {
         match stream {
             Stream::Hot => Tier::Fast,
@@ -36,11 +35,12 @@ impl Tier {
 #[derive(Clone, Copy, Debug)]
 struct Free {
     number: SegmentNumber,
-    /// It was free when the log was opened and has not been used since: perhaps nothing was ever written there.
+    /// True if it was free when the log was opened and has not been used since; perhaps it was
+    /// never written.
     blank: bool,
 }
 
-/// Free numbers of each tier; those that were freed last are taken first.
+/// Free numbers of each tier. Those freed last are taken first.
 #[derive(Debug)]
 pub(crate) struct Places {
     free: [Vec<Free>; 2],
@@ -49,7 +49,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// No place is free. The first `fast` numbers lie on the fast device; 0: all.
+    /// Creates it with no free places. The first `fast` numbers lie on the fast device; with 0, all
+    /// do.
     pub(crate) fn new(fast: u32) -> Self {
         let last_fast = if fast == 0 { SegmentNumber::MAX } else { fast };
         Places { free: Default::default(), last_fast }
@@ -67,14 +68,14 @@ impl Places {
         self.free[tier as usize].len()
     }
 
-    /// Takes a place on `tier`, or on the other if that has none.
+    /// Takes a place on `tier`, or on the other tier if that one has none.
     pub(crate) fn take(&mut self, tier: Tier) -> Option<SegmentNumber> {
         let [wanted, other] = [tier, tier.other()];
         let free = self.free[wanted as usize].pop().or_else(|| self.free[other as usize].pop());
         free.map(|free| free.number)
     }
 
-    /// Takes the place on `tier` that would be taken next, if it is blank.
+    /// Takes the next place on `tier`, if it is blank.
     pub(crate) fn take_blank(&mut self, tier: Tier) -> Option<SegmentNumber> {
         self.free[tier as usize].pop_if(|free| free.blank).map(|free| free.number)
     }
@@ -84,14 +85,14 @@ impl Places {
         self.free[self.tier(number) as usize].push(Free { number, blank: false });
     }
 
-    /// These were free when the log was opened; the last one is taken first.
+    /// Adds places that were free when the log was opened. The last one is taken first.
     pub(crate) fn found_free(&mut self, numbers: impl IntoIterator<Item = SegmentNumber>) {
         for number in numbers {
             self.free[self.tier(number) as usize].push(Free { number, blank: true });
         }
     }
 
-    /// All of them; those that new writes would take first come last.
+    /// Returns all free places. Those that new writes would take first come last.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentNumber> {
         self.free.iter().rev().flatten().map(|free| free.number)
     }
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tier_that_has_none_is_helped_out_by_the_other() {
+    fn an_exhausted_tier_takes_places_from_the_other() {
         let mut places = Places::new(2);
         places.extend([4, 3, 2, 1]);
         assert_eq!(
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_lower_device_all_are_alike() {
+    fn without_a_lower_device_the_tier_makes_no_difference() {
         let mut places = Places::new(0);
         places.extend([3, 1]);
         assert_eq!(places.len_on(Tier::Lower), 0);

@@ -6,23 +6,23 @@ use crate::log::Log;
 use crate::store::{Store, Tier};
 use crate::sync::lock;
 
-/// Places that must be left for writers while one is prepared.
+/// The smallest number of free places that writers must have left while one is being prepared.
 const READY_PLACES: usize = 8;
 
 impl Log {
-    /// Whether the store has a lower device.
+    /// Returns true if the store has a lower device.
     pub fn has_lower(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.fast_segments() != 0)
     }
 
-    /// What a segment lies on.
+    /// Returns the tier that a segment lies on.
     #[inline]
     pub fn tier(&self, number: SegmentNumber) -> Tier {
         let fast = self.store.as_ref().map_or(0, Store::fast_segments);
         if fast != 0 && number > fast { Tier::Lower } else { Tier::Fast }
     }
 
-    /// Places of a tier.
+    /// Returns the number of places on a tier.
     pub fn places(&self, tier: Tier) -> usize {
         let Some(store) = &self.store else { return 0 };
         let fast = match store.fast_segments() {
@@ -35,13 +35,13 @@ impl Log {
         }
     }
 
-    /// Has the device prepared for what will be written to the place that the next segment of new writes
-    /// takes, if perhaps nothing ever was.
+    /// Prepares the device for writes to the place that the next segment of new writes takes, if
+    /// that place may never have been written.
     pub fn prepare_place(&self) {
         let Some(store) = &self.store else { return };
         let number = {
             let mut numbers = lock(&self.numbers);
-            // Nobody is to be refused a place because this one is taken for a moment.
+            // Leaves enough places that no writer is refused one while this one is taken.
             let spare = numbers.len() > self.spared(Claim::Write) + READY_PLACES;
             spare.then(|| numbers.take_blank(Tier::of(Stream::Hot))).flatten()
         };
@@ -51,12 +51,13 @@ impl Log {
         }
     }
 
-    /// Places of a tier that are free, reserved ones included.
+    /// Returns the number of free places on a tier, including reserved ones.
     pub fn free_places(&self, tier: Tier) -> usize {
         lock(&self.numbers).len_on(tier)
     }
 
-    /// Places of a tier that will be free when that their segments were emptied is durable.
+    /// Returns the number of places on a tier that become free once the commits that emptied them
+    /// are durable.
     pub fn coming_places(&self, tier: Tier) -> usize {
         lock(&self.quarantine).coming_on(tier)
     }

@@ -1,17 +1,17 @@
-//! What models of this crate and of the engine have in common.
+//! Code shared by the models of this crate and of the engine.
 
 use loom::thread::{self, JoinHandle};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-/// Loom's own stacks are too small for a log.
+/// Bytes of a model thread's stack. Loom's own stacks are too small for a log.
 const STACK: usize = 1 << 20;
-/// Operations of all threads in one run, at most.
+/// The largest number of operations of all threads in one run.
 const OPERATIONS: usize = 50_000;
 
-/// Runs `model` with every interleaving that takes the processor from a thread so many times at most,
-/// beside all that the memory orders allow. What it does before it calls [`loom::explore`] is done
-/// once in a run, in order.
+/// Runs `model` with every interleaving that preempts threads at most `switches` times, and with
+/// everything that the memory orders allow. What the model does before it calls [`loom::explore`]
+/// is done once per run, in order.
 pub fn check(switches: usize, model: impl Fn() + Clone + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
@@ -20,12 +20,13 @@ pub fn check(switches: usize, model: impl Fn() + Clone + Send + Sync + 'static) 
     builder.check(move || spawn(model.clone()).join().expect("the model's main thread"));
 }
 
-/// A thread of a model.
+/// Spawns a thread of a model.
 pub fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     thread::Builder::new().stack_size(STACK).spawn(run).expect("a thread")
 }
 
-/// What came out of the runs of a model, so that one that never gets to where it hurts is noticed.
+/// The outcomes of a model's runs. Checking them reveals a model that never reaches the critical
+/// interleavings.
 #[derive(Debug)]
 pub struct Outcomes<T>(Mutex<BTreeSet<T>>);
 
@@ -36,12 +37,12 @@ impl<T> Default for Outcomes<T> {
 }
 
 impl<T: Ord + Copy> Outcomes<T> {
-    /// This came out of a run.
+    /// Notes the outcome of a run.
     pub fn note(&self, outcome: T) {
         self.0.lock().expect("no run panics here").insert(outcome);
     }
 
-    /// All that came out, in order.
+    /// Returns all outcomes, in order.
     pub fn all(&self) -> Vec<T> {
         self.0.lock().expect("no run panics here").iter().copied().collect()
     }

@@ -1,10 +1,10 @@
-//! A model's view of plain memory: for each place that was written through [`writes`], a cell of
-//! loom's, which fails the model if two accesses, one of them a write, are not ordered by what the
-//! code synchronizes with. So a model finds a missing `Release` or a frame that is used again too
-//! early although the threads of a model never really run at once.
+//! A model's view of plain memory: one loom cell for each address that was written through
+//! [`writes`]. A cell fails the model if two accesses, one of them a write, are not ordered by the
+//! code's synchronization. So a model finds a missing `Release`, or a frame that is reused too
+//! early, although the threads of a model never run in parallel.
 //!
-//! A place stands for all of a record (or table) that begins there. Places in memory of other kinds,
-//! such as a buffer that a record was read into, are never written through here, and pass.
+//! An address stands for the whole record (or table) that begins there. Other memory, such as a
+//! buffer that a record was read into, is never written through here and passes every check.
 
 use loom::cell::UnsafeCell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ struct Cells(Mutex<BTreeMap<usize, Arc<Cell>>>);
 
 struct Cell(UnsafeCell<()>);
 
-// SAFETY: there is nothing in the cell; what loom keeps for it is used by one thread at a time, as
+// SAFETY: the cell is empty. Loom's own data for it is used by one thread at a time, because the
 // threads of a model run one at a time.
 unsafe impl Send for Cell {}
 // SAFETY: as above.

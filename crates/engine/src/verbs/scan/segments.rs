@@ -7,7 +7,7 @@ use crate::lane::Lane;
 use crate::lane::session::LaneSession;
 use crate::reads::Charge;
 use larder_log::record::Kind;
-use larder_log::{Address, Run, SegmentNumber, State};
+use larder_log::{Address, PartialRecords, SegmentNumber, State};
 
 /// The largest number of batches of records per step.
 const BATCHES: usize = 8;
@@ -69,7 +69,7 @@ impl LaneSession {
         let generation = segment.generation();
         let absent = segment.state() == State::Sealed && segment.frame().is_null();
         let worth = self.lane.log.live(number) > 0 && !segment.is_jumbo();
-        let start = Run::BEGIN;
+        let start = PartialRecords::BEGIN;
         (absent && worth).then_some(Reading { number, generation, start, next: start })
     }
 
@@ -100,7 +100,7 @@ impl LaneSession {
         };
         let begun = reading.next;
         let id = (reading.number, generation);
-        let mut run = log.run(id, bytes, reading.start, begun)?;
+        let mut run = log.partial_records(id, bytes, reading.start, begun)?;
         let mut batch = Vec::with_capacity(BATCH);
         let mut more = true;
         for _ in 0..BATCHES {

@@ -76,7 +76,7 @@ fn the_newest_whole_superblock_counts() {
 }
 
 #[test]
-fn the_clock_and_accepted_damage_stand_where_the_document_says() {
+fn the_clock_and_accepted_damage_have_the_documented_offsets() {
     let mut superblock = Superblock { clock: 0x0102_0304, ..a_superblock() };
     assert!(superblock.accepted.accept(5, 6, 7));
     let bytes = encoded(&superblock);
@@ -87,7 +87,7 @@ fn the_clock_and_accepted_damage_stand_where_the_document_says() {
 }
 
 #[test]
-fn only_a_store_with_a_lower_device_says_so() {
+fn the_tier_feature_is_set_only_with_a_lower_device() {
     let plain = encoded(&a_superblock());
     assert_eq!((plain[40], &plain[3008..4040]), (0, &[0; 1032][..]));
     assert_eq!(plain[4040..4088], [&[0, 0, 1, 0][..], &[0; 44]].concat());
@@ -102,7 +102,7 @@ fn only_a_store_with_a_lower_device_says_so() {
 }
 
 #[test]
-fn a_superblock_that_is_not_understood_is_refused_even_beside_one_that_is() {
+fn an_unknown_superblock_is_refused_even_beside_a_known_one() {
     let known = encoded(&Superblock { counter: 5, ..a_superblock() });
     let newest = encoded(&a_superblock());
     for (at, field, error) in [
@@ -123,7 +123,7 @@ fn a_superblock_that_is_not_understood_is_refused_even_beside_one_that_is() {
 }
 
 #[test]
-fn an_empty_device_is_told_from_one_with_something_else_on_it() {
+fn an_empty_device_is_distinguished_from_a_foreign_one() {
     let empty = [0; BLOCK];
     let other = {
         let mut bytes = empty;
@@ -138,7 +138,7 @@ fn an_empty_device_is_told_from_one_with_something_else_on_it() {
 /// Tries everything a crash may leave of the first write to a device, and of the first superblock
 /// behind it.
 #[test]
-fn a_store_whose_creation_was_cut_off_is_an_empty_device() {
+fn an_interrupted_creation_leaves_an_empty_device() {
     let (empty, mark) = ([0; BLOCK], superblock::mark());
     for cut in 0..16 {
         let mut part = empty;
@@ -226,7 +226,7 @@ fn the_newer_whole_meta_counts() {
 }
 
 #[test]
-fn a_meta_says_which_generations_are_over() {
+fn a_meta_admits_only_generations_that_are_not_over() {
     let meta = |usage| Meta { version: 1, cover: 0, generation: 5, usage };
     let admitted = |usage| [4, 5, 6].map(|generation| meta(usage).admits(generation));
     assert_eq!(admitted(Use::Free), [false, false, true]);
@@ -237,7 +237,7 @@ fn a_meta_says_which_generations_are_over() {
 }
 
 #[test]
-fn tails_give_back_what_a_torn_block_held() {
+fn a_tail_restores_a_torn_block() {
     let image = example();
     let first = image.commits[0].end;
     let place = |generation, offset, data: &[u8]| {
@@ -337,7 +337,7 @@ fn a_jumbo_is_checked_without_its_value_and_with_it() {
 }
 
 #[test]
-fn a_record_is_one_only_in_its_own_segment_and_generation() {
+fn a_record_is_intact_only_in_its_own_segment_and_generation() {
     let image = example();
     for written in &image.records {
         let bytes = &image.bytes[written.offset as usize..];
@@ -451,7 +451,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_at_all_can_be_looked_at(bytes in proptest::collection::vec(any::<u8>(), 0..TAIL_BYTES)) {
+    fn arbitrary_bytes_decode_to_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..TAIL_BYTES)) {
         let mut place = [0; TAIL_BYTES];
         place[..bytes.len()].copy_from_slice(&bytes);
         prop_assert_eq!(Tail::decode(&place, &IDENTITY), None);

@@ -6,7 +6,7 @@ use crate::record::{Fields, Kind};
 use proptest::prelude::*;
 
 #[test]
-fn a_whole_segment_gives_every_record_and_nothing_of_earlier_uses() {
+fn a_whole_segment_yields_every_record_and_none_of_earlier_generations() {
     let image = example();
     let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
     let scanned = scanned.expect("a segment");
@@ -20,7 +20,7 @@ fn a_whole_segment_gives_every_record_and_nothing_of_earlier_uses() {
 }
 
 #[test]
-fn a_record_of_a_newer_kind_is_passed_over_and_no_damage() {
+fn a_record_of_a_newer_kind_is_skipped_and_is_no_damage() {
     let mut image = Image::new(4);
     let fields = Fields { seq: 3, cas: Some(8), flags: 9, ..Fields::default() };
     let newer = |key: &[u8]| Piece::Record {
@@ -151,7 +151,7 @@ fn a_header_that_cannot_be_read_is_damage_and_not_absence() {
 }
 
 #[test]
-fn what_lies_behind_a_recorded_end_does_not_count() {
+fn records_behind_a_recorded_end_do_not_count() {
     let image = example();
     let end = image.commits[1].end;
     let (scanned, found) = Image::scan(&image.bytes, None, Extent::Exactly(end as u32));
@@ -335,7 +335,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn whatever_was_written_is_read(image in segment()) {
+    fn every_written_record_is_read_back(image in segment()) {
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
         prop_assert_eq!(&found, &image.records);
         let scanned = scanned.expect("a segment");
@@ -398,7 +398,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_nobody_wrote_are_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
+    fn arbitrary_bytes_hold_no_records(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
         for extent in [Extent::Unknown, Extent::Sealed, Extent::AtLeast(99), Extent::Exactly(77)] {
             let (_, found) = Image::scan(&bytes, Some(1), extent);
             prop_assert_eq!(found, []);

@@ -1,4 +1,4 @@
-//! The table answers as a walk over all sealed segments does.
+//! The table answers every query as a walk over all sealed segments would.
 
 use super::*;
 use crate::log::Log;
@@ -12,15 +12,15 @@ const NOW: u32 = 1000;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Appends a record of so many bytes that expires then, at this time.
+    /// Appends a record: stream, bytes, expiry, and the time of the append.
     Append(Stream, usize, u32, u32),
-    /// Makes a record dead, directly or by a thread's count.
+    /// Makes a record dead, directly or through a thread's tally.
     Kill(usize, bool),
-    /// A thread tells its counts.
+    /// Reports the thread's tally.
     Tell,
     Seal(Stream),
     Promote(usize),
-    /// Begins to clean a segment and gives it up, or empties it.
+    /// Begins to clean a segment, then gives it up or empties it.
     Clean(usize, u8),
     KeepUnreadable(usize),
     Reap,
@@ -63,16 +63,17 @@ impl Model {
         Model { log, appender, records: Vec::new(), kept: BTreeSet::new() }
     }
 
-    /// The sealed segments in the order of their queues.
+    /// Returns the sealed segments in the order of their queues.
     fn sealed(&self) -> Vec<(Stream, SegmentNumber)> {
         let of = |stream| self.log.sealed(stream).into_iter().map(move |number| (stream, number));
         of(Stream::Hot).chain(of(Stream::Survivors)).collect()
     }
 
-    /// Those that can be reclaimed: nobody is awake, so all but what is kept.
+    /// Returns the segments that can be reclaimed: all but the kept ones, because no thread is
+    /// awake.
     fn ready(&self) -> Vec<(Stream, SegmentNumber)> {
         let mut sealed = self.sealed();
-        // Of what is kept, something is alive.
+        // A kept segment stays only while something in it is alive.
         sealed.retain(|(_, number)| !self.kept.contains(number) || self.log.live(*number) == 0);
         sealed
     }
@@ -88,7 +89,7 @@ impl Model {
                 let Some(reserved) = self.log.reserve(stream, bytes, born, Claim::Write) else {
                     return;
                 };
-                // SAFETY: the reservation is as long.
+                // SAFETY: the reservation has `bytes` bytes.
                 unsafe { write_filler(reserved.memory, bytes) };
                 let number = reserved.address.segment();
                 self.log.segment(number).note_expiry(expiry);
@@ -177,7 +178,8 @@ impl Model {
         let expected = ready.iter().map(|it| it.1).filter(|&number| is_partly(number));
         assert_eq!(partly, expected.collect());
         for percent in [40, 60, 95, 100] {
-            // With the age alone the answer is the oldest; with the share the one with the least alive.
+            // Ranked by age alone the best segment is the oldest; ranked by live share, the
+            // emptiest.
             let within = |number: SegmentNumber| (1..=percent).contains(&class(number));
             let born = |number: SegmentNumber| log.segment(number).born();
             let those = || ready.iter().map(|it| it.1).filter(|&number| within(number));
@@ -191,7 +193,7 @@ impl Model {
         let live: u64 = sealed.iter().map(|&(_, number)| u64::from(log.live(number))).sum();
         assert_eq!((usage.held().segments, usage.held().live), (sealed.len() as u64, live));
         drop(usage);
-        // What threads have not told makes a segment seem to hold more, and never less.
+        // Deaths not yet reported make a segment seem to hold more, never less.
         let mut alive = std::collections::HashMap::<SegmentNumber, usize>::new();
         self.records.iter().for_each(|&(number, bytes)| *alive.entry(number).or_default() += bytes);
         for (_, number) in sealed {

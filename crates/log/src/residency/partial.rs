@@ -1,5 +1,5 @@
-//! The records of a part of a segment that was read from a device, for whoever looks at all of them and
-//! need not have the whole segment in memory at once.
+//! The records in a part of a segment that was read from a device, for readers that examine all of
+//! them and need not have the whole segment in memory at once.
 
 use crate::address::{Address, SegmentNumber};
 use crate::append::Appended;
@@ -8,64 +8,64 @@ use crate::format::{self, SegmentSeed};
 use crate::log::Log;
 use crate::record::{self, Head, Record};
 
-/// The records that lie in some bytes of a segment, in order, each checked. It ends before a record that
-/// does not end inside of the bytes, and before what is damaged.
+/// Iterates over the records in some bytes of a segment, in order, and checks each. Ends before a
+/// record that does not end inside the bytes, and before damage.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct PartialRecords<'a> {
     bytes: &'a [u8],
     segment: SegmentNumber,
     seed: SegmentSeed,
-    /// Where in the segment the bytes begin.
+    /// Offset of the bytes in the segment.
     start: usize,
-    /// Where in the segment the next record begins.
+    /// Offset of the next record in the segment.
     next: usize,
     damaged: bool,
 }
 
-impl Run<'_> {
-    /// Where the first record of a segment begins.
+impl PartialRecords<'_> {
+    /// Offset of the first record of a segment.
     pub const BEGIN: usize = HEADER_BYTES;
 
-    /// Where in the segment the next record begins.
+    /// Returns the offset of the next record in the segment.
     pub fn next_offset(&self) -> usize {
         self.next
     }
 
-    /// Whether it has ended because of what it cannot read.
+    /// Returns true if the run ended because of damage.
     pub fn is_damaged(&self) -> bool {
         self.damaged
     }
 }
 
 impl Log {
-    /// The records from the offset `next` on in `bytes`, which were read from the offset `start` of this use
-    /// of a segment. Both are offsets at which records begin.
-    pub fn run<'a>(
+    /// Returns the records from offset `next` on in `bytes`, which were read from offset `start` of
+    /// this generation of a segment. A record must begin at both offsets.
+    pub fn partial_records<'a>(
         &self,
         (segment, generation): (SegmentNumber, u32),
         bytes: &'a [u8],
         start: usize,
         next: usize,
-    ) -> Option<Run<'a>> {
+    ) -> Option<PartialRecords<'a>> {
         let seed = self.store()?.segment_seed(segment, generation);
         let filled = self.segment(segment).filled() as usize;
         let bytes = &bytes[..bytes.len().min(filled.saturating_sub(start))];
-        Some(Run { bytes, segment, seed, start, next, damaged: false })
+        Some(PartialRecords { bytes, segment, seed, start, next, damaged: false })
     }
 }
 
-impl<'a> Iterator for Run<'a> {
+impl<'a> Iterator for PartialRecords<'a> {
     type Item = Appended<'a>;
 
     fn next(&mut self) -> Option<Appended<'a>> {
         let rest = self.bytes.get(self.next - self.start..)?;
         let Some(record) = Record::parse(rest, None) else {
-            // The rest of it may be cut off, and what is too short for a head too.
+            // The record may be cut off, and a rest that is too short for a head is cut off, too.
             let cut = rest.len() < record::HEADER + record::MAX_KEY + 16;
             self.damaged = !cut && Head::parse(rest, None).is_none();
             return None;
         };
-        // Of a filler, too: with a wrong length it would hide what lies behind it.
+        // Fillers are checked, too: a wrong length would hide the records behind them.
         if !format::record_is_intact(&record, self.seed) {
             self.damaged = true;
             return None;
@@ -83,7 +83,7 @@ mod tests {
 
     const FILLER: usize = 48;
 
-    /// An item, a filler as a commit that is repeated leaves one, and an item.
+    /// Returns an item, a filler like one that a repeated commit leaves, and an item.
     fn bytes() -> Vec<u8> {
         let seed = SegmentSeed::new(1, 2, 3);
         let mut words = larder_disk::ReadBuffer::new(0, 256, 8);
@@ -106,23 +106,23 @@ mod tests {
         bytes[..2 * item.size() + FILLER].to_vec()
     }
 
-    fn run(bytes: &[u8]) -> Run<'_> {
+    fn records(bytes: &[u8]) -> PartialRecords<'_> {
         let seed = SegmentSeed::new(1, 2, 3);
-        Run { bytes, segment: 2, seed, start: 0, next: 0, damaged: false }
+        PartialRecords { bytes, segment: 2, seed, start: 0, next: 0, damaged: false }
     }
 
     #[test]
-    fn a_filler_is_believed_only_when_it_is_intact() {
+    fn a_damaged_filler_ends_the_run() {
         let mut bytes = bytes();
-        let mut whole = run(&bytes);
+        let mut whole = records(&bytes);
         let kinds: Vec<_> = whole.by_ref().map(|(_, record)| record.kind()).collect();
         assert_eq!(kinds, [Kind::Item, Kind::Filler, Kind::Item]);
         assert!(!whole.is_damaged() && whole.next_offset() == bytes.len());
 
         let filler = (bytes.len() - FILLER) / 2;
-        // The length is as far as the end of the second item then.
+        // The changed length reaches the end of the second item.
         bytes[filler + 7] = (bytes.len() - filler - HEADER) as u8;
-        let mut damaged = run(&bytes);
+        let mut damaged = records(&bytes);
         assert_eq!(damaged.by_ref().count(), 1);
         assert!(damaged.is_damaged() && damaged.next_offset() == filler);
     }
