@@ -5,28 +5,28 @@ use larder_log::format::{LabelError, MAX_LANES};
 use std::fmt;
 use std::io;
 
-/// Why an engine could not be opened, or its memory not be changed.
+/// The reason why an engine could not be opened or its memory limit not be changed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The memory cannot hold the smallest engine.
     MemoryTooSmall {
-        /// The least that would do, in bytes.
+        /// The smallest sufficient amount, in bytes.
         minimum: u64,
     },
-    /// A running engine cannot have that much.
+    /// A running engine cannot be given this much memory.
     MemoryTooLarge {
-        /// The most that it can have, in bytes.
+        /// The largest possible amount, in bytes.
         maximum: u64,
     },
     /// The largest item is out of range for this memory.
     MaxItemSize {
-        /// The least, in bytes.
+        /// The smallest allowed value, in bytes.
         minimum: u64,
-        /// The most, in bytes.
+        /// The largest allowed value, in bytes.
         maximum: u64,
     },
-    /// The operating system gave no memory, or no thread.
+    /// The operating system provided no memory or no thread.
     Map(std::io::Error),
     /// The store cannot be used.
     Store(StoreError),

@@ -1,4 +1,4 @@
-//! An item as a reader sees it.
+//! An item, as a reader sees it.
 
 use crate::index::slot::Slot;
 use crate::lane::Lane;
@@ -15,7 +15,8 @@ pub struct Item<'a> {
     lane: &'a Arc<Lane>,
 }
 
-/// An item as a [scan](crate::Session::scan) shows it: without its value, which need not be in memory.
+/// An item as a [scan](crate::Session::scan) shows it: without its value, which may not be in
+/// memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed<'a>(Item<'a>);
 
@@ -24,48 +25,48 @@ impl<'a> Listed<'a> {
         Listed(item)
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &'a [u8] {
         self.0.key()
     }
 
-    /// The value's length, in bytes.
+    /// Returns the value's length, in bytes.
     pub fn value_len(&self) -> usize {
         self.0.record.layout().value
     }
 
-    /// The client's flags.
+    /// Returns the client flags.
     pub fn flags(&self) -> u32 {
         self.0.flags()
     }
 
-    /// The cas id.
+    /// Returns the cas id.
     pub fn cas(&self) -> u64 {
         self.0.cas()
     }
 
-    /// When the item dies.
+    /// Returns when the item expires.
     pub fn expiry(&self) -> Expiry {
         self.0.expiry()
     }
 
-    /// Whether the item has been read.
+    /// Returns true if the item has been read.
     pub fn hit_before(&self) -> bool {
         self.0.hit_before()
     }
 
-    /// When the item was last used, approximately: when its segment was begun.
+    /// Returns approximately when the item was last used: when its segment was begun.
     pub fn last_access(&self) -> UnixSeconds {
         self.0.last_access()
     }
 
-    /// The bytes that the record occupies in the log.
+    /// Returns the bytes that the record occupies in the log.
     pub fn record_size(&self) -> usize {
         self.0.record_size()
     }
 }
 
-/// Where an item was found, to look at it again after a tick.
+/// The location of an item, to look at it again after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ItemHandle {
     /// The position of its lane.
@@ -74,19 +75,19 @@ pub(crate) struct ItemHandle {
     pub(crate) generation: u32,
 }
 
-/// A value, or the rest of one, that can be read to its end: its item may be overwritten, deleted or
-/// evicted meanwhile. Values that only their readers keep take a bounded share of memory; beyond it the one
-/// that was read least lately is given up.
+/// A value, or the rest of one, that can be read to its end even if its item is overwritten,
+/// deleted or evicted meanwhile. Values that only readers keep alive take a bounded share of
+/// memory; beyond it the least recently read one is dropped.
 #[derive(Debug)]
 pub struct KeptValue {
-    // Before what holds the memory that it may lie in.
+    // Declared before the lane, so that it is dropped before the memory that it may point into.
     pin: Pin,
     _lane: Arc<Lane>,
 }
 
 impl KeptValue {
-    /// Shows at most `most` of the bytes that were not read yet; the answer is how many are left then,
-    /// `None` if the value was given up.
+    /// Shows at most `most` of the unread bytes. Returns how many are left then; `None` if the
+    /// value was dropped.
     pub fn read(&mut self, most: usize, see: impl FnOnce(&[u8])) -> Option<usize> {
         self.pin.read(most, see)
     }
@@ -98,66 +99,66 @@ impl<'a> Item<'a> {
         Item { record, slot, lane }
     }
 
-    /// The same item with what `slot` knew of its reads.
+    /// Returns the item with the read frequency of `slot`.
     pub(crate) fn with_frequency_of(self, slot: Slot) -> Self {
         Item { slot: self.slot.with_frequency(slot.frequency()), ..self }
     }
 
-    /// Whether it is one, and not the mark of a deleted one.
+    /// Returns true for an item, false for a tombstone.
     pub(crate) fn is_item(&self) -> bool {
         self.record.kind() == Kind::Item
     }
 
-    /// The key.
+    /// Returns the key.
     #[inline]
     pub fn key(&self) -> &'a [u8] {
         self.record.key()
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline]
     pub fn value(&self) -> &'a [u8] {
         self.record.value()
     }
 
-    /// The client's flags.
+    /// Returns the client flags.
     #[inline]
     pub fn flags(&self) -> u32 {
         self.record.flags()
     }
 
-    /// The cas id.
+    /// Returns the cas id.
     #[inline]
     pub fn cas(&self) -> u64 {
         self.record.cas()
     }
 
-    /// When the item dies.
+    /// Returns when the item expires.
     pub fn expiry(&self) -> Expiry {
         Expiry::from_raw(self.record.expiry())
     }
 
-    /// Marked stale by meta `I`.
+    /// Returns true if meta `I` marked the item stale.
     pub fn is_stale(&self) -> bool {
         self.record.is_stale()
     }
 
-    /// Whether the item had been read before this read (meta `h`).
+    /// Returns true if the item had been read before this read (meta `h`).
     pub fn hit_before(&self) -> bool {
         self.slot.frequency() > u8::from(self.record.inherits_reads())
     }
 
-    /// When the item was last used, approximately: when its segment was begun (meta `l`).
+    /// Returns approximately when the item was last used: when its segment was begun (meta `l`).
     pub fn last_access(&self) -> UnixSeconds {
         self.lane.log.segment(self.slot.address().segment()).born()
     }
 
-    /// The bytes that the record occupies in the log.
+    /// Returns the bytes that the record occupies in the log.
     pub fn record_size(&self) -> usize {
         self.record.size()
     }
 
-    /// Its value from the byte `from` on, to be read after the session's next tick, too.
+    /// Returns the value from byte `from` on, readable beyond the session's next tick.
     pub fn keep_value(&self, from: usize) -> KeptValue {
         // SAFETY: an item is readable until its session ticks.
         let pin = unsafe { self.lane.log.pin(self.slot.address(), &self.record, from) };

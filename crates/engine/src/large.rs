@@ -1,5 +1,5 @@
-//! Large values: filled in a mapping of their own while they arrive, then adopted by the log without
-//! a copy.
+//! Large values: filled in their own mapping while they arrive, then adopted by the log without a
+//! copy.
 
 use larder_log::append::{JUMBO_FOOTROOM, JUMBO_HEADROOM};
 use larder_log::memory::mapping::pages;
@@ -7,37 +7,38 @@ use larder_log::record::{HEADER, MAX_KEY};
 use larder_log::{Budget, Mapping};
 use std::sync::Arc;
 
-/// Room in front of the value for the longest header and key, and for what precedes a record in a
-/// store.
+/// Room before the value, in bytes: for the longest header and key, and for what precedes a record
+/// in a store.
 const HEADROOM: usize = (HEADER + 16 + MAX_KEY + JUMBO_HEADROOM).next_multiple_of(64);
-/// Room behind the value for the record's padding, and for what follows a record in a store.
+/// Room behind the value, in bytes: for the record's padding, and for what follows a record in a
+/// store.
 const FOOTROOM: usize = 8 + JUMBO_FOOTROOM;
 
-/// Bytes that are charged ahead of those that arrive: a value costs what has arrived of it.
+/// Bytes charged ahead of those that arrive, so that a value costs about what has arrived of it.
 const STEP: usize = 256 << 10;
 
-/// Memory of a large value while its bytes arrive. The pages that were written to are charged to the
-/// budget, and those of one step ahead.
+/// Memory of a large value while its bytes arrive. The budget is charged for the pages written to
+/// and for one step ahead.
 #[derive(Debug)]
 pub struct LargeValue {
     mapping: Option<Mapping>,
     len: usize,
     charged: u64,
-    /// Memory was not there when it was asked for last.
+    /// The last charge failed, and the budget has a reservation for it.
     waits: bool,
     budget: Arc<Budget>,
 }
 
 impl LargeValue {
-    /// Addresses for a value of `len` bytes; `None` if the operating system has none.
+    /// Reserves address space for a value of `len` bytes; `None` if the operating system has none.
     pub(crate) fn map(len: usize, budget: &Arc<Budget>) -> Option<Self> {
         let granted = budget.grants().then(|| Mapping::new(len + HEADROOM + FOOTROOM).ok());
         let mapping = Some(granted.flatten()?);
         Some(LargeValue { mapping, len, charged: 0, waits: false, budget: Arc::clone(budget) })
     }
 
-    /// The same with all of its memory charged. Without that the wish for it stays: the caller comes back
-    /// with another value.
+    /// Charges all of the memory. On failure the reservation for it stays, because the caller
+    /// returns with another value.
     pub(crate) fn charged(mut self) -> Option<Self> {
         if !self.charge(self.len) {
             self.waits = false;
@@ -46,7 +47,8 @@ impl LargeValue {
         Some(self)
     }
 
-    /// Charges the memory for the first `filled` bytes; false if the budget does not have it now.
+    /// Charges the memory for the first `filled` bytes. Returns false if the budget does not have
+    /// it now.
     pub(crate) fn charge(&mut self, filled: usize) -> bool {
         let Some(mapping) = &self.mapping else { return true };
         let footprint = mapping.len() as u64;
@@ -64,37 +66,37 @@ impl LargeValue {
         true
     }
 
-    /// Length in bytes.
+    /// Returns the length, in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the value has no bytes.
+    /// Returns true if the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The value's bytes, as far as they were filled.
+    /// Returns the value's bytes. Those not filled yet are zero.
     pub fn bytes(&self) -> &[u8] {
         let Some(mapping) = &self.mapping else { return &[] };
         // SAFETY: the mapping is owned, longer than headroom and value, and zeroed by the kernel.
         unsafe { std::slice::from_raw_parts(mapping.base().add(HEADROOM), self.len) }
     }
 
-    /// The value's bytes, to be filled.
+    /// Returns the value's bytes, to be filled.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let Some(mapping) = &self.mapping else { return &mut [] };
         // SAFETY: the mapping is owned, longer than headroom and value, and zeroed by the kernel.
         unsafe { std::slice::from_raw_parts_mut(mapping.base().add(HEADROOM), self.len) }
     }
 
-    /// Whether this is the budget that it is charged to.
+    /// Returns true if the value is charged to this budget.
     pub(crate) fn is_charged_to(&self, budget: &Arc<Budget>) -> bool {
         Arc::ptr_eq(&self.budget, budget)
     }
 
-    /// It is charged to this budget from now on: the lane that adopts it may not be the one that it was
-    /// begun for.
+    /// Moves the charge to this budget. The lane that adopts the value may not be the one that it
+    /// was begun for.
     pub(crate) fn charge_to(&mut self, budget: &Arc<Budget>) {
         if !Arc::ptr_eq(&self.budget, budget) {
             budget.charge(self.charged);
@@ -103,12 +105,14 @@ impl LargeValue {
         }
     }
 
-    /// Hands the mapping out, and where a record whose value begins `head` bytes in must begin.
+    /// Returns the mapping, and the offset at which a record must begin whose value begins `head`
+    /// bytes in.
     pub(crate) fn take_record(&mut self, head: usize) -> Option<(Mapping, usize)> {
-        // The record begins at a multiple of 8 wherever its value does: the log asks for no more.
+        // The record begins at a multiple of 8 for any position of the value. The log requires no
+        // more.
         debug_assert!(head + JUMBO_HEADROOM <= HEADROOM);
         let mapping = self.mapping.take()?;
-        // The segment gives all of it back.
+        // The segment will release the whole mapping.
         self.budget.charge(mapping.len() as u64 - std::mem::take(&mut self.charged));
         Some((mapping, HEADROOM - head))
     }
@@ -120,7 +124,7 @@ impl Drop for LargeValue {
             self.budget.release(self.charged);
         }
         if self.waits {
-            // Others who wait say so again when they are woken.
+            // Other waiting calls renew their reservations when they are woken.
             self.budget.unwant();
         }
     }
@@ -131,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_is_given_up_wants_no_memory_any_more() {
+    fn a_dropped_value_withdraws_its_reservation() {
         let budget = Arc::new(Budget::new(1 << 20));
         let mut large = LargeValue::map(2 << 20, &budget).expect("addresses");
         assert!(large.charge(100 << 10) && budget.wanted() == 0);

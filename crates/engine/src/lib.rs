@@ -1,9 +1,10 @@
-//! Larder embedded: an index over the one log, with memcached's verbs. No sockets, no clock of its
-//! own, no randomness: time comes in with [`Session::tick`], the hash seed with [`Options`].
+//! Larder as a library: an index over a log, with memcached's verbs. It opens no sockets, reads no
+//! clock and uses no randomness. The time comes with [`Session::tick`], the hash seed with
+//! [`Options`].
 //!
 //! A thread that uses the engine opens a [`Session`] and calls [`Session::tick`] once per turn of
-//! its loop. Between two ticks every [`Item`] that the session returned stays readable; memory is
-//! reused only after every session has ticked.
+//! its loop. Every [`Item`] that a session returned stays readable until the session's next tick.
+//! Memory is reused only after every session has ticked.
 
 mod cleaner;
 mod durability;

@@ -1,4 +1,4 @@
-//! What an engine is opened with.
+//! The options that an engine is opened with.
 
 use crate::durability::StoreOptions;
 
@@ -23,11 +23,11 @@ pub struct Options {
     pub when_full: WhenFull,
     /// Seed of the key hash; random in a server, fixed in a simulation.
     pub hash_seed: u64,
-    /// Without a store: lanes, each with a share of the keys and of memory and a cleaner of its own; at least 1, at
-    /// most [`MAX_LANES`]. A store has one for each of its devices.
+    /// The number of lanes without a store, from 1 to [`MAX_LANES`]. Each lane has a share of the
+    /// keys and of the memory, and its own cleaner. A store has one lane for each of its devices.
     pub lanes: usize,
-    /// Where items are kept beyond memory and beyond the process; `None`: nowhere. The hash seed of a
-    /// store that exists is its own.
+    /// The store that keeps items beyond memory and across restarts; `None` for memory only. An
+    /// existing store uses its own hash seed.
     pub store: Option<StoreOptions>,
 }
 

@@ -1,41 +1,41 @@
-//! What an engine call can answer. No call ever blocks a worker: what cannot be finished now says
-//! what it waits for, and the connection parks or holds its reply back.
+//! The results of engine calls. No call ever blocks a worker. A call that cannot finish now says
+//! what it waits for, and the connection parks, or holds its reply back.
 
 use std::convert::Infallible;
 
-/// A position in the durability order of a lane.
+/// A position in a lane's order of commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitPoint {
-    /// The lane that the change was appended to.
+    /// The lane that holds the change.
     pub lane: u32,
-    /// The commit of the lane that decides about it.
+    /// The commit of that lane that makes the change durable.
     pub position: u64,
 }
 
-/// What has become of a commit point.
+/// The state of a commit point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitState {
     /// Everything up to the point survives a crash.
     Durable,
-    /// Not yet.
+    /// The commit has not ended yet.
     Pending,
-    /// The commit failed. In sync mode the change was undone; in async mode, where answers wait for a commit
-    /// that is late, it stays and becomes durable with a later one.
+    /// The commit failed. In sync mode the change was undone. In async mode, where answers wait
+    /// only for late commits, the change stays and becomes durable with a later commit.
     Failed,
 }
 
-/// Why a call was refused. Nothing was changed.
+/// The reason why a call was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Memory is full and nothing in it may be reclaimed.
     OutOfMemory,
-    /// The store cannot be written; it is tried again in the background.
+    /// The store cannot be written. The engine retries in the background.
     StoreFailed,
     /// The store is full and nothing on it may be reclaimed.
     StoreFull,
 }
 
-/// The answer of an engine call.
+/// The result of an engine call.
 #[derive(Debug)]
 #[must_use]
 pub enum Outcome<T> {
@@ -44,19 +44,20 @@ pub enum Outcome<T> {
     /// Finished, but the answer must be held back until
     /// [`commit_state`](crate::Session::commit_state) says that the point is durable.
     AfterCommit(T, CommitPoint),
-    /// Nothing was done: the record is being read into memory. Call again after the session's waker
-    /// was woken.
+    /// Nothing was done, because the record is being read into memory. Repeat the call after the
+    /// session's waker was woken.
     NeedsRead,
-    /// Nothing was done: memory is full and is being reclaimed. Call again after the session's
-    /// waker was woken.
+    /// Nothing was done, because memory is full and being reclaimed. Repeat the call after the
+    /// session's waker was woken.
     NeedsSpace,
     /// Nothing was done, and waiting would not change that.
     Refused(Refusal),
 }
 
 impl Outcome<Infallible> {
-    /// The same where there could have been an answer. Functions that never give one say so in their type: it fits
-    /// into a register, and what callers hold of answers need not go through memory.
+    /// Converts an outcome without an answer to one for any answer type. Functions that never
+    /// return an answer say so in their type: such an outcome fits into a register, and callers
+    /// need not keep their answers in memory.
     #[inline(always)]
     pub(crate) fn for_any<T>(self) -> Outcome<T> {
         self.map(|never| match never {})
@@ -64,7 +65,7 @@ impl Outcome<Infallible> {
 }
 
 impl<T> Outcome<T> {
-    /// Changes the answer, keeps what it waits for.
+    /// Maps the answer and keeps the commit that it waits for.
     #[inline]
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {

@@ -1,9 +1,10 @@
-//! Hash maps by where records lie.
+//! Hash maps whose keys say where records lie.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Hashes places and segments. They are the engine's own numbers, so nobody chooses them to collide.
+/// Hashes record identifiers and segments. These are the engine's own numbers, so no client can make
+/// them collide.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordHasher(u64);
 
@@ -17,7 +18,8 @@ impl Hasher for RecordHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // The high bits of the product depend on all bits; the table uses them and the low ones.
+        // The product's high bits depend on all input bits. The hash table uses both the high and
+        // the low bits.
         self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }
 
@@ -26,5 +28,5 @@ impl Hasher for RecordHasher {
     }
 }
 
-/// A map from places, or segments.
+/// A map whose keys are record identifiers or segments.
 pub(crate) type RecordMap<K, V> = HashMap<K, V, BuildHasherDefault<RecordHasher>>;

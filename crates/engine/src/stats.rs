@@ -1,11 +1,11 @@
-//! What the engine counts. Every session has its own counters, written by its thread alone; a
-//! reader sums them.
+//! Counters and statistics. Every session has its own counters, written only by its thread; readers
+//! sum them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One session's counters. Only the session's thread writes.
+        /// One session's counters. Only the session's thread writes to them.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
 
@@ -21,12 +21,12 @@ macro_rules! counters {
         }
 
         impl Totals {
-            /// Adds what another one counted.
+            /// Adds the counters of `other`.
             pub(crate) fn add(&mut self, other: &Totals) {
                 $(self.$name += other.$name;)*
             }
 
-            /// What was counted since `earlier`.
+            /// Returns what was counted since `earlier`.
             pub fn since(&self, earlier: &Totals) -> Totals {
                 Totals { $($name: self.$name.wrapping_sub(earlier.$name),)* }
             }
@@ -35,7 +35,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys looked up, but for what is counted as a touch.
+    /// Keys looked up, except for look-ups counted as touches.
     cmd_get,
     /// Writes of whole values that were not refused.
     cmd_set,
@@ -53,11 +53,12 @@ counters! {
     touch_hits,
     /// Touches that found none.
     touch_misses,
-    /// Items of the store that could not be read: as good as evicted, or left out of a scan, of each anew.
+    /// Items of the store that could not be read. They counted as evicted, or were left out of a
+    /// scan; each scan counts them anew.
     unreadable,
     /// Records read from the store for a call.
     flash_reads,
-    /// Sets of what only the store has that did not read it first.
+    /// Sets that did not read the old record, which was only in the store.
     unread_sets,
     /// Deletes that found an item.
     delete_hits,
@@ -71,15 +72,15 @@ counters! {
     decr_hits,
     /// Decrements that found none.
     decr_misses,
-    /// Compared writes that matched.
+    /// Compare-and-set writes that matched.
     cas_hits,
-    /// Compared writes that found no item.
+    /// Compare-and-set writes that found no item.
     cas_misses,
-    /// Compared writes that met another cas id.
+    /// Compare-and-set writes that found another cas id.
     cas_badval,
     /// Versions ever written by stores.
     total_items,
-    /// Live items that made room for others.
+    /// Live items evicted to make room for others.
     evictions,
     /// Evicted items that were never read.
     evicted_unfetched,
@@ -93,13 +94,13 @@ counters! {
     store_too_large,
     /// Items moved by the cleaner to keep them.
     moved_items,
-    /// Segments whose items went to the lower device, but for a few that were read lately.
+    /// Segments whose items moved to the lower device, except for a few that were read lately.
     cooled_segments,
     /// Bytes of records that calls wrote, tombstones included.
     written_bytes,
 }
 
-/// Adds to a counter whose only writer is this thread.
+/// Adds to a counter that only this thread writes.
 #[inline]
 pub(crate) fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
@@ -108,28 +109,28 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) {
 /// A snapshot of the engine.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// What happened since the start or the last reset.
+    /// Counters since the start or the last reset.
     pub totals: Totals,
-    /// Items in the index, expired ones that were not swept yet included.
+    /// Items in the index, including expired ones that were not swept yet.
     pub items: u64,
     /// Bytes of live records: headers, keys, values.
     pub item_bytes: u64,
-    /// Of these, what is on the device only: reading it takes a read there.
+    /// Of these, the bytes that are only on the device and must be read from there.
     pub flash_item_bytes: u64,
-    /// `--memory`: the limit of everything below together, in bytes.
+    /// `--memory`: the limit of all memory below together, in bytes.
     pub memory_limit: u64,
-    /// What is charged against the limit, in bytes.
+    /// Bytes charged against the limit.
     pub memory_used: u64,
     /// Bytes of RAM of the index.
     pub index_bytes: u64,
     /// Slots of the index, used and free.
     pub index_slots: u64,
-    /// Slots of items that sets may have superseded, which nobody has looked at yet. Those that are
-    /// other keys' are missing in `items`.
+    /// Slots of items that sets may have superseded and that were not settled yet. Those that
+    /// belong to other keys are missing in `items`.
     pub older_slots: u64,
-    /// Bytes of RAM of frames, jumbo ones included.
+    /// Bytes of RAM of frames, including jumbo ones.
     pub frame_bytes: u64,
-    /// Copies in memory of items that are in the store only.
+    /// Copies in memory of items that are otherwise only in the store.
     pub copies: u64,
     /// Of the bytes of frames, those that hold such copies.
     pub copy_bytes: u64,
@@ -137,55 +138,55 @@ pub struct Stats {
     pub buffer_bytes: u64,
     /// Size of a segment, in bytes.
     pub segment_size: u64,
-    /// Bytes of the places for segments in the store, without those on lower devices.
+    /// Bytes of the store's places for segments, except for those on lower devices.
     pub fast_bytes: u64,
-    /// Of these, those that are not free.
+    /// Of these, bytes in places that are not free.
     pub fast_used: u64,
     /// Bytes of the places for segments on lower devices.
     pub lower_bytes: u64,
-    /// Of these, those that are not free.
+    /// Of these, bytes in places that are not free.
     pub lower_used: u64,
-    /// Segments that hold items, jumbo ones included.
+    /// Segments that hold items, including jumbo ones.
     pub segments: u64,
     /// Jumbo segments.
     pub jumbos: u64,
-    /// Bytes written to the devices since the start. Divided by what
-    /// [calls wrote](Totals::written_bytes) that is the write amplification.
+    /// Bytes written to the devices since the start. Divided by [`Totals::written_bytes`] this is
+    /// the write amplification.
     pub device_written_bytes: u64,
     /// Of these, bytes of dead maps.
     pub map_written_bytes: u64,
     /// Bytes of records in segments of the store that were freed.
     pub freed_bytes: u64,
-    /// Bytes that were read from devices to look at whole segments: to clean them, to bring them back
-    /// into memory, and for dumps.
+    /// Bytes read from devices as whole segments: to clean them, to bring them back into memory,
+    /// and for dumps.
     pub segment_read_bytes: u64,
-    /// Places of segments in the store of which a part cannot be read. They are not used again.
+    /// Places of segments in the store that are partly unreadable. They are not used again.
     pub bad_places: u64,
-    /// Bytes that a crash would take back.
+    /// Bytes that a crash would lose.
     pub unsynced_bytes: u64,
-    /// How long ago the oldest of them may have been written, in milliseconds.
+    /// Age that the oldest of them may have, in milliseconds.
     pub unsynced_ms: u64,
     /// Group commits since the start.
     pub commits: u64,
-    /// Median time of the last commits, in microseconds.
+    /// Median duration of the last commits, in microseconds.
     pub commit_us_p50: u64,
-    /// 99th percentile of the last commits' times, in microseconds.
+    /// 99th percentile of the durations of the last commits, in microseconds.
     pub commit_us_p99: u64,
-    /// Items that were found at the start.
+    /// Items found at the start.
     pub recovered_items: u64,
-    /// How long that took, in milliseconds.
+    /// Duration of the recovery, in milliseconds.
     pub recovery_ms: u64,
 }
 
 impl Stats {
-    /// What several lanes hold and have counted together.
+    /// Returns the sum of several lanes' statistics.
     pub fn sum(lanes: &[Stats]) -> Stats {
         let mut sum = Stats::default();
         lanes.iter().for_each(|lane| sum.add(lane));
         sum
     }
 
-    /// Adds what another lane holds and has counted.
+    /// Adds another lane's statistics.
     fn add(&mut self, other: &Stats) {
         self.totals.add(&other.totals);
         self.items += other.items;
@@ -199,7 +200,7 @@ impl Stats {
         self.frame_bytes += other.frame_bytes;
         self.copies += other.copies;
         self.copy_bytes += other.copy_bytes;
-        // All lanes share them.
+        // All lanes share the connection buffers.
         self.buffer_bytes = other.buffer_bytes;
         self.segment_size = self.segment_size.max(other.segment_size);
         self.fast_bytes += other.fast_bytes;

@@ -1,10 +1,12 @@
-//! Dead maps: which records of a segment are superseded, written down so that a segment with
-//! tombstones or evicted items can be freed without older versions coming back after a crash.
+//! Dead maps: durable marks of a segment's superseded records. Once they are made, other segments
+//! with tombstones or evicted items can be freed without older versions coming back after a crash.
 //!
-//! Maps are made without reading a segment. One walk over the index serves many segments: a record is
-//! alive if a slot leads to it, and everything else is marked. The walk goes in slices, a few stripes
-//! a turn. A recovery does not show a marked record, but the record goes on hiding older versions as
-//! long as it lies there, as a tombstone does. So it does not matter whether an item was superseded or
+//! Maps are made without reading a segment. One walk over the index serves many segments: a record
+//! is alive if a slot leads to it, and all other records are marked. The walk goes in slices, a few
+//! stripes a turn.
+//!
+//! A recovery does not show a marked record, but the record goes on hiding older versions as long
+//! as it exists, as a tombstone does. So it does not matter whether an item was superseded or
 //! removed, or in which order maps become durable.
 
 use crate::cleaner::Cleaner;
@@ -14,10 +16,10 @@ use larder_log::{SegmentNumber, Stream};
 use std::collections::BTreeSet;
 
 impl Lane {
-    /// A segment's records are out of the index; `ends` are the offsets of those that nothing newer
-    /// hides. `undoings` is that of the store before anybody looked for records that are in it: if
-    /// something was undone since, the index may lead there again. Then the segment is kept, and the
-    /// answer is false.
+    /// Puts a segment into quarantine whose records are out of the index. `ends` are the offsets of
+    /// the records that no newer version hides. `undoings` is the store's undo count from before
+    /// the caller searched for records of the segment. If something was undone since, the index may
+    /// lead there again. Then the segment is kept, and this returns false.
     pub(crate) fn quarantine(
         &self,
         stream: Stream,
@@ -39,7 +41,7 @@ impl Lane {
         true
     }
 
-    /// Where in a segment the index leads.
+    /// Returns the offsets in a segment that the index leads to.
     pub(crate) fn offsets_in(&self, number: SegmentNumber) -> BTreeSet<usize> {
         let mut offsets = BTreeSet::new();
         for stripe in 0..self.index.stripe_count() {
@@ -52,12 +54,12 @@ impl Lane {
         offsets
     }
 
-    /// [`CommitMarks::undoings`](larder_log::store::CommitMarks::undoings); 0 without a store.
+    /// Returns [`Store::undoings`](larder_log::Store::undoings); 0 without a store.
     pub(crate) fn undoings(&self) -> u64 {
         self.log.store().map_or(0, |store| store.commits.undoings())
     }
 
-    /// A segment was not emptied after all, but these of its records are removed.
+    /// Notes that these records were removed from a segment that was not emptied after all.
     pub(crate) fn keep_ends(&self, number: SegmentNumber, ends: Vec<u32>) {
         if let Some(store) = self.log.store() {
             store.keep_ends(number, ends);
@@ -65,12 +67,12 @@ impl Lane {
     }
 }
 
-/// The maps of one walk may take one in so many bytes of memory.
+/// The maps of one walk may take 1/`MEMORY_SHARE` of memory.
 const MEMORY_SHARE: usize = 64;
 
 impl Cleaner {
-    /// Makes the dead maps that are needed to free segments, a slice at a time. The answer is whether
-    /// there is more to do at once.
+    /// Makes the dead maps that are needed to free segments, a slice at a time. Returns true if the
+    /// walk should continue at once.
     pub(crate) fn make_dead_maps(&mut self, lane: &Lane) -> bool {
         let Some(store) = lane.log.store() else { return false };
         let Some(mut walk) = self.map_walk.take().or_else(|| self.begin_map_walk(lane)) else {
@@ -92,7 +94,7 @@ impl Cleaner {
             self.map_walk = Some(walk);
             return true;
         }
-        // What came while the walk went on may be in the maps, too.
+        // The maps may also contain deaths that came during the walk.
         let after = store.commits.open();
         lane.stage_dead_maps(walk.maps.into_values().map(|mut map| {
             map.finish(after);
@@ -101,7 +103,8 @@ impl Cleaner {
         false
     }
 
-    /// The cleaner ends: what its maps would have marked is noted again.
+    /// Ends the walk when the cleaner ends. The deaths that its maps would have marked are noted
+    /// again.
     pub(crate) fn abandon_maps(&mut self, lane: &Lane) {
         if let Some(walk) = self.map_walk.take() {
             walk.abandon(lane);

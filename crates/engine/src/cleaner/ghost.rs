@@ -1,5 +1,5 @@
-//! The ghost queue of S3-FIFO: fingerprints of items that were evicted from probation unread. One
-//! that comes back is written straight to the main queue.
+//! The ghost queue of S3-FIFO: fingerprints of items that were evicted from probation unread. An
+//! item that comes back is written straight to the main queue.
 //!
 //! Eight 16-bit fingerprints per bucket, oldest out first. Races lose a ghost, never an item.
 //! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
@@ -7,26 +7,26 @@
 use crate::key::Key;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One ghost per this many bytes of memory.
+/// Memory per ghost, in bytes.
 const MEMORY_PER_GHOST: u64 = 256;
 const PER_WORD: u64 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Ghost {
-    /// Two words make a bucket: the younger four, then the older four.
+    /// Two words per bucket: the younger four fingerprints, then the older four.
     words: Box<[AtomicU64]>,
 }
 
 impl Ghost {
     pub(crate) fn new(memory: u64) -> Self {
         let buckets = (memory / MEMORY_PER_GHOST / PER_WORD / 2).max(64);
-        // Zeroed by the allocator, so that a page is resident only after a ghost was written to it.
+        // Zeroed by the allocator, so a page becomes resident only when a ghost is written to it.
         let words = Box::<[AtomicU64]>::new_zeroed_slice(buckets as usize * 2);
         // SAFETY: all zero is a valid atomic integer.
         Ghost { words: unsafe { words.assume_init() } }
     }
 
-    /// Bytes of RAM when every page is in use.
+    /// Returns the bytes of RAM when every page is in use.
     pub(crate) fn bytes(&self) -> u64 {
         size_of_val(&*self.words) as u64
     }
@@ -46,7 +46,7 @@ impl Ghost {
         young.store(word << 16 | print, Relaxed);
     }
 
-    /// Whether the key is remembered; it is forgotten then.
+    /// Returns true if the key is remembered, and forgets it.
     pub(crate) fn recall(&self, key: &Key<'_>) -> bool {
         let (young, old, print) = self.bucket(key);
         for word in [young, old] {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remembers_the_last_and_forgets_what_is_recalled() {
+    fn a_ghost_is_recalled_once() {
         let ghost = Ghost::new(1 << 20);
         let keys: Vec<String> = (0..200).map(|n| format!("key:{n}")).collect();
         keys.iter().for_each(|key| ghost.remember(&Key::new(key.as_bytes(), 1)));

@@ -5,31 +5,32 @@ use crate::older::Settling;
 use larder_log::{DeadMap, MapState, Rule, SegmentNumber};
 use std::collections::HashMap;
 
-/// Slots that a turn of the cleaner looks at.
+/// The number of slots after which a turn of the cleaner ends its slice of the walk.
 const SLOTS_PER_TURN: usize = 1 << 16;
 
-/// A walk over the index for the maps of some segments.
+/// A walk over the index that makes the maps of some segments.
 #[derive(Debug)]
 pub(crate) struct MapWalk {
     pub(super) maps: HashMap<SegmentNumber, DeadMap>,
-    /// A bit for each segment number: most slots lead to segments without a map in the walk.
+    /// One bit per segment number, for a quick check: most slots lead to segments without a map in
+    /// the walk.
     pub(super) wanted: Box<[u64]>,
     pub(super) undoings: u64,
-    /// The next stripe; `None` until all that the maps tell of is durable.
+    /// The next stripe; `None` until all deaths that the maps will mark are durable.
     pub(super) stripe: Option<usize>,
 }
 
 impl MapWalk {
     pub(super) fn new(lane: &Lane, numbers: &[SegmentNumber], settling: &mut Settling) -> Self {
-        // From before the maps are begun.
+        // Read before the maps are begun.
         let undoings = lane.undoings();
         lane.older.open_all();
         let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
         let mut maps = HashMap::new();
         for &number in numbers {
             let begun = lane.log.begin_map(number);
-            // What older slots lead to may be dead, and the map would not tell. Those that come from here on
-            // are noted anew.
+            // Records of older slots may be dead, and the map would not mark them. Older slots
+            // added from here on note their deaths anew.
             if lane.older.lead_into(number) && !Rule::MapsWaitForOlder.is_broken() {
                 lane.log.abandon_map(begun.segment, begun.generation);
                 settling.want(&lane.older, number);
@@ -41,7 +42,7 @@ impl MapWalk {
         MapWalk { maps, wanted, undoings, stripe: None }
     }
 
-    /// Whether the walk can begin. Segments that were freed meanwhile leave it.
+    /// Returns true if the walk can begin. Removes segments that were freed meanwhile.
     pub(super) fn is_ready(&mut self, lane: &Lane) -> bool {
         let mut ready = true;
         self.maps.retain(|_, map| {
@@ -52,14 +53,14 @@ impl MapWalk {
         ready
     }
 
-    /// Looks at some stripes from `stripe` on; the answer is the next one, `None` at the end.
+    /// Visits some stripes from `stripe` on. Returns the next stripe; `None` at the end.
     pub(super) fn step(&mut self, lane: &Lane, mut stripe: usize) -> Option<usize> {
         let (mut seen, wanted) = (0, &self.wanted);
         while stripe < lane.index.stripe_count() && seen < SLOTS_PER_TURN {
             lane.index.visit_stripe(stripe, |slot| {
                 seen += 1;
                 let (number, offset) = (slot.address().segment(), slot.address().offset());
-                // A place may have come since the walk began.
+                // The store may have grown since the walk began.
                 let bits = wanted.get(number as usize / 64).copied().unwrap_or(0);
                 if bits >> (number % 64) & 1 != 0
                     && let Some(map) = self.maps.get_mut(&number)

@@ -1,18 +1,19 @@
-//! The cleaner: makes room before writers need it, and has the next frame's memory ready.
+//! The cleaner: makes room before writers need it, and has memory ready for the next frame.
 //!
-//! In this order: segments with nothing alive, segments that have expired whole, segments that are
-//! mostly dead (what is alive in them moves on: hot overwrites do not push other items out), and
-//! only then eviction by S3-FIFO over segments. Probation segments are the oldest writes, and before them
-//! those that [nobody reads](probation): what was read moves to the survivors, the rest goes and leaves a
-//! ghost. A survivor that was read since goes round once more.
+//! It frees, in this order: segments with nothing alive, segments that have expired whole, and
+//! segments that are mostly dead. From the last kind it moves the live records on, so that hot
+//! overwrites do not push other items out. Only then does it evict, by S3-FIFO over segments. The
+//! probation segments are the oldest writes; those that [are not read](probation) come first.
+//! Records that were read move to the survivors; the others are evicted and leave a ghost. A
+//! survivor that was read since goes round once more.
 //!
-//! Long before memory is full, segments that are nearly empty are [recycled](recycle): writers use their memory
-//! before untouched memory.
+//! Long before memory is full, segments that are nearly empty are [recycled](recycle), so that
+//! writers use their memory before untouched memory.
 //!
-//! The cleaner takes one stripe's lock at a time and never waits while it holds one.
-//! Source of the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP
-//! 2023; of the choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and
-//! implementation of a log-structured file system", 1992.
+//! The cleaner holds one stripe's lock at a time and never waits while it holds one. Source of the
+//! policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023; of the
+//! choice among half-dead segments: M. Rosenblum, J. Ousterhout, "The design and implementation of
+//! a log-structured file system", 1992.
 
 pub(crate) mod dead_maps;
 mod ends;
@@ -43,24 +44,25 @@ use std::thread;
 use std::time::Duration;
 use walk::{at, expired, frequency_after, keeps};
 
-/// Segments by which cleaning may exceed the budget before it waits.
+/// The number of segments by which cleaning may exceed the budget before it waits.
 const CLEANING_OVERDRAFT: usize = 1;
-/// So many bytes of segments are swept for expired items in a second at most: about a hundredth of a
-/// processor with small items.
+/// The largest number of bytes of segments swept for expired items per second: about a hundredth of
+/// a processor with small items.
 const SWEEP_BYTES: usize = 64 << 20;
-/// What lies on either device of a lane.
+/// Segments on either device of a lane.
 const BOTH_TIERS: &[Tier] = &[Tier::Fast, Tier::Lower];
-/// Segments that may turn out to be unreadable before a turn gives up.
+/// The largest number of unreadable segments per turn; after that the turn ends.
 const UNREADABLE: usize = 8;
-/// How often the quiescent period is asked for while somebody waits for it.
+/// Interval between looks at whether sessions have passed a quiescent point, while a call waits for
+/// space.
 const POLL: Duration = Duration::from_micros(50);
-/// How often otherwise: an old table or frame that is given back late hurts nobody.
+/// The same interval otherwise. Releasing an old table or frame late does no harm.
 const IDLE_POLL: Duration = Duration::from_millis(5);
-/// A reservation for a large value that nobody came back for is dropped after so long.
+/// Time after which an abandoned reservation for a large value is dropped.
 const WANTED_FOR: Duration = Duration::from_millis(200);
 
-/// Starts the cleaner's thread. It holds no handle of the engine while it waits, so that the engine
-/// ends with its last user.
+/// Starts the cleaner's thread. It holds no handle of the engine while it waits, so the engine ends
+/// with its last user.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let weak = Arc::downgrade(lane);
     let cleaner = Cleaner::new(lane);
@@ -83,8 +85,8 @@ fn run(weak: &Weak<Lane>, mut cleaner: Cleaner) {
 }
 
 impl Lane {
-    /// One turn of the cleaner, for engines without a cleaner thread. The answer is whether it wants
-    /// another turn soon.
+    /// Runs one turn of the cleaner, for engines without threads. Returns true if it wants another
+    /// turn soon.
     pub(crate) fn clean(&self, state: &mut Option<Cleaner>) -> bool {
         let cleaner = state.get_or_insert_with(|| Cleaner::new(self));
         cleaner.turn(self).is_some()
@@ -92,8 +94,7 @@ impl Lane {
 }
 
 impl Cleaner {
-    /// Does what is to be done now; the answer is how long to wait before the next turn, `None` for
-    /// until somebody asks.
+    /// Runs one turn. Returns the time until the next one; `None` to wait for a request.
     fn turn(&mut self, lane: &Lane) -> Option<Duration> {
         let _turn = lane.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
         let number = lane.turns.fetch_add(1, Ordering::AcqRel) + 1;
@@ -136,7 +137,7 @@ impl Cleaner {
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
         let starved = short && stuck && !coming && told;
-        // That the index may lead to no more items concerns new ones only.
+        // A full index concerns new items only.
         let full = starved || index_full && refuses;
         if full {
             lane.found_nothing.store(number, Ordering::Release);
@@ -155,7 +156,7 @@ impl Cleaner {
         let room = lane.log.available_frames() > 0
             && waiting.is_some_and(|claim| lane.log.available_numbers(claim) > 0)
             && lane.budget.excess() == 0;
-        // Who wants to read needs no place in the store.
+        // A read needs no place in the store.
         let readable = lane.budget.wanted() > 0 && lane.budget.excess() == 0;
         if room || full || readable {
             lane.wake_waiting();
@@ -165,16 +166,17 @@ impl Cleaner {
                 || tiers::is_fast_short(lane, 0))
             && let Some(durable) = &lane.durable
         {
-            // They are free when that is durable: before a writer has to wait for it.
+            // The emptied places become free with a commit, which must come before a writer has to
+            // wait for them.
             durable.want_commit();
         }
-        // Writers come first: this may read.
+        // Comes after the writers' needs, because this may read.
         let settling = self.settle_many(lane);
         let poll = lane.waiting().is_some() || (pending && short);
         let wanted = self.forget_wishes(lane, if poll { POLL } else { IDLE_POLL });
         if poll {
-            // With a store what was freed comes back by a commit, and whoever would ask for one may
-            // be the one who waits here.
+            // With a store, freed places come back with a commit, and the session that would
+            // request one may be the one that waits here.
             if coming && let Some(durable) = &lane.durable {
                 durable.want_commit();
             }
@@ -193,8 +195,8 @@ impl Cleaner {
         (pending || tidying || lane.index.has_retired()).then_some(IDLE_POLL)
     }
 
-    /// Drops a reservation that nobody comes back for; false if there is none. The next turn comes after
-    /// `wait`.
+    /// Drops an abandoned reservation. Returns false if there is no reservation. `wait` is the time
+    /// until the next turn.
     fn forget_wishes(&mut self, lane: &Lane, wait: Duration) -> bool {
         let wanted = lane.budget.wanted() > 0 || lane.log.wanted_numbers() > 0;
         if !wanted || lane.waiting().is_some() {
@@ -217,14 +219,16 @@ impl Cleaner {
         lane.index.reap();
     }
 
-    /// Places that cleaning at its usual price could make of what is dead in sealed segments.
+    /// Returns the number of places that cleaning at the usual price could gain from dead bytes in
+    /// sealed segments.
     fn reclaimable_places(&self, lane: &Lane) -> usize {
         let gain = lane.log.usage().gain(CLEAN_BELOW_WHEN_REFUSING);
         gain as usize / lane.log.segment_size()
     }
 
-    /// Whether threads have told what they made dead before something had to be freed: until then, what could be
-    /// freed for nothing may not be known.
+    /// Returns true if all threads have reported what they made dead before something had to be
+    /// freed, or if nothing must be freed. Until then the cleaner may not know of segments that it
+    /// could free at no cost.
     fn have_told(&mut self, lane: &Lane) -> bool {
         if !self.must_free(lane) {
             self.told_by = None;
@@ -233,18 +237,20 @@ impl Cleaner {
         let by = *self.told_by.get_or_insert_with(|| lane.log.want_counts());
         let told = lane.epochs.passed(by);
         if told {
-            // Later deaths need a new question.
+            // Records that die later are not in these counts, so the next turn must ask again.
             self.told_by = None;
         }
         told
     }
 
-    /// Whether there is too little room for the writers, counting what is on its way.
+    /// Returns true if there is too little room for writers, including room that is about to become
+    /// free.
     fn must_free(&self, lane: &Lane) -> bool {
         must_free_frames(lane) || must_free_places(lane)
     }
 
-    /// Frees one segment, the cheapest first. Nothing is evicted before threads have `told` what they made dead.
+    /// Frees one segment, the cheapest first. Evicts nothing before threads have `told` what they
+    /// made dead.
     fn step(&mut self, lane: &Lane, told: bool) -> Step {
         let now = lane.now.load(Ordering::Relaxed);
         let undoings = lane.undoings();
@@ -293,7 +299,7 @@ impl Cleaner {
         self.evict_oldest(lane, among).unwrap_or(otherwise)
     }
 
-    /// Evicts from the segment that S3-FIFO looks at next.
+    /// Evicts from the segment that is next by S3-FIFO.
     fn evict_oldest(&mut self, lane: &Lane, among: Among) -> Option<Step> {
         let usage = lane.log.usage();
         let [hot, survivors] = [Stream::Hot, Stream::Survivors]
@@ -311,8 +317,8 @@ impl Cleaner {
         Some(self.clean(lane, stream, number, Fate::Evict))
     }
 
-    /// Evicts from the segment that S3-FIFO looks at next, wherever its records are: there are more
-    /// items than the index may lead to.
+    /// Evicts from the segment that is next by S3-FIFO, in memory or not, because the index is
+    /// full. Frees dead segments first.
     fn evict_coldest(&mut self, lane: &Lane) {
         let undoings = lane.undoings();
         let mut freed = Step::Freed;
@@ -328,7 +334,7 @@ impl Cleaner {
         }
     }
 
-    /// A segment without a live record needs no look at the index.
+    /// Frees a segment without live records. That needs no look at the index.
     fn free_dead(
         &mut self,
         lane: &Lane,
@@ -339,7 +345,7 @@ impl Cleaner {
         if lane.log.begin_cleaning(number).is_none() {
             return Step::Freed;
         }
-        // The table may be late. What is undone from here on, `quarantine` finds out.
+        // The table may be late. `quarantine` detects changes that are undone from here on.
         if lane.log.live(number) > 0 {
             lane.log.abandon_cleaning(stream, number);
             return Step::Later;
@@ -348,8 +354,7 @@ impl Cleaner {
         if freed { Step::Freed } else { Step::Later }
     }
 
-    /// Takes every record of a sealed segment out of the index or somewhere else, and the segment
-    /// into quarantine.
+    /// Moves or removes every record of a sealed segment, and puts the segment into quarantine.
     fn clean(&mut self, lane: &Lane, stream: Stream, number: SegmentNumber, fate: Fate) -> Step {
         if fate == Fate::Evict && self.promote_jumbo(lane, stream, number) {
             return Step::Freed;
@@ -375,14 +380,14 @@ impl Cleaner {
                     lane.log.postpone_cleaning(stream, number);
                     return Step::Unreadable;
                 }
-                // It is not looked at again: the turn goes on with the others.
+                // It is not tried again, so the turn continues with others.
                 lane.log.keep_unreadable(stream, number);
                 Step::Freed
             }
         }
     }
 
-    /// A jumbo that S3-FIFO would keep stays where it is and changes the queue.
+    /// Keeps a jumbo that S3-FIFO would keep: it stays in place and changes the queue.
     pub(super) fn promote_jumbo(
         &mut self,
         lane: &Lane,
@@ -392,7 +397,7 @@ impl Cleaner {
         if !lane.log.segment(number).is_jumbo() {
             return false;
         }
-        // Before the participant is awake: it may take a read.
+        // Comes before the participant is awake, because it may read.
         let Ok(loaded) = lane.log.load_if_absent(number) else { return false };
         self.participant.tick();
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
@@ -416,7 +421,8 @@ impl Cleaner {
         kept
     }
 
-    /// Once a second: takes expired items out of segments that have some, the longest expired first.
+    /// Removes expired items once a second, from the segments with the earliest expiries. With a
+    /// store, only restarts the search for segments that have expired whole.
     fn sweep(&mut self, lane: &Lane) {
         let now = lane.now.load(Ordering::Relaxed);
         if now == self.swept {
@@ -424,7 +430,7 @@ impl Cleaner {
         }
         self.swept = now;
         if lane.durable.is_some() {
-            // What has expired still hides older versions: it goes when its segment is cleaned.
+            // Expired items still hide older versions, so they go when their segment is cleaned.
             self.expired = Some((0, 0));
             return;
         }
@@ -441,7 +447,7 @@ impl Cleaner {
         }
     }
 
-    /// Cleans a segment that stays although records were removed from it without a newer version.
+    /// Cleans a segment that stayed although records without a newer version were removed from it.
     fn clean_kept_ends(&mut self, lane: &Lane) {
         let Some(store) = lane.log.store() else { return };
         let keeping = store.segments_with_kept_ends();
@@ -452,8 +458,8 @@ impl Cleaner {
         }
     }
 
-    /// Cleans one segment that has expired whole, which may take a read. The answer is whether there
-    /// are more.
+    /// Cleans one segment that has expired whole, which may read. Returns true if there may be
+    /// more.
     fn clean_expired(&mut self, lane: &Lane) -> bool {
         let now = lane.now.load(Ordering::Relaxed);
         if overdrawn(lane) {
@@ -469,20 +475,22 @@ impl Cleaner {
     }
 }
 
-/// Whether there are too few frames for the writers, counting those on their way.
+/// Returns true if there are too few frames for writers, including those that are about to become
+/// free.
 fn must_free_frames(lane: &Lane) -> bool {
     let coming = lane.log.quarantined_frames() + lane.log.dropped_frames();
     let excess = lane.budget.excess().div_ceil(lane.log.segment_size() as u64) as usize;
     lane.log.available_frames() + coming < READY_FRAMES + excess
 }
 
-/// Whether there are too few places in the store for the writers, counting those on their way.
+/// Returns true if there are too few places for writers in the store, including those that are
+/// about to become free.
 fn must_free_places(lane: &Lane) -> bool {
     let available = lane.log.available_numbers(Claim::Write);
     available.saturating_add(lane.log.quarantined()) < wanted_places(lane)
 }
 
-/// Nothing can be reclaimed: the most urgent claim that finds nothing.
+/// Returns the most urgent claim that finds no space, when nothing can be reclaimed.
 fn hopeless(lane: &Lane) -> Claim {
     let finds_nothing = |&claim: &Claim| lane.log.available_numbers(claim) == 0;
     match must_free_frames(lane) {
@@ -494,9 +502,9 @@ fn hopeless(lane: &Lane) -> Claim {
     }
 }
 
-/// Places in the store that writers should find ready. A place that was emptied is free two commits
-/// later, so there are more of them than frames, unless that would push the cleaner to clean what is
-/// nearly full of items that must be kept.
+/// Returns the number of places in the store that writers should find ready. An emptied place is
+/// free only two commits later, so more places than frames are kept ready. The exception is refuse
+/// mode, where that would make the cleaner clean segments nearly full of items that must be kept.
 fn wanted_places(lane: &Lane) -> usize {
     let share = match (lane.options.engine.when_full, lane.log.store()) {
         (WhenFull::Evict, Some(store)) => store.segment_count() / PLACES_SHARE,
@@ -505,8 +513,8 @@ fn wanted_places(lane: &Lane) -> usize {
     share.clamp(READY_FRAMES, MAX_READY_PLACES).max(lane.log.wanted_numbers())
 }
 
-/// Whether moving more would take too much memory beyond the budget before what was freed so far is
-/// given back: then the quiescent period comes first.
+/// Returns true if moving more records would exceed the budget too far before freed memory comes
+/// back. The quiescent period must end first.
 fn overdrawn(lane: &Lane) -> bool {
     let allowed = (CLEANING_OVERDRAFT * lane.log.segment_size()) as u64;
     lane.log.quarantined() > 0 && lane.budget.used() > lane.budget.limit() + allowed

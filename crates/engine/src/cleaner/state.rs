@@ -13,91 +13,94 @@ use larder_log::{Participant, SegmentNumber, Stream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Probation may hold one in so many bytes before its oldest segment is looked at.
+/// Probation may hold 1/`PROBATION_SHARE` of the live bytes before it is evicted from.
 pub(super) const PROBATION_SHARE: u64 = 10;
-/// Frames that writers should find ready.
+/// The number of frames that writers should find ready.
 pub(crate) const READY_FRAMES: usize = 2;
-/// Of the store's places, one in so many should be ready for writers, within limits.
+/// 1/`PLACES_SHARE` of the store's places should be ready for writers, within limits.
 pub(super) const PLACES_SHARE: usize = 64;
-/// The most places that are kept ready.
+/// The largest number of places that are kept ready.
 pub(super) const MAX_READY_PLACES: usize = 16;
 
-/// A segment is cleaned instead of another being evicted when this percentage of it is alive at most.
+/// The largest percentage of live bytes at which a segment is cleaned rather than another one
+/// evicted.
 const CLEAN_BELOW: usize = 60;
-/// With a store, a segment whose frame is wanted is cleaned instead if this percentage of it is alive at most:
-/// what is overwritten often never gets to lie on the device only.
+/// With a store, the largest percentage of live bytes at which a segment is cleaned rather than its
+/// frame dropped. So values that are often overwritten never remain on the device only.
 const CLEAN_INSTEAD_OF_DROPPING: usize = 40;
-/// In refuse mode nothing is evicted, so segments are cleaned of which this percentage is alive at most.
+/// The same percentage in refuse mode, where nothing is evicted.
 pub(super) const CLEAN_BELOW_WHEN_REFUSING: usize = 95;
 /// As [`CLEAN_BELOW_WHEN_REFUSING`], when deletes and updates have used much of their reserve.
-/// All segments together hold less dead then than the reserve of either has room for.
+/// Fewer dead bytes remain in all segments together than the reserve of either has room for.
 const CLEAN_BELOW_FOR_RESERVE: usize = 99;
 
-/// What one step of cleaning achieved.
+/// The result of one step of cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A segment went into quarantine.
     Freed,
-    /// Something can be freed when the last appenders of a segment are done.
+    /// A segment can be freed later, when its last appenders or a commit are done.
     Later,
-    /// A segment could not be read: others are tried before it is again.
+    /// A segment could not be read. Others are tried before it is tried again.
     Unreadable,
     /// Nothing can be freed.
     Nothing,
 }
 
-/// What is done with the live records of a segment.
+/// How the live records of a segment are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// All move on in the same stream.
+    /// All records move on in the same stream.
     Keep,
     /// S3-FIFO decides.
     Evict,
-    /// All move on, to the lower device but for a few that were read lately.
+    /// All records move on to the lower device, except for a few that were read lately.
     Cool,
-    /// Only expired ones go; the segment stays.
+    /// Only expired records are removed. The segment stays.
     Sweep,
 }
 
-/// What is done with a segment of which stream.
+/// The treatment of a segment, and its stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     pub(super) stream: Stream,
     pub(super) fate: Fate,
-    /// Its records can be copied: not a jumbo's that is not in memory.
+    /// Its records can be copied. False for a jumbo that is not in memory.
     pub(super) whole: bool,
 }
 
-/// The cleaner's own state.
+/// The state of the cleaner.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
     pub(super) counters: Arc<Counters>,
     pub(crate) participant: Participant,
-    /// What it moved and is not durable; only in sync mode.
+    /// The cleaner's moves that are not durable yet; only in sync mode.
     pub(super) changes: Option<Arc<Changes>>,
     /// The walk for dead maps that is under way.
     pub(crate) map_walk: Option<MapWalk>,
-    /// What keeps segments with ends from being freed.
+    /// The state about ends, which keep segments from being freed.
     pub(crate) ends: Ends,
-    /// What is done about older slots.
+    /// The state about older slots.
     pub(crate) settling: Settling,
-    /// In this second, up to which segment those that have expired whole were looked at; `None`: there are no more.
+    /// The progress of this second's search for segments that have expired whole: the expiry and
+    /// number of the last one found; `None` if no more are left.
     pub(super) expired: Option<(UnixSeconds, SegmentNumber)>,
-    /// Bytes of the segment that is being moved to the lower device that may stay on the fast one.
+    /// Bytes of the segment being moved to the lower device that may still stay on the fast one.
     pub(super) may_stay: usize,
     /// The last expired segment that could not be read in this turn.
     pub(super) unreadable_at: (UnixSeconds, SegmentNumber),
     /// The second of the last sweep.
     pub(super) swept: UnixSeconds,
-    /// Something must be freed: the epoch by which threads have told what they made dead before.
+    /// While something must be freed: the epoch after which all threads have reported what they had
+    /// made dead.
     pub(super) told_by: Option<u64>,
-    /// For how long nobody has waited while memory or places were wanted.
+    /// How long memory or places have been reserved while no call waited.
     pub(super) wanted_for: Duration,
-    /// How many values were dropped in this second that had just been read.
+    /// The number of just-read values dropped in this second.
     pub(super) redropped: (UnixSeconds, u32),
-    /// Hits that had been counted when a frame was dropped last.
+    /// The number of hits when a frame was last dropped.
     pub(super) hits: u64,
-    /// The place in the queue of probation up to which every segment was found to be read.
+    /// The place in the probation queue up to which every segment was found to be read.
     pub(super) looked_to: i64,
 }
 
@@ -143,19 +146,21 @@ impl Cleaner {
     }
 }
 
-/// What cleaning a segment gains for its cost, `(1-u)·age/(1+u)` with the live share u.
+/// Returns the benefit of cleaning a segment over its cost, `(1-u)·age/(1+u)` with the live share
+/// u.
 pub(super) fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
-    // Measured against what was written, not against the segment's size: every cleaning must
-    // make dead bytes disappear, or it would go round for ever.
+    // The share is of the bytes written, not of the segment's size. Every cleaning must remove dead
+    // bytes, or it would go on for ever.
     let share = f64::from(segment.live) / f64::from(segment.filled.max(1));
     let age = f64::from(now.saturating_sub(segment.born)) + 1.0;
     (1.0 - share) * age / (1.0 + share)
 }
 
-/// The greatest percentage alive of a segment that is worth cleaning, for its place or only for its frame.
+/// Returns the largest percentage of live bytes at which cleaning a segment pays, for its place or
+/// only for its frame.
 pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
     match lane.options.engine.when_full {
-        // Its frame could simply go.
+        // Dropping the frame would be the alternative.
         _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
         WhenFull::Evict => CLEAN_BELOW,
         WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,
@@ -163,10 +168,11 @@ pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
     }
 }
 
-/// Whether of the reserve that values may not take too few places are left, counting those on their way.
+/// Returns true if too few places are left of the reserve that values may not use, including those
+/// that are about to become free.
 pub(super) fn is_reserve_short(lane: &Lane) -> bool {
     let available = lane.log.available_numbers(Claim::Grow);
-    // The store may grow between the two.
+    // The store may grow between the two calls.
     let reserve = lane.log.spared(Claim::Write).saturating_sub(lane.log.spared(Claim::Grow));
     available.saturating_add(lane.log.quarantined()) < reserve.min(READY_FRAMES)
 }

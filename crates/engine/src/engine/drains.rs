@@ -5,41 +5,41 @@ use std::fmt;
 use std::io;
 use std::task::Waker;
 
-/// How a lane is.
+/// The state of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneState {
-    /// Its number in the store.
+    /// The lane's number in the store.
     pub number: usize,
-    /// What its device is called.
+    /// The name of its device.
     pub name: String,
-    /// The partitions that it owns, of 4096.
+    /// The number of partitions that it owns, of 4096.
     pub partitions: usize,
-    /// It is being emptied.
+    /// The lane is being emptied.
     pub draining: bool,
-    /// It was emptied: the store does not need its device any more.
+    /// The lane was emptied. The store no longer needs its device.
     pub drained: bool,
-    /// How its device is.
+    /// The health of its device.
     pub health: Health,
     /// The size of its device, in bytes.
     pub capacity: u64,
     /// Items in its index.
     pub items: u64,
-    /// What its lower device is called, if it has one.
+    /// The name of its lower device, if it has one.
     pub lower: Option<String>,
 }
 
-/// Why a device cannot be drained.
+/// The reason why a device cannot be drained.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DrainError {
-    /// No device of the store is called so.
+    /// The store has no device of this name.
     Unknown {
-        /// What they are called.
+        /// The names of the store's devices.
         names: Vec<String>,
     },
-    /// No other device would be left.
+    /// It is the only device left.
     Last,
-    /// The store's devices do not take it down.
+    /// The store's devices could not record the change.
     Device(io::Error),
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for DrainError {
 
 impl std::error::Error for DrainError {}
 
-/// A device that is to be emptied, or not any more.
+/// A request to drain a device, or to keep it.
 #[derive(Debug)]
 pub(crate) struct Drain {
     pub(super) name: String,
@@ -70,7 +70,7 @@ impl Drain {
     }
 }
 
-/// What sessions ask the mover to do with devices.
+/// Requests of sessions to drain or keep devices.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     pub(super) asked: Vec<Drain>,

@@ -1,8 +1,9 @@
-//! A device of the store grows while clients are served: which one, and who waits for that.
+//! Growing a device of the store while clients are served: choosing the device, and the calls that
+//! wait.
 //!
-//! It takes as long as the device does, so a thread of its own does it, one growth after the other, in the order
-//! in which they were asked for. To grow to a size that is there already changes nothing: whoever missed an
-//! answer may ask again.
+//! It takes as long as the device does, so a separate thread grows one device after the other, in
+//! the order of the requests. Growing to the present size changes nothing, so a client that missed
+//! a reply may repeat its request.
 
 use crate::Outcome;
 use crate::engine::Engine;
@@ -19,20 +20,20 @@ use std::task::Waker;
 use std::thread;
 
 impl Engine {
-    /// Grows a device of the store to `bytes` while clients are served, and waits for it. The device is named
-    /// as it was given, or by the number of its lane; where there is only one it needs no name. What came
-    /// to be may be used at once.
+    /// Grows a device of the store to `bytes` while clients are served, and waits for that. The
+    /// device is named as it was given, or by the number of its lane; a single device needs no
+    /// name. The new space may be used at once.
     ///
     /// # Errors
     /// See [`GrowError`].
     pub fn grow(&self, name: Option<&str>, bytes: u64) -> Result<(), GrowError> {
         self.growing(name)?.grow(bytes).map_err(GrowError::Refused)?;
-        // It should have another share of the keys now.
+        // The lane should own another share of the keys now.
         self.kick_mover();
         Ok(())
     }
 
-    /// As [`Engine::grow`], on another thread: answers `NeedsSpace` until the growth has ended.
+    /// As [`Engine::grow`], on another thread. Returns `NeedsSpace` until the growth has ended.
     pub(crate) fn request_grow(
         self: &Arc<Self>,
         name: Option<&str>,
@@ -66,7 +67,7 @@ impl Engine {
         Outcome::NeedsSpace
     }
 
-    /// Fulfils wishes, one after the other, until there is none left.
+    /// Carries out the requests one after the other until none is left.
     fn run_growths(&self) {
         loop {
             let (name, bytes, size) = {
@@ -78,7 +79,7 @@ impl Engine {
                 (wish.name.clone(), wish.bytes, wish.size)
             };
             let result = match self.grow(name.as_deref(), bytes) {
-                // Another wish, fulfilled meanwhile, has given it even more.
+                // Another request has meanwhile made the device even larger.
                 Err(GrowError::Refused(LogError::Smaller { .. }))
                     if size.is_some_and(|size| bytes >= size) =>
                 {
@@ -98,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// The lane of the device that is to grow.
+    /// Returns the lane of the device to grow.
     fn growing(&self, name: Option<&str>) -> Result<&Arc<Lane>, GrowError> {
         if self.options().store.is_none() {
             return Err(GrowError::Refused(LogError::NoStore));
@@ -133,22 +134,22 @@ impl Engine {
 }
 
 impl Lane {
-    /// Bytes of the store that do not lie on the device that grows, and bytes of that device that are not the
-    /// store's.
+    /// Returns the bytes of the store outside the device to grow, and the bytes of that device that
+    /// are not the store's.
     fn beside_growing(&self) -> Option<(u64, u64)> {
         let before =
             self.log.store()?.superblock().fast_part().map_or(0, |fast| fast.total_bytes());
         Some((before, if before == 0 { 0 } else { LABEL_AREA }))
     }
 
-    /// Bytes of the device that grows.
+    /// Returns the size of the device to grow, in bytes.
     fn growing_size(&self) -> Option<u64> {
         let (before, label) = self.beside_growing()?;
         let all = self.log.store()?.device().size();
         Some(all.saturating_sub(before).saturating_add(label))
     }
 
-    /// Grows its device, or the lower one if there is one, to `bytes`.
+    /// Grows the lane's device, or its lower device if there is one, to `bytes`.
     fn grow(&self, bytes: u64) -> Result<(), LogError> {
         let (before, label) = self.beside_growing().ok_or(LogError::NoStore)?;
         let bytes = bytes - bytes % BLOCK as u64;
@@ -160,7 +161,7 @@ impl Lane {
             LogError::TooLarge { most } => LogError::TooLarge { most: there(most) },
             error => error,
         })?;
-        // A turn of the cleaner that began before knows nothing of it.
+        // Waits for a cleaner turn that began before the growth and does not know of it.
         let turn = lock(&self.cleaning);
         self.set_full(None);
         drop(turn);

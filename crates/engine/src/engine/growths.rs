@@ -4,29 +4,29 @@ use larder_log::GrowError as LogError;
 use std::fmt;
 use std::task::Waker;
 
-/// A failure that nobody has fetched for so long, in microseconds, is nobody's.
+/// Time after which a failure that no session has fetched is dropped, in microseconds.
 const STALE_US: u64 = 1_000_000;
 
-/// Why a device does not grow. Nothing that is used has changed.
+/// The reason why a device does not grow. The store in use is unchanged.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GrowError {
-    /// There are several, and none is named.
+    /// There are several devices and none was named.
     Which {
         /// The names of all devices.
         names: Vec<String>,
     },
-    /// No device of the store is called so.
+    /// The store has no device of this name.
     Unknown {
         /// The names of all devices.
         names: Vec<String>,
     },
-    /// The store goes on behind it, on its lower device.
+    /// The store continues behind this device, on its lower device.
     HasLower {
         /// The name of the lower device.
         lower: String,
     },
-    /// The log of the device refuses.
+    /// The device's log refuses.
     Refused(LogError),
 }
 
@@ -50,12 +50,12 @@ impl fmt::Display for GrowError {
 
 impl std::error::Error for GrowError {}
 
-/// What sessions want to grow, and what came of it.
+/// Requests of sessions to grow devices, and their results.
 #[derive(Debug, Default)]
 pub(crate) struct Growths {
-    /// There is a thread that fulfils wishes.
+    /// The thread that carries out the requests is running.
     pub(super) running: bool,
-    /// In the order in which they were asked for.
+    /// In the order of the requests.
     pub(super) wishes: Vec<Wish>,
 }
 
@@ -63,9 +63,9 @@ pub(crate) struct Growths {
 pub(super) struct Wish {
     pub(super) name: Option<String>,
     pub(super) bytes: u64,
-    /// Bytes of the device when it was asked for; `None` if there was no such device.
+    /// Size of the device in bytes at the time of the request; `None` if there was no such device.
     pub(super) size: Option<u64>,
-    /// The sessions that wait for the answer, each once.
+    /// The wakers of the sessions that wait for the result, each once.
     pub(super) askers: Vec<Waker>,
     pub(super) ended: Option<Ended>,
 }
@@ -85,7 +85,7 @@ impl Wish {
         self.askers.iter().any(|asker| asker.will_wake(waker))
     }
 
-    /// Whether nobody should hear of it any more. A success stays true.
+    /// Returns true if the result should no longer be reported. A success never goes stale.
     pub(super) fn is_stale(&self, now_us: u64) -> bool {
         self.ended.as_ref().is_some_and(|ended| {
             ended.result.is_err() && now_us.saturating_sub(ended.at_us) >= STALE_US
@@ -94,7 +94,8 @@ impl Wish {
 }
 
 impl Growths {
-    /// The answer to a wish of this asker, who gets it once. The next asker of a wish that failed asks anew.
+    /// Returns the result of this session's request, once. After a failure, another session's call
+    /// is a new request.
     pub(super) fn answer(
         &mut self,
         name: Option<&str>,

@@ -1,4 +1,4 @@
-//! Which devices make a store, and which share of the keys each should have.
+//! Assembles a store from the given devices, and computes each device's share of the keys.
 
 use crate::durability::StoreOptions;
 use crate::error::StoreError;
@@ -7,39 +7,40 @@ use larder_log::format::{Lanes, MAX_LANES, PARTITIONS, Superblock};
 use larder_log::recover::read_superblock;
 use std::ops::Range;
 
-/// More versions of the table than a lane that is lost can be ahead of those that are left: it may have
-/// been told of changes that failed in the others, and must be known as out of date if it turns up again.
+/// Added to the table's version when a lane is forgotten. It exceeds any lead the lost lane may
+/// have: it may have recorded changes that failed in the other lanes, and must be recognised as out
+/// of date if it turns up again.
 const AHEAD: u64 = 1 << 32;
 
-/// A lane that is to be opened.
+/// A lane to be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    /// Its number in the table.
+    /// The lane's number in the table.
     pub(crate) number: usize,
-    /// Which of the given devices it is on.
+    /// The index of its device among the given ones.
     pub(crate) device: usize,
-    /// Bytes of a segment.
+    /// Size of a segment, in bytes.
     pub(crate) segment_size: usize,
-    /// The superblock on it, if it has a store already.
+    /// The device's superblock, if it already has a store.
     pub(crate) found: Option<Superblock>,
 }
 
-/// What the given devices are together.
+/// The store that the given devices form.
 #[derive(Debug)]
 pub(crate) struct Assembled {
-    /// In the order of their numbers.
+    /// Sorted by lane number.
     pub(crate) lanes: Vec<Member>,
-    /// What all superblocks say while the lanes are opened: who has owned what.
+    /// The table in all superblocks while the lanes are opened. It still names the previous owners.
     pub(crate) opening: Lanes,
-    /// What they say from then on.
+    /// The table from then on.
     pub(crate) table: Lanes,
-    /// Lanes are forgotten.
+    /// Some lanes are being forgotten.
     pub(crate) forgets: bool,
     pub(crate) hash_seed: u64,
 }
 
-/// Finds out which lanes there are. New devices join, lanes that are to be forgotten go. New lanes have
-/// segments of `segment_size` bytes, and a new store this `hash_seed`.
+/// Determines the lanes of the store. Adds new devices and removes lanes that are to be forgotten.
+/// New lanes get segments of `segment_size` bytes, and a new store gets `hash_seed`.
 pub(crate) fn assemble(
     options: &StoreOptions,
     segment_size: usize,
@@ -47,7 +48,7 @@ pub(crate) fn assemble(
 ) -> Result<Assembled, StoreError> {
     let (mut stores, mut empty) = (Vec::new(), Vec::new());
     for (device, given) in options.devices.iter().enumerate() {
-        // What a killed server wrote and did not sync is not durable merely because it can be read.
+        // Data that a killed server wrote but did not sync can be readable without being durable.
         given.device.sync()?;
         let found = read_superblock(&*given.device)?;
         match found.and_then(|superblock| superblock.may_write().map(|()| superblock)) {
@@ -76,7 +77,8 @@ pub(crate) fn assemble(
         } else if own == superblock.store_id as u64 {
             return Err(StoreError::LeftBehind { name: name.clone() });
         }
-        // One that knows that it is none was drained, and is not used, whatever became of the others.
+        // A device whose own table does not list it was drained. It is not used, whatever became of
+        // the others.
     }
     let there = |lanes: &[Member], number| lanes.iter().any(|lane| lane.number == number);
     if let Some(&lane) = options.forget.iter().find(|&&lane| there(&lanes, lane)) {
@@ -85,7 +87,7 @@ pub(crate) fn assemble(
     let gone: Vec<usize> = (0..MAX_LANES)
         .filter(|&number| table.is_member(number) && !there(&lanes, number))
         .collect();
-    // One that has never served holds nothing.
+    // A lane that has never served holds nothing.
     let holds = |number: &usize| table.joining & 1 << number == 0;
     let lost: Vec<usize> = gone.iter().copied().filter(holds).collect();
     let missing: Vec<usize> =
@@ -111,7 +113,7 @@ pub(crate) fn assemble(
         lanes.push(Member { number, device, segment_size, found: None });
     }
     if stores.is_empty() && lanes.len() == 1 {
-        // A program that knows of one lane can read it.
+        // Programs that know only one lane can read this table.
         table = Lanes::alone(id(lanes[0].device).into());
     }
     if lanes.is_empty() {
@@ -121,10 +123,10 @@ pub(crate) fn assemble(
     let capacities: Vec<(usize, u64)> =
         lanes.iter().map(|lane| (lane.number, size(lane.device))).collect();
     if lanes.iter().all(|lane| table.is_draining(lane.number)) {
-        // Somebody must have the keys.
+        // At least one lane must hold the keys.
         table.draining = 0;
     }
-    // Those of a new store, or of lanes that were to join and never served.
+    // Partitions of a new store, or of lanes that were to join and never served.
     give_away_lost(&mut table, &capacities, stores.is_empty());
     if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
         if table.set == 0 {
@@ -138,10 +140,11 @@ pub(crate) fn assemble(
         table.draining &= !(1 << number);
     }
     if !lost.is_empty() {
-        // What a lane has of partitions that it did not own is deleted before the table changes.
+        // Data that a lane holds of partitions that it did not own is deleted before the table
+        // changes.
         table.motion = None;
         give_away_lost(&mut table, &capacities, false);
-        // The lost lane may know of changes that no other does.
+        // The lost lane may know of changes that no other lane knows of.
         table.version += AHEAD;
     }
     table.joining = 0;
@@ -156,7 +159,7 @@ fn named(options: &StoreOptions, device: usize, error: StoreError) -> StoreError
     StoreError::Lane { name: options.devices[device].name.clone(), error: Box::new(error) }
 }
 
-/// The superblock with the newest table; all must be of one set.
+/// Returns the superblock with the newest table. All superblocks must belong to one set.
 fn newest<'a>(
     options: &StoreOptions,
     stores: &'a [(usize, Superblock)],
@@ -169,7 +172,8 @@ fn newest<'a>(
     Ok(stores.iter().map(|(_, superblock)| superblock).max_by_key(|s| s.lanes.version))
 }
 
-/// Gives partitions whose lane is not there to those that are. In a `new` store that are all.
+/// Gives partitions whose owner is missing to the lanes that are present. In a `new` store that
+/// applies to all partitions.
 fn give_away_lost(table: &mut Lanes, capacities: &[(usize, u64)], new: bool) {
     let wanted = wanted(table, capacities);
     let mut room: Vec<(usize, usize)> = wanted
@@ -178,7 +182,7 @@ fn give_away_lost(table: &mut Lanes, capacities: &[(usize, u64)], new: bool) {
             (lane, if new { count } else { count.saturating_sub(table.owned(lane)) })
         })
         .collect();
-    // New lanes get theirs by motions, like those of a store that has lost nothing.
+    // New lanes get their partitions by motions, as in a store that has lost nothing.
     let first = room.iter().find(|&&(lane, _)| wanted.iter().any(|w| w.0 == lane && w.1 > 0));
     let fallback = first.map_or(0, |&(lane, _)| lane);
     for partition in 0..PARTITIONS {
@@ -196,8 +200,8 @@ fn give_away_lost(table: &mut Lanes, capacities: &[(usize, u64)], new: bool) {
     }
 }
 
-/// How many partitions each lane should own, given the lanes with their capacities in bytes: as many
-/// as befits its capacity, and none if it is to be emptied.
+/// Returns how many partitions each lane should own: a share proportional to its capacity, or none
+/// if it is draining. `capacities` gives each lane's capacity in bytes.
 pub(crate) fn wanted(table: &Lanes, capacities: &[(usize, u64)]) -> Vec<(usize, usize)> {
     let weight = |&(lane, bytes): &(usize, u64)| match table.is_draining(lane) {
         true => 0,
@@ -216,9 +220,10 @@ pub(crate) fn wanted(table: &Lanes, capacities: &[(usize, u64)]) -> Vec<(usize, 
     capacities.iter().map(share).collect()
 }
 
-/// The next partitions that should move, from which lane to which: of those that lie in one run of
-/// `run`, so many as can move together; `allowed` is asked about the first of them. `None` if every lane has its share, as nearly as whole runs
-/// allow.
+/// Returns the next partitions to move, with the lanes they move from and to. They lie within one
+/// aligned run of `run` partitions and are as many as can move together. `allowed` is asked about
+/// the first partition of each candidate. Returns `None` if every lane has its share, as nearly as
+/// whole runs allow.
 pub(crate) fn next_motion(
     table: &Lanes,
     capacities: &[(usize, u64)],
@@ -268,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_befit_capacities() {
+    fn shares_are_proportional_to_capacities() {
         let mut table = table(3);
         let capacities = [(0, 100), (1, 200), (2, 100)];
         assert_eq!(wanted(&table, &capacities), [(0, 1024), (1, 2048), (2, 1024)]);
@@ -311,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_does_not_work_takes_no_part() {
+    fn a_failing_lane_takes_no_part_in_motions() {
         let table = table(3);
         let capacities = [(0, 100), (1, 100), (2, 100)];
         let motion = next_motion(&table, &capacities, 1, |lane| lane != 1, |_| true, |_| true);
@@ -320,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_given_to_who_is_left() {
+    fn partitions_of_a_lost_lane_go_to_the_remaining_lanes() {
         let mut table = table(3);
         (0..PARTITIONS).for_each(|at| table.owners[at] = (at % 3) as u8);
         table.members[1] = 0;

@@ -1,4 +1,4 @@
-//! The engine: its lanes, and which keys belong to which of them.
+//! The engine: its lanes, and which keys belong to which lane.
 
 pub(crate) mod drains;
 mod grow;
@@ -35,84 +35,87 @@ use std::thread::Thread;
 #[derive(Debug)]
 pub struct Engine {
     options: Options,
-    /// In the order of their numbers.
+    /// Sorted by lane number.
     pub(crate) lanes: Box<[Arc<Lane>]>,
     pub(crate) partitions: Partitions,
-    /// What all lanes may have together, in bytes.
+    /// The memory limit of all lanes together, in bytes.
     memory: AtomicU64,
-    /// What the superblocks of all lanes say about lanes.
+    /// The table of lanes, as in the superblock of every lane.
     pub(crate) table: Mutex<Lanes>,
-    /// Held while the table is changed on the devices: who only looks at it does not wait for them.
+    /// Held while the table is written to the devices, so that readers of the table do not wait for
+    /// them.
     pub(crate) table_writer: Mutex<()>,
-    /// Locked while it takes a step, which may wait for a device, and by whoever must not see one half done.
+    /// Locked while the mover takes a step, which may wait for a device, and by callers that must
+    /// not see a half-done step.
     pub(crate) mover: Mutex<Mover>,
     pub(crate) mover_thread: OnceLock<Thread>,
-    /// Who waits for the mover's step to end.
+    /// Sessions waiting for the mover's step to end.
     step_waiting: Mutex<Vec<Waker>>,
-    /// What the mover is asked to do with devices, and what it could not.
+    /// Drains that the mover was asked for, and those that failed.
     pub(crate) drains: Mutex<Drains>,
     pub(crate) growths: Mutex<Growths>,
     recovered: Option<Recovered>,
 }
 
 impl Engine {
-    /// The greatest Unix second at which the store is known to have been open, this start included; 0 without
-    /// a store. A clock behind it would show again what had expired.
+    /// Returns the latest Unix second at which the store is known to have been open, including this
+    /// start; 0 without a store. With a clock behind this time, expired items would reappear.
     pub fn remembered_time(&self) -> UnixSeconds {
         let times = self.lanes.iter().map(|lane| lane.remembered.load(Ordering::Relaxed));
         times.max().unwrap_or(0)
     }
 
-    /// What recovery found, if there is a store.
+    /// Returns what recovery found, if there is a store.
     pub fn recovered(&self) -> Option<&Recovered> {
         self.recovered.as_ref()
     }
 
-    /// What the engine was opened with.
+    /// Returns the options that the engine was opened with.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// A snapshot of what the engine holds and has counted.
+    /// Returns a snapshot of the engine's contents and counters.
     pub fn stats(&self) -> Stats {
         Stats::sum(&self.lane_stats())
     }
 
-    /// All that was counted since the start, resets left out of account: cheap, for whoever asks often.
+    /// Returns the counters since the start, unaffected by resets. Cheap enough to call often.
     pub fn totals(&self) -> crate::Totals {
         let mut totals = crate::Totals::default();
         self.lanes.iter().for_each(|lane| totals.add(&lane.totals()));
         totals
     }
 
-    /// The parts of [`Engine::stats`], in the order of [`Engine::lanes`].
+    /// Returns the parts of [`Engine::stats`], in the order of [`Engine::lanes`].
     pub fn lane_stats(&self) -> Vec<Stats> {
         self.lanes.iter().map(|lane| lane.stats()).collect()
     }
 
-    /// Sets the counters to zero (`stats reset`); gauges stay.
+    /// Sets the counters to zero (`stats reset`). Gauges keep their values.
     pub fn reset_stats(&self) {
         self.lanes.iter().for_each(|lane| lane.reset_stats());
     }
 
-    /// Changes the memory limit while running (`cache_memlimit`), in bytes. What is over it is
-    /// evicted in the background.
+    /// Changes the memory limit while running (`cache_memlimit`), in bytes. The cleaners evict any
+    /// excess in the background.
     ///
     /// # Errors
-    /// If the limit is too small for the largest item, or more than four times what the engine was
-    /// opened with.
+    /// If the limit is too small for the largest item, or more than four times the memory that the
+    /// engine was opened with.
     pub fn set_memory_limit(&self, bytes: u64) -> Result<(), OpenError> {
         let maximum = self.options.memory * GROWTH;
         if bytes > maximum {
             return Err(OpenError::MemoryTooLarge { maximum });
         }
         self.memory_shares(bytes)?;
-        // A motion that ends meanwhile divides the same.
+        // A motion that ends meanwhile divides the same amount.
         self.memory.store(bytes, Ordering::Relaxed);
         self.share_memory()
     }
 
-    /// Divides the memory among the lanes by the keys that belong to them.
+    /// Divides the memory among the lanes: the minimum for each, and the rest in proportion to the
+    /// partitions that they own.
     pub(crate) fn share_memory(&self) -> Result<(), OpenError> {
         let shares = self.memory_shares(self.memory.load(Ordering::Relaxed))?;
         for (lane, share) in self.lanes.iter().zip(shares) {
@@ -121,7 +124,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What each lane would have of so much memory, in bytes.
+    /// Returns each lane's share of `bytes` of memory, in bytes.
     fn memory_shares(&self, bytes: u64) -> Result<Vec<u64>, OpenError> {
         let table = *lock(&self.table);
         let needs = |lane: &Arc<Lane>| (lane.min_memory(), table.owned(lane.number()));
@@ -129,7 +132,7 @@ impl Engine {
         memory_shares(bytes, self.options.max_item_size, &needs)
     }
 
-    /// The memory limit, in bytes.
+    /// Returns the memory limit, in bytes.
     pub fn memory_limit(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
     }
@@ -140,58 +143,59 @@ impl Engine {
         self.make_room();
     }
 
-    /// Gives back what [`Engine::charge_buffers`] charged.
+    /// Releases bytes charged by [`Engine::charge_buffers`].
     pub fn release_buffers(&self, bytes: usize) {
         self.lanes[0].budget.release_buffers(bytes as u64);
     }
 
-    /// Bytes that connections keep between turns, and how many they may.
+    /// Returns the bytes that connections keep between turns, and their limit.
     pub fn buffers_held(&self) -> (u64, u64) {
         let budget = &self.lanes[0].budget;
         (budget.buffers_held(), budget.buffers_limit())
     }
 
-    /// Bytes that values may take while they arrive.
+    /// Returns the limit, in bytes, for values that are arriving.
     pub fn arriving_limit(&self) -> u64 {
         self.lanes[0].budget.arriving_limit()
     }
 
-    /// Bytes that are charged against the memory limit: what [`Engine::stats`] tells, without a look at the store.
+    /// Returns the bytes charged against the memory limit, as in [`Engine::stats`] but without a
+    /// look at the store.
     pub fn memory_used(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.budget.used()).sum()
     }
 
-    /// Charges a part of a value that has arrived in a buffer of its connection.
+    /// Charges a part of a value that has arrived in its connection's buffer.
     pub fn charge_arriving(&self, bytes: usize) {
         self.lanes[0].budget.charge_arriving(bytes as u64);
         self.make_room();
     }
 
-    /// Gives back what [`Engine::charge_arriving`] charged.
+    /// Releases bytes charged by [`Engine::charge_arriving`].
     pub fn release_arriving(&self, bytes: usize) {
         self.lanes[0].budget.release_arriving(bytes as u64);
     }
 
-    /// Has the cleaners free what is over the limits.
+    /// Wakes the cleaners of all lanes that exceed their budget.
     fn make_room(&self) {
         let over = |lane: &&Arc<Lane>| lane.budget.excess() > 0;
         self.lanes.iter().filter(over).for_each(|lane| lane.kick_cleaner());
     }
 
-    /// The largest value of an item with this key length, in bytes: with it, client flags and an
-    /// expiry the item has the largest size.
+    /// Returns the length, in bytes, of the largest value for a key of this length. With client
+    /// flags and an expiry, an item with such a value has exactly the largest size.
     pub fn max_value_len(&self, key_len: usize) -> usize {
         self.lanes[0].max_value_len(key_len)
     }
 
-    /// Values longer than this are filled in place: see
+    /// Returns the length above which values are filled in place: see
     /// [`Session::large_value`](crate::Session::large_value).
     pub fn large_value_threshold(&self) -> usize {
         let thresholds = self.lanes.iter().map(|lane| lane.large_value_threshold());
         thresholds.min().unwrap_or(usize::MAX)
     }
 
-    /// How the store is; without one, good.
+    /// Returns the store's health; good without a store.
     pub fn health(&self) -> Health {
         let failing = |lane: &Arc<Lane>| match lane.health() {
             Health::Failing { reason } if self.lanes.len() > 1 => {
@@ -204,7 +208,7 @@ impl Engine {
         used.find_map(failing).unwrap_or(Health::Good)
     }
 
-    /// How each lane is; one without a store.
+    /// Returns the state of each lane, with or without a store.
     pub fn lanes(&self) -> Vec<LaneState> {
         let table = *lock(&self.table);
         let state = |lane: &Arc<Lane>| {
@@ -224,8 +228,8 @@ impl Engine {
         self.lanes.iter().map(state).collect()
     }
 
-    /// Begins to empty the device of this name: its keys move to the others while clients are served.
-    /// When it is [drained](LaneState::drained) the store does not need it any more.
+    /// Starts to empty the device of this name. Its keys move to the other devices while clients
+    /// are served. Once it is [drained](LaneState::drained), the store no longer needs it.
     ///
     /// # Errors
     /// See [`DrainError`].
@@ -233,8 +237,8 @@ impl Engine {
         self.set_draining(name, true)
     }
 
-    /// Takes [`Engine::drain`] back: the device gets its share of the keys again. One that is drained
-    /// already has to be added anew.
+    /// Cancels [`Engine::drain`], so that the device gets its share of the keys again. A device
+    /// that is already drained must be added anew.
     ///
     /// # Errors
     /// See [`DrainError`].
@@ -243,7 +247,7 @@ impl Engine {
     }
 
     fn set_draining(&self, name: &str, draining: bool) -> Result<(), DrainError> {
-        // The mover lets emptied lanes go.
+        // The mover removes emptied lanes from the table.
         let still = lock(&self.mover);
         if let Some(number) = self.change_of_draining(name, draining)? {
             let change = |table: &mut Lanes| {
@@ -257,7 +261,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The number of the lane whose table has to be changed for that; `None` if it says so already.
+    /// Returns the number of the lane whose entry in the table must change; `None` if the table
+    /// already says so.
     fn change_of_draining(&self, name: &str, draining: bool) -> Result<Option<usize>, DrainError> {
         let table = *lock(&self.table);
         let used = self.lanes.iter().filter(|lane| is_used(&table, lane));
@@ -273,8 +278,8 @@ impl Engine {
         Ok((table.is_draining(number) != draining).then_some(number))
     }
 
-    /// As [`Engine::drain`] and [`Engine::keep`], done by the mover's thread: `NeedsSpace` until it has
-    /// tried.
+    /// Asks the mover's thread for [`Engine::drain`] or [`Engine::keep`]. Returns `NeedsSpace`
+    /// until the mover has tried.
     pub(crate) fn request_drain(
         &self,
         name: &str,
@@ -299,7 +304,7 @@ impl Engine {
         Outcome::NeedsSpace
     }
 
-    /// Does what [`Engine::request_drain`] was asked for.
+    /// Carries out the requests of [`Engine::request_drain`].
     pub(crate) fn serve_drains(&self) {
         let asked = std::mem::take(&mut lock(&self.drains).asked);
         if asked.is_empty() {
@@ -315,20 +320,21 @@ impl Engine {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends the use of the store properly: everything is durable, and the next start need not look
-    /// for what was lost. No session may write any more, and each sleeps or is dropped: one that is awake may keep
-    /// counts of dead bytes to itself.
+    /// Closes the store cleanly: makes everything durable, so that the next start need not look for
+    /// lost data. No session may write any more. Each session must sleep or be dropped, because an
+    /// awake session may hold counts of dead bytes that it has not reported.
     ///
     /// # Errors
-    /// If some device did not take everything; the others have.
+    /// If some device did not accept everything. The other devices have.
     pub fn close(&self) -> io::Result<()> {
-        // A start goes on with what is on its way.
+        // The next start continues a motion that is under way.
         lock(&self.mover).end(&self.partitions);
         self.lanes.iter().map(|lane| lane.close()).fold(Ok(()), io::Result::and)
     }
 
-    /// Nothing moves between lanes, and nobody else flushes, while the answer lives. What is half moved is
-    /// in no lane that a flush leaves out. `None` while the mover takes a step; `waker` hears of its end.
+    /// Holds the mover still: while the returned guard lives, nothing moves between lanes and no
+    /// other session flushes. So a flush misses no half-moved item, in whatever lane it is. Returns
+    /// `None` while the mover takes a step, and wakes `waker` when the step ends.
     pub(crate) fn hold_still(&self, waker: &Waker) -> Option<Still<'_>> {
         let still = || match self.mover.try_lock() {
             Ok(mover) => Some(Still { engine: self, mover: Some(mover) }),
@@ -339,24 +345,24 @@ impl Engine {
         };
         still().or_else(|| {
             lock(&self.step_waiting).push(waker.clone());
-            // The step may have ended before that.
+            // The step may have ended before the waker was added.
             still()
         })
     }
 
-    /// The mover can be held still again.
+    /// Wakes the sessions that wait to hold the mover still.
     pub(crate) fn step_ended(&self) {
         let waiting = std::mem::take(&mut *lock(&self.step_waiting));
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether the lane is a part of the store, and not one that was drained.
+    /// Returns true if the lane is a member of the store, not a drained one.
     pub(crate) fn is_used(&self, lane: &Lane) -> bool {
         is_used(&lock(&self.table), lane)
     }
 }
 
-/// The position of the lane with this number.
+/// Returns the position of the lane with this number.
 pub(crate) fn position_of(lanes: &[Arc<Lane>], number: usize) -> Option<usize> {
     lanes.iter().position(|lane| lane.number() == number)
 }
@@ -365,7 +371,7 @@ fn is_used(table: &Lanes, lane: &Lane) -> bool {
     lane.durable.is_none() || table.is_member(lane.number())
 }
 
-/// The mover held still.
+/// Holds the mover still until dropped.
 pub(crate) struct Still<'a> {
     engine: &'a Engine,
     mover: Option<MutexGuard<'a, Mover>>,
@@ -380,59 +386,63 @@ impl Drop for Still<'_> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The thread holds no handle while it waits: it looks, finds none, and ends.
+        // The mover's thread holds no handle while it waits. Once woken it finds no engine and
+        // ends.
         self.kick_mover();
     }
 }
 
-/// For engines without threads, and simulations of what may happen.
+/// For engines without threads, and for simulations.
 impl Engine {
-    /// Makes everything durable that was written before this call, as far as the devices let it;
-    /// false if one does not.
+    /// Makes everything durable that was written before this call. Returns false if a device does
+    /// not allow it.
     pub fn commit(&self) -> bool {
         self.lanes.iter().fold(true, |all, lane| lane.commit() & all)
     }
 
-    /// As [`Engine::commit`], of one lane.
+    /// As [`Engine::commit`], for one lane.
     pub fn commit_lane(&self, lane: usize) -> bool {
         self.lanes[lane].commit()
     }
 
-    /// In async mode: writes what a lane was given before this call, so that the end of the process does not take
-    /// it back; false if it is left to the next commit.
+    /// In async mode: writes what was appended to a lane before this call, so that it survives the
+    /// end of the process. Returns false if that is left to the next commit.
     pub fn write_early(&self, lane: usize) -> bool {
         self.lanes[lane].write_early().is_some()
     }
 
-    /// Dead maps that the cleaner has made and no commit has taken up.
+    /// Returns the number of dead maps that the cleaner has made and no commit has included yet.
     pub fn staged_maps(&self) -> usize {
         self.lanes.iter().map(|lane| lock(&lane.dead_maps).len()).sum()
     }
 
-    /// The position of the lane that a key belongs to; `None` while it is on its way.
+    /// Returns the position of the lane that owns a key; `None` while the key is moving.
     pub fn lane_of(&self, key: &[u8]) -> Option<usize> {
         let key = Key::new(key, self.lanes[0].options.hash_seed);
         let at = self.partitions.lane_of(&key);
         (at < self.lanes.len()).then_some(at)
     }
 
-    /// How many segments were looked at, each time counted, to find out what to write, free or tell.
+    /// Returns how many segments were examined to find out what to write, free or report. Repeated
+    /// looks at a segment count each time.
     pub fn segments_looked_at(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.log.segments_looked_at()).sum()
     }
 
-    /// How often cleaners have had the system make a huge page of a part of the index. Each time takes about a
-    /// millisecond, or some where a host has to find the memory, in which they hold no lock.
+    /// Returns how often cleaners had the operating system turn a part of the index into a huge
+    /// page. Each time takes about a millisecond, or a few where a hypervisor has to find the
+    /// memory. The cleaner holds no lock meanwhile.
     pub fn joined_pages(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.index.joins()).sum()
     }
 
-    /// The commit that changes in a lane are counted to now; 0 without a store.
+    /// Returns the open commit of a lane, which covers changes made now; 0 without a store.
     pub fn open_commit(&self, lane: usize) -> u64 {
         self.lanes[lane].open_commit()
     }
 
-    /// Requests for memory so far of the lane with the most, where each refuses one.
+    /// Returns the largest number of memory requests that any lane has made so far. Each lane
+    /// refuses its own `nth` request.
     pub fn memory_requests(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.memory_requests()).max().unwrap_or(0)
     }
@@ -472,13 +482,13 @@ fn memory_shares(
     if owned == PARTITIONS
         && let Some(last) = shares.last_mut()
     {
-        // The remainder that rounding left.
+        // The last lane gets the rounding remainder.
         *last += memory - shared;
     }
     Ok(shares)
 }
 
-/// Whether a lane's durability promises anything.
+/// Returns true if the lanes' durability promises anything.
 pub(crate) fn promises(options: &StoreOptions) -> bool {
     options.durability != Durability::None
 }

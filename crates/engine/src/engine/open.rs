@@ -28,12 +28,12 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// How an engine is opened that simulations open otherwise.
+/// Options of an opening that only simulations change.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
-    /// The request for memory of this number is refused; 0: none.
+    /// The number of the memory request to refuse; 0 refuses none.
     refuse: u64,
-    /// Threads that each lane is read in.
+    /// The number of threads that read each lane.
     threads: usize,
 }
 
@@ -41,12 +41,12 @@ impl Engine {
     /// Opens an engine and starts its threads, which end when the last handle is dropped.
     ///
     /// # Errors
-    /// If the options do not fit each other, or there is no memory.
+    /// If the options do not fit together, or there is no memory.
     pub fn open(options: Options) -> Result<Arc<Engine>, OpenError> {
         Self::open_with_progress(options, &mut |_| {})
     }
 
-    /// As [`Engine::open`]; `progress` hears how far the recovery of a store has come.
+    /// As [`Engine::open`], and reports the progress of a store's recovery to `progress`.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -61,9 +61,9 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Opens an engine without threads, whose owner calls [`Engine::clean`], [`Engine::commit`],
-    /// [`Engine::serve_reads`] and [`Engine::move_partitions`] itself, and of which a start reads each device in
-    /// order: for simulations that decide what happens when.
+    /// Opens an engine without threads, for simulations that decide what happens when. The owner
+    /// calls [`Engine::clean`], [`Engine::commit`], [`Engine::serve_reads`] and
+    /// [`Engine::move_partitions`] itself. Recovery reads each device in order.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -71,8 +71,8 @@ impl Engine {
         Self::build(options, Opening { refuse: 0, threads: 1 }, &mut |_| {})
     }
 
-    /// As [`Engine::open_without_threads`]; the `nth` request for memory that may be refused is, if
-    /// it is not 0: for simulations of what happens then.
+    /// As [`Engine::open_without_threads`], but refuses the `nth` request for memory that may be
+    /// refused, unless `nth` is 0. For simulations of memory shortage.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -109,7 +109,8 @@ impl Engine {
         lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, all))?;
         let engine = Self::of(options, lanes, assembled.table);
         if assembled.table != assembled.opening {
-            // From here on new lanes serve, and others what lost ones did.
+            // From here on new lanes serve keys, and the remaining lanes serve the keys of lost
+            // ones.
             engine.change_table(|_| {}).map_err(StoreError::Device)?;
         }
         Ok(engine)
@@ -144,7 +145,8 @@ impl Engine {
     }
 }
 
-/// The memory that gives the lane at `position` so much, of lanes as in [`memory_shares`].
+/// Returns the total memory with which the lane at `position` gets `share` bytes; `lanes` as in
+/// [`memory_shares`].
 fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: usize) -> u64 {
     let least = |&(least, _): &(u64, usize)| least.max(max_item_size * 2);
     let all: u64 = lanes.iter().map(least).sum();
@@ -154,7 +156,7 @@ fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: 
     memory.next_multiple_of(1 << 20)
 }
 
-/// Opens the lanes of an engine without a store, which never change.
+/// Opens the lanes of an engine without a store. They never change.
 fn open_lanes_in_memory(
     options: &Options,
     table: &Lanes,
@@ -174,7 +176,7 @@ fn open_lanes_in_memory(
             memory,
             memory_of_all: options.memory,
             hash_seed: options.hash_seed,
-            // It never gets what belongs to another one.
+            // A lane never gets another lane's memory.
             engine: Options { memory, ..options.clone() },
         };
         Lane::open(lane, None, &buffers, opening.refuse, progress)
@@ -182,8 +184,8 @@ fn open_lanes_in_memory(
     shares.into_iter().enumerate().map(open).collect()
 }
 
-/// Opens the lanes of a store, side by side; those that do not exist yet after the others, which know of
-/// them then.
+/// Opens the lanes of a store in parallel. Lanes that do not exist yet are created last, when the
+/// existing ones already list them.
 fn open_lanes(
     options: &Options,
     store: &StoreOptions,
@@ -252,7 +254,7 @@ fn open_lanes(
             };
             threads.into_iter().map(join).collect()
         });
-        // What suffices for all of them.
+        // The largest minimum suffices for all lanes.
         let too_small = |(_, result): &(usize, Result<Arc<Lane>, OpenError>)| match result {
             Err(OpenError::MemoryTooSmall { minimum }) => Some(*minimum),
             _ => None,
@@ -268,7 +270,7 @@ fn open_lanes(
     Ok(opened.into_iter().map(|(_, lane)| lane).collect())
 }
 
-/// A lane that is new does not know that all are to be flushed some time.
+/// Passes a scheduled flush on to new lanes, which do not know of it.
 fn join_flushes(lanes: &[Arc<Lane>]) -> io::Result<()> {
     let Some(at) = lanes.iter().map(|lane| lane.flush_time()).filter(|&at| at != 0).max() else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Which lane every key belongs to, for whoever looks one up.
+//! The partition table for look-ups: which lane owns each key.
 
 use crate::key::Key;
 use crate::lock::lock;
@@ -8,26 +8,27 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::Waker;
 
-/// No lane: the partition is on its way.
+/// Marks a partition that is moving: no lane owns it.
 const CLOSED: u8 = u8::MAX;
 
-/// For each partition the position of its lane among the engine's.
+/// For each partition, the position of its lane among the engine's lanes.
 #[derive(Debug)]
 pub(crate) struct Partitions {
     lanes: Box<[AtomicU8]>,
-    /// How often partitions were closed, and at which of these times each was closed last.
+    /// How many closings there were, and the number of each partition's last closing.
     closings: AtomicU32,
     closed_at: Box<[AtomicU32]>,
     /// No partition ever moves.
     settled: bool,
-    /// What is on its way does not arrive for the time being.
+    /// Partitions that are moving will not arrive for the time being.
     stuck: AtomicBool,
-    /// Who waits for partitions that are on their way.
+    /// Wakers of calls that wait for moving partitions.
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Partitions {
-    /// `position` gives the lane of each partition. `settled`: nothing will ever be closed.
+    /// Creates the table. `position` gives the lane of each partition; `settled` means that none is
+    /// ever closed.
     pub(crate) fn new(position: impl Fn(usize) -> usize, settled: bool) -> Self {
         Partitions {
             lanes: (0..PARTITIONS).map(|at| AtomicU8::new(position(at) as u8)).collect(),
@@ -39,40 +40,40 @@ impl Partitions {
         }
     }
 
-    /// Whether no partition ever moves.
+    /// Returns true if no partition ever moves.
     #[inline]
     pub(crate) fn are_settled(&self) -> bool {
         self.settled
     }
 
-    /// The position of the key's lane; no lane's if it is on its way.
+    /// Returns the position of the key's lane; an invalid position while the key is moving.
     #[inline]
     pub(crate) fn lane_of(&self, key: &Key<'_>) -> usize {
         usize::from(self.lanes[partition(key.lo)].load(Ordering::Acquire))
     }
 
-    /// The position of a partition's lane; no lane's if it is on its way.
+    /// Returns the position of a partition's lane; an invalid position while it is moving.
     pub(crate) fn owner(&self, partition: usize) -> usize {
         usize::from(self.lanes[partition].load(Ordering::Acquire))
     }
 
-    /// Whether a partition is on its way.
+    /// Returns true if a partition is moving.
     pub(crate) fn is_closed(&self, partition: usize) -> bool {
         self.owner(partition) == usize::from(CLOSED)
     }
 
-    /// How often partitions were closed so far.
+    /// Returns how many closings there were so far.
     pub(crate) fn closings(&self) -> u32 {
         self.closings.load(Ordering::Acquire)
     }
 
-    /// Whether a partition that was somewhere after that many closings has been there ever since.
+    /// Returns true if a partition has not been closed since there were `closings` closings.
     pub(crate) fn has_stayed(&self, partition: usize, closings: u32) -> bool {
         self.closed_at[partition].load(Ordering::Acquire) <= closings
     }
 
-    /// From now on nobody begins to look for keys of these partitions. Who has begun ends before its
-    /// session's next quiescent point. Only the mover calls this.
+    /// Closes partitions, so that no thread starts to look for their keys. Threads that have
+    /// started finish before their session's next quiescent point. Only the mover calls this.
     pub(crate) fn close(&self, partitions: Range<usize>) {
         let time = self.closings.load(Ordering::Relaxed) + 1;
         for closed_at in &self.closed_at[partitions.clone()] {
@@ -81,11 +82,11 @@ impl Partitions {
         for lane in &self.lanes[partitions] {
             lane.store(CLOSED, Ordering::Release);
         }
-        // Last: who counts this closing in sees that they are closed.
+        // Comes last: a thread that counts this closing sees the partitions closed.
         self.closings.store(time, Ordering::Release);
     }
 
-    /// The partitions belong to this lane; who waited for them looks again.
+    /// Gives the partitions to this lane and wakes the calls that wait for them.
     pub(crate) fn open(&self, partitions: Range<usize>, position: usize) {
         for lane in &self.lanes[partitions] {
             lane.store(position as u8, Ordering::Release);
@@ -94,19 +95,20 @@ impl Partitions {
         self.wake();
     }
 
-    /// What is on its way does not arrive before a device works again; who waits is told.
+    /// Notes that moving partitions cannot arrive until a device works again, and tells waiting
+    /// calls.
     pub(crate) fn set_stuck(&self) {
         self.stuck.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Who waited looks again.
+    /// Wakes waiting calls to look again.
     pub(crate) fn wake(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Has `waker` woken when something was opened; false if that may take for ever.
+    /// Registers `waker` for the next opening. Returns false if that may never come.
     pub(crate) fn wait(&self, waker: &Waker) -> bool {
         if self.stuck.load(Ordering::Acquire) {
             return false;
@@ -116,7 +118,7 @@ impl Partitions {
             waiting.push(waker.clone());
         }
         drop(waiting);
-        // What it waits for may have happened just before.
+        // The partition may have been opened just before.
         let nothing_closed = !self.lanes.iter().any(|lane| lane.load(Ordering::Acquire) == CLOSED);
         if nothing_closed || self.stuck.load(Ordering::Acquire) {
             self.wake();
@@ -131,9 +133,10 @@ mod tests {
     use std::collections::HashSet;
     use std::task::Waker;
 
-    /// A lane owns keys whose hashes begin alike, and so do those of a stripe.
+    /// Partitions and stripes both use the top of the hash, so the keys of one lane lie in few
+    /// stripes.
     #[test]
-    fn keys_of_many_lanes_lie_in_as_many_stripes_as_those_of_one() {
+    fn many_lanes_fill_as_many_stripes_as_one_lane() {
         let stripes = |lanes: usize| {
             let options = Options { memory: 128 << 20, lanes, ..Options::default() };
             let engine = Engine::open_without_threads(options).expect("memory");

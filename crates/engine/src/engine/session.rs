@@ -1,5 +1,5 @@
-//! A session: one thread's way into the engine. It has a session of every lane, and asks the one that
-//! a key belongs to.
+//! A session: one thread's access to the engine. It contains a session of every lane and forwards
+//! each call to the lane that owns the key.
 
 use crate::engine::Engine;
 use crate::engine::drains::DrainError;
@@ -19,17 +19,17 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// One thread's way into the engine: `Send`, but not `Sync`.
+/// One thread's access to the engine: `Send`, but not `Sync`.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) engine: Arc<Engine>,
     pub(crate) lanes: Box<[LaneSession]>,
     pub(crate) waker: Waker,
-    /// A delayed flush is due that had to wait.
+    /// A delayed flush is due but had to wait.
     flush_waits: bool,
 }
 
-/// What calls wait for. To be [given back](Session::release).
+/// Reads that calls wait for. Must be [released](Session::release).
 #[derive(Debug)]
 #[must_use = "what is not given back is kept for ever"]
 pub struct Reads(SmallVec<[(usize, LaneReads); 1]>);
@@ -40,13 +40,13 @@ impl Session {
         Session { engine, lanes, waker, flush_waits: false }
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Once per turn of the thread's loop: no item of an earlier turn is used any more, and this is
-    /// the time.
+    /// Starts a turn of the thread's loop and sets the time. Items of earlier turns are no longer
+    /// used.
     #[inline]
     pub fn tick(&mut self, now: UnixSeconds) {
         let before = self.now();
@@ -56,13 +56,14 @@ impl Session {
         }
     }
 
-    /// The thread is about to block in the kernel: it holds no items. The next `tick` ends this.
+    /// Tells the engine that the thread is about to block in the kernel and holds no items. The
+    /// next `tick` ends this.
     #[inline]
     pub fn sleep(&mut self) {
         self.lanes.iter_mut().for_each(LaneSession::sleep);
     }
 
-    /// The time of the last tick.
+    /// Returns the time of the last tick.
     #[inline]
     pub fn now(&self) -> UnixSeconds {
         self.lanes[0].now()
@@ -74,7 +75,7 @@ impl Session {
         self.lanes[0].key(bytes)
     }
 
-    /// The lane that the key belongs to; `None` while it is on its way from one to another.
+    /// Returns the lane that owns the key; `None` while the key moves between lanes.
     #[inline]
     fn lane(&self, key: &Key<'_>) -> Option<&LaneSession> {
         match &*self.lanes {
@@ -83,8 +84,8 @@ impl Session {
         }
     }
 
-    /// What a call answers whose key is on its way from one lane to another: it is repeated when the
-    /// key has arrived, unless that takes a device that fails.
+    /// Returns the outcome of a call whose key is moving between lanes. The call is to be repeated
+    /// when the key has arrived; it is refused if the move waits for a failing device.
     #[inline(always)]
     pub(crate) fn on_its_way<T>(&self) -> Outcome<T> {
         self.wait_for_arrival().for_any()
@@ -106,8 +107,8 @@ impl Session {
         }
     }
 
-    /// Second stage of a batch: brings the key's record into the processor's cache, and notes in the
-    /// key where it was found.
+    /// Second stage of a batch: brings the key's record into the processor's cache, and notes its
+    /// slot in the key.
     #[inline]
     pub fn prefetch_record(&self, key: &mut Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -115,8 +116,8 @@ impl Session {
         }
     }
 
-    /// As [`Session::prefetch_record`], for a key that is asked for in this call: what is not in memory is
-    /// read for the whole batch at once.
+    /// As [`Session::prefetch_record`], for a key that is used in this turn. Records that are not
+    /// in memory are read for the whole batch at once.
     #[inline]
     pub fn fetch_record(&self, key: &mut Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -124,7 +125,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::fetch_record`], for a key that is set whatever it had before.
+    /// As [`Session::fetch_record`], for a key whose old value does not matter to the set.
     #[inline]
     pub fn fetch_overwritten(&self, key: &mut Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -132,8 +133,8 @@ impl Session {
         }
     }
 
-    /// Shortly before a write of the key: has other processors give up its stripe's lock. Too early, and they
-    /// take it back.
+    /// Takes the stripe's lock away from other processors shortly before a write of the key. If
+    /// called too early, they take it back.
     #[inline]
     pub fn prefetch_lock(&self, key: &Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -141,7 +142,7 @@ impl Session {
         }
     }
 
-    /// The key's item. Counts as a use of it.
+    /// Returns the key's item and counts a read of it.
     #[inline(always)]
     pub fn get(&self, key: &Key<'_>) -> Outcome<Option<Item<'_>>> {
         match self.lane(key) {
@@ -150,7 +151,7 @@ impl Session {
         }
     }
 
-    /// A read with side effects.
+    /// Reads an item, with side effects.
     #[inline]
     pub fn get_with(&self, key: &Key<'_>, get: &Get) -> Outcome<Option<Got<'_>>> {
         self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.get_with(key, get))
@@ -165,7 +166,7 @@ impl Session {
         }
     }
 
-    /// Deletes an item, or does one of the things that meta delete does instead.
+    /// Deletes an item, or applies one of meta delete's alternatives.
     #[inline]
     pub fn delete(&self, key: &Key<'_>, delete: &Delete) -> Outcome<Deleted> {
         self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.delete(key, delete))
@@ -177,15 +178,15 @@ impl Session {
         self.lane(key).map_or_else(|| self.on_its_way(), |lane| lane.arith(key, arith))
     }
 
-    /// Counts a value that was refused as too large before it had arrived.
+    /// Counts a value that was refused as too large before it arrived.
     pub fn count_too_large(&self) {
         bump(&self.lanes[0].counters.store_too_large, 1);
     }
 
-    /// Forgets every item written before now, or at `at` every item written before then. A later
-    /// call replaces an earlier one that is not due yet. That it was done must not be said before all of
-    /// the answer's points are durable. If one of them fails, the items are gone all the same, and a
-    /// crash may bring them back before a later commit of the lane succeeds.
+    /// Flushes all items written before now, or at time `at` those written before `at`. A later
+    /// call replaces an earlier one that is not due yet. The caller must not report success before
+    /// all returned points are durable. If one of them fails, the items are gone all the same, but
+    /// a crash may bring them back until a later commit of the lane succeeds.
     pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<SmallVec<[CommitPoint; 1]>> {
         let Some(_still) = self.engine.hold_still(&self.waker) else { return Outcome::NeedsSpace };
         bump(&self.lanes[0].counters.cmd_flush, 1);
@@ -203,7 +204,7 @@ impl Session {
         Outcome::Ready(points)
     }
 
-    /// Flushes if a delayed flush is due; false if it is to be tried again before long.
+    /// Flushes if a delayed flush is due. Returns false if the caller should try again soon.
     fn flush_if_due(&self, now: UnixSeconds) -> bool {
         if !self.lanes.iter().any(|lane| lane.lane.flush_is_due(now)) {
             return true;
@@ -213,39 +214,40 @@ impl Session {
         late.count() == 0
     }
 
-    /// Begins to empty the device of this name, or, unless `draining`, takes that back; see
-    /// [`Engine::drain`] and [`Engine::keep`]. It waits for the devices until the engine has written
-    /// that down.
+    /// Starts to empty the device of this name, or cancels that if `draining` is false; see
+    /// [`Engine::drain`] and [`Engine::keep`]. The call must be repeated until the devices have
+    /// recorded the change.
     pub fn drain(&self, name: &str, draining: bool) -> Outcome<Result<(), DrainError>> {
         self.engine.request_drain(name, draining, &self.waker)
     }
 
-    /// Grows a device of the store to `bytes`; see [`Engine::grow`]. It waits until that has ended.
+    /// Grows a device of the store to `bytes`; see [`Engine::grow`]. The call must be repeated
+    /// until that has ended.
     pub fn grow(&self, name: Option<&str>, bytes: u64) -> Outcome<Result<(), GrowError>> {
         self.engine.request_grow(name, bytes, &self.waker)
     }
 
-    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than the
-    /// largest item. `key` says where it will probably go. It costs memory as it
-    /// [grows](Session::grow_large).
+    /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if it is
+    /// larger than the largest item. `key` is the key it will probably be stored under. The memory
+    /// is charged as the value [grows](Session::grow_large).
     pub fn large_value(&self, key: Option<&Key<'_>>, len: usize) -> Outcome<Option<LargeValue>> {
         let lane = key.and_then(|key| self.lane(key)).unwrap_or(&self.lanes[0]);
         lane.large_value(len)
     }
 
-    /// Charges the memory for the first `filled` bytes of a large value. They may be filled when the
-    /// answer is `Ready`; all of them must be charged before the value is stored.
+    /// Charges the memory for the first `filled` bytes of a large value. The caller may fill them
+    /// once this returns `Ready`. All bytes must be charged before the value is stored.
     pub fn grow_large(&self, large: &mut LargeValue, filled: usize) -> Outcome<()> {
         let lane = self.lanes.iter().find(|lane| large.is_charged_to(&lane.lane.budget));
         lane.unwrap_or(&self.lanes[0]).grow_large(large, filled)
     }
 
-    /// What is woken when a call that had to wait may be repeated.
+    /// Returns the waker that is woken when a call that had to wait may be repeated.
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// Whether what was answered with `point` is durable.
+    /// Returns how far the commit of `point` has come.
     #[inline]
     pub fn commit_state(&self, point: CommitPoint) -> CommitState {
         match self.lanes.get(point.lane as usize) {
@@ -254,8 +256,9 @@ impl Session {
         }
     }
 
-    /// Has the session's waker woken once, when the state of some commit of this lane has changed; and
-    /// has what `point` waits for committed: when the thread sleeps, or before long if it does not.
+    /// Wakes the session's waker once when the state of any commit of this lane has changed. Also
+    /// requests the commit that `point` needs: when the thread sleeps, or soon after if it does
+    /// not.
     #[inline]
     pub fn wake_on_commit(&self, point: CommitPoint) {
         if let Some(lane) = self.lanes.get(point.lane as usize) {
@@ -263,40 +266,46 @@ impl Session {
         }
     }
 
-    /// Whether, and for how long, a thread without work should wait for some before it
-    /// [sleeps](Session::sleep), which asks for the commit that was [wanted](Session::wake_on_commit): it
-    /// should look once more (no time), and, for as long as a busy thread would put the commit off, wait
-    /// while most of the many clients that the last commit has set free are still to come; while most clients
-    /// wait for no commit, it should wait for one of them, for a moment. A lane that has nothing to wait
-    /// for has its commit begun here, whatever the others wait for.
+    /// Returns how long a thread without work should wait before it [sleeps](Session::sleep), if at
+    /// all. Sleeping requests the commit that was [wanted](Session::wake_on_commit), and waiting
+    /// lets more answers share it. The thread should
+    /// - first look for work once more (a duration of zero);
+    /// - wait, at most as long as a busy thread would delay the commit, while most of the many
+    ///   clients that the last commit released have not come back;
+    /// - wait a moment for one of its clients if most of them wait for no commit.
+    ///
+    /// A lane with nothing to wait for requests its commit here, whatever the other lanes wait for.
     #[inline]
     pub fn lingers(&mut self) -> Option<Duration> {
         self.lanes.iter_mut().fold(None, |longest, lane| lane.lingers().max(longest))
     }
 
-    /// Whether a thread that was told to [sleep](Session::sleep) should look for work again instead of
-    /// blocking, because something is expected at any moment: the next of many reads, the commit that answers
-    /// wait for, or afterwards the next request of who got them. Waking a thread takes as long as a fast sync, and a
-    /// processor that has fallen asleep hears later of a sync's end: clients wait for both.
+    /// Returns true if a thread that was told to [sleep](Session::sleep) should look for work again
+    /// instead of blocking. That is so when something is expected at any moment: the next of many
+    /// reads, the commit that answers wait for, or then the next request of the clients that got
+    /// them. Waking a thread takes as long as a fast sync, and an idle processor notices the end of
+    /// a sync later. Clients would wait for both.
     #[inline]
     pub fn polls(&mut self) -> bool {
         self.lanes.iter_mut().fold(false, |any, lane| lane.polls() | any)
     }
 
-    /// Has the session read what is not in memory by itself, and not by the engine's threads.
-    /// `event` is an eventfd that ends the thread's sleep; each read that ends makes it readable.
+    /// Makes the session read records that are not in memory itself instead of through the engine's
+    /// threads. `event` is an eventfd that ends the thread's sleep; each completed read makes it
+    /// readable.
     ///
     /// # Errors
-    /// There is no store, or no way to do so here for some lane; then the engine's threads go on reading
-    /// for that one.
+    /// There is no store, or some lane has no way to do so here. The engine's threads keep reading
+    /// for that lane.
     pub fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
         self.lanes.iter_mut().map(|lane| lane.read_through(event)).fold(Ok(()), io::Result::and)
     }
 
-    /// What calls had to wait for since the last time, if anything: one that answered
-    /// [`NeedsRead`](Outcome::NeedsRead) may be repeated with success when it
-    /// [awaits](Session::awaits) none of it any more. What was read is kept until it is
-    /// [released](Session::release); what nobody takes, until the next turn at least.
+    /// Returns the reads that calls have had to wait for since the last call of this function, if
+    /// any. A call that returned [`NeedsRead`](Outcome::NeedsRead) can succeed once the session no
+    /// longer [awaits](Session::awaits) any of its reads. Their records are kept until they are
+    /// [released](Session::release); records of reads that nobody takes are kept at least until the
+    /// next turn.
     #[inline]
     pub fn take_reads(&self) -> Option<Reads> {
         let mut taken = SmallVec::new();
@@ -306,20 +315,20 @@ impl Session {
         (!taken.is_empty()).then_some(Reads(taken))
     }
 
-    /// Whether some of these records have not arrived.
+    /// Returns true if some of these records have not arrived.
     pub fn awaits(&self, reads: &mut Reads) -> bool {
         reads.0.iter_mut().any(|(at, reads)| self.lanes[*at].awaits(reads))
     }
 
-    /// These records are not waited for any more.
+    /// Releases records that are no longer needed.
     pub fn release(&self, reads: Reads) {
         reads.0.into_iter().for_each(|(at, reads)| self.lanes[at].release(reads));
     }
 }
 
 impl Engine {
-    /// A session for the calling thread. `waker` is woken (from any thread) when a call that
-    /// answered [`NeedsSpace`](crate::Outcome::NeedsSpace) may be repeated.
+    /// Opens a session for the calling thread. The engine wakes `waker` (from any thread) when a
+    /// call that returned [`NeedsSpace`](crate::Outcome::NeedsSpace) may be repeated.
     pub fn session(self: &Arc<Self>, waker: Waker) -> Session {
         Session::new(Arc::clone(self), waker)
     }

@@ -1,5 +1,5 @@
-//! What the models of a lane have in common: a lane without threads and without a store, and the books
-//! that must be in order when all is done.
+//! Shared parts of the models of a lane: a lane without threads and without a store, and the
+//! consistency checks at the end.
 
 use crate::lane::session::LaneSession;
 use crate::lane::{Lane, LaneOptions};
@@ -11,14 +11,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Memory for segments of 64 KiB, in which every record is appended at the segment's end.
+/// Memory for segments of 64 KiB, where every record is appended at the segment's end.
 pub(crate) const SMALL: u64 = 1 << 20;
-/// Memory for segments of 1 MiB, in which sessions have chunks.
+/// Memory for segments of 1 MiB, where sessions have chunks.
 pub(crate) const LARGE: u64 = 128 << 20;
 
-/// A lane with so much memory.
+/// Opens a lane with this memory.
 pub(crate) fn lane(memory: u64) -> Arc<Lane> {
-    // As few frames and segments as there can be: loom remembers a history of each atomic.
+    // As few frames and segments as possible, because loom remembers a history of each atomic.
     let engine = Options { memory: 64 << 10, when_full: WhenFull::Evict, ..Options::default() };
     let options =
         LaneOptions { position: 0, memory, memory_of_all: engine.memory, engine, hash_seed: 0 };
@@ -26,20 +26,20 @@ pub(crate) fn lane(memory: u64) -> Arc<Lane> {
     Lane::open(options, None, &buffers, 0, &mut |_| ()).expect("memory")
 }
 
-/// A session, asleep.
+/// Opens a session, asleep.
 pub(crate) fn session(lane: &Arc<Lane>) -> LaneSession {
     let mut session = lane.session(Waker::noop().clone());
     session.sleep();
     session
 }
 
-/// Sets a key of the session, which is awake.
+/// Sets a key. The session must be awake.
 pub(crate) fn set(session: &LaneSession, key: &[u8], value: &[u8]) {
     let stored = session.store(&session.key(key), Store::set(value, 0, Expiry::NEVER));
     assert!(matches!(stored, Outcome::Ready(Stored::Stored { .. })), "{stored:?}");
 }
 
-/// The value of a key.
+/// Returns the value of a key.
 pub(crate) fn get<'a>(session: &'a LaneSession, key: &[u8]) -> Option<&'a [u8]> {
     match session.get(&session.key(key)) {
         Outcome::Ready(item) => item.map(|item| item.value()),
@@ -47,7 +47,7 @@ pub(crate) fn get<'a>(session: &'a LaneSession, key: &[u8]) -> Option<&'a [u8]> 
     }
 }
 
-/// Deletes a key; the answer is whether it was there.
+/// Deletes a key. Returns true if it was there.
 pub(crate) fn delete(session: &LaneSession, key: &[u8]) -> bool {
     match session.delete(&session.key(key), &Default::default()) {
         Outcome::Ready(deleted) => deleted == Deleted::Deleted,
@@ -55,19 +55,19 @@ pub(crate) fn delete(session: &LaneSession, key: &[u8]) -> bool {
     }
 }
 
-/// Gives a frame that was freed a new use: fillers of these lengths at its beginning.
+/// Reuses a freed frame: writes fillers of these lengths at its beginning.
 pub(crate) fn fill_a_frame(lane: &Lane, lengths: [usize; 2]) {
     for bytes in lengths {
         let reserved = lane.log.reserve(Stream::Survivors, bytes, 1, Claim::Clean).expect("room");
-        // SAFETY: the reservation is this thread's own, and so long.
+        // SAFETY: the reservation is this thread's own, and `bytes` long.
         unsafe { write_filler(reserved.memory, bytes) };
         lane.log.segment(reserved.address.segment()).kill(bytes);
     }
 }
 
-/// Nobody does anything any more: every slot leads to a record of its own key that nobody will reuse,
-/// no key has two, the index counts what it has, and the live bytes of each segment are those that the
-/// index leads to.
+/// Checks the lane once all threads are done. Every slot leads to a record of its own key that
+/// cannot be reused, and no key has two slots. The index counts the items that it has, and each
+/// segment's live bytes are those that the index leads to.
 pub(crate) fn check_books(lane: &Lane) {
     let mut keys = HashMap::new();
     let mut live: HashMap<SegmentNumber, usize> = HashMap::new();
@@ -76,7 +76,7 @@ pub(crate) fn check_books(lane: &Lane) {
             let number = slot.address().segment();
             let state = lane.log.segment(number).state();
             assert!(matches!(state, State::Open | State::Sealed), "{state:?}");
-            // SAFETY: nobody frees segments any more.
+            // SAFETY: no thread frees segments any more.
             let record = unsafe { lane.log.record(slot.address()) }.expect("no store, no absence");
             let key = Key::new(record.key(), lane.options.hash_seed);
             assert_eq!((lane.index.stripe_of(&key), key.tag()), (stripe, slot.tag()));

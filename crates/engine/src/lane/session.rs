@@ -1,4 +1,5 @@
-//! One thread's way into a lane, with its counters, its clock and its part in the quiescent period.
+//! One thread's access to a lane, with its counters, its clock and its part in epoch-based
+//! reclamation.
 
 mod absent;
 mod group;
@@ -25,7 +26,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
-/// One thread's way into a lane: `Send`, but not `Sync`.
+/// One thread's access to a lane: `Send`, but not `Sync`.
 pub(crate) struct LaneSession {
     pub(crate) lane: Arc<Lane>,
     pub(crate) counters: Arc<Counters>,
@@ -33,21 +34,23 @@ pub(crate) struct LaneSession {
     pub(crate) appender: Appender,
     waker: Waker,
     now: UnixSeconds,
-    /// What it changed and is not durable; only in sync mode.
+    /// The session's changes that are not durable yet; only in sync mode.
     changes: Option<Arc<Changes>>,
-    /// In async mode: writes must wait, see [`Durable::is_overdue`](crate::durability::Durable).
+    /// In async mode: writes must wait for a late commit, see
+    /// [`Durable::is_overdue`](crate::durability::Durable).
     overdue: bool,
-    /// It has appended since its turn began.
+    /// The session has appended in this turn.
     appended: Cell<bool>,
-    /// The commit that the answer in the making depends on; 0 for none.
+    /// The commit that the current call's answer depends on; 0 for none.
     depends: Cell<u64>,
-    /// The address of a record that must be read before there is an answer; 0 for none.
+    /// The address of a record that must be read before the current call can finish; 0 for none.
     missing: Cell<u64>,
-    /// A call found no space: the first turn of the cleaner that began later; 0 if none waits.
+    /// After a call found no space: the number of the first cleaner turn that began later; 0 if no
+    /// call waits.
     starved: Cell<u64>,
     pub(crate) fetched: Fetched,
     group: Group,
-    /// Calls hand out what `tick` ends, so a session stays with one thread at a time.
+    /// `tick` invalidates what calls return, so only one thread may use a session at a time.
     _not_sync: PhantomData<Cell<()>>,
 }
 
@@ -85,8 +88,8 @@ impl LaneSession {
         }
     }
 
-    /// Once per turn of the thread's loop: no item of an earlier turn is used any more, and this is
-    /// the time.
+    /// Starts a turn of the thread's loop and sets the time. Items of earlier turns are no longer
+    /// used.
     #[inline]
     pub(crate) fn tick(&mut self, now: UnixSeconds) {
         let mut told = false;
@@ -105,7 +108,7 @@ impl LaneSession {
         }
     }
 
-    /// Has what was appended in this turn written early.
+    /// Requests an early write of the records appended in this turn.
     #[inline]
     fn tell_appended(&self) {
         if self.appended.replace(false)
@@ -123,7 +126,8 @@ impl LaneSession {
         }
     }
 
-    /// The thread is about to block in the kernel: it holds no items. The next `tick` ends this.
+    /// Tells the lane that the thread is about to block in the kernel and holds no items. The next
+    /// `tick` ends this.
     #[inline]
     pub(crate) fn sleep(&mut self) {
         self.end_turn();
@@ -143,7 +147,7 @@ impl LaneSession {
         self.fetched.polls() || self.polls_for_commit()
     }
 
-    /// The time of the last tick.
+    /// Returns the time of the last tick.
     #[inline]
     pub(crate) fn now(&self) -> UnixSeconds {
         self.now
@@ -163,8 +167,8 @@ impl LaneSession {
         unsafe { self.lane.index.prefetch(key) };
     }
 
-    /// Second stage of a batch: brings the key's record into the processor's cache, and notes in the
-    /// key where it was found.
+    /// Second stage of a batch: brings the key's record into the processor's cache, and notes its
+    /// slot in the key.
     #[inline]
     pub(crate) fn prefetch_record(&self, key: &mut Key<'_>) -> Option<Address> {
         // SAFETY: as above; only an address is used.
@@ -174,8 +178,8 @@ impl LaneSession {
         Some(address)
     }
 
-    /// As [`LaneSession::fetch_record`], of a key that is set whatever it had before: that is read only if it must
-    /// be.
+    /// As [`LaneSession::fetch_record`], for a key whose old value does not matter to the set. The
+    /// old record is read only if the set needs it.
     #[inline]
     pub(crate) fn fetch_overwritten(&self, key: &mut Key<'_>) {
         if self.lane.older.admits() {
@@ -185,13 +189,13 @@ impl LaneSession {
         }
     }
 
-    /// Shortly before a write of the key: has other processors give up its stripe's lock.
+    /// Takes the stripe's lock away from other processors shortly before a write of the key.
     #[inline]
     pub(crate) fn prefetch_lock(&self, key: &Key<'_>) {
         self.lane.index.prefetch_lock(key);
     }
 
-    /// As [`LaneSession::prefetch_record`]; what is not in memory begins to be read from the store.
+    /// As [`LaneSession::prefetch_record`]. Starts to read a record that is not in memory.
     #[inline]
     pub(crate) fn fetch_record(&self, key: &mut Key<'_>) {
         let Some(address) = self.prefetch_record(key) else { return };
@@ -200,7 +204,7 @@ impl LaneSession {
         }
     }
 
-    /// The key's record as readers see it: expired or not.
+    /// Returns the key's record as readers see it, expired or not.
     #[inline(always)]
     pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
         let found = match self.find_at_hand(key) {
@@ -216,7 +220,7 @@ impl LaneSession {
         Some(found)
     }
 
-    /// What the key's hint leads to, if that is the key's record and in memory.
+    /// Returns the record that the key's hint leads to, if it belongs to the key and is in memory.
     #[inline(always)]
     fn find_at_hand(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
         // SAFETY: as in `search`.
@@ -226,15 +230,15 @@ impl LaneSession {
         Some((place, slot, record))
     }
 
-    /// As [`LaneSession::find`], without a hint.
+    /// As [`LaneSession::find`], without the hint.
     #[cold]
     fn search(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
-        // SAFETY: a session is awake while its calls are made; the record's lifetime is that of the
-        // borrow of `self`, which `tick` ends.
+        // SAFETY: a session is awake while its calls are made; the record borrows `self`, and
+        // `tick` ends that borrow.
         unsafe { self.lane.index.find(key, |slot| self.matching(key, slot)) }
     }
 
-    /// The slot's record if it is this key's.
+    /// Returns the slot's record if it belongs to this key.
     ///
     /// # Safety
     /// The slot was read since the last tick.
@@ -251,7 +255,7 @@ impl LaneSession {
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
 
-    /// As [`LaneSession::matching`], if the record is in memory and nothing else has to be looked at.
+    /// As [`LaneSession::matching`], if the record is in memory and the slot is not an older one.
     ///
     /// # Safety
     /// As there.
@@ -265,7 +269,8 @@ impl LaneSession {
         same_bytes(record.key(), key.bytes()).then_some(record)
     }
 
-    /// Whether what a slot leads to is its key's item, and not one that was set over without a look.
+    /// Returns true if the slot leads to the current item of the record's key. Settles an older
+    /// slot to find out.
     #[inline]
     pub(crate) fn is_current(&self, slot: Slot, record: &Record<'_>) -> bool {
         !slot.is_older() || {
@@ -274,7 +279,8 @@ impl LaneSession {
         }
     }
 
-    /// Whether an older slot may be the one of this key: another key was set over it.
+    /// Returns true if an older slot may belong to this key, because a different key was set over
+    /// it.
     #[cold]
     fn may_answer(&self, key: &Key<'_>, slot: Slot) -> bool {
         self.lane.older.is_set_over(slot.address(), key) == Some(false)
@@ -286,9 +292,9 @@ impl LaneSession {
         Item::new(record, slot, &self.lane)
     }
 
-    /// Counts a read of an item. A lost race loses one count. Reads of the device count once, unless they
-    /// follow each other: by the frequency the cleaner knows what must not be evicted, and in the time that
-    /// it takes a device to fill everything may have been read a few times.
+    /// Counts a read of an item. A lost race loses one count. Repeated reads from the device count
+    /// as one unless they follow each other closely: the frequency tells the cleaner what to keep,
+    /// and most items get a few reads in the long time it takes to fill a device.
     #[inline]
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
         let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());
@@ -300,15 +306,15 @@ impl LaneSession {
         }
     }
 
-    /// Finds the version that `handle` names; `None` when it has gone for good.
+    /// Finds the version that `handle` names; `None` when it is gone for good.
     pub(crate) fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
         let segment = self.lane.log.segment(handle.address.segment());
         let reusable = |state| matches!(state, State::Free | State::Quarantine);
         if reusable(segment.state()) || segment.generation() != handle.generation {
             return Outcome::Ready(None);
         }
-        // SAFETY: the segment was not in quarantine after this session's last tick, so its frame
-        // is reused only after the next one; the generation says that it is still the same use.
+        // SAFETY: the segment was not in quarantine after this session's last tick, so its frame is
+        // reused only after the next one; the segment's generation is still that of the handle.
         let record = match unsafe { self.lane.log.record(handle.address) } {
             Some(record) => Some(record),
             None => self.absent(handle.address, handle.generation),
@@ -323,8 +329,8 @@ impl LaneSession {
         self.fetch(handle.address, handle.generation)
     }
 
-    /// Memory for a value of `len` bytes that is filled as it arrives; `None` when it is larger than
-    /// the largest item.
+    /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if it is
+    /// larger than the largest item.
     pub(crate) fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
         if len as u64 > self.lane.options.engine.max_item_size {
             return Outcome::Ready(None);
@@ -344,7 +350,7 @@ impl LaneSession {
         Outcome::Ready(())
     }
 
-    /// In sync mode: an answer that follows from this record must not be given before it is durable.
+    /// In sync mode: makes the answer wait until this record is durable, because it depends on it.
     #[inline]
     pub(crate) fn depends_on(&self, address: Address, record: &Record<'_>) {
         if self.changes.is_some() && !Rule::AnswerWhenDurable.is_broken() {
@@ -365,14 +371,14 @@ impl LaneSession {
         }
     }
 
-    /// In sync mode: what is said after a flush must not be said before its fence is durable.
+    /// In sync mode: makes an answer after a flush wait until the flush's fence is durable.
     #[inline]
     fn depends_on_fence(&self) {
         if self.lane.fence.load(Ordering::Relaxed) == 0 || Rule::AnswerWhenDurable.is_broken() {
             return;
         }
         let Some(store) = self.lane.log.store() else { return };
-        // In this order: a fence that is postponed is so before its commit is settled as failed.
+        // The order matters: a fence is postponed before its commit is settled as failed.
         let settled = store.commits.settled();
         let fence = self.lane.fence.load(Ordering::Acquire);
         if fence > settled {
@@ -380,14 +386,15 @@ impl LaneSession {
         }
     }
 
-    /// Before space is reserved: from here to the end of the answer's life a commit waits for this
-    /// thread.
+    /// Announces an append before it reserves space. Commits wait for this thread until the
+    /// returned guard is dropped.
     #[inline]
     pub(crate) fn appending(&self) -> Result<Appending<'_>, NotWritten> {
         self.lane.append(&self.participant).ok_or(NotWritten::StoreFailed)
     }
 
-    /// A record of this kind and `size` was written at `address` and is about to be published.
+    /// Notes that a record of this kind and `size` was written at `address` and is about to be
+    /// published.
     #[inline]
     pub(crate) fn changed(
         &self,
@@ -411,7 +418,7 @@ impl LaneSession {
         self.waits_for(address, size);
     }
 
-    /// As [`LaneSession::changed`], of an item whose slot before leads to a record that nobody has looked at.
+    /// As [`LaneSession::changed`], for an item whose previous slot leads to an unread record.
     pub(crate) fn changed_unread(&self, address: Address, size: usize, before: Slot) {
         self.appended.set(true);
         if let Some(changes) = &self.changes {
@@ -428,7 +435,8 @@ impl LaneSession {
         self.waits_for(address, size);
     }
 
-    /// The answer waits for the commit of what was written, in sync mode or when commits are late.
+    /// Makes the answer wait for the commit of what was written, in sync mode or while commits are
+    /// late.
     #[inline]
     fn waits_for(&self, address: Address, size: usize) {
         if self.changes.is_some() || self.overdue {
@@ -436,7 +444,7 @@ impl LaneSession {
         }
     }
 
-    /// The record of `bytes` at `address` is dead: its key has another version, or is gone.
+    /// Marks the record of `bytes` at `address` dead: its key has another version, or is gone.
     #[inline]
     pub(crate) fn kill(&self, address: Address, bytes: usize) {
         self.lane.log.kill_for(&self.appender, address.segment(), bytes);
@@ -444,12 +452,12 @@ impl LaneSession {
         self.lane.killed(address.segment());
     }
 
-    /// Whether answers wait until they are durable.
+    /// Returns true if answers wait until they are durable.
     pub(crate) fn is_sync(&self) -> bool {
         self.changes.is_some()
     }
 
-    /// The answer of a call, with what it waits for.
+    /// Returns the outcome of a finished call, with the commit that it waits for.
     #[inline]
     pub(crate) fn answer<T>(&self, answer: T) -> Outcome<T> {
         if self.lane.durable.is_none() {
@@ -468,13 +476,13 @@ impl LaneSession {
         }
     }
 
-    /// How far a commit of the lane has come.
+    /// Returns how far a commit of the lane has come.
     #[inline]
     pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
         self.lane.commit_state(commit)
     }
 
-    /// What a call answers that wrote nothing.
+    /// Returns the outcome of a call that wrote nothing.
     #[inline(always)]
     pub(crate) fn not_written<T>(&self, key: &Key<'_>, why: NotWritten) -> Outcome<T> {
         self.refuse_write(key, why).for_any()
@@ -485,7 +493,7 @@ impl LaneSession {
         match why {
             NotWritten::NeedsRead => return self.needs_read(key),
             NotWritten::NoSpace(claim) => return self.no_space(claim),
-            // No room can be made for these by waiting.
+            // Waiting cannot make room for these.
             NotWritten::TooLarge | NotWritten::OutOfMemory => {
                 bump(&self.counters.store_no_memory, 1);
             }
@@ -499,7 +507,7 @@ impl LaneSession {
         })
     }
 
-    /// What a call answers that found no space: wait for the cleaner, or that there is none.
+    /// Returns the outcome of a call that found no space: wait for the cleaner, or a refusal.
     fn no_space<T>(&self, claim: Claim) -> Outcome<T> {
         self.depends.set(0);
         self.missing.set(0);
@@ -517,9 +525,9 @@ impl LaneSession {
         Outcome::NeedsSpace
     }
 
-    /// Whether a call that found no space is to be refused, where `full` is what the cleaner found last. In
-    /// evict mode that must be younger than the call: what has died since, or was given back, may be all that it
-    /// needs.
+    /// Returns true if a call that found no space must be refused, given whether the cleaner last
+    /// found everything `full`. In evict mode the cleaner's finding must be younger than the call:
+    /// records that died or memory that was released since may suffice.
     pub(super) fn is_hopeless(&self, full: bool) -> bool {
         if self.lane.options.engine.when_full == WhenFull::Refuse {
             return full;
@@ -536,7 +544,7 @@ impl LaneSession {
         hopeless
     }
 
-    /// A call found space: who finds none later waits anew.
+    /// Notes that a call found space. A later call that finds none starts to wait anew.
     #[inline]
     pub(crate) fn found_space(&self) {
         if self.starved.get() != 0 {
@@ -545,7 +553,8 @@ impl LaneSession {
     }
 }
 
-/// Whether two keys are equal. Keys are short: whole words in place beat a call of `memcmp`.
+/// Returns true if two keys are equal. Keys are short, so comparing whole words inline beats a call
+/// of `memcmp`.
 #[inline]
 fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     const WORD: usize = size_of::<u64>();
@@ -555,7 +564,7 @@ fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     let (Some(end_a), Some(end_b)) = (a.last_chunk::<WORD>(), b.last_chunk::<WORD>()) else {
         return a == b;
     };
-    // The last word overlaps the ones before it.
+    // The last word overlaps the previous one.
     end_a == end_b && a.chunks_exact(WORD).zip(b.chunks_exact(WORD)).all(|(a, b)| a == b)
 }
 
@@ -571,7 +580,7 @@ mod tests {
     use super::same_bytes;
 
     #[test]
-    fn keys_are_equal_exactly_if_all_bytes_are() {
+    fn keys_are_equal_only_if_all_bytes_are() {
         for len in 0..=40 {
             let key: Vec<u8> = (0..len).collect();
             assert!(same_bytes(&key, &key.clone()));

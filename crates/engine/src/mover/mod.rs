@@ -1,20 +1,25 @@
-//! The mover: carries keys from one lane to another, when a device was added or is to be emptied.
+//! The mover: moves keys from one lane to another when a device was added or is being drained.
 //!
-//! Partitions move a few at a time, so many as share a stripe. While they are on their way they are
-//! *closed*: whoever wants one of their keys waits until they have arrived. In this order:
+//! Partitions move a few at a time: as many as share a stripe. While they move they are *closed*:
+//! calls that need one of their keys wait until they have arrived. Below, the source is the lane
+//! that has the keys and the target the lane that gets them. The steps are:
 //!
-//! 0. What the other lane had evicted so far is gone for good: it may have owned the keys before.
-//! 1. The table says that they move: from now on what the other lane has of them counts for nothing.
-//! 2. They are closed, and every session has passed a quiescent point: nobody looks at them any more.
-//!    What was written before is durable, or undone.
-//! 3. What an earlier attempt may have left in the other lane is deleted; the items are copied there.
-//! 4. The copies are durable. Then the table says that the other lane owns them, and they are open again.
-//! 5. What the first lane still has of them is deleted, and when that is durable the table says that the
-//!    motion has ended.
+//! 0. Everything that the target has evicted so far is gone for good, because the target may have
+//!    owned these keys before.
+//! 1. The table records the motion. From now on the target's data of these partitions counts for
+//!    nothing.
+//! 2. The partitions are closed, and every session passes a quiescent point, so that no thread
+//!    looks at them any more. Earlier writes are durable or undone.
+//! 3. Leftovers of an earlier attempt are deleted from the target, and the items are copied there.
+//! 4. The copies become durable. Then the table names the target as the owner, and the partitions
+//!    are opened.
+//! 5. The source's items of these partitions are deleted. When that is durable, the table records
+//!    the end of the motion.
 //!
-//! A start that finds a motion in the table empties the lane that does not own its partitions, and one
-//! that reads a log deletes whatever else it finds of partitions that are not the lane's. A lane never
-//! shows keys of partitions that it does not own, so at every moment each key has one version.
+//! A start that finds a motion in the table empties the lane that does not own the partitions. A
+//! start that reads a log also deletes anything else in partitions that the lane does not own. A
+//! lane never shows keys of partitions that it does not own, so each key has one version at any
+//! time.
 
 pub(crate) mod state;
 mod walk;
@@ -39,20 +44,21 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 use walk::{Stepped, run_length, walked};
 
-/// How often what is waited for is looked at, if nobody wakes the mover.
+/// Interval between two looks at what the mover waits for, if nothing wakes it.
 const POLL: Duration = Duration::from_micros(100);
-/// How long the mover rests between two steps that nobody waits for.
+/// Rest between two steps that no call waits for.
 const REST: Duration = Duration::from_micros(300);
-/// How long it waits before it tries again what a device, or want of space, did not let it do.
+/// Time before the mover retries what a device, or lack of space, prevented.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often it is looked whether a lane has got rid of what it had evicted.
+/// The largest number of looks at whether the target's evicted items are gone.
 const LOOKS: u32 = 20_000;
-/// In so many looks it is asked to commit once.
+/// The mover requests a commit once per this many looks.
 const COMMIT_LOOKS: u32 = 64;
-/// How long partitions are closed at most for a device that does not answer, in microseconds.
+/// The longest time that partitions stay closed for a device that does not respond, in
+/// microseconds.
 const PATIENCE_US: u64 = 5_000_000;
-/// Partitions that could not be moved are left alone for so many attempts to find others at most, 2 to
-/// the power of this.
+/// Partitions that could not be moved are skipped for at most 2 to the power of this many later
+/// choices of partitions.
 const MOST_TIRED: u32 = 8;
 
 /// Wakes the mover's thread.
@@ -64,8 +70,8 @@ impl Wake for WakeThread {
     }
 }
 
-/// Starts the mover's thread, if there is anything to move between. It holds no handle of the engine
-/// while it waits.
+/// Starts the mover's thread, if there is more than one lane to move between. The thread holds no
+/// handle of the engine while it waits.
 pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
     if engine.partitions.are_settled() {
         return Ok(());
@@ -74,7 +80,7 @@ pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
     let builder = thread::Builder::new().name("mover".into());
     let handle = builder.spawn(move || run(&weak))?;
     let _ = engine.mover_thread.set(handle.thread().clone());
-    // Who has asked meanwhile could not wake it.
+    // Requests made before the handle was set could not wake the thread.
     handle.thread().unpark();
     Ok(())
 }
@@ -94,8 +100,8 @@ fn run(weak: &Weak<Engine>) {
 }
 
 impl Engine {
-    /// One step of moving keys to the lanes that they should belong to, for engines without threads. The
-    /// answer is whether there is more to do.
+    /// Takes one step of moving keys to the lanes that should own them, for engines without
+    /// threads. Returns true if there is more to do.
     pub fn move_partitions(&self) -> bool {
         self.serve_drains();
         let more = lock(&self.mover).step(self).is_some();
@@ -103,8 +109,8 @@ impl Engine {
         more
     }
 
-    /// The positions of the lanes with each of which a key may be lost: the one that it belongs to, and
-    /// while it moves the other one. For simulations.
+    /// Returns the positions of the lanes whose loss may lose a key: its owner, and the other lane
+    /// while it moves. For simulations.
     pub fn lost_with(&self, key: &[u8]) -> Vec<usize> {
         let key = Key::new(key, self.lanes[0].options.hash_seed);
         match &lock(&self.mover).job {
@@ -113,8 +119,8 @@ impl Engine {
         }
     }
 
-    /// Whether the next step of the mover may write to the device of a lane by itself, and not leave it
-    /// to a commit. For simulations of slow devices.
+    /// Returns true if the mover's next step may write to a lane's device directly rather than
+    /// through a commit. For simulations of slow devices.
     pub fn move_writes_to(&self, lane: usize) -> bool {
         match &lock(&self.mover).job {
             Some(Job { phase: Phase::Clear(_), to, .. }) => *to == lane,
@@ -123,19 +129,19 @@ impl Engine {
         }
     }
 
-    /// Has the mover look whether there is something to do.
+    /// Wakes the mover to look for work.
     pub(crate) fn kick_mover(&self) {
         if let Some(thread) = self.mover_thread.get() {
             thread.unpark();
         }
     }
 
-    /// Changes the table of lanes, durably: in the lanes at the positions `needed`, in this order, and
-    /// then in all others that let it.
+    /// Changes the table of lanes durably: first in the lanes at the positions `needed`, in this
+    /// order, then in all other lanes if their devices allow it.
     ///
     /// # Errors
-    /// Those of the devices that are needed. Then nothing has changed, unless a start finds otherwise:
-    /// either must be right.
+    /// If a needed device fails. The table in memory is unchanged then, but the next start may find
+    /// either table, so both must be correct.
     pub(crate) fn change_table_in(
         &self,
         needed: &[usize],
@@ -144,7 +150,7 @@ impl Engine {
         let _writer = lock(&self.table_writer);
         let mut next = {
             let mut table = lock(&self.table);
-            // A version that could not be written is not used again.
+            // A version that could not be written is never reused.
             table.version += 1;
             *table
         };
@@ -166,13 +172,13 @@ impl Engine {
         self.change_table_in(&working, change)
     }
 
-    /// The positions of the lanes whose devices work.
+    /// Returns the positions of the lanes whose devices work.
     fn working(&self) -> Vec<usize> {
         let works = |&position: &usize| self.lanes[position].health() == Health::Good;
         (0..self.lanes.len()).filter(works).collect()
     }
 
-    /// The lanes' numbers and capacities.
+    /// Returns the lanes' numbers and their capacities in bytes.
     fn capacities(&self) -> Vec<(usize, u64)> {
         let member = |lane: &&Arc<Lane>| self.is_used(lane);
         self.lanes.iter().filter(member).map(|lane| (lane.number(), lane.capacity())).collect()
@@ -184,7 +190,8 @@ impl Engine {
 }
 
 impl Mover {
-    /// What a start has to do: partitions that were on their way may have left something behind.
+    /// Creates the mover at a start. If the table contains a motion, its first job deletes what
+    /// that motion left behind.
     pub(crate) fn new(table: &Lanes, lanes: &[Arc<Lane>]) -> Self {
         let Some(motion) = table.motion else { return Mover::default() };
         let at = |number: u8| position_of(lanes, number.into());
@@ -194,7 +201,7 @@ impl Mover {
         Mover { job: Some(job), ..Mover::default() }
     }
 
-    /// Nothing is moved any more: whoever waits for something closed is told so.
+    /// Ends the mover. Calls that wait for closed partitions are refused.
     pub(crate) fn end(&mut self, partitions: &Partitions) {
         self.ended = true;
         if let Some(job) = &mut self.job {
@@ -206,7 +213,7 @@ impl Mover {
         }
     }
 
-    /// Does a part of what is to be done; the answer is when to go on, `None` for when somebody asks.
+    /// Takes one step. Returns the time until the next one; `None` to wait for a request.
     pub(crate) fn step(&mut self, engine: &Engine) -> Option<Duration> {
         if self.ended {
             return None;
@@ -258,7 +265,7 @@ impl Mover {
         }
     }
 
-    /// The next motion, if keys belong elsewhere.
+    /// Chooses the next motion, if some keys should have another owner.
     fn choose(&mut self, engine: &Engine) -> Option<Job> {
         self.tired.values_mut().for_each(|tired| tired.wait = tired.wait.saturating_sub(1));
         let table = *lock(&engine.table);
@@ -273,7 +280,7 @@ impl Mover {
         Some(Job::new(partitions, from, to, phase))
     }
 
-    /// Nothing can be moved now. A lane that is empty as it should be is let go.
+    /// Called when nothing can be moved. Removes a fully drained lane from the table.
     fn idle(&self, engine: &Engine) -> Option<Duration> {
         let table = *lock(&engine.table);
         let emptied = |lane: &Arc<Lane>| {
@@ -282,10 +289,11 @@ impl Mover {
         };
         if let Some(position) = engine.lanes.iter().position(emptied) {
             let number = engine.lanes[position].number();
-            // It must know first: one that does not, when the others do, counts as out of date.
+            // The drained lane must know first. If the others knew and it did not, it would count
+            // as out of date.
             let mut order = engine.working();
             if order.len() < engine.lanes.iter().filter(|lane| engine.is_used(lane)).count() {
-                // One that does not hear of it would miss it at the next start.
+                // A lane that is not told would miss the drained one at the next start.
                 return Some(RETRY);
             }
             order.retain(|&other| other != position);
@@ -383,7 +391,7 @@ impl Job {
             Phase::HandOver => {
                 let (partitions, number) = (self.partitions.clone(), source.number() as u8);
                 let owner = target.number() as u8;
-                // The first lane must know it first: if it is lost later, what the other one has counts.
+                // The source must know first: if it is lost later, the target's items count.
                 let changed = engine.change_table_in(&[self.from], |table| {
                     table.owners[partitions].fill(owner);
                     if let Some(motion) = &mut table.motion {
@@ -391,7 +399,8 @@ impl Job {
                     }
                 });
                 if changed.is_err() {
-                    // Nobody knows what a start would find, so nobody may write before that is known.
+                    // It is unknown which table a start would find, so no session may write until
+                    // that is known.
                     return Stepped::Failed;
                 }
                 self.open(engine, self.to);
@@ -432,7 +441,7 @@ impl Job {
         Stepped::On
     }
 
-    /// The table says that the partitions move, and nobody begins to look for their keys any more.
+    /// Records the motion in the table and closes the partitions.
     fn close(&mut self, engine: &Engine) -> Stepped {
         let (first, count) = (self.partitions.start as u16, self.partitions.len() as u16);
         let from = engine.lanes[self.to].number() as u8;
@@ -440,7 +449,7 @@ impl Job {
         let begun = engine.change_table_in(&[self.from, self.to], |table| table.motion = motion);
         if begun.is_err() {
             self.given_up = true;
-            // A start that finds it empties a lane that is empty of them.
+            // If a start finds this motion, it empties a lane that holds nothing of the partitions.
             return Stepped::Done;
         }
         self.closed = true;
@@ -449,7 +458,7 @@ impl Job {
         Stepped::On
     }
 
-    /// What was read is not wanted any more.
+    /// Releases the current walk's reads.
     fn forget_reads(&mut self, sessions: &[LaneSession]) {
         let (lane, walk) = match &mut self.phase {
             Phase::Clear(walk) => (self.to, walk),
@@ -461,7 +470,7 @@ impl Job {
         }
     }
 
-    /// The partitions stay where they were; what was copied of them is deleted.
+    /// Gives up the motion: the partitions stay where they were, and the copies are deleted.
     fn give_up(&mut self, engine: &Engine, sessions: &[LaneSession]) -> Stepped {
         self.forget_reads(sessions);
         self.open(engine, self.from);

@@ -7,59 +7,62 @@ use larder_log::{Address, SegmentNumber};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// What the mover is at.
+/// The motion that the mover is working on.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) partitions: Range<usize>,
-    /// Positions of the lane that has the items, or what is left of them, and of the one that gets them.
+    /// Position of the lane that has the items, or their remains, and of the lane that gets them.
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Nobody gets at them.
+    /// No session can access the partitions.
     pub(super) closed: bool,
     pub(super) phase: Phase,
-    /// How often the lane that is written to had undone something when that began, if it has. What was
-    /// written is in several commits: if one of them fails, it is to be done again.
+    /// The undo count of the lane being written when the current writes began, if they have begun.
+    /// The writes span several commits. If one of those fails, the count changes and the writes
+    /// must be repeated.
     pub(super) undoings: Option<u64>,
-    /// They stay where they were.
+    /// The partitions stay where they were.
     pub(super) given_up: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// What was taken out of these uses of the other lane's segments is to be gone; looked at so often.
+    /// Waits until everything that the target evicted from these segments (number and generation)
+    /// is gone. The second field counts the looks.
     Ready(Vec<(SegmentNumber, u32)>, u32),
-    /// Every session is to pass a quiescent point: the epochs of the lanes that must have passed.
+    /// Waits until every session has passed a quiescent point: the epoch that each lane must have
+    /// passed.
     Close(Vec<u64>),
-    /// What was written before is to be durable or undone, up to this commit of the first lane.
+    /// Waits until earlier writes are durable or undone, up to this commit of the source.
     Settle(u64),
-    /// The other lane is emptied of what an earlier attempt has left.
+    /// Deletes the leftovers of an earlier attempt from the target.
     Clear(Walk),
     Copy(Walk),
-    /// The copies are to be durable, with this commit of the other lane; since when, in microseconds of its
-    /// clock.
+    /// Waits until the copies are durable: the target's commit, and the start of the wait in
+    /// microseconds of the target's clock.
     Await(u64, u64),
-    /// The other lane is to own them.
+    /// Makes the target the owner in the table.
     HandOver,
-    /// The first lane is emptied.
+    /// Deletes the items from the source.
     Empty(Walk),
-    /// That is to be durable, with this commit of the first lane.
+    /// Waits until that is durable, with this commit of the source.
     AwaitEmpty(u64),
-    /// The motion has ended.
+    /// Records the end of the motion in the table.
     End,
 }
 
-/// The mover's own state.
+/// The state of the mover.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     pub(super) job: Option<Job>,
-    /// Partitions that could not be moved, by the first of them.
+    /// Partitions that could not be moved, by the first partition.
     pub(super) tired: HashMap<usize, Tired>,
-    /// One for each lane while there is a job; asleep between steps.
+    /// One session for each lane while there is a job. They sleep between steps.
     pub(super) sessions: Vec<LaneSession>,
     pub(super) ended: bool,
 }
 
-/// How often something could not be done, and for how many attempts it is left alone.
+/// How often partitions could not be moved, and how many choices they are still skipped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tired {
     pub(super) failures: u32,

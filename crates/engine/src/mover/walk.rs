@@ -203,7 +203,7 @@ fn is_of(key: &Key<'_>, partitions: &Range<usize>) -> bool {
     partitions.contains(&partition(key.lo))
 }
 
-/// Partitions that share a stripe.
+/// Returns the number of partitions that share a stripe.
 pub(super) fn run_length(engine: &Engine) -> usize {
     (PARTITIONS / engine.lanes[0].index.stripe_count()).max(1)
 }

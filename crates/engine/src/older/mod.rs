@@ -1,22 +1,25 @@
-//! Older slots: a set of a key that only the device has reads nothing.
+//! Older slots: a set of a key whose record may be only on the device need not read it.
 //!
-//! The set cannot know whether the record that its tag leads to is the same key's: in one case of some thousand
-//! it is another's. So the new version gets a slot of its own, and the old slot stays, marked as *older*. Beside
-//! it a part of the hash of the key that was set is remembered: 44 bits beyond the key's position. Whoever sees
-//! the old record's key compares later. If the bits agree, the record died when the set was made; if not, it is
-//! another key's, and its slot becomes one like others. A record is lost by this if two keys have the same
-//! position and agree in 44 further bits.
+//! The set cannot know whether the record behind a slot with the key's tag is the key's own; once
+//! in a few thousand cases it is another key's. So the new version gets its own slot, and the old
+//! slot stays, marked as *older*. The lane remembers 44 bits of the hash of the key that was set,
+//! beyond the key's position. They are compared with the old record's key when that is seen later.
+//! If the bits agree, the record died when the set was made. If not, it is another key's, and its
+//! slot becomes a normal one. A record is wrongly lost only if two keys have the same position and
+//! agree in 44 further bits.
 //!
 //! Until then
-//! - an older slot answers for other keys than the one that was set over it, and never for that one, even when
-//!   its newer version has gone;
-//! - all sets over older slots of one position are of one key: a write of another key looks at them first;
+//! - an older slot answers for keys other than the one that was set over it. It never answers for
+//!   that one, even when the newer version is gone;
+//! - all sets over older slots of one position are of one key; a write of another key first looks
+//!   at the records;
 //! - the record counts as alive, so its segment is not freed without a walk over it;
-//! - the segment has noted a death, and no dead map is made of it: what hides the record stays as long as it
-//!   must.
+//! - the segment has noted a death, but gets no dead map, so the ends that hide the record stay as
+//!   long as necessary.
 //!
-//! The cleaner settles older slots when it walks their segment, before a dead map of it is made, and when there
-//! are many: by the summary of the segment if it has one, else by reading the records.
+//! The cleaner settles older slots when it walks their segment, before it makes a dead map of the
+//! segment, and when there are many. It uses the segment's summary if there is one, and else reads
+//! the records.
 
 mod slots;
 
@@ -35,25 +38,28 @@ use larder_log::{Address, Record, Rule, SegmentNumber, Tier};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// The share of the lane's memory that older slots take at most, as a divisor,
+/// Older slots take at most 1/`MEMORY_SHARE` of the lane's memory,
 const MEMORY_SHARE: u64 = 16;
-/// and the share of what the items take on the device.
+/// and at most 1/`DATA_SHARE` of the bytes that the items occupy on the device.
 const DATA_SHARE: u64 = 64;
-/// While tables take more than this percentage of what the index may take, sets read.
+/// While the index's tables exceed this percentage of their limit, sets read the old record.
 const INDEX_PERCENT: u64 = 94;
-/// Without a summary the cleaner reads at most this number of records one by one, and for more the whole segment.
+/// The largest number of records that the cleaner reads one by one if there is no summary. For more
+/// it reads the whole segment.
 const FEW: usize = 8;
-/// Segments that one turn looks at when nothing else can be freed.
+/// The number of segments per turn whose older slots are settled when nothing else can be freed.
 const SEGMENTS_PER_TURN: usize = 4;
-/// Records between which the cleaner lets others reclaim memory.
+/// The number of records after which the cleaner passes a quiescent point, so that memory can be
+/// reclaimed.
 const BATCH: usize = 64;
-/// Seconds after which the cleaner tries again to read what it could not.
+/// Interval between attempts to read what was unreadable, in seconds.
 const RETRY: UnixSeconds = 60;
-/// Turns of the cleaner after which the limit of older slots is found anew, if not in the next second.
+/// The number of cleaner turns after which the limit of older slots is recomputed, if the second
+/// does not change before.
 const TURNS: u32 = 256;
 
 impl Lane {
-    /// Publishes the slot of a record of `size` bytes over `old`, whose key nobody has looked at.
+    /// Publishes the slot of a record of `size` bytes over `old`, whose record was not read.
     pub(crate) fn fill_over(
         &self,
         guard: &Guard<'_>,
@@ -64,15 +70,17 @@ impl Lane {
         size: usize,
     ) {
         let address = old.slot().address();
-        // In this order: whoever takes the note of the death for a map sees that there is an older slot.
+        // The order matters: a map that takes up the noted death must see that there is an older
+        // slot.
         let size = self.log.likely_size(address.segment(), size) as u32;
         self.older.insert(&self.log, address.segment(), entry(address, key), size);
         self.log.note_death(address.segment());
         guard.fill_over(place, slot, old);
     }
 
-    /// The key of the record is known that an older slot leads to. The answer is whether it is current: then its
-    /// slot is one like others. Else it died when the newer version was set.
+    /// Settles an older slot once the key of its record is known. Returns true if the record is
+    /// current; its slot becomes a normal one. If not, it died when the newer version was set, and
+    /// its slot is removed.
     pub(crate) fn settle_older(
         &self,
         guard: &Guard<'_>,
@@ -97,8 +105,8 @@ impl Lane {
         !dead
     }
 
-    /// Takes what [`Lane::fill_over`] did back: the newer version at `place` is undone. False if the older slot
-    /// has been settled.
+    /// Reverts [`Lane::fill_over`] when the newer version at `place` is undone. Returns false if
+    /// the older slot is gone.
     pub(crate) fn take_back_over(
         &self,
         guard: &Guard<'_>,
@@ -112,34 +120,35 @@ impl Lane {
             guard.take_back(place, old, was_item);
             self.older.forget(&self.log, before);
         } else {
-            // Somebody has looked meanwhile: it is another key's.
+            // It was settled meanwhile and turned out to be another key's.
             guard.remove(place, was_item);
         }
         true
     }
 
-    /// An older slot is taken out of the index without a look at its record.
+    /// Forgets a slot that is removed from the index, if it is an older one. Does not read its
+    /// record.
     pub(crate) fn forget_older(&self, slot: Slot) {
         if slot.is_older() {
             self.older.forget(&self.log, slot.address());
         }
     }
 
-    /// Says how many older slots there may be.
+    /// Recomputes the limit of older slots.
     pub(crate) fn limit_older(&self) {
         let (items, older) = (self.index.items(), self.older.count() as u64);
         let data: u64 = [Tier::Fast, Tier::Lower].map(|tier| self.tier_bytes(tier).1).iter().sum();
         let of_items =
             (u128::from(data) * u128::from(items) / u128::from((items + older).max(1))) as u64;
         let bytes = (of_items / DATA_SHARE).min(self.budget.limit() / MEMORY_SHARE);
-        // Where nothing may be lost, each record that cannot be read keeps all tombstones from being dropped.
+        // Where nothing may be lost, each unreadable record prevents tombstones from being dropped.
         let waits = self.may_lose_nothing() && self.older.passed_over() > 0;
         let most = if waits || self.index.fills(INDEX_PERCENT) { 0 } else { bytes / BYTES };
         self.older.most.store(most as usize, Ordering::Relaxed);
     }
 
-    /// Whether the index leads to the record of `size` bytes at `address`, with this key. An older slot is settled
-    /// before.
+    /// Returns true if the index leads to the record of `size` bytes at `address` with this key.
+    /// Settles an older slot first.
     pub(crate) fn settle_older_at(&self, address: Address, key: &Key<'_>, size: usize) -> bool {
         let guard = self.index.lock(key);
         match guard.find(key, at(address)) {
@@ -147,7 +156,7 @@ impl Lane {
                 !slot.is_older() || self.settle_older(&guard, key, place, size)
             }
             None => {
-                // Nothing leads there any more, or nobody finds what does.
+                // No slot leads there any more, or no look-up finds it.
                 self.older.forget(&self.log, address);
                 false
             }
@@ -156,8 +165,8 @@ impl Lane {
 }
 
 impl Cleaner {
-    /// Settles older slots, if there are many, or if they keep something waiting. The answer is whether there is
-    /// more to do.
+    /// Settles the older slots of a segment, if there are many or a dead map waits for them.
+    /// Returns true if there may be more to do.
     pub(crate) fn settle_many(&mut self, lane: &Lane) -> bool {
         let Some(durable) = &lane.durable else { return false };
         self.limit_older(lane);
@@ -168,7 +177,7 @@ impl Cleaner {
         let Some(number) = self.settling.waiting.pop_first() else { return false };
         self.settle_segment(lane, number);
         if self.settling.waiting.is_empty() && std::mem::take(&mut self.settling.is_awaited) {
-            // Whoever waits for dead maps looks again after a commit.
+            // The waiting dead maps are tried again after a commit.
             durable.want_commit();
         }
         true
@@ -182,7 +191,7 @@ impl Cleaner {
         if !is_due {
             return;
         }
-        // Before those that were passed over are tried again: they may be passed over once more.
+        // Comes before passed-over segments are retried, because they may be passed over again.
         lane.limit_older();
         if found / RETRY != now / RETRY {
             self.settling.waiting.extend(lane.older.retry());
@@ -193,16 +202,16 @@ impl Cleaner {
         }
     }
 
-    /// Nothing can be freed any more: settles some older slots, for what they lead to may be dead. False if none
-    /// of those that were looked at could be settled.
+    /// Settles some older slots when nothing else can be freed, because their records may be dead.
+    /// Returns false if none of those looked at could be settled.
     pub(super) fn settle_any(&mut self, lane: &Lane) -> bool {
         (0..SEGMENTS_PER_TURN).any(|_| {
             lane.older.longest().is_some_and(|number| self.settle_segment(lane, number) > 0)
         })
     }
 
-    /// Settles the older slots that lead into a segment. The answer is how many. If some are left because what
-    /// they lead to cannot be read and may not be lost, the segment is passed over.
+    /// Settles the older slots that lead into a segment, and returns how many. Passes the segment
+    /// over if some of their records are unreadable and may not be lost.
     fn settle_segment(&mut self, lane: &Lane, number: SegmentNumber) -> usize {
         let mut left = lane.older.in_segment(number);
         let count = left.len();
@@ -232,7 +241,8 @@ impl Cleaner {
         count
     }
 
-    /// Settles those of the older slots in `left` that lead to one of these records, both in order of addresses.
+    /// Settles the older slots in `left` that lead to one of these records. Both are sorted by
+    /// address.
     fn settle_those<'k>(
         &mut self,
         lane: &Lane,
@@ -257,11 +267,12 @@ impl Cleaner {
         self.participant.sleep();
     }
 
-    /// As [`Cleaner::settle_those`], by reading all of the segment.
+    /// As [`Cleaner::settle_those`], by reading the whole segment.
     fn settle_by_all(&mut self, lane: &Lane, number: SegmentNumber, left: &mut Vec<Address>) {
         let Ok(loaded) = lane.log.load_if_absent(number) else { return };
         let image = loaded.as_ref().map(|loaded| &loaded.image[..]);
-        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments and their frames.
+        // SAFETY: the segment is sealed and settled, and only the cleaner frees segments and their
+        // frames.
         let records = unsafe { lane.log.records(number, image) }.map(|(address, record)| {
             (address, Key::new(record.key(), lane.options.hash_seed), record.size())
         });
@@ -282,9 +293,10 @@ impl Cleaner {
         });
     }
 
-    /// What older slots lead to cannot be read: it is as good as evicted.
+    /// Gives up older slots whose records are unreadable. They count as evicted.
     fn give_up_older(&self, lane: &Lane, number: SegmentNumber, lost: &HashSet<Address>) {
-        // It may be readable after a restart: until then it counts as what hides older versions.
+        // The records may be readable after a restart. Until their segment is cleaned they count as
+        // ends.
         lane.keep_ends(number, lost.iter().map(|address| address.offset() as u32).collect());
         self.take_unreadable(lane, number, |slot| lost.contains(&slot.address()));
         lost.iter().for_each(|&address| lane.older.forget(&lane.log, address));

@@ -12,24 +12,25 @@ use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Locks that the lists are spread over.
+/// The number of locks that the lists are spread over.
 const SHARDS: usize = 64;
-/// Bits of the hash that are remembered.
+/// The number of remembered hash bits.
 const HASH_BITS: u32 = 44;
 const HASH_MASK: u64 = (1 << HASH_BITS) - 1;
-/// About what an older slot takes: its slot in the index, and what is remembered, in bytes.
+/// Approximate memory of an older slot, in bytes: its slot in the index and its entry.
 pub(super) const BYTES: u64 = 20;
-/// The log learns what is most probably dead in a segment in steps of this share of its bytes, a divisor.
+/// The log is told of probably dead bytes in a segment in steps of 1/`TOLD_SHARE` of its size.
 const TOLD_SHARE: usize = 64;
-/// Entries of a list that a look searches one by one.
+/// The largest number of unsorted entries of a list that a look-up searches one by one.
 const MOST_UNSORTED: usize = 32;
-/// Bytes that a record costs while the commit may fail in which it was found dead.
+/// Memory of a record that was found dead, until the commit of that moment can no longer fail, in
+/// bytes.
 const FOUND_BYTES: u64 = 48;
-/// What a list takes beside its entries, bytes.
+/// Memory of a list beside its entries, in bytes.
 const LIST_BYTES: usize = 96;
 
-/// An older slot's record in its segment, and the hash of the key that was set over it: bits 44.. the offset in
-/// units of 8 bytes.
+/// The offset of an older slot's record (bits 44 and up, in units of 8 bytes) and the remembered
+/// hash of the key that was set over it.
 pub(super) type Entry = u64;
 
 pub(super) fn entry(address: Address, key: &Key<'_>) -> Entry {
@@ -40,13 +41,13 @@ pub(super) fn offset(entry: Entry) -> usize {
     (entry >> HASH_BITS) as usize * GRANULE
 }
 
-/// What is remembered of a lane's older slots, by the segment that they lead to.
+/// A lane's older slots, by the segment that they lead to.
 #[derive(Debug)]
 pub(crate) struct OlderSlots {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) count: AtomicUsize,
     pub(super) most: AtomicUsize,
-    /// How many segments wait for dead maps, of those that older slots led to.
+    /// The number of closed segments: those that wait for dead maps after older slots led there.
     pub(super) closed: AtomicUsize,
     pub(super) budget: Arc<Budget>,
     /// Records that were found dead in sync mode: their bytes, and the commit of that moment.
@@ -56,13 +57,13 @@ pub(crate) struct OlderSlots {
 #[derive(Debug, Default)]
 pub(super) struct List {
     pub(super) entries: Vec<Entry>,
-    /// Entries at the front that are gone: walks settle them in order.
+    /// The number of removed entries at the front. Walks settle entries in order.
     pub(super) gone: usize,
-    /// Up to here they are sorted. The others wait for the next look.
+    /// The entries before this index are sorted. The others are sorted by a later look-up.
     pub(super) sorted: usize,
-    /// About what the records take, in bytes: as much as those that were set over them.
+    /// Approximate bytes of the records, assuming the sizes of the records set over them.
     pub(super) record_bytes: u32,
-    /// The part of these bytes that the log knows of.
+    /// The part of these bytes that the log has been told of.
     pub(super) told: u32,
 }
 
@@ -110,7 +111,7 @@ impl List {
         }
     }
 
-    /// Where the entry of the record at `address` is.
+    /// Returns the index of the entry of the record at `address`.
     pub(super) fn find(&mut self, address: Address) -> Option<usize> {
         if self.entries.len() - self.sorted > MOST_UNSORTED {
             self.sort();
@@ -124,7 +125,7 @@ impl List {
         })
     }
 
-    /// Segments are sorted by this: the length, in steps of at most an eighth of it.
+    /// Returns the sort key of the segment: the list's length, in steps of at most an eighth.
     pub(super) fn length_class(&self) -> u32 {
         let shift = self.len().max(1).ilog2().saturating_sub(3);
         (shift << 3) + (self.len() >> shift) as u32
@@ -136,7 +137,7 @@ pub(super) struct Shard {
     pub(super) lists: RecordMap<SegmentNumber, List>,
     /// Segments with lists, the longest last: see [`List::length_class`].
     pub(super) by_length: BTreeSet<(u32, SegmentNumber)>,
-    /// Segments that cannot be read as a whole.
+    /// Segments that could not be read completely.
     pub(super) passed_over: HashSet<SegmentNumber>,
     /// Segments that wait for dead maps.
     pub(super) closed: HashSet<SegmentNumber>,
@@ -194,18 +195,18 @@ impl OlderSlots {
         &self.shards[number as usize % SHARDS]
     }
 
-    /// How many there are.
+    /// Returns the number of older slots.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether there may be more.
+    /// Returns true if there may be more older slots.
     #[inline]
     pub(crate) fn admits(&self) -> bool {
         self.count.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
 
-    /// Remembers which key is set over a record of about `bytes` in a segment.
+    /// Remembers the key that is set over a record of about `bytes` in a segment.
     pub(super) fn insert(&self, log: &Log, number: SegmentNumber, entry: Entry, bytes: u32) {
         let mut shard = lock(self.shard(number));
         shard.change(log, &self.budget, number, |list| {
@@ -215,7 +216,7 @@ impl OlderSlots {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the key was set over the record at `address`; `None` if no key was.
+    /// Returns whether this key was set over the record at `address`; `None` if no key was.
     pub(crate) fn is_set_over(&self, address: Address, key: &Key<'_>) -> Option<bool> {
         let mut shard = lock(self.shard(address.segment()));
         let list = shard.lists.get_mut(&address.segment())?;
@@ -223,7 +224,7 @@ impl OlderSlots {
         Some(list.entries[at] & HASH_MASK == key.beyond_position())
     }
 
-    /// An older slot is settled, or gone.
+    /// Forgets an older slot that is settled or gone.
     pub(crate) fn forget(&self, log: &Log, address: Address) {
         let mut shard = lock(self.shard(address.segment()));
         let list = shard.lists.get_mut(&address.segment());
@@ -233,7 +234,7 @@ impl OlderSlots {
         }
     }
 
-    /// Nothing leads to anything any more.
+    /// Forgets all older slots. The index is empty.
     pub(crate) fn clear(&self, log: &Log) {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -247,13 +248,13 @@ impl OlderSlots {
         }
     }
 
-    /// Whether there are some that lead into a segment.
+    /// Returns true if older slots lead into the segment.
     pub(crate) fn lead_into(&self, number: SegmentNumber) -> bool {
-        // Not without the lock: whoever has noted a death before has an entry here.
+        // The lock is necessary: a set inserts its entry under it before it notes the death.
         lock(self.shard(number)).lists.contains_key(&number)
     }
 
-    /// Where those lie that lead into a segment, in order.
+    /// Returns the addresses of the segment's older slots, in order.
     pub(super) fn in_segment(&self, number: SegmentNumber) -> Vec<Address> {
         let mut shard = lock(self.shard(number));
         let Some(list) = shard.lists.get_mut(&number) else { return Vec::new() };
@@ -262,13 +263,14 @@ impl OlderSlots {
         entries.map(|&entry| Address::new(number, offset(entry))).collect()
     }
 
-    /// A segment with a long list, about the longest, that was not [passed over](OlderSlots::pass_over).
+    /// Returns a segment with about the longest list, except for those [passed
+    /// over](OlderSlots::pass_over).
     pub(super) fn longest(&self) -> Option<SegmentNumber> {
         let longest = |shard: &Mutex<Shard>| lock(shard).by_length.last().copied();
         self.shards.iter().filter_map(longest).max().map(|(_, number)| number)
     }
 
-    /// Not all of the older slots that lead into a segment can be settled.
+    /// Excludes a segment some of whose older slots cannot be settled.
     pub(super) fn pass_over(&self, number: SegmentNumber) {
         let Shard { lists, by_length, passed_over, .. } = &mut *lock(self.shard(number));
         if let Some(list) = lists.get(&number) {
@@ -277,17 +279,17 @@ impl OlderSlots {
         }
     }
 
-    /// How many segments there are of which not all older slots can be settled.
+    /// Returns the number of segments that are passed over.
     pub(crate) fn passed_over(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).passed_over.len()).sum()
     }
 
-    /// Whether not all of the older slots that lead into a segment can be settled.
+    /// Returns true if the segment is passed over.
     pub(crate) fn is_passed_over(&self, number: SegmentNumber) -> bool {
         lock(self.shard(number)).passed_over.contains(&number)
     }
 
-    /// Forgets which segments were passed over, and returns them.
+    /// Readmits all segments that were passed over, and returns them.
     pub(super) fn retry(&self) -> Vec<SegmentNumber> {
         let mut tried = Vec::new();
         for shard in &self.shards {
@@ -300,27 +302,27 @@ impl OlderSlots {
         tried
     }
 
-    /// A dead map is to be made of a segment. Until then no more older slots lead there.
+    /// Closes a segment until its dead map is made: no further older slots may lead there.
     pub(super) fn close(&self, number: SegmentNumber) {
         if lock(self.shard(number)).closed.insert(number) {
             self.closed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The opposite, for all segments.
+    /// Reopens all closed segments.
     pub(crate) fn open_all(&self) {
         if self.closed.swap(0, Ordering::Relaxed) > 0 {
             self.shards.iter().for_each(|shard| lock(shard).closed.clear());
         }
     }
 
-    /// Whether more older slots may lead to a segment.
+    /// Returns true if more older slots may lead to the segment.
     pub(crate) fn is_open(&self, number: SegmentNumber) -> bool {
         self.closed.load(Ordering::Relaxed) == 0
             || !lock(self.shard(number)).closed.contains(&number)
     }
 
-    /// A record of `bytes` was found dead in a commit that may fail yet.
+    /// Notes that a record of `bytes` was found dead in a commit that may still fail.
     pub(super) fn note_found_dead(&self, address: Address, bytes: usize, commit: u64) {
         let mut found = lock(&self.found_dead);
         if found.insert(address, (bytes as u32, commit)).is_none() {
@@ -328,12 +330,13 @@ impl OlderSlots {
         }
     }
 
-    /// What a record took that was found dead, although the commit that made it so may fail yet.
+    /// Returns the bytes of a record that was found dead, while the commit of that moment may still
+    /// fail.
     pub(crate) fn size_of_dead(&self, address: Address) -> Option<u32> {
         lock(&self.found_dead).get(&address).map(|&(bytes, _)| bytes)
     }
 
-    /// Everything up to a commit is durable.
+    /// Drops the notes of found-dead records that this durable commit covers.
     pub(crate) fn settle(&self, commit: u64) {
         let mut found = lock(&self.found_dead);
         let before = found.len();
@@ -341,7 +344,7 @@ impl OlderSlots {
         self.budget.release((before - found.len()) as u64 * FOUND_BYTES);
     }
 
-    /// Writes all of them to an image.
+    /// Writes all older slots to an image.
     pub(crate) fn save(&self, image: &mut impl Write) -> io::Result<()> {
         let shards: Vec<_> = self.shards.iter().map(lock).collect();
         let lists = || shards.iter().flat_map(|shard| &shard.lists);
@@ -356,7 +359,7 @@ impl OlderSlots {
         Ok(())
     }
 
-    /// Reads what [`OlderSlots::save`] wrote.
+    /// Reads the older slots that [`OlderSlots::save`] wrote.
     pub(crate) fn restore(&self, log: &Log, image: &mut impl Read) -> io::Result<()> {
         let mut word = [0; 4];
         let mut read_u32 = |image: &mut dyn Read| {
@@ -378,19 +381,19 @@ impl OlderSlots {
     }
 }
 
-/// The cleaner's part.
+/// The cleaner's state about older slots.
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
     /// Segments whose older slots are to be settled.
     pub(super) waiting: BTreeSet<SegmentNumber>,
-    /// Somebody wants a dead map of one of them.
+    /// A dead map of one of them is wanted.
     pub(super) is_awaited: bool,
-    /// When the limit of older slots was found last, and turns since.
+    /// The time when the limit of older slots was last computed, and the turns since.
     pub(super) limited: (UnixSeconds, u32),
 }
 
 impl Settling {
-    /// A dead map of the segment is wanted.
+    /// Notes that a dead map of the segment is wanted.
     pub(crate) fn want(&mut self, older: &OlderSlots, number: SegmentNumber) {
         older.close(number);
         self.waiting.insert(number);

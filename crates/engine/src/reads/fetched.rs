@@ -1,7 +1,7 @@
-//! Records that are not in memory: read for the session that asked, through its own queue or by the
-//! [readers](crate::readers), and kept until those who asked have asked again.
+//! Records that are not in memory: read for the session that needs them, through its own queue or
+//! by the [readers](crate::readers). They are kept until the calls that needed them were repeated.
 //!
-//! A record never changes, so what was read for one call serves all of the session's that want it.
+//! A record never changes, so one read serves all calls of the session that need the record.
 
 use crate::lock::lock;
 use crate::reads::requests::{Charge, Inbox, Read, ReadShare, Readers, Request};
@@ -16,36 +16,37 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-/// Records that a session keeps although nobody waits for them.
+/// The largest number of records that a session keeps without a call that waits for them.
 const IDLE: usize = 256;
-/// Bytes of them, beside the last one.
+/// Their largest total size, except that one record is always kept, in bytes.
 const IDLE_BYTES: usize = 1 << 20;
-/// Bytes that one read of many records takes: few reads per segment, and no long one before others.
+/// Size of a read of many records, in bytes: large enough for few reads per segment, small enough
+/// not to delay others.
 const RUN: usize = 128 << 10;
-/// What of a record that was read is brought into the cache at once, bytes.
+/// The part of a fetched record that is prefetched into the cache at once, in bytes.
 const PREFETCHED: usize = 2 << 10;
 
-/// A record: where it lies, in which use of its segment.
+/// A record's address and the generation of its segment.
 type Place = (Address, u32);
 
 /// Most calls wait for one record.
 type Places = SmallVec<[Place; 1]>;
 
-/// What somebody waits for. To be given back.
+/// Records that a call waits for. Must be released.
 #[derive(Debug)]
 #[must_use = "what is not given back is kept for ever"]
 pub(crate) struct LaneReads {
     places: Places,
-    /// All before this one have arrived.
+    /// All places before this index have arrived.
     next: usize,
 }
 
-/// A record that was read.
+/// A record that has arrived.
 #[derive(Debug)]
 struct Arrived {
-    /// `None` if it could not be read.
+    /// The bytes read; `None` if the record is unreadable.
     bytes: Option<ReadBuffer>,
-    /// How often it is wanted.
+    /// The number of outstanding requests for it.
     users: Cell<u32>,
 }
 
@@ -55,18 +56,19 @@ impl Arrived {
     }
 }
 
-/// A record that was asked for.
+/// A record that was requested but has not arrived.
 #[derive(Debug, Default)]
 struct Expected {
-    /// How often it is wanted.
+    /// The number of outstanding requests for it.
     users: u32,
-    /// What its read takes, bytes; 0 before that has begun.
+    /// Bytes that its read takes; 0 before it has begun.
     bytes: usize,
-    /// What it is to take: of a run, or of a record that was found to be larger than what was read.
+    /// Bytes to read, if known: of a run, or of a record that turned out to be larger than the
+    /// first read.
     size: Option<usize>,
 }
 
-/// A session's fetched records.
+/// The records that a session has fetched.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     readers: Arc<Readers>,
@@ -74,28 +76,29 @@ pub(crate) struct Fetched {
     inbox: Arc<Inbox>,
     queue: Option<RefCell<Box<dyn ReadQueue>>>,
     arrived: RecordMap<Place, Arrived>,
-    /// Of these, those that nobody wants, the oldest first; some may be wanted again.
+    /// Arrived records that no call wants, oldest first. Some may be wanted again.
     idle: RefCell<VecDeque<Place>>,
-    /// What could not be read: when nobody wants it any more, the next one that asks has it read again.
+    /// Unreadable records. Each is forgotten when no call wants it any more; the next request reads
+    /// it again.
     unreadable: Vec<Place>,
-    /// What was asked for and has not arrived.
+    /// Records that were requested but have not arrived.
     expected: RefCell<RecordMap<Place, Expected>>,
-    /// Of these, those whose read has not begun.
+    /// Of these, the ones whose read has not begun.
     waiting: RefCell<VecDeque<Place>>,
-    /// Those that the queue reads, by the numbers that it knows them by.
+    /// The records that the queue is reading, by the numbers that the queue knows them by.
     queued: RefCell<RecordMap<u64, Place>>,
     next_number: Cell<u64>,
-    /// LaneReads on their way.
+    /// The number of reads on their way.
     started: Cell<usize>,
-    /// What is kept and on its way, bytes.
+    /// Bytes that are kept and on their way.
     bytes: Cell<usize>,
-    /// Where they are charged.
+    /// The share of memory to which they are charged.
     share: ReadShare,
-    /// How often the thread may look for the next end of a read before it blocks.
+    /// Limits how often the thread looks for the end of a read before it blocks.
     looks: Looks,
-    /// What calls asked for since the last [`Fetched::take`].
+    /// Records that calls requested since the last [`Fetched::take`].
     wanted: RefCell<Places>,
-    /// Empty: memory of [`Fetched::collect`].
+    /// Empty between calls; keeps the memory of [`Fetched::collect`].
     ended: Vec<(Place, io::Result<ReadBuffer>)>,
 }
 
@@ -122,15 +125,15 @@ impl Fetched {
         }
     }
 
-    /// From now on it reads by itself.
+    /// Makes the session read through its own queue from now on.
     pub(crate) fn read_through(&mut self, queue: Box<dyn ReadQueue>) {
         self.queue = Some(RefCell::new(queue));
     }
 
-    /// Takes what has arrived. Records that nobody waits for may be forgotten.
+    /// Takes the records that have arrived. May forget records that no call waits for.
     pub(crate) fn turn(&mut self, log: &Log) {
-        // Before the calls since the last turn are forgotten: one that found this unreadable and must wait for
-        // something else finds it so again.
+        // Comes before the requests since the last turn are dropped. A call that found this record
+        // unreadable, but must wait for another one, has to find it unreadable again.
         self.unreadable.retain(|place| {
             let wanted = self.arrived.get(place).is_some_and(|record| record.users.get() > 0);
             if !wanted {
@@ -152,7 +155,7 @@ impl Fetched {
         self.start(log);
     }
 
-    /// Takes what the queue has read.
+    /// Takes the records that the queue has read.
     fn collect(&mut self, log: &Log) {
         let Some(queue) = &mut self.queue else { return };
         let queued = self.queued.get_mut();
@@ -160,27 +163,28 @@ impl Fetched {
         queue.get_mut().ended(&mut |number, read| {
             let Some(place) = queued.remove(&number) else { return };
             if let Ok(bytes) = &read {
-                // The device has written it around the caches; all are looked at when they are on their way.
+                // The device wrote to memory past the processor's caches. All records are
+                // prefetched before the first one is used.
                 prefetch::all(&bytes[..bytes.len().min(PREFETCHED)]);
             }
             ended.push((place, read));
         });
         self.looks.ended(ended.len());
-        // The last one first, so that the first of those that wait again is in front.
+        // In reverse order, so that the first record to be read again ends up in front.
         for (place, read) in ended.drain(..).rev() {
             let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
             match checked {
                 Ok((Some(size), _)) => self.wait_again(place, size),
                 Ok((None, bytes)) => self.arrive(place, Read::Record(bytes)),
-                // What cannot be read may lie beside the record: a reader looks closer.
+                // The unreadable part may lie beside the record. A reader looks closer.
                 Err(_) => self.ask_readers(place, None, None),
             }
         }
         self.ended = ended;
     }
 
-    /// A record is larger than what was read of it: it is read again when there is room for it, before
-    /// those that came later.
+    /// Queues a second read of a record that is larger than its first read, in front of later
+    /// requests.
     fn wait_again(&mut self, place: Place, size: usize) {
         self.started.set(self.started.get() - 1);
         let Some(expected) = self.expected.get_mut().get_mut(&place) else { return };
@@ -209,7 +213,7 @@ impl Fetched {
         self.arrived.insert(place, record);
     }
 
-    /// Forgets the oldest of what nobody waits for.
+    /// Forgets the oldest records that no call waits for.
     fn forget_idle(&mut self) {
         let idle = self.idle.get_mut();
         while idle.len() > IDLE
@@ -224,7 +228,7 @@ impl Fetched {
         }
     }
 
-    /// Begins the reads that wait, as far as there is room, and hands them to the device.
+    /// Starts waiting reads as far as there is room, and submits them to the device.
     pub(crate) fn start(&self, log: &Log) {
         let mut waiting = self.waiting.borrow_mut();
         let most = if waiting.is_empty() { 0 } else { self.share.most() };
@@ -253,7 +257,8 @@ impl Fetched {
         self.share.set(self.bytes.get());
     }
 
-    /// Hands a read to the queue; false if there is none, or it does not take it.
+    /// Hands a read to the queue. Returns false if there is no queue, or it does not accept the
+    /// read.
     fn push(&self, place: Place, offset: u64, len: usize) -> bool {
         let Some(queue) = &self.queue else { return false };
         let number = self.next_number.replace(self.next_number.get() + 1);
@@ -269,8 +274,8 @@ impl Fetched {
         self.readers.ask(Request { place, size, charge, inbox, waker });
     }
 
-    /// Has a large value read into memory, for which `charge` gives the room, unless that is on its way
-    /// already. False if there is no room.
+    /// Requests that a large value be read into memory, unless a read is already under way.
+    /// `charge` reserves the memory. Returns false if there is none.
     pub(crate) fn want_large(
         &self,
         address: Address,
@@ -292,8 +297,8 @@ impl Fetched {
         true
     }
 
-    /// What somebody goes on waiting for may have arrived after this turn took what had, and its wake-up
-    /// may have been the one that led to this call: then no other would come.
+    /// Wakes the thread if more reads have ended since this turn took the arrived ones. Their
+    /// wake-up may be the one that led to this call, and no other would come.
     fn wake_for_more(&self) {
         let queued = self.queue.as_ref().is_some_and(|queue| queue.borrow_mut().has_ended());
         if queued || self.inbox.any.load(Ordering::Acquire) {
@@ -301,14 +306,14 @@ impl Fetched {
         }
     }
 
-    /// Has a record read, unless it was: the waker is woken, or the queue's event is readable, when
-    /// it has arrived. A read through the queue begins at the end of the turn. The answer is whether
-    /// it has to be read.
+    /// Requests a read of a record, unless it has arrived. When it arrives, the waker is woken or
+    /// the queue's event becomes readable. A read through the queue starts at the end of the turn.
+    /// Returns true if the record has to be read and was not yet requested.
     pub(crate) fn want(&self, log: &Log, address: Address, generation: u32) -> bool {
         self.want_bytes(log, address, generation, None)
     }
 
-    /// As [`Fetched::want`], with the records behind it: see [`Fetched::run`].
+    /// As [`Fetched::want`], together with the records behind it: see [`Fetched::run`].
     pub(crate) fn want_run(&self, log: &Log, address: Address, generation: u32) -> bool {
         self.want_bytes(log, address, generation, Some(RUN))
     }
@@ -339,17 +344,17 @@ impl Fetched {
         true
     }
 
-    /// What calls asked for since the last time.
+    /// Returns the records that calls requested since the last time.
     #[inline]
     pub(crate) fn take(&self) -> Option<LaneReads> {
         let mut wanted = self.wanted.borrow_mut();
         (!wanted.is_empty()).then(|| LaneReads { places: std::mem::take(&mut *wanted), next: 0 })
     }
 
-    /// Nobody waits for these any more.
+    /// Releases records that are no longer waited for.
     pub(crate) fn release(&self, reads: LaneReads) {
         for place in reads.places {
-            // A large value that came into memory and went again may be expected anew.
+            // A large value that was in memory and has been dropped again may be expected anew.
             if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
                 expected.users = expected.users.saturating_sub(1);
             } else if let Some(record) = self.arrived.get(&place) {
@@ -361,7 +366,7 @@ impl Fetched {
         }
     }
 
-    /// Whether some of them are still to come.
+    /// Returns true if some of them have not arrived.
     pub(crate) fn awaits(&self, reads: &mut LaneReads) -> bool {
         let expected = self.expected.borrow();
         while let Some(place) = reads.places.get(reads.next) {
@@ -374,18 +379,19 @@ impl Fetched {
         false
     }
 
-    /// Whether a thread without work should [look](Looks) for reads that end instead of blocking.
+    /// Returns true if an idle thread should [look](Looks) for the end of reads instead of
+    /// blocking.
     #[inline]
     pub(crate) fn polls(&mut self) -> bool {
         self.queue.is_some() && self.looks.again(self.started.get())
     }
 
-    /// Whether the record was asked for and has not arrived.
+    /// Returns true if the record was requested but has not arrived.
     pub(crate) fn expects(&self, address: Address, generation: u32) -> bool {
         self.expected.borrow().contains_key(&(address, generation))
     }
 
-    /// The record at `address` in that use of its segment, if it was fetched.
+    /// Returns the record at `address` in this generation of its segment, if it was fetched.
     pub(crate) fn get(&self, address: Address, generation: u32) -> Option<Record<'_>> {
         let bytes = self.arrived.get(&(address, generation))?.bytes.as_ref()?;
         // SAFETY: the bytes were checked to begin with one whole record, and they stay until the
@@ -393,13 +399,14 @@ impl Fetched {
         Some(unsafe { Record::at(bytes.as_ptr(), || 0) })
     }
 
-    /// What was read for the record at `address`: it, and perhaps what lies behind, which nobody has checked.
+    /// Returns the bytes read for the record at `address`: the record, and perhaps unchecked bytes
+    /// behind it.
     pub(crate) fn run(&self, address: Address, generation: u32) -> Option<&[u8]> {
         self.arrived.get(&(address, generation))?.bytes.as_deref()
     }
 
-    /// The head of a large value of `len` bytes that was fetched by [`Log::jumbo_head`]: the value must
-    /// not be looked at.
+    /// Returns the head of a large value of `len` bytes that was fetched by [`Log::jumbo_head`].
+    /// The caller must not look at the value.
     pub(crate) fn get_head(
         &self,
         head: Address,
@@ -412,7 +419,7 @@ impl Fetched {
         Some(unsafe { Record::at(record.as_ptr(), || len) })
     }
 
-    /// Whether the record was asked for and could not be read.
+    /// Returns true if the record was requested and turned out to be unreadable.
     pub(crate) fn is_unreadable(&self, address: Address, generation: u32) -> bool {
         let found = self.arrived.get(&(address, generation));
         found.is_some_and(|record| record.bytes.is_none())

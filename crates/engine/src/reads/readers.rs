@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// Each waits for one read at a time.
+/// The number of reader threads of a lane. Each waits for one read at a time.
 const READERS: usize = 8;
 
-/// How long a reader pauses when the operating system has no memory for a value.
+/// Pause of a reader when the operating system has no memory for a value.
 const NO_MEMORY: Duration = Duration::from_millis(10);
 
 /// Starts the readers. They hold no handle of the engine while they wait.
@@ -33,8 +33,8 @@ fn run(weak: &Weak<Lane>, readers: &Readers) {
 }
 
 impl Lane {
-    /// Reads what sessions wait for, for engines without threads of their own; the answer is whether
-    /// anybody waited.
+    /// Reads what sessions wait for, for engines without threads. Returns true if any session
+    /// waited.
     pub(crate) fn serve_reads(&self) -> bool {
         let mut any = false;
         loop {
@@ -61,7 +61,7 @@ impl Lane {
                 }),
         };
         let read = read.unwrap_or_else(|error| match error.kind() {
-            // The item is well: who wants it asks again, but not at once.
+            // The item itself is intact. Calls that need it ask again, but not at once.
             io::ErrorKind::OutOfMemory => {
                 thread::park_timeout(NO_MEMORY);
                 Read::InMemory

@@ -13,26 +13,26 @@ use std::task::Waker;
 
 type Place = (Address, u32);
 
-/// The reads of all sessions take at most this part of a lane's memory.
+/// The reads of all sessions take at most 1/`SHARE_OF_MEMORY` of a lane's memory.
 const SHARE_OF_MEMORY: u64 = 8;
-/// The most bytes that one session's reads take, beside a single larger record.
+/// The largest number of bytes that one session's reads take, except for a single larger record.
 const SHARE_MOST: u64 = 4 << 20;
-/// Reads are charged in steps of this many bytes, so that sessions seldom write to the budget.
+/// Reads are charged in steps of this many bytes, so that sessions rarely write to the budget.
 const SHARE_STEP: u64 = 128 << 10;
 
-/// How a read ended.
+/// The result of a read.
 #[derive(Debug)]
 pub(crate) enum Read {
-    /// With a buffer that begins with the record; of a large value, with its first block.
+    /// A buffer that begins with the record, or with the first block of a large value.
     Record(ReadBuffer),
-    /// A large value is in memory now, for all, unless there was none for it: whoever wants it looks
-    /// again.
+    /// A large value is in memory now, for all sessions, unless there was no memory for it. Calls
+    /// that need it look again.
     InMemory,
     /// The record cannot be read.
     Failed,
 }
 
-/// Where readers put what a session asked for.
+/// The place where readers put a session's results.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(super) arrived: Mutex<Vec<(Place, Read)>>,
@@ -46,26 +46,26 @@ impl Inbox {
     }
 }
 
-/// Reads that wait for a reader.
+/// The queue of reads that wait for a reader.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     pub(super) queue: Mutex<VecDeque<Request>>,
     pub(super) ready: Condvar,
     pub(super) ended: AtomicBool,
-    /// Sessions that there are.
+    /// The number of sessions.
     pub(super) sessions: AtomicUsize,
 }
 
-/// A record that is to be read.
+/// A record to be read.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Where it lies, in which use of its segment.
+    /// The record's address and the generation of its segment.
     pub(crate) place: (Address, u32),
-    /// So many bytes from there on are to be read, if that is known.
+    /// The number of bytes to read, if known.
     pub(crate) size: Option<usize>,
-    /// The memory for a large value.
+    /// The memory reserved for a large value.
     pub(crate) charge: Option<Charge>,
-    /// Where it goes, and who is told.
+    /// The destination of the result, and the waker to wake then.
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) waker: Waker,
 }
@@ -78,13 +78,14 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// What is needed now: see [`Budget::charge`].
+    /// Charges memory that is needed now: see [`Budget::charge`].
     pub(crate) fn needed(budget: &Arc<Budget>, bytes: u64) -> Charge {
         budget.charge(bytes);
         Charge { budget: Arc::clone(budget), bytes: Cell::new(bytes) }
     }
 
-    /// For a large value; `None` if there is no room, and then the cleaner knows what is wanted.
+    /// Charges memory for a large value. If there is no room, returns `None` and tells the cleaner
+    /// how much is wanted.
     pub(crate) fn wanted(budget: &Arc<Budget>, bytes: u64) -> Option<Charge> {
         if !budget.try_charge_wanted(bytes) {
             budget.want(bytes);
@@ -93,7 +94,7 @@ impl Charge {
         Some(Charge { budget: Arc::clone(budget), bytes: Cell::new(bytes) })
     }
 
-    /// Charges so many bytes in place of what it did.
+    /// Changes the charge to this many bytes.
     pub(super) fn resize(&self, bytes: u64) {
         let before = self.bytes.replace(bytes);
         match bytes.checked_sub(before) {
@@ -103,8 +104,8 @@ impl Charge {
     }
 }
 
-/// Memory of a session's reads, charged to the lane's budget in [steps](SHARE_STEP), and the session's share of
-/// what all of them may use.
+/// Memory of a session's reads, charged to the lane's budget in [steps](SHARE_STEP), and the
+/// session's share of the limit for all sessions.
 #[derive(Debug)]
 pub(crate) struct ReadShare {
     pub(super) readers: Arc<Readers>,
@@ -117,13 +118,14 @@ impl ReadShare {
         ReadShare { readers: Arc::clone(readers), charge: Charge::needed(budget, 0) }
     }
 
-    /// Bytes that the session may use. One read may always be on its way, however large it is.
+    /// Returns the number of bytes that the session may use. One read may always be on its way,
+    /// however large.
     pub(crate) fn most(&self) -> usize {
         let sessions = self.readers.sessions.load(Ordering::Relaxed).max(1) as u64;
         (self.charge.budget.limit() / SHARE_OF_MEMORY / sessions).min(SHARE_MOST) as usize
     }
 
-    /// The session uses so many bytes.
+    /// Notes that the session uses this many bytes.
     #[inline]
     pub(crate) fn set(&self, bytes: usize) {
         let (wanted, charged) =
@@ -152,14 +154,14 @@ impl Readers {
         self.ready.notify_one();
     }
 
-    /// The readers end.
+    /// Ends the readers.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         drop(lock(&self.queue));
         self.ready.notify_all();
     }
 
-    /// The next request; `None` when the readers end.
+    /// Waits for the next request; returns `None` when the readers end.
     pub(super) fn wait(&self) -> Option<Request> {
         let mut queue = lock(&self.queue);
         loop {

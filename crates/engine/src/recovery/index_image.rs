@@ -1,9 +1,9 @@
 //! The index image: a clean stop writes the index and the segment table into free segments of the
-//! store, and the next start takes them from there instead of reading the log. What was in memory is
-//! read back by the cleaner, while clients are served.
+//! store. The next start loads them instead of reading the log. The cleaner reads back what was in
+//! memory while clients are served.
 //!
-//! The image is good for one start: before anything else is written to the store, its superblock
-//! forgets it.
+//! An image is good for one start: before anything else is written to the store, its superblock
+//! forgets the image.
 
 use crate::error::StoreError;
 use crate::lane::Lane;
@@ -13,12 +13,12 @@ use larder_log::recover::index_image::unusable;
 use std::io::{self, Read, Write};
 use std::sync::PoisonError;
 
-/// While what was in memory is read back, one in so many frames is left to writers.
+/// 1/`FRAMES_LEFT` of the frames are left to writers while segments are read back into memory.
 const FRAMES_LEFT: usize = 16;
 
 impl Lane {
-    /// Writes the image. Everything is durable, and nobody writes or cleans. `None`: the store has no
-    /// room for it.
+    /// Writes the image. The caller ensures that everything is durable and that no thread writes or
+    /// cleans. Returns `None` if the store has no room for it.
     ///
     /// # Errors
     /// Those of the device.
@@ -35,13 +35,13 @@ impl Lane {
         }
     }
 
-    /// Whether the last stop left an image.
+    /// Returns true if the last stop left an image.
     pub(crate) fn has_image(&self) -> bool {
         self.log.store().is_some() && self.log.read_image().is_some()
     }
 
-    /// Takes index and segment table from the image of the last stop. `None`: it cannot be used; then
-    /// this lane must be built again and read the log.
+    /// Loads index and segment table from the image of the last stop. Returns `None` if it cannot
+    /// be used; the lane must then be built again and read the log.
     ///
     /// # Errors
     /// Those of the device.
@@ -75,8 +75,8 @@ impl Lane {
         Ok(resident)
     }
 
-    /// Reads one of the segments back that were in memory before the stop; false if none is left, or
-    /// memory has no room for more.
+    /// Reads back one of the segments that were in memory before the stop. Returns false if none is
+    /// left or memory has no room for more.
     pub(crate) fn warm_one(&self) -> bool {
         let mut cold = self.cold.lock().unwrap_or_else(PoisonError::into_inner);
         let frames = self.budget.limit() as usize / self.log.segment_size();
@@ -84,14 +84,14 @@ impl Lane {
             cold.clear();
         }
         let Some(number) = cold.pop() else { return false };
-        // One that cannot be read stays where it is: whoever asks for its records is told.
+        // An unreadable segment stays where it is. Readers of its records find out.
         let _ = self.log.warm(number);
         true
     }
 }
 
 impl crate::index::Index {
-    /// Writes the tables. What `between` writes comes in front of them.
+    /// Writes the tables, preceded by what `between` writes.
     pub(crate) fn save<W: Write>(
         &self,
         image: &mut W,
@@ -109,8 +109,8 @@ impl crate::index::Index {
         Ok(())
     }
 
-    /// Reads the tables back into an empty index with as many stripes; `between` reads what stands
-    /// in front of them.
+    /// Reads the tables into an empty index with the same number of stripes. `between` reads what
+    /// precedes them.
     pub(crate) fn restore<R: Read>(
         &self,
         image: &mut R,

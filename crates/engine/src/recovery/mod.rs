@@ -1,12 +1,15 @@
-//! Recovery: from what lies on the device back to an index in which every key leads to its newest
-//! version.
+//! Recovery: rebuilds an index in which every key leads to its newest version from what is on the
+//! device.
 //!
-//! The greatest seq of a key wins, wherever it lies. Segments are read newest first, by several
-//! threads: of those that have one the summary, of the others everything. Clients are served when it is known where
-//! each item lies; only then the cleaner fills memory, for a system may take longer to supply memory than the device
-//! to read it. All versions go
-//! into a [table](newest::Newest) that decides, and only what has won goes into the index. What is no
-//! item (tombstones, what a dead map marks) takes part like items and is not shown.
+//! The greatest seq of a key wins, wherever its record is. Several threads read the segments,
+//! newest first: the summary where there is one, else the whole segment. All versions go into a
+//! [table](newest::Newest) that picks the winners, and only these go into the index. Records that
+//! are not items (tombstones, and those that a dead map marks) compete like items but are not
+//! shown.
+//!
+//! Clients are served as soon as the location of each item is known. Only then does the cleaner
+//! fill memory, because the operating system may need longer to supply memory than the device to
+//! read it.
 
 mod index_image;
 mod jumbos;
@@ -41,17 +44,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The most threads that fill a lane's index.
+/// The largest number of threads that fill a lane's index.
 const THREADS: usize = 16;
-/// So many threads for each of them read segments, at most [`THREADS`]: half of them wait for the device.
+/// Threads that read segments, per thread that fills the index, at most [`THREADS`] in all. Half of
+/// them wait for the device.
 const READERS: usize = 2;
-/// The share of memory that the segments take which they hold, a divisor.
+/// Segments held by the reading threads take at most 1/`READER_SHARE` of memory.
 const READER_SHARE: u64 = 16;
 
-/// Threads that look at a lane's places, where there are several at all: they wait for the device and do little else.
+/// The number of threads that survey a lane's places, unless recovery is single-threaded. They
+/// mostly wait for the device.
 const SURVEYORS: usize = 16;
 
-/// As many as there are processors for.
+/// Returns the number of threads to use: one per processor, at most [`THREADS`].
 pub(crate) fn threads() -> usize {
     THREADS.min(thread::available_parallelism().map_or(1, Into::into))
 }
@@ -69,7 +74,7 @@ impl Lane {
         };
         let threads = self.store().map_or(1, |store| store.threads);
         let surveyors = if threads > 1 { SURVEYORS } else { 1 };
-        // What was discarded is of no use, and no place holds anything else.
+        // Discarded data is useless, and the places hold nothing else.
         let survey = if report.discarded {
             self.log.survey_nothing()
         } else {
@@ -95,7 +100,7 @@ impl Lane {
                     .clamp(2, THREADS),
             },
         };
-        // The index takes what it needs; frames are given back for it later.
+        // The index takes what it needs. Frames are released for it later.
         self.index.begin_rebuild();
         self.index.set_limit(u64::MAX);
         let mut items = 0;
@@ -118,7 +123,7 @@ impl Lane {
         drop(shared);
         self.settle_unread(&survey, &jumbos)?;
         let seen = segments::proof(&scans);
-        // A header that is not right is one that was being written, unless its commit was durable.
+        // A damaged header was just being written, unless its commit was durable.
         let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen.max(1));
         let damaged = survey.damaged.iter().filter(|(_, newest)| durable(newest)).count();
         report.damaged_segments = damaged as u32;
@@ -126,13 +131,14 @@ impl Lane {
         let (mut newest, mut seq_limit) = (0, store.superblock().seq_limit);
         let (known, mut accepted) = (store.superblock().accepted, Accepted::default());
         for &place in &survey.lost_tails {
-            // Nobody knows what was in it. There is no segment 0.
+            // The content of a lost tail is unknown. It is accepted under segment 0, which does not
+            // exist.
             report.damaged_records += u64::from(known.runs(0, place) == 0);
             report.unremembered |= !accepted.accept(0, place, 1);
         }
         for (found, scan) in survey.segments.iter().zip(&scans) {
             let Some(scan) = scan else {
-                // A jumbo whose commit did not complete looks the same as a damaged one.
+                // A jumbo whose commit did not complete looks like a damaged one.
                 let torn = found.header.jumbo.is_some() && found.opened + 1 >= seen;
                 report.damaged_segments += u32::from(!torn);
                 useless.push(found.number);
@@ -141,7 +147,7 @@ impl Lane {
             newest = newest.max(scan.last_commit);
             seq_limit = seq_limit.max(scan.seq_limit);
             let generation = found.header.generation;
-            // Of what only hides others a record at least is lost.
+            // Of a segment whose records only hide older versions, at least one record is lost.
             let gaps = scan.gaps + u32::from(found.unmarked);
             if gaps > 0 {
                 let told = gaps.min(known.runs(found.number, generation));
@@ -157,10 +163,11 @@ impl Lane {
         if lost > 0 && self.may_lose_nothing() {
             return Err(StoreError::Damaged { records: lost });
         }
-        // Segments of commits that failed may have been opened after the last good one, and maps written since.
+        // Segments of failed commits may have been opened after the last good commit, and maps
+        // written since.
         let newest = survey.segments.iter().map(Found::newest_known).fold(newest, u64::max);
         self.log.finish_recovery(&survey, &loaded, &useless, newest)?;
-        // What cannot be read now may be readable at the next start.
+        // Records that are unreadable now may be readable at the next start.
         let damaged = survey
             .segments
             .iter()
@@ -171,7 +178,8 @@ impl Lane {
             .into_iter()
             .chain(damaged)
             .for_each(|number| self.log.note_recovered_deaths(number));
-        // It is told, so it is accepted; the beginning of the store's life makes that durable.
+        // The damage is reported, hence accepted. The superblock write of `begin_life` makes that
+        // durable.
         store.change_superblock(|superblock| superblock.accepted = accepted);
         self.limit_index();
         self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
@@ -182,8 +190,8 @@ impl Lane {
         Ok(report)
     }
 
-    /// Fills the index with the newest version of every key that this pass was about, and adds them to
-    /// `all`. What memory cannot lead to is only counted.
+    /// Fills the index with the newest version of each key in this pass, and adds their number to
+    /// `all`. Only counts them if memory has no room for the index.
     fn publish(
         &self,
         shared: &Shared<'_>,
@@ -240,7 +248,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Puts the newest version of a key into the index, which has none of it.
+    /// Adds the newest version of a key to the index, which has no version of it yet.
     fn show(&self, key: &Key<'_>, version: Version) -> Result<(), StoreError> {
         let Version { address, size, .. } = version;
         let guard = self.index.lock(key);
@@ -255,8 +263,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Has the cleaner read what is not in memory while clients are served, as far as there is room:
-    /// the newest segments first.
+    /// Has the cleaner read absent segments into memory while clients are served, as far as there
+    /// is room, newest first.
     pub(crate) fn warm_later(&self, newest_first: impl Iterator<Item = SegmentNumber>) {
         let mut cold: Vec<SegmentNumber> =
             newest_first.filter(|&number| self.log.segment(number).frame().is_null()).collect();
@@ -264,7 +272,7 @@ impl Lane {
         *lock(&self.cold) = cold;
     }
 
-    /// Says in the store that it is in use, and goes on with versions above all that were used.
+    /// Marks the store as in use, and continues with versions above all used ones.
     pub(crate) fn begin_life(
         &self,
         store: &Store,
@@ -279,7 +287,8 @@ impl Lane {
         self.index.raise_seq(newest);
         self.flush_at.store(superblock.pending_flush, Ordering::Relaxed);
         if superblock.counter == 0 {
-            // Both copies of a new store are written: one alone is the mark of a start that was cut off.
+            // A new store gets both superblock copies. A single one is the mark of an interrupted
+            // start.
             store.change_superblock_now(|_| {})?;
         }
         store.change_superblock_now(|superblock| {

@@ -6,22 +6,23 @@ use larder_log::recover::{Found, Survey};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// What the threads of a recovery share.
+/// State shared by the threads of a recovery.
 pub(super) struct Shared<'a> {
     pub(super) survey: &'a Survey,
-    /// Versions below it are dead.
+    /// Versions below this seq are dead.
     pub(super) fence: u64,
     pub(super) newest: Newest,
     pub(super) threads: usize,
     pub(super) readers: usize,
 }
 
-/// Whether recovery leaves a record out of the index that its segment still holds: it only hides.
+/// Returns true if recovery leaves a record out of the index although its segment still holds it.
+/// Such a record only hides older versions.
 pub(super) fn is_marked(found: &Found, offset: usize) -> bool {
     larder_log::format::meta::is_marked(&found.dead, offset)
 }
 
-/// Numbers that several threads take turns to take.
+/// Numbers that several threads draw in turn.
 pub(super) struct Numbers {
     pub(super) next: AtomicUsize,
     pub(super) end: usize,
@@ -33,18 +34,18 @@ impl Numbers {
         (number < self.end).then_some(number)
     }
 
-    /// There are no more.
+    /// Ends the numbers early.
     pub(super) fn stop(&self) {
         self.next.store(self.end, Ordering::Relaxed);
     }
 
-    /// How many were taken.
+    /// Returns how many numbers were drawn.
     pub(super) fn taken(&self) -> usize {
         self.next.load(Ordering::Relaxed).min(self.end)
     }
 }
 
-/// Runs `work` in so many threads, which share the numbers up to `end`, until one has failed.
+/// Runs `work` in this many threads, which share the numbers up to `end`, until one of them fails.
 pub(super) fn in_parallel(
     threads: usize,
     end: usize,

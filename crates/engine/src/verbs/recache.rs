@@ -1,6 +1,6 @@
-//! Who was told to recache an item: one winner per version, so that a thousand clients that miss
-//! together do not all recompute. A bounded, lossy table: a token that is pushed out by another lets
-//! a second winner through, which the protocol allows.
+//! The winners of recaching: one client per version of an item, so that a thousand clients that
+//! miss together do not all recompute it. The table is bounded and lossy. When a token overwrites
+//! another one, a second client can win, which the protocol allows.
 
 use crate::key::Key;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ const TOKENS: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct RecacheWinners {
     tokens: Box<[AtomicU64]>,
-    /// False until the first win: most servers never look further.
+    /// False until the first win. Most servers never look further.
     used: AtomicBool,
 }
 
@@ -26,21 +26,22 @@ impl RecacheWinners {
         &self.tokens[(key.hi >> 32) as usize % TOKENS]
     }
 
-    /// True for the first caller with this version of the key.
+    /// Returns true for the first caller with this version of the key.
     pub(crate) fn claim(&self, key: &Key<'_>, cas: u64) -> bool {
         self.used.store(true, Relaxed);
         let token = key.fingerprint(cas);
         self.place(key).swap(token, Relaxed) != token
     }
 
-    /// A new version begins without a winner, even if its explicit cas id was used before.
+    /// Forgets the winner of a version, so that a new version starts without one even if its
+    /// explicit cas id was used before.
     pub(crate) fn forget(&self, key: &Key<'_>, cas: u64) {
         if self.claimed(key, cas) {
             self.place(key).store(0, Relaxed);
         }
     }
 
-    /// Whether somebody has claimed this version of the key.
+    /// Returns true if a client has claimed this version of the key.
     pub(crate) fn claimed(&self, key: &Key<'_>, cas: u64) -> bool {
         self.used.load(Relaxed) && self.place(key).load(Relaxed) == key.fingerprint(cas)
     }

@@ -5,21 +5,21 @@ use crate::index::Place;
 use crate::large::LargeValue;
 use larder_log::{Claim, Record};
 
-/// What a key's slot leads to, under the stripe's lock.
+/// The record that a key's slot leads to, under the stripe's lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Existing<'a> {
     pub(crate) place: Place<'a>,
     pub(crate) record: Record<'a>,
-    /// It has expired, or is a tombstone: clients see none.
+    /// The record has expired or is a tombstone. Clients see no item.
     pub(crate) gone: bool,
 }
 
-/// What a new version takes the place of.
+/// What a new version replaces.
 #[derive(Clone, Copy)]
 pub(crate) enum Before<'e, 'a> {
     Nothing,
     Known(&'e Existing<'a>),
-    /// A record that nobody has looked at: see [`older`](crate::older).
+    /// A record that was not read: see [`older`](crate::older).
     Unread(Place<'a>),
 }
 
@@ -31,7 +31,7 @@ impl<'e, 'a> Before<'e, 'a> {
         }
     }
 
-    /// Whether clients would have seen an item that was read.
+    /// Returns true if clients saw an item there and have read it.
     pub(crate) fn was_read(self) -> bool {
         match self {
             Before::Known(old) => !old.gone && old.place.slot().frequency() > 0,
@@ -43,7 +43,7 @@ impl<'e, 'a> Before<'e, 'a> {
 
 /// The bytes of a new value.
 pub(crate) enum Body<'a> {
-    /// Two pieces, one after the other.
+    /// Two consecutive pieces.
     Pieces(&'a [u8], &'a [u8]),
     /// Filled in place.
     Large(&'a mut LargeValue),
@@ -52,18 +52,20 @@ pub(crate) enum Body<'a> {
 /// How a new version is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// What it may take of a store that is nearly full.
+    /// How much of a nearly full store it may use.
     pub(crate) claim: Claim,
-    /// What becomes of the reads of the old version.
+    /// What happens to the read count of the old version.
     pub(crate) reads: Reads,
 }
 
-/// What a new version knows of the reads of the one whose place it takes.
+/// How a new version inherits the read count of the version that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// It is the same value: all of them. The fields are those of the old version, but for what changes.
+    /// The value is the same and keeps its read count. The fields are those of the old version,
+    /// except for the changed ones.
     Keep,
-    /// It is another value: that there were any, which counts as one read for the cleaner, and as none for clients.
+    /// The value is another one. Previous reads count as one read for the cleaner and as none for
+    /// clients.
     Inherit,
 }
 
@@ -76,17 +78,17 @@ impl Body<'_> {
     }
 }
 
-/// Why nothing was written.
+/// The reason why nothing was written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NotWritten {
-    /// The item is larger than the largest.
+    /// The item exceeds the largest size.
     TooLarge,
-    /// Memory, or a place in the store, must be reclaimed first for this claim.
+    /// Memory, or a place in the store, must first be reclaimed for this claim.
     NoSpace(Claim),
-    /// What the key's slot leads to must be read from the store first.
+    /// The record that the key's slot leads to must first be read from the store.
     NeedsRead,
-    /// Commits fail, and nothing is accepted until they succeed again.
+    /// Commits fail. Nothing is accepted until they succeed again.
     StoreFailed,
-    /// There is no memory, and the value is lost.
+    /// There was no memory, and the value is lost.
     OutOfMemory,
 }

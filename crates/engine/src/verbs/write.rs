@@ -1,7 +1,7 @@
-//! The one way in which records get into the log: under the stripe's lock, reserve, fill, publish.
+//! The only path by which records enter the log: under the stripe's lock, reserve, fill, publish.
 //!
-//! Reserving never waits, so a writer that holds a lock never waits either; if there is no space,
-//! nothing has happened, the lock is released and the caller answers `NeedsSpace`.
+//! Reserving never waits, so a writer never waits while it holds a lock. If there is no space,
+//! nothing has changed: the writer releases the lock and returns `NeedsSpace`.
 
 use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::index::{Guard, Judgement, Place};
@@ -37,7 +37,7 @@ impl LaneSession {
         }
     }
 
-    /// What the key's slot leads to.
+    /// Returns the record that the key's slot leads to.
     #[inline]
     pub(crate) fn existing<'a>(
         &'a self,
@@ -52,7 +52,7 @@ impl LaneSession {
         self.existing_of(guard, key, found)
     }
 
-    /// What the key's hint leads to, if that is the key's record and in memory.
+    /// Returns the record that the key's hint leads to, if it belongs to the key and is in memory.
     #[inline(always)]
     fn existing_at_hand<'a>(&'a self, guard: &Guard<'a>, key: &Key<'_>) -> Option<Existing<'a>> {
         let (place, slot) = guard.hinted(key)?;
@@ -61,7 +61,7 @@ impl LaneSession {
         Some(self.existing_in(place, slot, record))
     }
 
-    /// As [`Session::existing`], for a caller that looks at everything but the value: then a large one
+    /// As [`LaneSession::existing`], for callers that do not look at the value, so that a large one
     /// need not be read.
     #[inline(always)]
     pub(crate) fn existing_head<'a>(
@@ -114,7 +114,7 @@ impl LaneSession {
         self.write_as(guard, key, existing, manner, fields, body)
     }
 
-    /// As [`LaneSession::write`], with a choice of what becomes of the reads of the old version.
+    /// As [`LaneSession::write`], with a choice of what happens to the old version's read count.
     pub(crate) fn write_as<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -124,14 +124,15 @@ impl LaneSession {
         fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
-        // Not the size: a touch must not fail because an item that never expired has one field more.
+        // The item's size is not checked: a touch must not fail because an item that never expired
+        // gains a field.
         if body.len() > self.lane.max_value_len(key.bytes().len()) {
             return Err(NotWritten::TooLarge);
         }
         self.write_any_size(guard, key, existing, manner, fields, body)
     }
 
-    /// As [`LaneSession::write_as`], although the item may be larger than the largest.
+    /// As [`LaneSession::write_as`], even if the item exceeds the largest size.
     pub(crate) fn write_any_size<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -145,7 +146,8 @@ impl LaneSession {
         self.write_after(guard, key, before, manner, fields, body)
     }
 
-    /// Writes a new version of the key although what its slot leads to was not read; `None` if that must be read.
+    /// Writes a new version of the key without reading the record that its slot leads to. Returns
+    /// `None` if that record must be read.
     pub(crate) fn write_unread<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -156,14 +158,14 @@ impl LaneSession {
         if !self.lane.older.admits() {
             return None;
         }
-        // First: it may change where the slots are.
+        // Comes first, because it may move slots.
         guard.vacate(key)?;
         let old = guard.only_suspect(key, |slot| self.judge(key, slot))?;
         let manner = Manner { claim: Claim::Write, reads: Reads::Inherit };
         self.write_after(guard, key, Before::Unread(old), manner, fields, body).ok()
     }
 
-    /// What is known of a slot with the key's tag that did not match.
+    /// Judges a slot with the key's tag that did not match the key.
     fn judge(&self, key: &Key<'_>, slot: Slot) -> Judgement {
         let (lane, address) = (&self.lane, slot.address());
         if slot.is_older() {
@@ -178,9 +180,10 @@ impl LaneSession {
         }
         // SAFETY: under the lock, as in `existing`.
         match unsafe { lane.log.record(address) } {
-            // It may have been fetched or have a copy, and be another key's: that does no harm.
+            // The record may have been fetched or have a copy, and belong to another key. That does
+            // no harm.
             None => Judgement::Suspect,
-            // It was not at hand when the key was looked up.
+            // The record was not in memory when the key was looked up.
             Some(record) if record.key() == key.bytes() => Judgement::Unknown,
             Some(_) => Judgement::Other,
         }
@@ -195,8 +198,8 @@ impl LaneSession {
         mut fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
-        // Readers may raise the frequency until the new version is published: what it may have then is
-        // decided here.
+        // Readers may raise the frequency until the new version is published. So the most that it
+        // may inherit is decided here.
         let most_reads = match reads {
             Reads::Keep => MAX_FREQUENCY,
             Reads::Inherit => {
@@ -208,7 +211,7 @@ impl LaneSession {
         let (size, log) = (layout.size(), &self.lane.log);
         let grows = before.known().is_none_or(|old| old.record.size() < size);
         let claim = if grows { claim.min(Claim::Grow) } else { claim };
-        // Another lane may have smaller segments, in which it would have had to be received so.
+        // The value may have been received in place for another lane, with smaller segments.
         let body = match &body {
             Body::Large(large) if size <= log.largest_record() => Body::Pieces(large.bytes(), &[]),
             _ => body,
@@ -232,8 +235,8 @@ impl LaneSession {
                 }
                 reserved.prefetch_next(size);
                 fields.seq = guard.next_seq();
-                // SAFETY: the reservation is `size` bytes of this thread's own; nobody reads them
-                // before the slot is published. The value's pieces are `layout.value` bytes.
+                // SAFETY: the reservation is `size` bytes of this thread's own; no thread reads
+                // them before the slot is published. The value's pieces are `layout.value` bytes.
                 unsafe {
                     write_head(reserved.memory, &layout, &fields, key.bytes());
                     let at = reserved.memory.add(layout.value_offset());
@@ -254,8 +257,8 @@ impl LaneSession {
         Ok(self.publish(guard, key, before, place, (address, size), most_reads))
     }
 
-    /// With a store: writes that the key was deleted, and lets its slot, if it has one, lead there
-    /// until that is durable.
+    /// Writes a tombstone for the key; only with a store. In sync mode the key's slot, if any,
+    /// leads to the tombstone until it is durable.
     pub(crate) fn write_tombstone(
         &self,
         guard: &Guard<'_>,
@@ -300,7 +303,8 @@ impl LaneSession {
         Ok(())
     }
 
-    /// A jumbo: adopts the mapping that the value was filled into, or copies into a new one.
+    /// Writes a jumbo: adopts the mapping that the value was filled into, or copies the value into
+    /// a new one.
     fn write_jumbo(
         &self,
         guard: &Guard<'_>,
@@ -311,7 +315,8 @@ impl LaneSession {
         value_hash: u64,
     ) -> Result<Address, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
-        // So much room may never come free, whoever asks: it is refused as soon as values are.
+        // This much room may never become free for any claim, so the write is refused as soon as
+        // values are.
         let no_space = NotWritten::NoSpace(Claim::Write);
         let mut copied;
         let large = match body {
@@ -337,7 +342,7 @@ impl LaneSession {
         unsafe { write_head(record, &layout, &fields, key.bytes()) };
         let now = self.now();
         Ok(log.adopt_jumbo(claimed, mapping, start, layout.value, now, |address| {
-            // SAFETY: nobody reads the record before its slot is published.
+            // SAFETY: no thread reads the record before its slot is published.
             unsafe { log.seal_record(address, record, &layout, value_hash) };
         }))
     }
@@ -375,7 +380,7 @@ impl LaneSession {
                 slot
             }
         };
-        // SAFETY: just written; its frame is not reused before the next tick.
+        // SAFETY: the record was just written; its frame is not reused before the next tick.
         let record = unsafe { self.lane.log.record(address) };
         self.item(slot, record.expect("a segment that was just written has a frame"))
     }
@@ -396,8 +401,8 @@ impl LaneSession {
         Ok(())
     }
 
-    /// New keys are on probation, unless they were evicted from there a short while ago. A new
-    /// version follows the old one's stream.
+    /// Returns the stream for a new version: probation, except for a new key that was recently
+    /// evicted from there.
     #[inline]
     fn stream_for(&self, key: &Key<'_>, before: Before<'_, '_>) -> Stream {
         let back = matches!(before, Before::Nothing)
@@ -406,7 +411,8 @@ impl LaneSession {
         if back { Stream::Survivors } else { Stream::Hot }
     }
 
-    /// Hash of a new value for the record's checksum; only a store has checksums.
+    /// Returns the hash of a new value for the record's checksum. Without a store there are no
+    /// checksums.
     fn value_hash(&self, body: &Body<'_>) -> u64 {
         let Some(store) = self.lane.log.store() else { return 0 };
         match body {

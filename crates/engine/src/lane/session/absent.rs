@@ -1,4 +1,4 @@
-//! Records whose segments have no frame: their copies, reads of the device for them, and the heads of
+//! Records whose segments have no frame: their copies, reads from the device, and the heads of
 //! large values.
 
 use super::{LaneSession, same_bytes};
@@ -31,17 +31,18 @@ impl LaneSession {
         self.fetched.take()
     }
 
-    /// Whether some of these records have not arrived.
+    /// Returns true if some of these records have not arrived.
     pub(crate) fn awaits(&self, reads: &mut LaneReads) -> bool {
         self.fetched.awaits(reads)
     }
 
-    /// These records are not waited for any more.
+    /// Releases records that are no longer needed.
     pub(crate) fn release(&self, reads: LaneReads) {
         self.fetched.release(reads);
     }
 
-    /// The record has no frame: its copy was read, or one is made if it is worth that. Whether it is.
+    /// Counts a read of a record that has no frame. Notes the read of its copy, or makes a copy if
+    /// the record is worth one. Returns true if it has a copy or is worth one.
     #[cold]
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) -> bool {
         let (log, address) = (&self.lane.log, slot.address());
@@ -60,8 +61,8 @@ impl LaneSession {
         worth
     }
 
-    /// As [`Session::matching`]; of a large value that is not in memory the record's head is enough, and
-    /// its value must not be looked at.
+    /// As [`LaneSession::matching`], but for a large value that is not in memory the record's head
+    /// is enough. The caller must not look at its value.
     ///
     /// # Safety
     /// The slot was read since the last tick.
@@ -75,8 +76,8 @@ impl LaneSession {
         self.absent_head(key, slot)
     }
 
-    /// The head of a large value that is not in memory, if it is this key's; noted as missing if it was
-    /// not fetched.
+    /// Returns the head of a large value that is not in memory, if it belongs to this key. Notes it
+    /// as missing if it was not fetched.
     #[cold]
     fn absent_head(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         let segment = self.lane.log.segment(slot.address().segment());
@@ -89,25 +90,28 @@ impl LaneSession {
         record.filter(|record| same_bytes(record.key(), key.bytes()))
     }
 
-    /// A record of a normal segment that has no frame: what was fetched, or its copy. What is on its way is
-    /// waited for: the table of copies is large, and a look into it takes as long as many into what the
-    /// session has.
+    /// Returns a record of a normal segment that has no frame: the fetched record or its copy.
+    /// Returns `None` while a read of it is under way, without looking for a copy. The table of
+    /// copies is large, and one look-up there costs as much as many in the session's own tables.
     pub(crate) fn absent(&self, address: Address, generation: u32) -> Option<Record<'_>> {
         let fetched = self.fetched.get(address, generation);
         if fetched.is_some() || self.fetched.expects(address, generation) {
             return fetched;
         }
-        // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of it.
+        // SAFETY: a session is awake while its calls are made, and `tick` ends the borrow of the
+        // record.
         unsafe { self.lane.log.copies().get(RecordId { address, generation }) }
     }
 
-    /// A record whose segment has no frame, as [`LaneSession::absent`]; noted as missing if it must be read.
+    /// As [`LaneSession::absent`], for a slot of any segment without a frame. Notes the record as
+    /// missing if it must be read.
     #[cold]
     pub(super) fn absent_record(&self, key: &Key<'_>, slot: Slot) -> Option<Record<'_>> {
         let address = slot.address();
         let segment = self.lane.log.segment(address.segment());
         if segment.is_jumbo() {
-            // A large value is read for its own key alone. Some other slot may have the same tag.
+            // A large value is read only for its own key, because another key's slot may have the
+            // same tag.
             self.absent_head(key, slot)?;
             self.missing.set(address.bits());
             return None;
@@ -119,18 +123,18 @@ impl LaneSession {
         record
     }
 
-    /// Whether it was found that the record cannot be read.
+    /// Returns true if a read of the record has failed.
     pub(crate) fn is_unreadable_at(&self, address: Address, generation: u32) -> bool {
         self.fetched.is_unreadable(address, generation)
     }
 
-    /// Whether the look-up that just found nothing could not look at a record.
+    /// Returns true if the look-up that just found nothing skipped a record that is not in memory.
     #[inline]
     pub(crate) fn must_read(&self) -> bool {
         self.missing.get() != 0
     }
 
-    /// Has a record read that will be wanted.
+    /// Starts to read a record that will be needed.
     #[cold]
     pub(super) fn fetch_ahead(&self, address: Address) {
         let segment = self.lane.log.segment(address.segment());
@@ -144,14 +148,14 @@ impl LaneSession {
         }
     }
 
-    /// Has a record of a normal segment read, or the head of a large value.
+    /// Requests a read of a record of a normal segment, or of the head of a large value.
     fn want(&self, address: Address, generation: u32) {
         if self.fetched.want(&self.lane.log, address, generation) {
             bump(&self.counters.flash_reads, 1);
         }
     }
 
-    /// Has a record read; the call is to be repeated.
+    /// Requests a read of a record, after which the call is to be repeated.
     pub(super) fn fetch<T>(&self, address: Address, generation: u32) -> Outcome<T> {
         let segment = self.lane.log.segment(address.segment());
         if !segment.is_jumbo() || address.offset() > 0 {
@@ -176,8 +180,8 @@ impl LaneSession {
         Outcome::NeedsSpace
     }
 
-    /// Has the missing record read; the call is to be repeated when the waker was woken. What cannot
-    /// be read is an error where nothing may be lost, and else as good as evicted.
+    /// Requests a read of the missing record. The call is to be repeated once the waker was woken.
+    /// An unreadable record is an error where nothing may be lost; elsewhere it counts as evicted.
     #[inline(always)]
     pub(crate) fn needs_read<T>(&self, key: &Key<'_>) -> Outcome<T> {
         self.read_missing(key).for_any()
@@ -200,8 +204,8 @@ impl LaneSession {
         let found = guard.find(key, |slot| (slot.address() == address).then_some(()));
         if let Some((place, slot, ())) = found {
             self.lane.forget_older(slot);
-            // It may be readable after a restart: until then a delete of it leaves a tombstone, and
-            // it counts as what hides older versions.
+            // The record may be readable after a restart. Until its segment is cleaned it counts as
+            // an end, and a delete of its key leaves a tombstone.
             self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
             guard.remove(place, !slot.is_older());
             self.lane.log.note_death(address.segment());

@@ -1,12 +1,12 @@
-//! A session's side of group commit: when it asks for the commit that its answers wait for, and what its
-//! thread polls for meanwhile.
+//! A session's part in group commit: when it requests the commit that its answers wait for, and
+//! what its thread polls for meanwhile.
 //!
-//! A commit costs much and takes all answers along that wait by then. So a thread that has other work puts
-//! the asking off for a while, and so does one that has none just now but is likely to get some; one
-//! whose clients all wait asks at once.
+//! A commit is expensive and covers all answers that wait by then. So a thread with other work
+//! delays the request for a while, and so does an idle thread that is likely to get work soon. A
+//! thread whose clients all wait requests the commit at once.
 //!
-//! Invariant: whatever something waits for was asked for, by this session or by another one, or
-//! [`Group::is_wanted`].
+//! Invariant: every commit that an answer waits for was requested, by this session or another, or
+//! [`Group::is_wanted`] holds.
 
 use super::LaneSession;
 use crate::CommitState;
@@ -14,51 +14,54 @@ use larder_log::sync::atomic::Ordering;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Answers are many from here on: whoever got them is likely to come back.
+/// The smallest number of answers, or of look-ups, that counts as many. Clients that got many
+/// answers will probably come back soon.
 const MANY: u64 = 16;
 
-/// A thread whose clients were busy asks for a commit when none of them has been heard of for so long, in
-/// microseconds.
+/// The longest time that a thread waits for a busy client before it requests its commit, in
+/// microseconds. It waits only if most of its clients wait for no commit.
 const QUIET_US: u64 = 60;
 
-/// How long a request is polled for that may follow on an answer, in microseconds: about what it takes
-/// to wake the client and to hear from it.
+/// Time for which a thread polls for the request that may follow an answer, in microseconds. About
+/// as long as it takes to wake the client and hear from it.
 const POLL_CLIENT_US: u64 = 100;
 
-/// What a thread without work has done so far to get some, in this turn.
+/// What an idle thread has already tried in this turn to get work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lingered {
     No,
-    /// Looked once more.
+    /// Looked for work once more.
     Looked,
     /// Waited for a busy client.
     Waited,
 }
 
-/// What a thread without work polls for, and until when, by the durability's clock.
+/// What an idle thread polls for, and until when, by the durability's clock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Polling {
     No,
     /// The commit that answers wait for.
     Commit(u64),
-    /// The next request of who got them.
+    /// The next request of the clients that got their answers.
     Client(u64),
 }
 
 /// The answers that wait for the same commit.
 pub(super) struct Group {
-    /// The last commit that something waits for.
+    /// The last commit that an answer waits for.
     wanted: Cell<u64>,
-    /// The last one that was asked for, or was when this session would have done so.
+    /// The last commit that this session requested, or had no need to request because another
+    /// session had.
     asked: u64,
-    /// How long it has been wanted, in microseconds of the durability's clock; 0 before that was looked at.
+    /// When the wanted commit was first seen to be wanted, in microseconds of the durability's
+    /// clock; 0 before that.
     since: Cell<u64>,
-    /// How many answers wait, and how many did when the last commit was asked for.
+    /// The number of answers that wait, and that waited when the last commit was requested.
     waiting: Cell<u64>,
     waited: u64,
-    /// Look-ups of the session until then.
+    /// The session's look-ups up to that request.
     lookups: u64,
-    /// In this turn the waker was noted among those that commits wake.
+    /// The waker is registered for the next commit in this turn.
     listens: Cell<bool>,
     lingered: Lingered,
     polling: Polling,
@@ -79,7 +82,7 @@ impl Group {
         }
     }
 
-    /// Whether something waits for a commit that was not asked for.
+    /// Returns true if an answer waits for a commit that was not requested.
     #[inline]
     fn is_wanted(&self) -> bool {
         self.wanted.get() > self.asked
@@ -102,12 +105,12 @@ impl LaneSession {
         }
     }
 
-    /// As [`LaneSession::wake_on_commit`], for the next one that is written.
+    /// As [`LaneSession::wake_on_commit`], for the open commit.
     pub(crate) fn wake_on_next_commit(&self) {
         self.wake_on_commit(self.lane.open_commit());
     }
 
-    /// A turn of the thread's loop begins.
+    /// Starts a turn of the thread's loop.
     #[inline]
     pub(super) fn turn_of_group(&mut self) {
         self.group.listens.set(false);
@@ -117,7 +120,7 @@ impl LaneSession {
         }
     }
 
-    /// What is left of the time for which a busy thread puts off the commit that something waits for.
+    /// Returns how long a busy thread may still delay the commit that answers wait for.
     fn left_to_gather(&self) -> Duration {
         let Some(durable) = &self.lane.durable else { return Duration::ZERO };
         let (now, since) = (durable.now_us(), &self.group.since);
@@ -143,22 +146,22 @@ impl LaneSession {
         }
         let longer = self.awaits_more();
         if longer.is_none() {
-            // Now: the thread may linger for another lane.
+            // Requested now because the thread may linger for another lane.
             self.end_turn();
         }
         longer
     }
 
-    /// For how long it is worth waiting for more answers that need the same commit.
+    /// Returns how long it is worth waiting for more answers that need the same commit.
     #[cold]
     fn awaits_more(&mut self) -> Option<Duration> {
         let (waiting, waited) = (self.group.waiting.get(), self.group.waited);
         let lookups = self.lookups().wrapping_sub(self.group.lookups);
         let left = if waited >= MANY && waiting < waited / 2 {
-            // Most of those whom the last commit has set free, or will, are still to come.
+            // Most of the clients that the last commit releases have not come back yet.
             self.left_to_gather()
         } else if lookups >= MANY.max(waiting + 1) && self.group.lingered == Lingered::Looked {
-            // Most answers did not wait.
+            // Most answers waited for no commit.
             self.group.lingered = Lingered::Waited;
             self.left_to_gather().min(Duration::from_micros(QUIET_US))
         } else {
@@ -171,8 +174,8 @@ impl LaneSession {
         self.counters.cmd_get.load(Ordering::Relaxed)
     }
 
-    /// The thread has nothing to do: has the commit that is waited for begun, if that was not done, and
-    /// notes what is worth polling for.
+    /// Ends the turn of an idle thread: requests the commit that answers wait for, unless that was
+    /// done, and notes what is worth polling for.
     #[inline]
     pub(super) fn end_turn(&mut self) {
         self.expect();
@@ -181,8 +184,9 @@ impl LaneSession {
         }
     }
 
-    /// Asks for the commit that something waits for, unless another session has done so and it is closed:
-    /// the one that is open now holds nothing that this session waits for.
+    /// Requests the commit that answers wait for. Does nothing if that commit is already closed,
+    /// because another session requested it: the open commit holds nothing that this session waits
+    /// for.
     fn ask_for_commit(&mut self) {
         let lookups = self.lookups();
         let Some(durable) = &self.lane.durable else { return };
@@ -196,7 +200,7 @@ impl LaneSession {
         }
     }
 
-    /// What is worth polling for from now on.
+    /// Determines what is worth polling for from now on.
     #[inline]
     fn expect(&mut self) {
         let waits = self.commit_state(self.group.wanted.get()) == CommitState::Pending;
@@ -207,14 +211,14 @@ impl LaneSession {
         let now = durable.now_us();
         self.group.polling = match self.group.polling {
             _ if waits => Polling::Commit(now + durable.poll_us()),
-            // The commit came in time.
+            // The commit came while the thread polled.
             Polling::Commit(_) => Polling::Client(now + POLL_CLIENT_US),
             other => other,
         };
     }
 
-    /// Whether the commit that answers wait for, or the next request of who got them, is expected at any
-    /// moment.
+    /// Returns true if the commit that answers wait for, or the next request of the clients that
+    /// got them, is expected at any moment.
     #[inline]
     pub(super) fn polls_for_commit(&mut self) -> bool {
         let (Polling::Commit(until) | Polling::Client(until)) = self.group.polling else {

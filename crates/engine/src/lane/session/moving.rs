@@ -1,5 +1,5 @@
-//! What the [mover](crate::mover) does in a lane: it finds the items of some stripes, takes items in
-//! from another lane, and deletes what has moved away.
+//! The [mover](crate::mover)'s operations on a lane: finds the items of some stripes, copies items
+//! in from another lane, and deletes what has moved away.
 
 use super::LaneSession;
 use crate::item::ItemHandle;
@@ -11,7 +11,7 @@ use larder_log::{Address, Claim, Fields};
 use std::ops::Range;
 
 impl LaneSession {
-    /// Where the items of these stripes are now, and tombstones that are not durable.
+    /// Returns the handles of these stripes' items, and of tombstones that are not durable yet.
     pub(crate) fn handles(&self, stripes: Range<usize>) -> Vec<ItemHandle> {
         let mut handles = Vec::new();
         for stripe in stripes {
@@ -22,19 +22,19 @@ impl LaneSession {
         handles
     }
 
-    /// The item at an address.
+    /// Returns the handle of the record at an address.
     pub(crate) fn handle(&self, address: Address) -> ItemHandle {
         let generation = self.lane.log.segment(address.segment()).generation();
         ItemHandle { lane: self.lane.options.position, address, generation }
     }
 
-    /// Whether what `handle` names was found to be unreadable.
+    /// Returns true if a read of the record that `handle` names has failed.
     pub(crate) fn is_unreadable(&self, handle: ItemHandle) -> bool {
         self.fetched.is_unreadable(handle.address, handle.generation)
     }
 
-    /// What the mover does with what it cannot read: it leaves it behind, as good as evicted, or fails
-    /// where nothing may be lost.
+    /// Returns the mover's outcome for an unreadable record: it stays behind like an evicted item,
+    /// or is an error where nothing may be lost.
     pub(crate) fn unreadable(&self) -> Outcome<usize> {
         match self.lane.may_lose_nothing() {
             true => Outcome::Refused(Refusal::StoreFailed),
@@ -42,7 +42,7 @@ impl LaneSession {
         }
     }
 
-    /// Whether a commit is still to come; then it is asked for.
+    /// Returns true if a commit is still pending, and requests it then.
     pub(crate) fn is_pending(&self, commit: u64) -> bool {
         let pending = self.commit_state(commit) == CommitState::Pending;
         if pending {
@@ -51,8 +51,8 @@ impl LaneSession {
         pending
     }
 
-    /// Whether something that a commit covers, and that is not undone, is not durable yet; then a commit is
-    /// asked for. One that failed may be followed by another that covers the same.
+    /// Returns true if a commit covers changes that are neither durable nor undone, and requests a
+    /// commit then. After a failed commit, another one may cover the same changes.
     pub(crate) fn is_undurable(&self, commit: u64) -> bool {
         let store = self.lane.log.store();
         let undurable = store.is_some_and(|store| store.commits.durable() < commit);
@@ -62,8 +62,8 @@ impl LaneSession {
         undurable
     }
 
-    /// Takes an item in as it is in another lane, but for its version: that is a new one of this lane, so
-    /// that whatever this lane ever knew of the key is older. Does nothing if the item is here already.
+    /// Copies an item in from another lane. It gets a new version of this lane, newer than anything
+    /// that this lane ever held of the key. Does nothing if the item is already here.
     pub(crate) fn take_in(&self, item: &Item<'_>) -> Outcome<()> {
         let key = Key::new(item.key(), self.lane.options.hash_seed);
         self.update(&key, |guard| {
@@ -86,15 +86,15 @@ impl LaneSession {
         })
     }
 
-    /// Whether the index leads there, and not to what was set over without a look.
+    /// Returns true if the index leads to the item. Settles an older slot to find out.
     pub(crate) fn is_item_current(&self, handle: ItemHandle, item: &Item<'_>) -> bool {
         let key = self.key(item.key());
         self.lane.settle_older_at(handle.address, &key, item.record_size())
     }
 
-    /// Deletes the item that `handle` names, of one of these stripes, if its key `has_moved`; the answer is
-    /// its bytes. What cannot be read is left behind if the lane has keys of its own in these stripes, for
-    /// it may be one of them: if it is not, nobody finds it.
+    /// Deletes the item that `handle` names in these stripes, if its key `has_moved`. Returns its
+    /// bytes. An unreadable record stays if the stripes are `shared` with keys that the lane keeps,
+    /// because it may be one of those. If it is not, no look-up finds it.
     pub(crate) fn give_up_if(
         &self,
         handle: ItemHandle,
@@ -117,7 +117,7 @@ impl LaneSession {
         }
     }
 
-    /// Deletes an item that is another lane's, so that no start of this lane shows it again.
+    /// Deletes an item that belongs to another lane, so that no start of this lane shows it again.
     fn give_up(&self, item: &Item<'_>) -> Outcome<()> {
         let key = Key::new(item.key(), self.lane.options.hash_seed);
         self.update(&key, |guard| match self.existing_head(guard, &key)? {
@@ -128,10 +128,10 @@ impl LaneSession {
         })
     }
 
-    /// Takes what cannot be read out of the index: nobody could have read it.
+    /// Removes an unreadable record from the index. No reader could have read it.
     fn give_up_unreadable(&self, handle: ItemHandle, stripes: Range<usize>) {
         let address = handle.address;
-        // As if a reader had met it: it may be readable after a restart.
+        // As for readers: the record may be readable after a restart.
         self.lane.keep_ends(address.segment(), vec![address.offset() as u32]);
         let log = &self.lane.log;
         let died = || log.note_death(address.segment());
