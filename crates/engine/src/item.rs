@@ -3,6 +3,7 @@
 use crate::index::slot::Slot;
 use crate::lane::Lane;
 use crate::{Expiry, UnixSeconds};
+use larder_log::RecordId;
 use larder_log::record::Kind;
 use larder_log::{Address, Pin, Record};
 use std::sync::Arc;
@@ -73,6 +74,12 @@ pub(crate) struct ItemHandle {
     pub(crate) lane: u8,
     pub(crate) address: Address,
     pub(crate) generation: u32,
+}
+
+impl ItemHandle {
+    pub(crate) fn id(self) -> RecordId {
+        RecordId { address: self.address, generation: self.generation }
+    }
 }
 
 /// A value, or the rest of one, that can be read to its end even if its item is overwritten,

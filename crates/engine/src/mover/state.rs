@@ -3,7 +3,7 @@
 use crate::item::ItemHandle;
 use crate::lane::session::LaneSession;
 use crate::reads::LaneReads;
-use larder_log::{Address, SegmentNumber};
+use larder_log::{RecordId, SegmentNumber};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -75,7 +75,7 @@ pub(super) struct Tired {
 pub(super) struct Walk {
     /// The items still to visit.
     pub(super) handles: Vec<ItemHandle>,
-    pub(super) seen: HashSet<(Address, u32)>,
+    pub(super) seen: HashSet<RecordId>,
     /// The reads that the current chunk waits for.
     pub(super) reads: Option<LaneReads>,
 }

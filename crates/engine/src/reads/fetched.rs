@@ -7,6 +7,7 @@ use crate::lock::lock;
 use crate::reads::requests::{Charge, Inbox, Read, ReadShare, Readers, Request};
 use crate::record_map::RecordMap;
 use larder_disk::{Looks, ReadBuffer, ReadQueue};
+use larder_log::RecordId;
 use larder_log::{Address, Budget, Log, Record, prefetch};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -26,17 +27,14 @@ const RUN: usize = 128 << 10;
 /// The part of a fetched record that is prefetched into the cache at once, in bytes.
 const PREFETCHED: usize = 2 << 10;
 
-/// A record's address and the generation of its segment.
-type Place = (Address, u32);
-
 /// Most calls wait for one record.
-type Places = SmallVec<[Place; 1]>;
+type RecordIds = SmallVec<[RecordId; 1]>;
 
 /// Records that a call waits for. Must be released.
 #[derive(Debug)]
 #[must_use = "what is not given back is kept for ever"]
 pub(crate) struct LaneReads {
-    places: Places,
+    ids: RecordIds,
     /// All places before this index have arrived.
     next: usize,
 }
@@ -75,18 +73,18 @@ pub(crate) struct Fetched {
     waker: Waker,
     inbox: Arc<Inbox>,
     queue: Option<RefCell<Box<dyn ReadQueue>>>,
-    arrived: RecordMap<Place, Arrived>,
+    arrived: RecordMap<RecordId, Arrived>,
     /// Arrived records that no call wants, oldest first. Some may be wanted again.
-    idle: RefCell<VecDeque<Place>>,
+    idle: RefCell<VecDeque<RecordId>>,
     /// Unreadable records. Each is forgotten when no call wants it any more; the next request reads
     /// it again.
-    unreadable: Vec<Place>,
+    unreadable: Vec<RecordId>,
     /// Records that were requested but have not arrived.
-    expected: RefCell<RecordMap<Place, Expected>>,
+    expected: RefCell<RecordMap<RecordId, Expected>>,
     /// Of these, the ones whose read has not begun.
-    waiting: RefCell<VecDeque<Place>>,
+    waiting: RefCell<VecDeque<RecordId>>,
     /// The records that the queue is reading, by the numbers that the queue knows them by.
-    queued: RefCell<RecordMap<u64, Place>>,
+    queued: RefCell<RecordMap<u64, RecordId>>,
     next_number: Cell<u64>,
     /// The number of reads on their way.
     started: Cell<usize>,
@@ -97,9 +95,9 @@ pub(crate) struct Fetched {
     /// Limits how often the thread looks for the end of a read before it blocks.
     looks: Looks,
     /// Records that calls requested since the last [`Fetched::take`].
-    wanted: RefCell<Places>,
+    wanted: RefCell<RecordIds>,
     /// Empty between calls; keeps the memory of [`Fetched::collect`].
-    ended: Vec<(Place, io::Result<ReadBuffer>)>,
+    ended: Vec<(RecordId, io::Result<ReadBuffer>)>,
 }
 
 impl Fetched {
@@ -134,10 +132,10 @@ impl Fetched {
     pub(crate) fn turn(&mut self, log: &Log) {
         // Comes before the requests since the last turn are dropped. A call that found this record
         // unreadable, but must wait for another one, has to find it unreadable again.
-        self.unreadable.retain(|place| {
-            let wanted = self.arrived.get(place).is_some_and(|record| record.users.get() > 0);
+        self.unreadable.retain(|id| {
+            let wanted = self.arrived.get(id).is_some_and(|record| record.users.get() > 0);
             if !wanted {
-                self.arrived.remove(place);
+                self.arrived.remove(id);
             }
             wanted
         });
@@ -149,7 +147,7 @@ impl Fetched {
         }
         if self.inbox.any.swap(false, Ordering::Acquire) {
             let arrived = std::mem::take(&mut *lock(&self.inbox.arrived));
-            arrived.into_iter().for_each(|(place, read)| self.arrive(place, read));
+            arrived.into_iter().for_each(|(id, read)| self.arrive(id, read));
         }
         self.forget_idle();
         self.start(log);
@@ -161,23 +159,23 @@ impl Fetched {
         let queued = self.queued.get_mut();
         let mut ended = std::mem::take(&mut self.ended);
         queue.get_mut().ended(&mut |number, read| {
-            let Some(place) = queued.remove(&number) else { return };
+            let Some(id) = queued.remove(&number) else { return };
             if let Ok(bytes) = &read {
                 // The device wrote to memory past the processor's caches. All records are
                 // prefetched before the first one is used.
                 prefetch::all(&bytes[..bytes.len().min(PREFETCHED)]);
             }
-            ended.push((place, read));
+            ended.push((id, read));
         });
         self.looks.ended(ended.len());
         // In reverse order, so that the first record to be read again ends up in front.
-        for (place, read) in ended.drain(..).rev() {
-            let checked = read.and_then(|bytes| Ok((log.check_record(place.0, &bytes)?, bytes)));
+        for (id, read) in ended.drain(..).rev() {
+            let checked = read.and_then(|bytes| Ok((log.check_record(id.address, &bytes)?, bytes)));
             match checked {
-                Ok((Some(size), _)) => self.wait_again(place, size),
-                Ok((None, bytes)) => self.arrive(place, Read::Record(bytes)),
+                Ok((Some(size), _)) => self.wait_again(id, size),
+                Ok((None, bytes)) => self.arrive(id, Read::Record(bytes)),
                 // The unreadable part may lie beside the record. A reader looks closer.
-                Err(_) => self.ask_readers(place, None, None),
+                Err(_) => self.ask_readers(id, None, None),
             }
         }
         self.ended = ended;
@@ -185,18 +183,17 @@ impl Fetched {
 
     /// Queues a second read of a record that is larger than its first read, in front of later
     /// requests.
-    fn wait_again(&mut self, place: Place, size: usize) {
+    fn wait_again(&mut self, id: RecordId, size: usize) {
         self.started.set(self.started.get() - 1);
-        let Some(expected) = self.expected.get_mut().get_mut(&place) else { return };
+        let Some(expected) = self.expected.get_mut().get_mut(&id) else { return };
         self.bytes.set(self.bytes.get() - std::mem::take(&mut expected.bytes));
         expected.size = Some(size);
-        self.waiting.get_mut().push_front(place);
+        self.waiting.get_mut().push_front(id);
     }
 
-    fn arrive(&mut self, place: Place, read: Read) {
+    fn arrive(&mut self, id: RecordId, read: Read) {
         self.started.set(self.started.get() - 1);
-        let Expected { users, bytes, .. } =
-            self.expected.get_mut().remove(&place).unwrap_or_default();
+        let Expected { users, bytes, .. } = self.expected.get_mut().remove(&id).unwrap_or_default();
         self.bytes.set(self.bytes.get() - bytes);
         let bytes = match read {
             Read::Record(bytes) => Some(bytes),
@@ -204,13 +201,13 @@ impl Fetched {
             Read::InMemory => return,
         };
         if bytes.is_none() {
-            self.unreadable.push(place);
+            self.unreadable.push(id);
         } else if users == 0 {
-            self.idle.get_mut().push_back(place);
+            self.idle.get_mut().push_back(id);
         }
         let record = Arrived { bytes, users: Cell::new(users) };
         self.bytes.set(self.bytes.get() + record.footprint());
-        self.arrived.insert(place, record);
+        self.arrived.insert(id, record);
     }
 
     /// Forgets the oldest records that no call waits for.
@@ -219,9 +216,9 @@ impl Fetched {
         while idle.len() > IDLE
             || idle.len() > 1 && self.bytes.get() > IDLE_BYTES.min(self.share.most() / 4)
         {
-            let Some(place) = idle.pop_front() else { return };
-            if self.arrived.get(&place).is_some_and(|record| record.users.get() == 0)
-                && let Some(record) = self.arrived.remove(&place)
+            let Some(id) = idle.pop_front() else { return };
+            if self.arrived.get(&id).is_some_and(|record| record.users.get() == 0)
+                && let Some(record) = self.arrived.remove(&id)
             {
                 self.bytes.set(self.bytes.get() - record.footprint());
             }
@@ -232,20 +229,20 @@ impl Fetched {
     pub(crate) fn start(&self, log: &Log) {
         let mut waiting = self.waiting.borrow_mut();
         let most = if waiting.is_empty() { 0 } else { self.share.most() };
-        while let Some(&place) = waiting.front() {
-            let size = self.expected.borrow().get(&place).and_then(|expected| expected.size);
-            let (offset, len) = log.record_range(place.0, size);
+        while let Some(&id) = waiting.front() {
+            let size = self.expected.borrow().get(&id).and_then(|expected| expected.size);
+            let (offset, len) = log.record_range(id.address, size);
             if self.started.get() > 0 && self.bytes.get() + len > most {
                 break;
             }
             waiting.pop_front();
-            if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
+            if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
                 expected.bytes = len;
                 self.bytes.set(self.bytes.get() + len);
             }
-            let jumbo = log.segment(place.0.segment()).is_jumbo();
-            if jumbo || !self.push(place, offset, len) {
-                self.ask_readers(place, size, None);
+            let jumbo = log.segment(id.address.segment()).is_jumbo();
+            if jumbo || !self.push(id, offset, len) {
+                self.ask_readers(id, size, None);
             }
             self.started.set(self.started.get() + 1);
         }
@@ -259,19 +256,19 @@ impl Fetched {
 
     /// Hands a read to the queue. Returns false if there is no queue, or it does not accept the
     /// read.
-    fn push(&self, place: Place, offset: u64, len: usize) -> bool {
+    fn push(&self, id: RecordId, offset: u64, len: usize) -> bool {
         let Some(queue) = &self.queue else { return false };
         let number = self.next_number.replace(self.next_number.get() + 1);
         let taken = queue.borrow_mut().push(number, offset, len).is_ok();
         if taken {
-            self.queued.borrow_mut().insert(number, place);
+            self.queued.borrow_mut().insert(number, id);
         }
         taken
     }
 
-    fn ask_readers(&self, place: Place, size: Option<usize>, charge: Option<Charge>) {
+    fn ask_readers(&self, id: RecordId, size: Option<usize>, charge: Option<Charge>) {
         let (inbox, waker) = (Arc::clone(&self.inbox), self.waker.clone());
-        self.readers.ask(Request { place, size, charge, inbox, waker });
+        self.readers.ask(Request { id, size, charge, inbox, waker });
     }
 
     /// Requests that a large value be read into memory, unless a read is already under way.
@@ -282,17 +279,17 @@ impl Fetched {
         generation: u32,
         charge: impl FnOnce() -> Option<Charge>,
     ) -> bool {
-        let place = (address, generation);
-        if !self.expected.borrow().contains_key(&place) {
+        let id = RecordId { address, generation };
+        if !self.expected.borrow().contains_key(&id) {
             let Some(charge) = charge() else { return false };
-            self.expected.borrow_mut().insert(place, Expected::default());
+            self.expected.borrow_mut().insert(id, Expected::default());
             self.started.set(self.started.get() + 1);
-            self.ask_readers(place, None, Some(charge));
+            self.ask_readers(id, None, Some(charge));
         }
-        if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
+        if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
             expected.users += 1;
         }
-        self.wanted.borrow_mut().push(place);
+        self.wanted.borrow_mut().push(id);
         self.wake_for_more();
         true
     }
@@ -325,19 +322,19 @@ impl Fetched {
         generation: u32,
         size: Option<usize>,
     ) -> bool {
-        let place = (address, generation);
-        self.wanted.borrow_mut().push(place);
-        if let Some(record) = self.arrived.get(&place) {
+        let id = RecordId { address, generation };
+        self.wanted.borrow_mut().push(id);
+        if let Some(record) = self.arrived.get(&id) {
             record.users.set(record.users.get() + 1);
             return false;
         }
-        if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
+        if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
             expected.users += 1;
             self.wake_for_more();
             return false;
         }
-        self.expected.borrow_mut().insert(place, Expected { users: 1, bytes: 0, size });
-        self.waiting.borrow_mut().push_back(place);
+        self.expected.borrow_mut().insert(id, Expected { users: 1, bytes: 0, size });
+        self.waiting.borrow_mut().push_back(id);
         if self.queue.is_none() {
             self.start(log);
         }
@@ -348,19 +345,19 @@ impl Fetched {
     #[inline]
     pub(crate) fn take(&self) -> Option<LaneReads> {
         let mut wanted = self.wanted.borrow_mut();
-        (!wanted.is_empty()).then(|| LaneReads { places: std::mem::take(&mut *wanted), next: 0 })
+        (!wanted.is_empty()).then(|| LaneReads { ids: std::mem::take(&mut *wanted), next: 0 })
     }
 
     /// Releases records that are no longer waited for.
     pub(crate) fn release(&self, reads: LaneReads) {
-        for place in reads.places {
+        for id in reads.ids {
             // A large value that was in memory and has been dropped again may be expected anew.
-            if let Some(expected) = self.expected.borrow_mut().get_mut(&place) {
+            if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
                 expected.users = expected.users.saturating_sub(1);
-            } else if let Some(record) = self.arrived.get(&place) {
+            } else if let Some(record) = self.arrived.get(&id) {
                 record.users.set(record.users.get().saturating_sub(1));
                 if record.users.get() == 0 && record.bytes.is_some() {
-                    self.idle.borrow_mut().push_back(place);
+                    self.idle.borrow_mut().push_back(id);
                 }
             }
         }
@@ -369,8 +366,8 @@ impl Fetched {
     /// Returns true if some of them have not arrived.
     pub(crate) fn awaits(&self, reads: &mut LaneReads) -> bool {
         let expected = self.expected.borrow();
-        while let Some(place) = reads.places.get(reads.next) {
-            if expected.contains_key(place) {
+        while let Some(id) = reads.ids.get(reads.next) {
+            if expected.contains_key(id) {
                 self.wake_for_more();
                 return true;
             }
@@ -388,12 +385,12 @@ impl Fetched {
 
     /// Returns true if the record was requested but has not arrived.
     pub(crate) fn expects(&self, address: Address, generation: u32) -> bool {
-        self.expected.borrow().contains_key(&(address, generation))
+        self.expected.borrow().contains_key(&RecordId { address, generation })
     }
 
     /// Returns the record at `address` in this generation of its segment, if it was fetched.
     pub(crate) fn get(&self, address: Address, generation: u32) -> Option<Record<'_>> {
-        let bytes = self.arrived.get(&(address, generation))?.bytes.as_ref()?;
+        let bytes = self.arrived.get(&RecordId { address, generation })?.bytes.as_ref()?;
         // SAFETY: the bytes were checked to begin with one whole record, and they stay until the
         // session, which is borrowed, takes its next turn.
         Some(unsafe { Record::at(bytes.as_ptr(), || 0) })
@@ -402,7 +399,7 @@ impl Fetched {
     /// Returns the bytes read for the record at `address`: the record, and perhaps unchecked bytes
     /// behind it.
     pub(crate) fn run(&self, address: Address, generation: u32) -> Option<&[u8]> {
-        self.arrived.get(&(address, generation))?.bytes.as_deref()
+        self.arrived.get(&RecordId { address, generation })?.bytes.as_deref()
     }
 
     /// Returns the head of a large value of `len` bytes that was fetched by [`Log::jumbo_head`].
@@ -413,7 +410,7 @@ impl Fetched {
         generation: u32,
         len: usize,
     ) -> Option<Record<'_>> {
-        let bytes = self.arrived.get(&(head, generation))?.bytes.as_ref()?;
+        let bytes = self.arrived.get(&RecordId { address: head, generation })?.bytes.as_ref()?;
         let record = bytes.get(head.offset()..)?;
         // SAFETY: as in `get`, but for the value.
         Some(unsafe { Record::at(record.as_ptr(), || len) })
@@ -421,7 +418,7 @@ impl Fetched {
 
     /// Returns true if the record was requested and turned out to be unreadable.
     pub(crate) fn is_unreadable(&self, address: Address, generation: u32) -> bool {
-        let found = self.arrived.get(&(address, generation));
+        let found = self.arrived.get(&RecordId { address, generation });
         found.is_some_and(|record| record.bytes.is_none())
     }
 }

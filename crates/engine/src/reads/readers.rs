@@ -3,6 +3,7 @@
 use crate::lane::Lane;
 use crate::lock::lock;
 use crate::reads::requests::{Read, Readers, Request};
+use larder_log::RecordId;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -45,7 +46,8 @@ impl Lane {
     }
 
     fn serve(&self, request: Request) {
-        let Request { place: (address, generation), size, charge, inbox, waker } = request;
+        let Request { id, size, charge, inbox, waker } = request;
+        let RecordId { address, generation } = id;
         let read = match charge {
             None if self.log.segment(address.segment()).is_jumbo() => {
                 self.log.read_jumbo_head(address.segment()).map(Read::Record)
@@ -68,7 +70,7 @@ impl Lane {
             }
             _ => Read::Failed,
         });
-        inbox.put((address, generation), read);
+        inbox.put(id, read);
         waker.wake();
     }
 }

@@ -3,15 +3,14 @@
 
 use crate::lock::lock;
 use larder_disk::ReadBuffer;
-use larder_log::{Address, Budget};
+use larder_log::Budget;
+use larder_log::RecordId;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
-
-type Place = (Address, u32);
 
 /// The reads of all sessions take at most 1/`SHARE_OF_MEMORY` of a lane's memory.
 const SHARE_OF_MEMORY: u64 = 8;
@@ -35,13 +34,13 @@ pub(crate) enum Read {
 /// The place where readers put a session's results.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    pub(super) arrived: Mutex<Vec<(Place, Read)>>,
+    pub(super) arrived: Mutex<Vec<(RecordId, Read)>>,
     pub(super) any: AtomicBool,
 }
 
 impl Inbox {
-    pub(crate) fn put(&self, place: Place, read: Read) {
-        lock(&self.arrived).push((place, read));
+    pub(crate) fn put(&self, id: RecordId, read: Read) {
+        lock(&self.arrived).push((id, read));
         self.any.store(true, Ordering::Release);
     }
 }
@@ -60,7 +59,7 @@ pub(crate) struct Readers {
 #[derive(Debug)]
 pub(crate) struct Request {
     /// The record's address and the generation of its segment.
-    pub(crate) place: (Address, u32),
+    pub(crate) id: RecordId,
     /// The number of bytes to read, if known.
     pub(crate) size: Option<usize>,
     /// The memory reserved for a large value.

@@ -6,6 +6,7 @@ use crate::Outcome;
 use crate::index::slot::{Slot, TAG_BITS};
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
+use larder_log::RecordId;
 use larder_log::{Address, Log, Record};
 
 /// The largest number of tags per step: a sixteenth of all. A key's tag never changes, so growth
@@ -98,7 +99,7 @@ impl LaneSession {
         slots.sort_unstable_by_key(|slot| slot.address().bits());
         let found: Vec<_> = slots.iter().map(|&slot| self.listed(slot)).collect();
         let is_missing = |(&slot, record): (&Slot, &Option<Record<'_>>)| {
-            let (address, generation) = self.read_from(slot);
+            let RecordId { address, generation } = self.read_from(slot);
             record.is_none() && !self.fetched.is_unreadable(address, generation)
         };
         if !slots.iter().zip(&found).any(is_missing) {
@@ -108,7 +109,7 @@ impl LaneSession {
         for &slot in absent {
             // Records that have arrived are requested again; otherwise they might be dropped before
             // the others arrive.
-            let (address, generation) = self.read_from(slot);
+            let RecordId { address, generation } = self.read_from(slot);
             self.fetched.want(&self.lane.log, address, generation);
         }
         None
@@ -121,9 +122,9 @@ impl LaneSession {
         if jumbo { Log::jumbo_head(number) } else { address }
     }
 
-    fn read_from(&self, slot: Slot) -> (Address, u32) {
+    fn read_from(&self, slot: Slot) -> RecordId {
         let generation = self.lane.log.segment(slot.address().segment()).generation();
-        (self.read_at(slot.address()), generation)
+        RecordId { address: self.read_at(slot.address()), generation }
     }
 
     /// Returns the record that a slot leads to, if it is in memory or was read. The value of a
@@ -134,7 +135,7 @@ impl LaneSession {
         if let Some(record) = unsafe { self.lane.log.record(slot.address()) } {
             return Some(record);
         }
-        let (address, generation) = self.read_from(slot);
+        let RecordId { address, generation } = self.read_from(slot);
         if segment.is_jumbo() {
             return self.fetched.get_head(address, generation, segment.jumbo_value());
         }
