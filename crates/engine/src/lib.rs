@@ -5,6 +5,58 @@
 //! A thread that uses the engine opens a [`Session`] and calls [`Session::tick`] once per turn of
 //! its loop. Every [`Item`] that a session returned stays readable until the session's next tick.
 //! Memory is reused only after every session has ticked.
+//!
+//! # A cache in one process
+//!
+//! ```
+//! use larder_engine::{Engine, Expiry, Options, Outcome, Store};
+//! use std::task::Waker;
+//!
+//! let engine = Engine::open(Options { memory: 64 << 20, ..Options::default() })?;
+//! let mut session = engine.session(Waker::noop().clone());
+//! session.tick(1_700_000_000); // the time, in Unix seconds
+//!
+//! let key = session.key(b"fig");
+//! let stored = session.store(&key, Store::set(b"sweet", 0, Expiry::NEVER));
+//! assert!(matches!(stored, Outcome::Ready(_)));
+//! let Outcome::Ready(Some(item)) = session.get(&key) else { panic!("it was just stored") };
+//! assert_eq!(item.value(), b"sweet");
+//! # Ok::<(), larder_engine::OpenError>(())
+//! ```
+//!
+//! # A durable store
+//!
+//! With a store, a call may return [`Outcome::AfterCommit`]: the answer counts once the commit is durable.
+//!
+//! ```
+//! use larder_engine::*;
+//! use std::{sync::Arc, task::Waker, time::{Duration, Instant}};
+//!
+//! let device = Arc::new(larder_disk::SimDevice::new(64 << 20, 1)); // or a larder_disk::FileDevice
+//! let start = Instant::now();
+//! let store = StoreOptions {
+//!     devices: vec![StoreDevice { name: "disk".into(), device, lower: None, seeds: [1, 2, 3] }],
+//!     forget: Vec::new(),
+//!     durability: Durability::Sync,
+//!     sync_interval: Duration::from_secs(1),
+//!     accept_damage: false,
+//!     clock: MonotonicClock(Arc::new(move || start.elapsed())),
+//!     created: 1_700_000_000,
+//! };
+//! let engine = Engine::open(Options { store: Some(store), ..Options::default() })?;
+//! let mut session = engine.session(Waker::noop().clone());
+//! session.tick(1_700_000_000);
+//! let stored = session.store(&session.key(b"fig"), Store::set(b"sweet", 0, Expiry::NEVER));
+//! let Outcome::AfterCommit(_, point) = stored else { panic!("it waits for its commit") };
+//! session.wake_on_commit(point); // asks for the commit
+//! session.sleep();
+//! while session.commit_state(point) == CommitState::Pending {
+//!     std::thread::yield_now(); // a server waits for the session's waker instead
+//! }
+//! assert_eq!(session.commit_state(point), CommitState::Durable);
+//! engine.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod cleaner;
 mod durability;

@@ -4,6 +4,32 @@
 //! record is appended to the open segment of a stream and never changes afterwards. Readers
 //! therefore need no lock: they follow an address into a frame and copy the bytes out. A frame is
 //! reused only after the quiescent period of [`memory::epoch`], so never under a reader.
+//!
+//! ```
+//! use larder_log::*;
+//! use larder_log::record::write_head;
+//! use std::sync::Arc;
+//!
+//! let config = Config { segment_size: 64 << 10, max_frame_bytes: 1 << 20, keeps_all: false };
+//! let (budget, epochs) = (Arc::new(Budget::new(8 << 20)), Arc::new(Epochs::default()));
+//! let log = Log::new(config, None, budget, Arc::clone(&epochs))?;
+//! let mut thread = epochs.join();
+//! thread.tick(); // what the thread reads from here on stays until its next tick
+//!
+//! let fields = Fields::default();
+//! let layout = Layout::of(&fields, 3, 5);
+//! let now = 1_700_000_000;
+//! let space = log.reserve(Stream::Hot, layout.size(), now, Claim::Write).expect("an empty log");
+//! // SAFETY: the reserved memory is this thread's own, and as long as the record.
+//! unsafe {
+//!     write_head(space.memory, &layout, &fields, b"fig");
+//!     space.memory.add(layout.value_offset()).copy_from_nonoverlapping(b"sweet".as_ptr(), 5);
+//! }
+//! // SAFETY: the thread is awake, and the record is complete.
+//! let record = unsafe { log.record(space.address) }.expect("its segment is in memory");
+//! assert_eq!((record.key(), record.value()), (&b"fig"[..], &b"sweet"[..]));
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 pub mod address;
 pub mod append;

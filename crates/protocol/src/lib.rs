@@ -7,6 +7,18 @@
 //!
 //! Requests do not contain their keys. A parser passes each key to a [`KeySink`] as soon as it
 //! finds it, so that a server can hash and prefetch it while the parser looks for the next one.
+//!
+//! ```
+//! use larder_protocol::{Parse, text};
+//!
+//! let mut keys: Vec<&[u8]> = Vec::new();
+//! match text::parse(b"get fig\r\nget pear", &mut keys) {
+//!     Parse::Request { request: text::Request::Get(_), consumed } => assert_eq!(consumed, 9),
+//!     other => panic!("{other:?}"),
+//! }
+//! assert_eq!(keys, [b"fig"]);
+//! assert!(matches!(text::parse(b"get pear", &mut keys), Parse::NeedMore { .. }));
+//! ```
 
 pub mod base64;
 pub mod binary;

@@ -1,4 +1,18 @@
 //! The server: sockets, connections and commands over an embedded engine.
+//!
+//! A server runs in any process, as often as needed:
+//!
+//! ```
+//! use larder_server::server::Server;
+//! use larder_server::settings::{ListenAddress, Settings};
+//! use std::time::Duration;
+//!
+//! let listen = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }];
+//! let server = Server::start(Settings { listen, admin: None, ..Settings::default() })?;
+//! println!("memcached clients connect to {}", server.addresses()[0]);
+//! server.shutdown(Duration::from_secs(1))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod admin;
 mod clock;

@@ -4,6 +4,13 @@
 //! Every answer must match the map. An engine that evicts may miss items, but no more than it
 //! reports as evicted. A missing item stays missing until the next write. Memory stays within its
 //! budget.
+//!
+//! ```
+//! use larder_sim::{Plan, World};
+//!
+//! World::run(Plan { seed: 7, steps: 500 })?;
+//! # Ok::<(), larder_sim::Failure>(())
+//! ```
 
 mod durable;
 mod model;
