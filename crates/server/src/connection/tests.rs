@@ -3,7 +3,6 @@
 //! pieces, output is not taken, or values are long.
 
 mod commits;
-mod cost;
 mod counters;
 mod flow;
 mod gates;

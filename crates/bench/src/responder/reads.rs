@@ -6,8 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::task::Waker;
 
 use larder_disk::{Device, Looks, ReadQueue};
-
-use crate::net::ConnectionId;
+use larder_server::net::ConnectionId;
 
 /// Reads begin at multiples of this, bytes.
 const BLOCK: u64 = 4096;
