@@ -15,6 +15,7 @@ use larder_server::connection::Worker;
 use larder_server::net::{ConnectionId, Flow, InputBuffer, OutputMemory, Peer, Service};
 
 use super::service::NullService;
+use crate::workload::random::Random;
 
 const KEYS: u64 = 1_000_000;
 const BATCHES: usize = 2000;
@@ -87,11 +88,7 @@ fn cost<S: Service>(service: &mut S, batches: &[Vec<u8>], keys: usize) -> f64 {
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_common_requests() {
-    let mut state = 1u64;
-    let mut random = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % KEYS
-    };
+    let mut random = Random::new(1);
     let mut worker = worker();
     let set = |key: u64| format!("set key-{key:011} 0 0 50\r\n{}\r\n", "v".repeat(50));
     let mut connection = worker.connect(Peer::Unix, ConnectionId::new(1));
@@ -102,7 +99,8 @@ fn costs_of_common_requests() {
     }
     worker.disconnect(connection);
     let mut many = |keys: usize, write: &dyn Fn(&[u64]) -> String| -> Vec<Vec<u8>> {
-        let batch = |_| write(&(0..keys).map(|_| random()).collect::<Vec<_>>()).into_bytes();
+        let batch =
+            |_| write(&(0..keys).map(|_| random.below(KEYS)).collect::<Vec<_>>()).into_bytes();
         (0..BATCHES).map(batch).collect()
     };
     let each = |write: fn(u64) -> String| {

@@ -9,7 +9,7 @@
 //! than what a sync that succeeded left there.
 
 use super::image::{Image, PAGE, Page};
-use super::random::Random;
+use crate::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
