@@ -15,6 +15,7 @@ use larder_server::connection::Worker;
 use larder_server::net::{ConnectionId, Flow, InputBuffer, OutputMemory, Peer, Service};
 
 use super::service::NullService;
+use crate::say;
 use crate::workload::random::Random;
 
 const KEYS: u64 = 1_000_000;
@@ -120,6 +121,6 @@ fn costs_of_common_requests() {
     for (name, keys, batches) in &loads {
         let (own, floor) =
             (cost(&mut worker, batches, *keys), cost(&mut responder, batches, *keys));
-        println!("{name}: {own:.1} ns per key; a server that does nothing {floor:.1}");
+        say!("{name}: {own:.1} ns per key; a server that does nothing {floor:.1}");
     }
 }
