@@ -1,8 +1,7 @@
 //! The random number generator: seeded, the same on every machine, a few nanoseconds per number.
 //!
-//! It is not the generator of the tests (`larder_disk::Random`). Workloads and synthetic traces follow from a
-//! seed, and published results follow from them, so these numbers must not change. Long runs also need its
-//! period of 2²⁵⁶ and bounds without the bias of a remainder.
+//! The tests have another generator, `larder_disk::Random`. This one stays because workloads and synthetic traces
+//! follow from its numbers: with others, results would not compare with those in BENCHMARKING.md.
 
 /// xoshiro256++ seeded through splitmix64.
 #[derive(Clone, Debug)]
