@@ -1,20 +1,29 @@
 //! A server inside the lab's process that does nothing but answer. It shows the cost of sockets on
 //! this machine.
 
+#[cfg(test)]
+mod cost;
+mod reads;
+mod service;
+
 use crate::complain;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use larder_client::Address;
 use larder_disk::{Device, FileDevice, ReadBuffer};
-use larder_server::net::{BackendChoice, Endpoint, Listener, Options, responder};
+use larder_server::net::{BackendChoice, Control, Endpoint, Listener, Options, open};
 
 use crate::machine::pin_thread;
 use crate::process::Probe;
 use crate::{Error, Result};
+use reads::Reads;
+use service::NullService;
 
 /// Name prefixes of the responder's threads and of the kernel's helper threads for its rings.
 const THREADS: &[&str] = &["responder-", "iou-wrk-"];
@@ -26,7 +35,7 @@ const BLOCK: u64 = 4096;
 /// A running responder. Dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    _running: responder::Running,
+    _running: Running,
     pub(crate) address: Address,
     pub(crate) probe: Probe,
 }
@@ -110,11 +119,53 @@ impl Responder {
             // Its threads inherit the processor of the thread that starts them.
             let start = scope.spawn(move || {
                 cpu.map_or(Ok(()), pin_thread)?;
-                responder::start(options, threads, value_size, device)
+                Running::start(options, threads, value_size, device)
                     .map_err(|e| Error::io("cannot start the responder", e))
             });
             start.join().unwrap_or_else(|_| Err(Error::server("the starting thread panicked")))
         })?;
         Ok(Responder { _running: running, address, probe: Probe::own_threads(THREADS) })
+    }
+}
+
+/// The responder's threads. Dropping it ends them.
+#[derive(Debug)]
+struct Running {
+    control: Control,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Running {
+    /// Starts `workers` threads that answer with values of `value_size` bytes. With a device each key of a
+    /// get costs a read of as many bytes. The threads inherit the caller's processor affinity.
+    fn start(
+        options: Options,
+        workers: usize,
+        value_size: usize,
+        device: Option<Arc<dyn Device>>,
+    ) -> io::Result<Running> {
+        let (control, workers) = open(options, workers)?;
+        let mut running = Running { control, threads: Vec::new() };
+        for worker in workers {
+            let name = format!("responder-{}", worker.index());
+            let mut service = NullService::new(value_size);
+            if let Some(device) = &device {
+                service.reads =
+                    Some(Reads::new(&**device, value_size, worker.event(), worker.waker())?);
+            }
+            let run = move || worker.run(service);
+            running.threads.push(thread::Builder::new().name(name).spawn(run)?);
+        }
+        Ok(running)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.control.shut_down(Duration::ZERO);
+        for thread in self.threads.drain(..) {
+            // The results of a run do not depend on how its threads end.
+            let _ = thread.join();
+        }
     }
 }

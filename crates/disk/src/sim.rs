@@ -8,17 +8,15 @@
 mod cache;
 mod image;
 mod plan;
-mod random;
 #[cfg(test)]
 mod tests;
 
 pub use plan::{Counts, Failure, Fault, Operation, Stopped};
 
-use crate::Device;
 use crate::device::check_range;
+use crate::{Device, Random};
 use cache::Cache;
 use image::Image;
-use random::Random;
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -297,7 +295,7 @@ impl Device for SimDevice {
         match state.judge(Operation::Read)? {
             Verdict::Proceed if bad => {
                 state.failed_reads += 1;
-                buffer.fill_with(|| state.random.next() as u8);
+                buffer.fill_with(|| state.random.bits() as u8);
                 Err(Failure::Io.error())
             }
             Verdict::Proceed => {
@@ -306,7 +304,7 @@ impl Device for SimDevice {
             }
             Verdict::Fail(error) => {
                 state.failed_reads += 1;
-                buffer.fill_with(|| state.random.next() as u8);
+                buffer.fill_with(|| state.random.bits() as u8);
                 Err(error)
             }
             Verdict::Stop => Err(Stopped::error()),

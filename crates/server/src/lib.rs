@@ -7,8 +7,10 @@
 //! use larder_server::settings::{ListenAddress, Settings};
 //! use std::time::Duration;
 //!
-//! let listen = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }];
-//! let server = Server::start(Settings { listen, admin: None, ..Settings::default() })?;
+//! let mut settings = Settings::default();
+//! settings.listen = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }];
+//! settings.admin = None;
+//! let server = Server::start(settings)?;
 //! println!("memcached clients connect to {}", server.addresses()[0]);
 //! server.shutdown(Duration::from_secs(1))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -18,10 +18,10 @@ mod verbs;
 pub use anomaly::Anomaly;
 pub use tiers::Seen;
 
-use crate::Random;
 use crate::world::{Failure, Plan};
 use history::{Commit, Histories, Lost};
 use lanes::MOST_DEVICES;
+use larder_disk::Random;
 use larder_disk::SimDevice;
 use larder_engine::{
     CommitPoint, Durability, Engine, Health, ManualCleaner, MonotonicClock, Options, Outcome,

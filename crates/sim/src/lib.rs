@@ -14,11 +14,9 @@
 
 mod durable;
 mod model;
-mod random;
 mod threads;
 mod world;
 
 pub use durable::{Anomaly, DurableWorld, Seen};
-pub use random::Random;
 pub use threads::ThreadedWorld;
 pub use world::{Failure, Plan, World};

@@ -10,9 +10,9 @@
 mod history;
 mod worker;
 
-use crate::Random;
 use crate::world::{Failure, Plan};
 use history::Keys;
+use larder_disk::Random;
 use larder_disk::{Device, Failure as DeviceFailure, Fault, Operation, SimDevice};
 use larder_engine::{
     Durability, Engine, LowerDevice, MonotonicClock, Options, StoreDevice, StoreOptions, WhenFull,

@@ -1,7 +1,7 @@
 //! One world: random operations on an engine and on the model, compared after each operation.
 
-use crate::Random;
 use crate::model::{Entry, Model};
+use larder_disk::Random;
 use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Engine, Expiry, Get, ManualCleaner, Options, Outcome,
     Refusal, ScanCursor, Session, Store, StoreMode, Stored, Value, WhenFull,

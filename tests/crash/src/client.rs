@@ -14,9 +14,9 @@ use std::time::Duration;
 use crate::clock;
 use crate::journal::{Event, Journal};
 use crate::operation::{Key, Operation};
-use crate::random::Random;
 use crate::reply::{self, Reply};
 use crate::workload::{CasIds, Sizes, Workload};
+use larder_disk::Random;
 
 /// Time after which an answer counts as never coming.
 const PATIENCE: Duration = Duration::from_secs(20);

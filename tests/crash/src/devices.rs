@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::disk::Disk;
-use crate::random::Random;
 use crate::server::{Server, ServerPlan};
+use larder_disk::Random;
 
 /// The devices of each lane.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,6 @@ mod journal;
 mod machine;
 mod model;
 mod operation;
-mod random;
 mod reply;
 mod rounds;
 mod scenarios;

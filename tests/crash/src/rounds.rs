@@ -9,10 +9,10 @@ use crate::activity::{self, Interrupted};
 use crate::checker::Totals;
 use crate::client::ClientPlan;
 use crate::disk::{Cut, Faults};
-use crate::random::Random;
 use crate::server::Server;
 use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, TIGHT_MIB, World};
+use larder_disk::Random;
 
 /// The longest value in bytes: the largest item minus the longest key and the overhead of an item.
 pub(crate) const LARGEST: u32 = (1 << 20) - 512;
@@ -144,7 +144,7 @@ impl Round {
         } * if fills { FILLING } else { 1 };
         let client = ClientPlan {
             port: 0,
-            seed: random.next(),
+            seed: random.bits(),
             first: 0,
             writers: random.between(1, u64::from(WRITERS)) as u16,
             readers: random.between(0, 2) as u16,
@@ -177,7 +177,7 @@ impl Round {
             end,
             stillborn: random.chance(20).then(|| Duration::from_millis(random.below(60))),
             again,
-            devices: Random::part(random.next(), &[]),
+            devices: Random::part(random.bits(), &[]),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::random::Random;
+use larder_disk::Random;
 
 /// Bytes generated from a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ impl Chunk {
         let mut random = Random::new(self.seed);
         let end = into.len() + self.length as usize;
         while into.len() < end {
-            let word = random.next().to_le_bytes();
+            let word = random.bits().to_le_bytes();
             let part = word.len().min(end - into.len());
             into.extend_from_slice(&word[..part]);
         }

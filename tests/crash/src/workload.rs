@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use crate::clock;
 use crate::operation::{Key, Operation, Store};
-use crate::random::Random;
 use crate::value::{Chunk, Content};
+use larder_disk::Random;
 
 /// The lengths of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -137,7 +137,7 @@ impl Workload {
         Operation::Store {
             how,
             content: self.chunk(length),
-            flags: self.random.next() as u32 >> self.random.pick(&[0, 16, 31]),
+            flags: self.random.bits() as u32 >> self.random.pick(&[0, 16, 31]),
             expires: if self.random.chance(80) { 0 } else { self.expiry() },
             quiet: !meta && self.random.chance(15),
             meta,
@@ -145,7 +145,7 @@ impl Workload {
     }
 
     fn chunk(&mut self, length: u32) -> Content {
-        Content::Chunks(vec![Chunk { seed: self.random.next(), length }])
+        Content::Chunks(vec![Chunk { seed: self.random.bits(), length }])
     }
 
     /// Returns an expiry: never, in some days, or very soon.

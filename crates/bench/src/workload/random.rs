@@ -1,4 +1,7 @@
 //! The random number generator: seeded, the same on every machine, a few nanoseconds per number.
+//!
+//! The tests have another generator, `larder_disk::Random`. This one stays because workloads and synthetic traces
+//! follow from its numbers: with others, results would not compare with those in BENCHMARKING.md.
 
 /// xoshiro256++ seeded through splitmix64.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Tests that two joined devices differ from one only in how often they are synced.
 
 use super::*;
-use crate::{Failure, Fault, Operation, SimDevice};
+use crate::{Failure, Fault, Operation, Random, SimDevice};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::thread;
@@ -27,11 +27,6 @@ fn world() -> World {
     joined(SimDevice::new(4096, 1), SimDevice::new(4096, 2))
 }
 
-fn random(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % below
-}
-
 fn all(device: &dyn Device) -> Vec<u8> {
     let mut bytes = vec![0; device.size() as usize];
     device.read_at(0, &mut bytes).expect("read");
@@ -43,7 +38,7 @@ fn all(device: &dyn Device) -> Vec<u8> {
 #[test]
 fn a_joined_device_behaves_like_a_single_one() {
     for seed in 0..300 {
-        let mut state = seed;
+        let mut random = Random::new(seed);
         let mut world = world();
         let size = world.joined.size();
         assert_eq!(size, BORDER + 4096 - START);
@@ -51,10 +46,10 @@ fn a_joined_device_behaves_like_a_single_one() {
         // What is durable, byte by byte, where it is known.
         let mut durable: Vec<Option<u8>> = vec![Some(0); size as usize];
         for step in 0..60 {
-            let offset = random(&mut state, size);
-            let length = random(&mut state, size - offset + 1) as usize;
+            let offset = random.below(size);
+            let length = random.below(size - offset + 1) as usize;
             let range = offset as usize..offset as usize + length;
-            match random(&mut state, 8) {
+            match random.below(8) {
                 0..4 => {
                     let bytes = vec![step as u8 + 1; length];
                     world.joined.write_at(offset, &bytes).expect("write");

@@ -8,7 +8,7 @@
 //! models reordering. It never ends up older than what a successful sync left there.
 
 use super::image::{Image, PAGE, Page};
-use super::random::Random;
+use crate::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;

@@ -3,7 +3,6 @@
 //! values.
 
 mod commits;
-mod cost;
 mod counters;
 mod flow;
 mod gates;

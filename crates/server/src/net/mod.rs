@@ -10,7 +10,6 @@ mod held;
 mod listener;
 mod options;
 mod relief;
-pub mod responder;
 mod slab;
 mod transport;
 mod uring;

@@ -291,39 +291,15 @@ fn suggestion(key: &str) -> Option<&'static str> {
         return Some(setting.key);
     }
     shown
-        .map(|setting| (distance(&key, setting.key), setting.key))
+        .map(|setting| (strsim::levenshtein(&key, setting.key), setting.key))
         .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
         .min()
         .map(|(_, known)| known)
 }
 
-/// Insertions, deletions and replacements that make `b` of `a`.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distances() {
-        assert_eq!(distance("memory", "memory"), 0);
-        assert_eq!(distance("memmory", "memory"), 1);
-        assert_eq!(distance("", "io"), 2);
-        assert_eq!(distance("treads", "threads"), 1);
-    }
 
     #[test]
     fn suggestions() {

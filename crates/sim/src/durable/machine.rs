@@ -1,6 +1,6 @@
 //! The machine of a world: its devices, which lose power together.
 
-use crate::Random;
+use larder_disk::Random;
 use larder_disk::{Device, SimDevice};
 use larder_engine::{LowerDevice, StoreDevice};
 use std::sync::Arc;

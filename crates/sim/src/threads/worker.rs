@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::history::{KEYS, Keys, State, Version};
-use crate::Random;
+use larder_disk::Random;
 use larder_engine::{
     Arith, CommitPoint, CommitState, Counted, Create, Delete, Deleted, Expiry, Health, Outcome,
     Session, Store, Stored,

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::random::Random;
+use larder_disk::Random;
 
 /// Bytes that a disk writes as a whole or not at all.
 pub(crate) const SECTOR: usize = 512;

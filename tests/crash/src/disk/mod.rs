@@ -21,7 +21,7 @@ pub(crate) use image::Cut;
 use image::{Covered, Image};
 use mount::Mounted;
 
-use crate::random::Random;
+use larder_disk::Random;
 
 /// The reported size of the disk in bytes.
 const CAPACITY: u64 = 64 << 30;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use super::{Setup, becomes, expect, wrong};
 use crate::client::ClientPlan;
 use crate::disk::{Cut, Disk, Faults};
-use crate::random::Random;
 use crate::rounds::LARGEST;
 use crate::server::{Server, Talk};
 use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, World};
+use larder_disk::Random;
 
 /// Time without an answer after which a request counts as held back.
 const HELD: Duration = Duration::from_millis(250);
@@ -40,7 +40,7 @@ fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
         let server = world.start()?;
         let client = ClientPlan {
             port: 0,
-            seed: random.next(),
+            seed: random.bits(),
             first: 0,
             writers: 3,
             readers: 1,

@@ -1,7 +1,7 @@
 //! Tests of what a power loss leaves.
 
-use super::super::random::Random;
 use super::*;
+use crate::Random;
 use std::collections::HashSet;
 
 const SECTORS: u64 = 64;
@@ -56,7 +56,7 @@ fn a_crash_leaves_only_contents_since_the_last_sync() {
             let start = random.below(SECTORS);
             let count = 1 + random.below((SECTORS - start).min(12));
             let bytes: Vec<u8> =
-                (0..count as usize * SECTOR).map(|_| random.next() as u8).collect();
+                (0..count as usize * SECTOR).map(|_| random.bits() as u8).collect();
             // Writes often do not cover whole sectors: the bytes around a write must survive.
             let (skip, cut) = if random.chance(50) { (100, 200) } else { (0, 0) };
             let at = start * SECTOR as u64 + skip as u64;

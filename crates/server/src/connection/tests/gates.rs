@@ -3,29 +3,15 @@
 use super::super::gates::{Front, Gates, Repair};
 use crate::command::Points;
 use crate::net::{Budget, OutputMemory};
+use larder_disk::Random;
 use larder_engine::{CommitPoint, CommitState};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const LOST: &[u8] = b"SERVER_ERROR store failed: write not kept\r\n";
 
-/// Pseudo-random numbers that are the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn bytes(&mut self, max: u64) -> Vec<u8> {
-        let letter = b'a' + self.below(26) as u8;
-        vec![letter; self.below(max + 1) as usize]
-    }
+fn bytes(random: &mut Random, max: u64) -> Vec<u8> {
+    let letter = b'a' + random.below(26) as u8;
+    vec![letter; random.below(max + 1) as usize]
 }
 
 #[derive(Default)]
@@ -162,7 +148,7 @@ impl World {
                             && reply.repair.is_none()
                     });
                     let reply = reply.unwrap();
-                    reply.bytes = random.bytes(50);
+                    reply.bytes = bytes(random, 50);
                     reply.points.clear();
                     output.extend(&reply.bytes);
                     if random.one_in(2) {
@@ -175,7 +161,7 @@ impl World {
         }
         for _ in 0..commands {
             let start = output.len();
-            let bytes = random.bytes(30);
+            let bytes = bytes(random, 30);
             output.extend(&bytes);
             let mut reply = Reply { bytes, points: Vec::new(), repair: None };
             if random.one_in(2) {
@@ -250,7 +236,7 @@ fn gates_are_charged_for_their_memory() {
 fn replies_keep_their_order_and_wait_for_their_commits() {
     let mut redone = 0;
     for seed in 0..300 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut world = World::default();
         for step in 0..200 {
             if random.one_in(2) {

@@ -2,6 +2,7 @@
 
 use super::{Client, Flow, InputBuffer, LOST, OutputMemory, Store};
 use crate::net::Service;
+use larder_disk::Random;
 
 #[test]
 fn a_lost_write_gets_an_error() {
@@ -167,21 +168,15 @@ fn no_client_sees_a_number_before_it_is_durable() {
         clients[0].send(b"set n 0 0 1\r\n0\r\n");
         store.commit();
         clients[0].gets(b"STORED\r\n");
-        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut below = |n: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % n
-        };
+        let mut random = Random::new(seed);
         let (mut counted, mut durable) = (Vec::new(), 0);
         for _ in 0..300 {
-            let at = below(5) as usize;
-            let received = match below(4) {
+            let at = random.below(5) as usize;
+            let received = match random.below(4) {
                 0 => clients[at].send(b"get n\r\n"),
                 1 | 2 => clients[at].send(b"incr n 1\r\nget n\r\n"),
                 _ => {
-                    if below(3) == 0 {
+                    if random.below(3) == 0 {
                         store.fail()
                     } else {
                         store.commit()

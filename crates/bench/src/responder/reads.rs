@@ -6,8 +6,9 @@ use std::os::fd::BorrowedFd;
 use std::task::Waker;
 
 use larder_disk::{Device, Looks, ReadQueue};
+use larder_server::net::ConnectionId;
 
-use crate::net::ConnectionId;
+use crate::workload::random::Random;
 
 /// Reads begin at multiples of this, bytes.
 const BLOCK: u64 = 4096;
@@ -25,7 +26,7 @@ pub(super) struct Reads {
     looks: Looks,
     /// How many reads a connection waits for; those that wait for none are not there.
     pending: HashMap<u64, usize>,
-    random: u64,
+    random: Random,
     failed: bool,
 }
 
@@ -50,7 +51,7 @@ impl Reads {
             started: 0,
             looks: Looks::default(),
             pending: HashMap::new(),
-            random: 1,
+            random: Random::new(1),
             failed: false,
         })
     }
@@ -58,13 +59,8 @@ impl Reads {
     /// Begins `reads` reads for a connection that waits for none.
     pub(super) fn begin(&mut self, id: ConnectionId, reads: usize) {
         for _ in 0..reads {
-            // Knuth's MMIX generator; its high bits are the good ones.
-            self.random = self
-                .random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let block = (u128::from(self.random) * u128::from(self.blocks)) >> 64;
-            self.failed |= self.queue.push(id.get(), block as u64 * BLOCK, self.len).is_err();
+            let block = self.random.below(self.blocks);
+            self.failed |= self.queue.push(id.get(), block * BLOCK, self.len).is_err();
         }
         self.started += reads;
         if reads > 0 {

@@ -3,24 +3,17 @@
 //! what sockets and kernel cost, the physical limit that the lab measures servers against. With a device
 //! it answers each key of a get after a read: the limit of a server that has nothing in memory.
 
-mod reads;
-
-use std::io;
-use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_disk::Device;
-
-use super::{
-    ConnectionId, Control, Flow, InputBuffer, MAX_INPUT_HELD, Options, OutputBuffer, Peer, Service,
-    open,
+use larder_server::net::{
+    ConnectionId, Flow, InputBuffer, MAX_INPUT_HELD, OutputBuffer, Peer, Service,
 };
-use reads::Reads;
+
+use super::reads::Reads;
 
 /// The service; one per worker.
 #[derive(Debug)]
-pub struct Responder {
+pub(super) struct NullService {
     value: Vec<u8>,
     /// ` 0 <size>\r\n<value>\r\n`: what stands behind `VALUE <key>`.
     text_value: Vec<u8>,
@@ -28,7 +21,8 @@ pub struct Responder {
     text_value_cas: Vec<u8>,
     /// `VA <size>`.
     meta_value: Vec<u8>,
-    reads: Option<Reads>,
+    /// The reads that answers wait for; without a device none.
+    pub(super) reads: Option<Reads>,
 }
 
 /// Where a connection stands in its input.
@@ -47,14 +41,14 @@ enum Place {
 
 /// State of a connection.
 #[derive(Debug)]
-pub struct Progress {
+pub(super) struct Progress {
     place: Place,
     id: ConnectionId,
 }
 
-impl Responder {
+impl NullService {
     /// Answers gets with values of `value_size` bytes.
-    pub fn new(value_size: usize) -> Self {
+    pub(super) fn new(value_size: usize) -> Self {
         let value = vec![b'x'; value_size];
         let text = |cas: &str| {
             let mut text = format!(" 0 {value_size}{cas}\r\n").into_bytes();
@@ -62,7 +56,7 @@ impl Responder {
             text.extend_from_slice(b"\r\n");
             text
         };
-        Responder {
+        NullService {
             text_value: text(""),
             text_value_cas: text(" 1"),
             meta_value: format!("VA {value_size}").into_bytes(),
@@ -164,7 +158,7 @@ enum Keys {
     Missing,
 }
 
-impl Service for Responder {
+impl Service for NullService {
     type Connection = Progress;
 
     fn turn(&mut self) {
@@ -274,78 +268,14 @@ impl Service for Responder {
     fn disconnect(&mut self, _connection: Progress) {}
 }
 
-/// A responder that runs on threads of its own, until it is dropped.
-#[derive(Debug)]
-pub struct Running {
-    control: Control,
-    threads: Vec<JoinHandle<io::Result<()>>>,
-}
-
-/// Starts a responder with `workers` threads and values of `value_size` bytes; with a device each key of a
-/// get costs a read of as many bytes. The threads inherit the caller's processor affinity.
-///
-/// # Errors
-/// As [`open`], when the system gives no thread, or when the device has no
-/// [read queue](Device::read_queue).
-pub fn start(
-    options: Options,
-    workers: usize,
-    value_size: usize,
-    device: Option<Arc<dyn Device>>,
-) -> io::Result<Running> {
-    let (control, workers) = open(options, workers)?;
-    let mut running = Running { control, threads: Vec::new() };
-    for worker in workers {
-        let name = format!("responder-{}", worker.index());
-        let mut responder = Responder::new(value_size);
-        if let Some(device) = &device {
-            responder.reads =
-                Some(Reads::new(&**device, value_size, worker.event(), worker.waker())?);
-        }
-        let run = move || worker.run(responder);
-        running.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
-    }
-    Ok(running)
-}
-
-impl Running {
-    /// Steers it; its counters, its back-end, its addresses.
-    pub fn control(&self) -> &Control {
-        &self.control
-    }
-
-    /// Stops it.
-    ///
-    /// # Errors
-    /// What a worker failed with.
-    pub fn stop(mut self) -> io::Result<()> {
-        self.end()
-    }
-
-    fn end(&mut self) -> io::Result<()> {
-        self.control.shut_down(Duration::ZERO);
-        self.threads.drain(..).try_for_each(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(_) => Err(io::Error::other("a responder thread panicked")),
-        })
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Nobody is left to be told.
-        let _ = self.end();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::OutputMemory;
+    use larder_server::net::{Options, OutputMemory, open};
 
     /// Feeds `bytes` in pieces of `step`, as a loop would.
     fn answer(bytes: &[u8], step: usize, limit: usize) -> (Vec<u8>, Flow) {
-        let mut responder = Responder::new(3);
+        let mut responder = NullService::new(3);
         let mut progress = responder.connect(Peer::Unix, ConnectionId::new(1));
         let mut memory = OutputMemory::default();
         let (mut held, mut all, mut flow) = (Vec::new(), Vec::new(), Flow::Read);
@@ -385,14 +315,13 @@ mod tests {
 
     #[test]
     fn keys_are_answered_when_as_many_reads_have_ended() {
-        use crate::net::wake::Alarm;
         use larder_disk::FileDevice;
         let path = std::env::temp_dir().join(format!("larder-responder-{}", std::process::id()));
         let device = FileDevice::open(&path, Some(1 << 20)).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let alarm = Alarm::new().unwrap();
-        let mut responder = Responder::new(3);
-        let Ok(reads) = Reads::new(&device, 3, alarm.event(), alarm.waker()) else {
+        let (_control, workers) = open(Options::default(), 1).unwrap();
+        let mut responder = NullService::new(3);
+        let Ok(reads) = Reads::new(&device, 3, workers[0].event(), workers[0].waker()) else {
             return eprintln!("io_uring is refused here: left out");
         };
         responder.reads = Some(reads);
