@@ -2,7 +2,10 @@
 //! get, so none of them has to be taken up again half-way except in the middle of a long value.
 //! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
 
-use super::{Executed, Execution, IfRefused, Unready, conclude, engine_mode, put_value};
+use super::properties::Effect;
+use super::{
+    Executed, Execution, IfRefused, Properties, Unready, conclude, engine_mode, put_value,
+};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Item, Key, Refusal as EngineRefusal,
@@ -85,8 +88,12 @@ fn execute_rare(
             ok(x, head, quiet, 0)
         }
         Command::Stat(arguments) => stat(x, head, arguments),
-        // The others have a key, and the parser has found it.
-        _ => error(x, head, Status::InvalidArguments),
+        // They have a key, and the parser has found it.
+        Command::Get(_)
+        | Command::Touch { .. }
+        | Command::Store(_)
+        | Command::Delete(_)
+        | Command::Arithmetic(_) => error(x, head, Status::InvalidArguments),
     })
 }
 
@@ -141,16 +148,22 @@ pub(crate) fn not_kept(output: &mut OutputBuffer<'_>, head: Head) {
     put_error(output, head, Status::InternalError, STORE_FAILED);
 }
 
-/// Whether a request only reads.
-#[inline]
-pub(crate) fn reads(request: &Request<'_>) -> bool {
-    matches!(request.command, Command::Get(Get { exptime: None, .. }))
-}
-
-/// Whether a request is a plain set.
-#[inline]
-pub(crate) fn overwrites(request: &Request<'_>) -> bool {
-    matches!(&request.command, Command::Store(Store { mode: StoreMode::Set, compare: None, .. }))
+/// What holds for a request whatever its key. Errors are answered to quiet requests as well, so none of them
+/// counts as one that wants no reply.
+#[inline(always)]
+pub(crate) fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
+    let none = Properties::default();
+    match &request.command {
+        Command::Get(Get { exptime: None, .. }) => Properties { effect: Effect::Reads, ..none },
+        Command::Store(store) => Properties::of_store(store.mode, store.compare),
+        Command::Get(_) | Command::Touch { .. } | Command::Delete(_) | Command::Arithmetic(_) => {
+            Properties::CHANGES
+        }
+        Command::Noop | Command::Version => none,
+        Command::Flush { .. } | Command::Stat(_) | Command::Quit { .. } => {
+            Properties { ends_turn: true, ..none }
+        }
+    }
 }
 
 /// A reply without a body. `cas` is 0 where there is no item.

@@ -10,6 +10,7 @@ mod intent;
 pub(crate) mod meta;
 mod points;
 mod prefix;
+mod properties;
 mod stats;
 pub(crate) mod text;
 
@@ -21,6 +22,7 @@ use expiry::recache_below;
 use intent::IfRefused;
 pub(crate) use points::Points;
 pub(crate) use prefix::PrefixStats;
+pub(crate) use properties::Properties;
 
 use crate::net::OutputBuffer;
 use larder_engine::{CommitPoint, Expiry, Item, KeptValue, Outcome, Refusal, Session, UnixSeconds};

@@ -1,17 +1,17 @@
 //! Classic text commands.
 
 use super::{
-    Dump, Executed, Execution, IfRefused, LongValue, PartOfKeys, Unready, conclude, engine_mode,
-    meta, put_value, stats,
+    Dump, Executed, Execution, IfRefused, LongValue, PartOfKeys, Properties, Unready, conclude,
+    engine_mode, meta, properties::Effect, put_value, stats,
 };
 use larder_engine::{
-    Arith, Counted, Delete, Deleted, Item, Key, Refusal, Store as EngineStore, Stored, Value,
+    Arith, Counted, Delete as EngineDelete, Deleted, Item, Key, Refusal, Store as EngineStore,
+    Stored, Value,
 };
 use larder_protocol::StoreMode;
-use larder_protocol::meta::Verb;
 use larder_protocol::reply;
 use larder_protocol::text::{
-    Admin, Arithmetic, Delete as DeleteRequest, Device, Get, Grow, Request, Shutdown, Store, Touch,
+    Admin, Arithmetic, Delete, Device, Get, Grow, Request, Shutdown, Store, Touch,
 };
 
 /// How many keys of a retrieval are prefetched at once.
@@ -82,57 +82,46 @@ pub(crate) fn no_memory(
 /// Replies that the engine refused, unless the client wants no reply.
 #[cold]
 fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, refusal: Refusal) -> Executed {
-    x.say_unless(is_noreply(request), refusal_line(refusal, stores(request)))
+    x.say_unless(is_noreply(request), refusal_line(refusal, properties(request).stores))
+}
+
+/// What holds for a request whatever its keys.
+#[inline(always)]
+pub(crate) fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
+    let none = Properties::default();
+    match request {
+        // Whether it locks is not known without a look at the flags: a retrieval seldom does.
+        Request::Get(get) => {
+            let effect = if get.exptime.is_none() { Effect::Reads } else { Effect::Other };
+            Properties { effect, ..none }
+        }
+        Request::Meta(command) => meta::properties(command),
+        Request::Store(store) => {
+            Properties { noreply: store.noreply, ..Properties::of_store(store.mode, store.compare) }
+        }
+        Request::Delete(Delete { noreply })
+        | Request::Arithmetic(Arithmetic { noreply, .. })
+        | Request::Touch(Touch { noreply, .. }) => {
+            Properties { noreply: *noreply, ..Properties::CHANGES }
+        }
+        Request::MetaNoop | Request::Version => none,
+        Request::Quit | Request::Stats(_) => Properties { ends_turn: true, ..none },
+        Request::Admin(admin) => {
+            let noreply = match *admin {
+                Admin::FlushAll { noreply, .. }
+                | Admin::Verbosity { noreply, .. }
+                | Admin::MemoryLimit { noreply, .. }
+                | Admin::Accepted { noreply } => noreply,
+                Admin::Shutdown(_) | Admin::Dump(_) | Admin::Device(_) | Admin::Grow(_) => false,
+            };
+            Properties { noreply, ends_turn: true, ..none }
+        }
+    }
 }
 
 /// Whether the client wants no reply, errors included.
 pub(crate) fn is_noreply(request: &Request<'_>) -> bool {
-    match request {
-        Request::Store(store) => store.noreply,
-        Request::Delete(delete) => delete.noreply,
-        Request::Arithmetic(arithmetic) => arithmetic.noreply,
-        Request::Touch(touch) => touch.noreply,
-        Request::Admin(Admin::FlushAll { noreply, .. }) => *noreply,
-        _ => false,
-    }
-}
-
-/// Whether a request only reads.
-pub(crate) fn reads(request: &Request<'_>) -> bool {
-    match request {
-        Request::Get(get) => get.exptime.is_none(),
-        Request::Meta(command) => meta::reads(command),
-        _ => false,
-    }
-}
-
-/// Whether a request writes. Of a retrieval that is not known without a look at its flags: it seldom does.
-#[inline]
-pub(crate) fn locks(request: &Request<'_>) -> bool {
-    match request {
-        Request::Get(_) => false,
-        Request::Meta(command) => !matches!(command.verb, Verb::Get | Verb::Debug),
-        _ => true,
-    }
-}
-
-/// Whether a request is a plain set.
-#[inline]
-pub(crate) fn overwrites(request: &Request<'_>) -> bool {
-    match request {
-        Request::Store(store) => store.mode == StoreMode::Set && store.compare.is_none(),
-        Request::Meta(command) => meta::overwrites(command),
-        _ => false,
-    }
-}
-
-/// Whether a request carries a value to be stored.
-fn stores(request: &Request<'_>) -> bool {
-    match request {
-        Request::Store(_) => true,
-        Request::Meta(command) => command.verb == Verb::Set,
-        _ => false,
-    }
+    properties(request).noreply
 }
 
 /// What is said of a refusal.
@@ -157,8 +146,13 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
         Request::Quit => Executed::Close,
         Request::Stats(arguments) => stats::execute(x, arguments),
         Request::Admin(admin) => return execute_admin(x, admin),
-        // The others have a key, and the parser has found it.
-        _ => x.say(reply::ERROR),
+        // They have a key, and the parser has found it.
+        Request::Get(_)
+        | Request::Meta(_)
+        | Request::Store(_)
+        | Request::Delete(_)
+        | Request::Arithmetic(_)
+        | Request::Touch(_) => x.say(reply::ERROR),
     })
 }
 
@@ -294,13 +288,9 @@ fn if_refused(request: &Store<'_>) -> IfRefused {
     }
 }
 
-fn delete(
-    x: &mut Execution<'_, '_>,
-    request: &DeleteRequest,
-    key: &Key<'_>,
-) -> Result<Executed, Unready> {
+fn delete(x: &mut Execution<'_, '_>, request: &Delete, key: &Key<'_>) -> Result<Executed, Unready> {
     x.context.prefixes.delete(key.bytes());
-    let line = match x.settle(x.session.delete(key, &Delete::default()))? {
+    let line = match x.settle(x.session.delete(key, &EngineDelete::default()))? {
         Deleted::Deleted => reply::DELETED,
         // Nothing was compared, so no cas id can differ.
         Deleted::NotFound | Deleted::Exists => reply::NOT_FOUND,

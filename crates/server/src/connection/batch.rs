@@ -64,7 +64,7 @@ enum Stop<'a, D: Dialect> {
     Full,
     /// More input is needed.
     NeedMore,
-    /// A request [ends the turn](Dialect::ends_turn).
+    /// A request [ends the turn](crate::command::Properties::ends_turn).
     Turn,
     /// A value has to be received first.
     Value { request: D::Request<'a>, value: Announced },
@@ -134,7 +134,8 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
         let mut from = 0;
         let ends = entries.iter().map(|entry| {
-            let overwrites = matches!(&entry.action, Action::Execute(it) if D::overwrites(it));
+            let overwrites =
+                matches!(&entry.action, Action::Execute(it) if D::properties(it).overwrites());
             (entry.keys_end, overwrites)
         });
         for (end, overwrites) in ends.chain([(window, overwrites)]) {
@@ -189,7 +190,7 @@ fn parse<'a, D: Dialect>(
                 let entry =
                     Entry { action: Action::Execute(request), keys_end: keys.len(), end: at };
                 entries.push(entry);
-                if D::ends_turn(&request) {
+                if D::properties(&request).ends_turn {
                     return Stop::Turn;
                 }
             }
@@ -235,7 +236,7 @@ impl Worker {
         let mut keys = KeyBatch::new(&self.session, keys);
         let stop = parse::<D>(bytes, &mut keys, &mut entries);
         let waiting = match &stop {
-            Stop::Value { request, .. } => D::overwrites(request),
+            Stop::Value { request, .. } => D::properties(request).overwrites(),
             _ => false,
         };
         keys.fetch_records_of(&entries, waiting);
@@ -308,7 +309,7 @@ impl Worker {
     #[inline]
     fn prefetch_lock<D: Dialect>(&self, entry: &Entry<'_, D>, keys: &[Key<'_>]) {
         if let Action::Execute(request) = &entry.action
-            && D::locks(request)
+            && D::properties(request).locks
             && let Some(key) = keys[..entry.keys_end].last()
         {
             self.session.prefetch_lock(key);

@@ -5,7 +5,7 @@ use super::Worker;
 use super::batch::Scratch;
 use super::gates::Repair;
 use crate::command::text::is_noreply;
-use crate::command::{self, Executed, Execution};
+use crate::command::{self, Executed, Execution, Properties};
 use larder_engine::{Key, Value};
 use larder_protocol::text::{self, Request};
 use larder_protocol::{KeySink, Parse, binary, reply};
@@ -64,18 +64,8 @@ pub(super) trait Dialect: Sized {
     /// Replies that what follows a value is not what must follow it.
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
 
-    /// Whether what follows the request waits for another turn: the request may take long, or the
-    /// connection ends with it.
-    fn ends_turn(request: &Self::Request<'_>) -> bool;
-
-    /// Whether a request only reads, so that it can be executed again.
-    fn reads(request: &Self::Request<'_>) -> bool;
-
-    /// Whether a request most probably takes the lock of its key's stripe. Asked of every request.
-    fn locks(request: &Self::Request<'_>) -> bool;
-
-    /// Whether a request most probably sets its key whatever there was before.
-    fn overwrites(request: &Self::Request<'_>) -> bool;
+    /// What holds for a request whatever its keys. Asked of every request.
+    fn properties<'r>(request: &'r Self::Request<'_>) -> Properties<'r>;
 
     /// What is said to the client when what a request did, or what it found, was not kept.
     fn not_kept(request: &Self::Request<'_>) -> Repair;
@@ -141,23 +131,9 @@ impl Dialect for Text {
         }
     }
 
-    #[inline]
-    fn ends_turn(request: &Request<'_>) -> bool {
-        matches!(request, Request::Quit | Request::Stats(_) | Request::Admin(_))
-    }
-
-    fn reads(request: &Request<'_>) -> bool {
-        command::text::reads(request)
-    }
-
-    #[inline]
-    fn locks(request: &Request<'_>) -> bool {
-        command::text::locks(request)
-    }
-
-    #[inline]
-    fn overwrites(request: &Request<'_>) -> bool {
-        command::text::overwrites(request)
+    #[inline(always)]
+    fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
+        command::text::properties(request)
     }
 
     fn not_kept(request: &Request<'_>) -> Repair {
@@ -226,24 +202,9 @@ impl Dialect for Binary {
     /// Nothing follows a value.
     fn bad_trailer(_: &mut Execution<'_, '_>, _: &binary::Request<'_>) {}
 
-    #[inline]
-    fn ends_turn(request: &binary::Request<'_>) -> bool {
-        use binary::Command::{Flush, Quit, Stat};
-        matches!(request.command, Quit { .. } | Flush { .. } | Stat { .. })
-    }
-
-    fn reads(request: &binary::Request<'_>) -> bool {
-        command::binary::reads(request)
-    }
-
-    #[inline]
-    fn locks(request: &binary::Request<'_>) -> bool {
-        !command::binary::reads(request)
-    }
-
-    #[inline]
-    fn overwrites(request: &binary::Request<'_>) -> bool {
-        command::binary::overwrites(request)
+    #[inline(always)]
+    fn properties<'r>(request: &'r binary::Request<'_>) -> Properties<'r> {
+        command::binary::properties(request)
     }
 
     /// Errors are answered to quiet requests as well.

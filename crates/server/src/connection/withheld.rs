@@ -41,7 +41,7 @@ impl Connection {
             Executed::Again => (Repair::Silent, false),
             // Some of its keys are answered, and what follows them may be sent by then.
             Executed::Keys(part) => (Repair::Close, part.value.is_some()),
-            _ if D::reads(request) => {
+            _ if D::properties(request).only_reads() => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
             }
             _ => (D::not_kept(request), matches!(executed, Executed::Value(_))),
