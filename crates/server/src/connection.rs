@@ -12,19 +12,19 @@
 pub(crate) mod arrivals;
 mod batch;
 mod body;
-mod dialect;
 mod gates;
 #[cfg(test)]
 mod tests;
 mod value_buffers;
 mod withheld;
 
-use crate::command::{Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready, text};
+use crate::command::binary::Binary;
+use crate::command::text::{self, Text};
+use crate::command::{Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready};
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use arrivals::LOOK;
 use batch::{KeyBatch, Scratch};
 use body::Body;
-use dialect::{Binary, Text};
 use gates::{Gates, Repair};
 use larder_engine::{Engine, Reads, Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};

@@ -4,6 +4,7 @@
 
 pub(crate) mod binary;
 mod context;
+mod dialect;
 mod dump;
 mod expiry;
 mod intent;
@@ -16,6 +17,7 @@ pub(crate) mod text;
 
 pub(crate) use context::Counters;
 pub use context::{CounterTotals, Hooks, ServerContext, Switches};
+pub(crate) use dialect::{Dialect, NotKept};
 pub(crate) use dump::Dump;
 pub(crate) use expiry::expiry;
 use expiry::recache_below;

@@ -2,9 +2,10 @@
 //! memory of a batch from call to call, so a request costs no allocation.
 
 use super::body::Announced;
-use super::dialect::Dialect;
 use super::{Connection, State, Step, Worker};
-use crate::command::{Executed, text::PREFETCH_WINDOW};
+use crate::command::binary::Binary;
+use crate::command::text::{PREFETCH_WINDOW, Text};
+use crate::command::{Dialect, Executed};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Session};
 use larder_protocol::{KeySink, Parse, Then};
@@ -34,6 +35,23 @@ impl<D: Dialect> Scratch<D> {
 
     pub(super) fn give_keys(&mut self, keys: Vec<Key<'_>>) {
         self.keys = recycle(keys);
+    }
+}
+
+/// A dialect that workers keep memory for batches of.
+pub(super) trait Batched: Dialect {
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self>;
+}
+
+impl Batched for Text {
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self> {
+        &mut worker.text
+    }
+}
+
+impl Batched for Binary {
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self> {
+        &mut worker.binary
     }
 }
 
@@ -224,7 +242,7 @@ fn parse<'a, D: Dialect>(
 
 impl Worker {
     /// Parses, prefetches and executes what is in the input.
-    pub(super) fn batch<D: Dialect>(
+    pub(super) fn batch<D: Batched>(
         &mut self,
         connection: &mut Connection,
         input: &mut InputBuffer<'_>,

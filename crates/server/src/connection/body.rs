@@ -6,9 +6,9 @@
 
 use super::arrivals::{Arrival, Memory, Standing};
 use super::batch::KeyBatch;
-use super::dialect::Dialect;
+use super::gates::Repair;
 use super::{Connection, State, Step, Worker};
-use crate::command::Executed;
+use crate::command::{Dialect, Executed};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
@@ -141,7 +141,7 @@ impl Worker {
             Some(Executed::Again) => return Step::Stop(Flow::Park),
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
-                connection.withhold_output(&mut x, start, D::not_kept(request), false);
+                connection.withhold_output(&mut x, start, Repair::Say(D::not_kept(request)), false);
                 input.consume(header);
                 connection.state = State::Swallow(value + trailer);
                 return Step::Next;
@@ -241,7 +241,12 @@ impl Worker {
                 }
                 self.counters.buffers_refused.bump();
                 connection.state = State::Swallow(body.missing());
-                connection.withhold_output(&mut x, start, D::not_kept(&request), false);
+                connection.withhold_output(
+                    &mut x,
+                    start,
+                    Repair::Say(D::not_kept(&request)),
+                    false,
+                );
                 return Step::Next;
             }
         }
@@ -272,11 +277,16 @@ impl Worker {
                     return Step::Stop(Flow::Park);
                 }
                 connection.state = State::Ready;
-                connection.withhold_output(&mut x, start, D::not_kept(&request), false);
+                connection.withhold_output(
+                    &mut x,
+                    start,
+                    Repair::Say(D::not_kept(&request)),
+                    false,
+                );
                 Step::Next
             }
             Ok(_) => {
-                let repair = D::not_kept(&request);
+                let repair = Repair::Say(D::not_kept(&request));
                 connection.state = State::Ready;
                 connection.withhold_output(&mut x, start, repair, false);
                 Step::Next

@@ -10,21 +10,16 @@
 //! withheld is the first one of the first gate's reply; nothing is released before every gate in
 //! front of it is durable or repaired.
 
-use crate::command::{Points, binary};
+use crate::command::{NotKept, Points};
 use crate::net::{Budget, OutputBuffer};
 use larder_engine::{CommitPoint, CommitState};
-use larder_protocol::{binary::Head, reply};
 use smallvec::SmallVec;
 
 /// What is said instead of a reply whose commit has failed.
 #[derive(Debug)]
 pub(super) enum Repair {
-    /// Nothing: the client wants to hear nothing.
-    Silent,
-    /// A line of the text protocol.
-    Line,
-    /// A packet of the binary protocol.
-    Packet(Head),
+    /// That something was not kept.
+    Say(NotKept),
     /// What is true now: the request is executed again. It changes nothing.
     Again(Box<[u8]>),
     /// Nothing can be said, so the connection ends.
@@ -35,9 +30,7 @@ impl Repair {
     /// Says what can be said at once; false if it is not done with that.
     pub(super) fn put(&self, output: &mut OutputBuffer<'_>) -> bool {
         match self {
-            Repair::Silent => {}
-            Repair::Line => output.extend(reply::STORE_FAILED.as_bytes()),
-            Repair::Packet(head) => binary::not_kept(output, *head),
+            Repair::Say(not_kept) => not_kept.put(output),
             Repair::Again(_) | Repair::Close => return false,
         }
         true
