@@ -6,8 +6,8 @@ use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 
+use crate::server::Running;
 use crate::settings::Settings;
-use crate::stats::Source;
 
 /// A server, from before it serves.
 #[derive(Debug)]
@@ -17,13 +17,13 @@ pub(crate) struct Subject {
     /// What the start is at.
     progress: Mutex<String>,
     /// Set once it serves.
-    source: OnceLock<Arc<Source>>,
+    running: OnceLock<Arc<Running>>,
 }
 
 impl Subject {
     pub(super) fn new(settings: Settings) -> Subject {
         let progress = Mutex::new("starting".to_owned());
-        Subject { settings: Arc::new(settings), progress, source: OnceLock::new() }
+        Subject { settings: Arc::new(settings), progress, running: OnceLock::new() }
     }
 
     /// Says what the start is at.
@@ -32,24 +32,24 @@ impl Subject {
     }
 
     /// From now on the server serves.
-    pub(crate) fn serves(&self, source: Arc<Source>) {
+    pub(crate) fn serves(&self, running: Arc<Running>) {
         // It does so once.
-        let _ = self.source.set(source);
+        let _ = self.running.set(running);
     }
 
     /// The statistics, once it serves.
-    pub(super) fn source(&self) -> Option<&Arc<Source>> {
-        self.source.get()
+    pub(super) fn running(&self) -> Option<&Arc<Running>> {
+        self.running.get()
     }
 
     /// The settings in use.
     pub(super) fn settings(&self) -> Arc<Settings> {
-        self.source().map_or_else(|| Arc::clone(&self.settings), |source| source.settings())
+        self.running().map_or_else(|| Arc::clone(&self.settings), |running| running.settings())
     }
 }
 
 /// For what only a server that serves can answer. Before, the answer is how far its start is.
-pub(super) struct Serving(pub(super) Arc<Source>);
+pub(super) struct Serving(pub(super) Arc<Running>);
 
 impl FromRequestParts<Arc<Subject>> for Serving {
     type Rejection = (StatusCode, String);
@@ -58,8 +58,8 @@ impl FromRequestParts<Arc<Subject>> for Serving {
         _: &mut Parts,
         subject: &Arc<Subject>,
     ) -> Result<Self, Self::Rejection> {
-        match subject.source() {
-            Some(source) => Ok(Serving(Arc::clone(source))),
+        match subject.running() {
+            Some(running) => Ok(Serving(Arc::clone(running))),
             None => {
                 let progress = subject.progress.lock().unwrap_or_else(PoisonError::into_inner);
                 Err((StatusCode::SERVICE_UNAVAILABLE, format!("{progress}\n")))

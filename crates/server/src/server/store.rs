@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use larder_disk::{DEFAULT_SIZE, Device, FileDevice};
 use larder_engine::{
-    Content, Durability, Engine, Health, LowerDevice, MonotonicClock, OpenError, Progress, Session,
+    Content, Durability, Engine, LowerDevice, MonotonicClock, OpenError, Progress, Session,
     StoreDevice, StoreOptions,
 };
 use tracing::{error, info, warn};
 
-use super::{StartError, devices};
+use super::devices;
+use super::error::{StartError, system};
 use crate::admin::Subject;
 use crate::clock::{Clock, random_seed};
 use crate::net;
@@ -235,13 +236,5 @@ pub(super) fn flash_io(
 
 /// Makes everything durable and marks the end as a clean one.
 pub(super) fn close(engine: &Engine) -> Result<(), StartError> {
-    engine.close().map_err(super::system("close the store"))
-}
-
-/// The reason why the store takes no writes, if it takes none.
-pub(crate) fn failure(engine: &Engine) -> Option<String> {
-    match engine.health() {
-        Health::Good => None,
-        Health::Failing { reason } => Some(reason),
-    }
+    engine.close().map_err(system("close the store"))
 }
