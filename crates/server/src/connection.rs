@@ -20,7 +20,9 @@ mod withheld;
 
 use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
-use crate::command::{Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready};
+use crate::command::{
+    Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready, refusal_line,
+};
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use arrivals::LOOK;
 use batch::{KeyBatch, Scratch};
@@ -243,7 +245,7 @@ impl Worker {
                 None => Step::Stop(Flow::Drain),
                 Some(Unready::Again) => Step::Stop(Flow::Park),
                 Some(Unready::Refused(refusal)) => {
-                    output.extend(text::refusal_line(refusal, false).as_bytes());
+                    output.extend(refusal_line(refusal, false).as_bytes());
                     connection.state = State::SkipLine;
                     Step::Next
                 }

@@ -2,11 +2,10 @@
 //! get, so none of them has to be taken up again half-way except in the middle of a long value.
 //! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
 
+use super::execution::conclude;
+use super::intent::IfRefused;
 use super::properties::Effect;
-use super::{
-    Dialect, Executed, Execution, IfRefused, NotKept, Properties, Unready, conclude, engine_mode,
-    put_value,
-};
+use super::{Dialect, Executed, Execution, NotKept, Properties, Unready, engine_mode, put_value};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Item, Key, Refusal as EngineRefusal,

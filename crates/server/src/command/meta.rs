@@ -1,9 +1,9 @@
 //! Meta commands. What a reply carries and in which order follows the flags of the command.
 
+use super::expiry::recache_below;
+use super::intent::IfRefused;
 use super::properties::Effect;
-use super::{
-    Executed, Execution, IfRefused, Properties, Unready, engine_mode, put_value, recache_below,
-};
+use super::{Executed, Execution, Properties, Unready, engine_mode, put_value};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, ReadCount, Recache,

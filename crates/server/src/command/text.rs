@@ -1,8 +1,12 @@
 //! Classic text commands.
 
+use super::execution::conclude;
+use super::intent::IfRefused;
+use super::properties::Effect;
+use super::refusal::refusal_line;
 use super::{
-    Dialect, Dump, Executed, Execution, IfRefused, LongValue, NotKept, PartOfKeys, Properties,
-    Unready, conclude, engine_mode, meta, properties::Effect, put_value, stats,
+    Dialect, Dump, Executed, Execution, LongValue, NotKept, PartOfKeys, Properties, Unready,
+    engine_mode, meta, put_value, stats,
 };
 use larder_engine::{
     Arith, Counted, Delete as EngineDelete, Deleted, Item, Key, Refusal, Store as EngineStore,
@@ -151,16 +155,6 @@ fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, refusal: Refusal) -
     x.say_unless(properties.noreply, refusal_line(refusal, properties.stores))
 }
 
-/// What is said of a refusal.
-pub(crate) fn refusal_line(refusal: Refusal, stores: bool) -> &'static str {
-    match refusal {
-        Refusal::OutOfMemory if stores => reply::NO_MEMORY_STORING,
-        Refusal::OutOfMemory => reply::NO_MEMORY,
-        Refusal::StoreFailed => reply::STORE_FAILED,
-        Refusal::StoreFull => reply::STORE_FULL,
-    }
-}
-
 fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Executed, Unready> {
     Ok(match request {
         Request::MetaNoop => x.say(reply::META_NOOP),
@@ -181,21 +175,6 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
         | Request::Arithmetic(_)
         | Request::Touch(_) => x.say(reply::ERROR),
     })
-}
-
-impl Execution<'_, '_> {
-    /// Replies with a line.
-    #[inline]
-    pub(super) fn say(&mut self, line: &str) -> Executed {
-        self.output.extend(line.as_bytes());
-        Executed::Done
-    }
-
-    /// Replies with a line unless the client wants none.
-    #[inline]
-    fn say_unless(&mut self, noreply: bool, line: &str) -> Executed {
-        if noreply { Executed::Done } else { self.say(line) }
-    }
 }
 
 /// How far a retrieval came.

@@ -2,6 +2,7 @@
 //! [`Service`]'s business, so the same loops carry the server and the responder of the lab that
 //! only answers.
 
+mod backend;
 mod buffer;
 mod connection;
 mod control;
@@ -18,12 +19,13 @@ mod uring;
 mod wake;
 mod worker;
 
+pub use backend::{Backend, BackendKind};
 pub use buffer::{InputBuffer, OutputBuffer, OutputMemory};
 pub use control::Control;
 pub use counters::{Counter, Counters};
 pub use listener::{BindError, Endpoint, Listener};
 pub use options::{BackendChoice, Budget, Options, Unlimited};
-pub use worker::{Backend, BackendKind, Worker, open};
+pub use worker::{Worker, open};
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,76 +1,18 @@
 //! Opening the workers: which kernel interface carries the sockets is settled here, before any
 //! thread starts.
 
-use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::Service;
+use super::backend::{Backend, BackendKind};
 use super::control::{Control, Shared};
 use super::counters::Counters;
 use super::epoll;
 use super::options::{BackendChoice, Options};
 use super::uring;
-
-/// The kernel interface in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// Readiness: epoll, recv, send.
-    Epoll,
-    /// Completion: io_uring with a ring per worker.
-    Uring,
-}
-
-impl BackendKind {
-    /// Its name as in the settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            BackendKind::Epoll => "epoll",
-            BackendKind::Uring => "uring",
-        }
-    }
-}
-
-/// Which kernel interface was chosen, and why.
-#[derive(Clone, Debug)]
-pub struct Backend {
-    /// The interface.
-    pub kind: BackendKind,
-    /// Why this one, for the log; for a fall-back what the kernel refused.
-    pub reason: String,
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.kind.name(), self.reason)
-    }
-}
-
-impl Backend {
-    fn choose(choice: BackendChoice) -> io::Result<Backend> {
-        let (kind, reason) = match (choice, uring::probe) {
-            (BackendChoice::Epoll, _) => (BackendKind::Epoll, "asked for".to_owned()),
-            (BackendChoice::Uring, probe) => match probe() {
-                Ok(()) => (BackendKind::Uring, "asked for".to_owned()),
-                Err(refusal) => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::Unsupported,
-                        format!("io_uring cannot be used here: {refusal}; use epoll or auto"),
-                    ));
-                }
-            },
-            (BackendChoice::Auto, probe) => match probe() {
-                Ok(()) => (BackendKind::Uring, "the kernel offers all it needs".to_owned()),
-                Err(refusal) => {
-                    (BackendKind::Epoll, format!("io_uring cannot be used here: {refusal}"))
-                }
-            },
-        };
-        Ok(Backend { kind, reason })
-    }
-}
 
 /// One event loop, not yet running. Send it to its thread, give it a service and
 /// [run](Self::run) it.
@@ -85,7 +27,7 @@ pub struct Worker {
 /// # Errors
 /// When io_uring was asked for and cannot be used, or the process has no descriptors left.
 pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<Worker>)> {
-    let backend = Backend::choose(options.backend)?;
+    let backend = choose(options.backend)?;
     for listener in &options.listeners {
         // Each interface waits in its own way.
         listener.set_nonblocking(backend.kind == BackendKind::Epoll)?;
@@ -95,6 +37,28 @@ pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<Worker
         .map(|index| Worker { shared: Arc::clone(&shared), index })
         .collect();
     Ok((Control { shared }, workers))
+}
+
+fn choose(choice: BackendChoice) -> io::Result<Backend> {
+    let (kind, reason) = match (choice, uring::probe) {
+        (BackendChoice::Epoll, _) => (BackendKind::Epoll, "asked for".to_owned()),
+        (BackendChoice::Uring, probe) => match probe() {
+            Ok(()) => (BackendKind::Uring, "asked for".to_owned()),
+            Err(refusal) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    format!("io_uring cannot be used here: {refusal}; use epoll or auto"),
+                ));
+            }
+        },
+        (BackendChoice::Auto, probe) => match probe() {
+            Ok(()) => (BackendKind::Uring, "the kernel offers all it needs".to_owned()),
+            Err(refusal) => {
+                (BackendKind::Epoll, format!("io_uring cannot be used here: {refusal}"))
+            }
+        },
+    };
+    Ok(Backend { kind, reason })
 }
 
 impl Worker {
