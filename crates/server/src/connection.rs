@@ -21,7 +21,7 @@ mod withheld;
 use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
 use crate::command::{
-    Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready, refusal_line,
+    CommandCounters, Dump, Execution, LongValue, Sent, ServerContext, Unready, refusal_line,
 };
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use arrivals::LOOK;
@@ -99,7 +99,7 @@ enum Step {
 pub struct Worker {
     session: Session,
     context: Arc<ServerContext>,
-    counters: Arc<Counters>,
+    counters: Arc<CommandCounters>,
     clock: Box<dyn Fn() -> UnixSeconds + Send>,
     text: Scratch<Text>,
     binary: Scratch<Binary>,

@@ -94,13 +94,13 @@ impl fmt::Debug for Host {
 }
 
 /// Reports that a worker's thread has ended, for whatever reason.
-struct Watch {
+struct WorkerEnd {
     running: Arc<Running>,
     index: usize,
     result: io::Result<()>,
 }
 
-impl Drop for Watch {
+impl Drop for WorkerEnd {
     fn drop(&mut self) {
         self.running.workers.fetch_sub(1, Relaxed);
         let index = self.index;
@@ -232,7 +232,7 @@ impl Server {
 
     fn spawn_worker(
         &self,
-        worker: net::Worker,
+        worker: net::EventLoop,
         context: &Arc<ServerContext>,
     ) -> Result<JoinHandle<()>, StartError> {
         let running = Arc::clone(&self.running);
@@ -254,13 +254,13 @@ impl Server {
         let service = Guard::new(service, registry, running.settings().protocol, now);
         let index = worker.index();
         running.workers.fetch_add(1, Relaxed);
-        let watch = Watch { running, index, result: Ok(()) };
+        let end = WorkerEnd { running, index, result: Ok(()) };
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || {
-                // Moves the whole `Watch` into the closure, not just the field assigned below.
-                let mut watch = watch;
-                watch.result = worker.run(service);
+                // Moves the whole `WorkerEnd` into the closure, not just the field assigned below.
+                let mut end = end;
+                end.result = worker.run(service);
             })
             .map_err(system("start a worker thread"))
     }

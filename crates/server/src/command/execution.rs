@@ -1,6 +1,6 @@
 //! What commands are executed with, and how an execution ends.
 
-use super::{Counters, Dump, Points, ServerContext, expiry};
+use super::{CommandCounters, Dump, Points, ServerContext, expiry};
 use crate::net::OutputBuffer;
 use larder_engine::{CommitPoint, Expiry, Item, KeptValue, Outcome, Refusal, Session, UnixSeconds};
 use larder_protocol::StoreMode;
@@ -13,7 +13,7 @@ pub(crate) struct Execution<'e, 'o> {
     /// What all workers share.
     pub(crate) context: &'e ServerContext,
     /// What this worker counts.
-    pub(crate) counters: &'e Counters,
+    pub(crate) counters: &'e CommandCounters,
     /// Where the reply goes.
     pub(crate) output: &'e mut OutputBuffer<'o>,
     /// What the reply waits for; `None` if it may be sent at once.

@@ -17,7 +17,7 @@ mod refusal;
 mod stats;
 pub(crate) mod text;
 
-pub(crate) use context::Counters;
+pub(crate) use context::CommandCounters;
 pub use context::{CounterTotals, Hooks, ServerContext, Switches};
 pub(crate) use dialect::{Dialect, NotKept};
 pub(crate) use dump::Dump;

@@ -189,7 +189,7 @@ impl Control {
 
     /// Asks all workers to end. New connections are refused; connections between two commands are
     /// closed at once; the others may finish what they are at, for `grace` at most. Every worker's
-    /// [`run`](super::Worker::run) returns then. Does not wait for that.
+    /// [`run`](super::EventLoop::run) returns then. Does not wait for that.
     pub fn shut_down(&self, grace: Duration) {
         let deadline = Instant::now() + grace;
         let mut given = self.shared.deadline.lock().unwrap_or_else(PoisonError::into_inner);

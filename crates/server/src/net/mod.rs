@@ -8,6 +8,7 @@ mod connection;
 mod control;
 mod counters;
 mod epoll;
+mod event_loop;
 mod held;
 mod listener;
 mod options;
@@ -17,15 +18,14 @@ mod slab;
 mod transport;
 mod uring;
 mod wake;
-mod worker;
 
 pub use backend::{Backend, BackendKind};
 pub use buffer::{InputBuffer, OutputBuffer, OutputMemory};
 pub use control::Control;
 pub use counters::{Counter, Counters};
+pub use event_loop::{EventLoop, open};
 pub use listener::{BindError, Endpoint, Listener};
 pub use options::{BackendChoice, Budget, Options, Unlimited};
-pub use worker::{Worker, open};
 
 use std::fmt;
 use std::net::SocketAddr;

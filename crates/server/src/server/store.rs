@@ -219,7 +219,7 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
 /// Settles how a worker's session reads what is not in memory; the answer names the way.
 pub(super) fn flash_io(
     session: &mut Session,
-    worker: &net::Worker,
+    worker: &net::EventLoop,
     backend: &net::Backend,
 ) -> &'static str {
     if backend.kind == net::BackendKind::Epoll {

@@ -17,7 +17,7 @@ use super::uring;
 /// One event loop, not yet running. Send it to its thread, give it a service and
 /// [run](Self::run) it.
 #[derive(Debug)]
-pub struct Worker {
+pub struct EventLoop {
     shared: Arc<Shared>,
     index: usize,
 }
@@ -26,7 +26,7 @@ pub struct Worker {
 ///
 /// # Errors
 /// When io_uring was asked for and cannot be used, or the process has no descriptors left.
-pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<Worker>)> {
+pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<EventLoop>)> {
     let backend = choose(options.backend)?;
     for listener in &options.listeners {
         // Each interface waits in its own way.
@@ -34,7 +34,7 @@ pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<Worker
     }
     let shared = Arc::new(Shared::new(options, backend, workers)?);
     let workers = (0..shared.desks.len())
-        .map(|index| Worker { shared: Arc::clone(&shared), index })
+        .map(|index| EventLoop { shared: Arc::clone(&shared), index })
         .collect();
     Ok((Control { shared }, workers))
 }
@@ -61,7 +61,7 @@ fn choose(choice: BackendChoice) -> io::Result<Backend> {
     Ok(Backend { kind, reason })
 }
 
-impl Worker {
+impl EventLoop {
     /// Its place among the workers, from 0.
     pub fn index(&self) -> usize {
         self.index
