@@ -221,10 +221,7 @@ fn get(
     get: &Get,
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
-    let found = match get.exptime {
-        None => x.settle(x.session.get(key))?,
-        Some(exptime) => x.touch(key, x.expiry(exptime))?,
-    };
+    let found = x.read(key, get.exptime)?;
     x.context.prefixes.get(key.bytes(), found.is_some());
     let shown_key = if get.with_key { key.bytes() } else { &[] };
     let Some(item) = found else { return Ok(miss(x, head, get, shown_key)) };

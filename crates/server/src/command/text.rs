@@ -223,11 +223,7 @@ pub(crate) fn answer_keys(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]
                 prefetch(x, &keys[at..]);
             }
         }
-        let found = match get.exptime {
-            None => x.settle(x.session.get(key)),
-            Some(exptime) => x.touch(key, x.expiry(exptime)),
-        };
-        let found = match found {
+        let found = match x.read(key, get.exptime) {
             Ok(found) => found,
             Err(unready) => {
                 return Progress { answered: at, value: None, unready: Some(unready) };

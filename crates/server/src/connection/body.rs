@@ -225,6 +225,7 @@ impl Worker {
         let received = body.fill(self, &keys, input);
         let start = output.len();
         let mut x = self.execution(output);
+        let repair = Repair::Say(D::not_kept(&request));
         match received {
             Received::All => {}
             Received::Part | Received::Wait => {
@@ -241,12 +242,7 @@ impl Worker {
                 }
                 self.counters.buffers_refused.bump();
                 connection.state = State::Swallow(body.missing());
-                connection.withhold_output(
-                    &mut x,
-                    start,
-                    Repair::Say(D::not_kept(&request)),
-                    false,
-                );
+                connection.withhold_output(&mut x, start, repair, false);
                 return Step::Next;
             }
         }
@@ -277,16 +273,10 @@ impl Worker {
                     return Step::Stop(Flow::Park);
                 }
                 connection.state = State::Ready;
-                connection.withhold_output(
-                    &mut x,
-                    start,
-                    Repair::Say(D::not_kept(&request)),
-                    false,
-                );
+                connection.withhold_output(&mut x, start, repair, false);
                 Step::Next
             }
             Ok(_) => {
-                let repair = Repair::Say(D::not_kept(&request));
                 connection.state = State::Ready;
                 connection.withhold_output(&mut x, start, repair, false);
                 Step::Next
