@@ -145,20 +145,7 @@ impl Running {
     pub(crate) fn net_totals_ever(&self) -> NetTotals {
         let mut totals = NetTotals::default();
         for counters in self.net.counters() {
-            totals.current += counters.current_connections.get();
-            totals.total += counters.total_connections.get();
-            totals.rejected += counters.rejected_connections.get();
-            totals.idle_closed += counters.idle_closed.get();
-            totals.refused_buffers += counters.refused_buffers.get();
-            totals.accept_errors += counters.accept_errors.get();
-            totals.bytes_read += counters.bytes_read.get();
-            totals.bytes_written += counters.bytes_written.get();
-            totals.reads += counters.reads.get();
-            totals.writes += counters.writes.get();
-            totals.yields += counters.yields.get();
-            totals.stalls += counters.output_stalls.get();
-            totals.turns += counters.turns.get();
-            totals.buffer_bytes += counters.buffer_bytes.get();
+            totals.add(counters);
         }
         totals.http = self.registry.http();
         totals.commands = self.context().map(|context| context.counters()).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! What the event loops and the commands of all workers have counted.
 
 use crate::command::CounterTotals;
+use crate::net::Counters;
 
 /// The event loops' counters of all workers together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +26,24 @@ pub(crate) struct NetTotals {
 }
 
 impl NetTotals {
+    /// Adds what one worker has counted.
+    pub(crate) fn add(&mut self, counters: &Counters) {
+        self.current += counters.current_connections.get();
+        self.total += counters.total_connections.get();
+        self.rejected += counters.rejected_connections.get();
+        self.idle_closed += counters.idle_closed.get();
+        self.refused_buffers += counters.refused_buffers.get();
+        self.accept_errors += counters.accept_errors.get();
+        self.bytes_read += counters.bytes_read.get();
+        self.bytes_written += counters.bytes_written.get();
+        self.reads += counters.reads.get();
+        self.writes += counters.writes.get();
+        self.yields += counters.yields.get();
+        self.stalls += counters.output_stalls.get();
+        self.turns += counters.turns.get();
+        self.buffer_bytes += counters.buffer_bytes.get();
+    }
+
     /// Meta commands.
     pub(crate) fn meta(&self) -> u64 {
         self.commands.meta_commands
