@@ -12,19 +12,21 @@
 pub(crate) mod arrivals;
 mod batch;
 mod body;
-mod dialect;
 mod gates;
 #[cfg(test)]
 mod tests;
 mod value_buffers;
 mod withheld;
 
-use crate::command::{Counters, Dump, Execution, LongValue, Sent, ServerContext, Unready, text};
+use crate::command::binary::Binary;
+use crate::command::text::{self, Text};
+use crate::command::{
+    CommandCounters, Dump, Execution, LongValue, Sent, ServerContext, Unready, refusal_line,
+};
 use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use arrivals::LOOK;
 use batch::{KeyBatch, Scratch};
 use body::Body;
-use dialect::{Binary, Text};
 use gates::{Gates, Repair};
 use larder_engine::{Engine, Reads, Session, UnixSeconds};
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
@@ -97,7 +99,7 @@ enum Step {
 pub struct Worker {
     session: Session,
     context: Arc<ServerContext>,
-    counters: Arc<Counters>,
+    counters: Arc<CommandCounters>,
     clock: Box<dyn Fn() -> UnixSeconds + Send>,
     text: Scratch<Text>,
     binary: Scratch<Binary>,
@@ -243,7 +245,7 @@ impl Worker {
                 None => Step::Stop(Flow::Drain),
                 Some(Unready::Again) => Step::Stop(Flow::Park),
                 Some(Unready::Refused(refusal)) => {
-                    output.extend(text::refusal_line(refusal, false).as_bytes());
+                    output.extend(refusal_line(refusal, false).as_bytes());
                     connection.state = State::SkipLine;
                     Step::Next
                 }

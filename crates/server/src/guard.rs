@@ -15,12 +15,12 @@ use crate::settings::Protocol;
 
 /// A connection as `stats conns` shows it.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Registered {
     pub(crate) peer: Peer,
     last_command: AtomicU32,
 }
 
-impl Entry {
+impl Registered {
     /// Returns the time at which input last arrived.
     pub(crate) fn last_command(&self) -> UnixSeconds {
         self.last_command.load(Relaxed)
@@ -31,13 +31,13 @@ impl Entry {
 /// readers.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    entries: Mutex<BTreeMap<ConnectionId, Arc<Entry>>>,
+    entries: Mutex<BTreeMap<ConnectionId, Arc<Registered>>>,
     /// Number of connections that began with an HTTP request.
     http: AtomicU64,
 }
 
 impl Registry {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<Entry>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Arc<Registered>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,7 +47,7 @@ impl Registry {
     }
 
     /// Returns all open connections.
-    pub(crate) fn snapshot(&self) -> Vec<(ConnectionId, Arc<Entry>)> {
+    pub(crate) fn snapshot(&self) -> Vec<(ConnectionId, Arc<Registered>)> {
         self.lock().iter().map(|(id, entry)| (*id, Arc::clone(entry))).collect()
     }
 }
@@ -67,7 +67,7 @@ pub(crate) struct Guard<S> {
 pub(crate) struct Guarded<C> {
     connection: C,
     id: ConnectionId,
-    entry: Arc<Entry>,
+    entry: Arc<Registered>,
     access: Access,
     /// Its first bytes have been checked for HTTP.
     greeted: bool,
@@ -139,7 +139,7 @@ impl<S: Service> Service for Guard<S> {
 
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Self::Connection {
         let last_command = AtomicU32::new(self.now.load(Relaxed));
-        let entry = Arc::new(Entry { peer: peer.clone(), last_command });
+        let entry = Arc::new(Registered { peer: peer.clone(), last_command });
         self.registry.lock().insert(id, Arc::clone(&entry));
         let connection = self.service.connect(peer, id);
         let access = match self.protocol {

@@ -6,10 +6,13 @@
 //! client is served.
 
 mod devices;
+mod error;
+mod hooks;
 mod prepare;
 mod reload;
+mod running;
 mod stopper;
-pub(crate) mod store;
+mod store;
 mod watch;
 
 use std::fmt;
@@ -21,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use larder_engine::{Engine, MAX_LANES, OpenError, StoreError};
+use larder_engine::{Engine, MAX_LANES};
 use tracing::{debug, error, info, warn};
 
 use crate::admin::Admin;
@@ -29,84 +32,19 @@ use crate::clock::{Clock, random_seed};
 use crate::command::{PrefixStats, ServerContext};
 use crate::connection;
 use crate::guard::Guard;
-use crate::net::{self, BindError, Listener};
+use crate::net::{self, Listener};
 use crate::settings::{LogLevel, MEMCACHED_VERSION, Settings, durability_name, when_full_name};
-use crate::stats::{ServerHooks, Source};
+use error::system;
+use hooks::ServerHooks;
 use prepare::{Pidfile, bind, bind_admin, drop_rights, inherit, prepare_process, write_port_file};
 
 pub use devices::Misplaced;
-pub(crate) use reload::SetLogLevel;
+pub use error::StartError;
 pub use reload::{Listed, Reloaded, Reloader};
+pub(crate) use running::Running;
+use running::SetLogLevel;
 pub use stopper::Stopper;
 pub use store::Tell;
-
-/// Why a server could not be started. The message says what to do.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum StartError {
-    /// A listener could not be made.
-    Bind(BindError),
-    /// A host name has no address.
-    Resolve {
-        /// The address as configured.
-        address: String,
-        /// Why.
-        error: io::Error,
-    },
-    /// The admin page's address cannot be used, though it was asked for.
-    Admin {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        error: io::Error,
-    },
-    /// A device of the store is given in a role that is not its own.
-    Misplaced(Misplaced),
-    /// The store cannot be opened.
-    Store(larder_disk::OpenError),
-    /// The store cannot be used.
-    Recovery {
-        /// As `--store` names it.
-        store: String,
-        /// Why.
-        error: StoreError,
-    },
-    /// The engine cannot be opened.
-    Engine(OpenError),
-    /// The kernel refuses something else.
-    System {
-        /// The operation that failed.
-        doing: String,
-        /// Why.
-        error: io::Error,
-    },
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StartError::Bind(error) => error.fmt(f),
-            StartError::Resolve { address, error } => {
-                write!(f, "--listen {address} has no address ({error}): check the name")
-            }
-            StartError::Admin { address, error } => write!(
-                f,
-                "the admin page cannot listen on {address} ({error}): choose another address with \
-                 --admin, or --admin off"
-            ),
-            StartError::Misplaced(error) => error.fmt(f),
-            StartError::Store(error) => write!(f, "--store {error}"),
-            StartError::Recovery { store, error } => write!(f, "--store {store}: {error}"),
-            StartError::Engine(OpenError::MemoryTooSmall { minimum }) => {
-                write!(f, "--memory is too small: give at least {} MB", minimum.div_ceil(1 << 20))
-            }
-            StartError::Engine(error) => error.fmt(f),
-            StartError::System { doing, error } => write!(f, "cannot {doing}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
 
 /// Returns the number of lanes of a server without a store: one per four threads, because one
 /// cleaner keeps up with four threads.
@@ -120,11 +58,6 @@ fn lanes_in_memory(settings: &Settings) -> usize {
     let lane = MEMORY.max(settings.max_item_size.saturating_mul(LARGEST_ITEMS));
     let at_most = usize::try_from(settings.memory / lane).unwrap_or(usize::MAX);
     settings.threads.div_ceil(THREADS).min(at_most).clamp(1, MAX_LANES)
-}
-
-fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
-    let doing = doing.into();
-    move |error| StartError::System { doing, error }
 }
 
 /// Why a server ended by itself.
@@ -161,20 +94,20 @@ impl fmt::Debug for Host {
 }
 
 /// Reports that a worker's thread has ended, for whatever reason.
-struct Watch {
-    source: Arc<Source>,
+struct WorkerEnd {
+    running: Arc<Running>,
     index: usize,
     result: io::Result<()>,
 }
 
-impl Drop for Watch {
+impl Drop for WorkerEnd {
     fn drop(&mut self) {
-        self.source.workers.fetch_sub(1, Relaxed);
+        self.running.workers.fetch_sub(1, Relaxed);
         let index = self.index;
         if std::thread::panicking() {
-            self.source.stopper.fail(format!("worker {index} has panicked"));
+            self.running.stopper.fail(format!("worker {index} has panicked"));
         } else if let Err(error) = &self.result {
-            self.source.stopper.fail(format!("worker {index} cannot go on: {error}"));
+            self.running.stopper.fail(format!("worker {index} cannot go on: {error}"));
         }
     }
 }
@@ -182,7 +115,7 @@ impl Drop for Watch {
 /// A running server. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Server {
-    source: Arc<Source>,
+    pub(crate) running: Arc<Running>,
     workers: Vec<JoinHandle<()>>,
     admin: Option<Admin>,
     watch: Option<watch::Watch>,
@@ -280,35 +213,35 @@ impl Server {
             net::open(options, settings.threads).map_err(system("open the event loops"))?;
         let stopper = Stopper::default();
         stopper.state().control = Some(control.clone());
-        let source = Source::new(settings, clock, engine, control, stopper, set_log_level);
-        let source = Arc::new(source);
-        let context = context(&source);
-        source.set_context(&context);
-        let mut server = Server { source, workers: Vec::new(), admin, watch: None, pidfile: None };
+        let running = Running::new(settings, clock, engine, control, stopper, set_log_level);
+        let running = Arc::new(running);
+        let context = context(&running);
+        running.set_context(&context);
+        let mut server = Server { running, workers: Vec::new(), admin, watch: None, pidfile: None };
         for worker in loops {
             let thread = server.spawn_worker(worker, &context)?;
             server.workers.push(thread);
         }
-        let watch = watch::Watch::start(Arc::clone(&server.source));
+        let watch = watch::Watch::start(Arc::clone(&server.running));
         server.watch = Some(watch.map_err(system("start the watch"))?);
         if let Some(admin) = &server.admin {
-            admin.subject().serves(Arc::clone(&server.source));
+            admin.subject().serves(Arc::clone(&server.running));
         }
         Ok(server)
     }
 
     fn spawn_worker(
         &self,
-        worker: net::Worker,
+        worker: net::EventLoop,
         context: &Arc<ServerContext>,
     ) -> Result<JoinHandle<()>, StartError> {
-        let source = Arc::clone(&self.source);
-        let mut session = source.engine.session(worker.waker());
-        if source.settings().has_store() {
+        let running = Arc::clone(&self.running);
+        let mut session = running.engine.session(worker.waker());
+        if running.settings().has_store() {
             let _ =
-                source.flash_io.set(store::flash_io(&mut session, &worker, source.net.backend()));
+                running.flash_io.set(store::flash_io(&mut session, &worker, running.net.backend()));
         }
-        let clock = source.clock;
+        let clock = running.clock;
         let now = Arc::new(AtomicU32::new(clock.now()));
         let shown = Arc::clone(&now);
         let read_clock = Box::new(move || {
@@ -317,31 +250,31 @@ impl Server {
             now
         });
         let service = connection::Worker::new(Arc::clone(context), session, read_clock);
-        let registry = Arc::clone(&source.registry);
-        let service = Guard::new(service, registry, source.settings().protocol, now);
+        let registry = Arc::clone(&running.registry);
+        let service = Guard::new(service, registry, running.settings().protocol, now);
         let index = worker.index();
-        source.workers.fetch_add(1, Relaxed);
-        let watch = Watch { source, index, result: Ok(()) };
+        running.workers.fetch_add(1, Relaxed);
+        let end = WorkerEnd { running, index, result: Ok(()) };
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || {
-                // Moves the whole `Watch` into the closure, not just the field assigned below.
-                let mut watch = watch;
-                watch.result = worker.run(service);
+                // Moves the whole `WorkerEnd` into the closure, not just the field assigned below.
+                let mut end = end;
+                end.result = worker.run(service);
             })
             .map_err(system("start a worker thread"))
     }
 
     fn announce(&self) {
-        let source = &self.source;
-        let settings = source.settings();
-        for listener in &source.net.options().listeners {
+        let running = &self.running;
+        let settings = running.settings();
+        for listener in &running.net.options().listeners {
             info!(event = "listening", address = %listener.endpoint());
         }
         if let Some(address) = self.admin_address() {
             info!(event = "admin_page", url = %format_args!("http://{address}/"));
         }
-        let lanes = source.engine.lanes();
+        let lanes = running.engine.lanes();
         info!(
             event = "serving",
             version = env!("CARGO_PKG_VERSION"),
@@ -349,16 +282,16 @@ impl Server {
             when_full = when_full_name(settings.when_full),
             durability = durability_name(settings.durability()),
             store = if settings.has_store() { settings.show_store() } else { "none".to_owned() },
-            store_bytes = if settings.has_store() { store::capacity(&source.engine) } else { 0 },
+            store_bytes = if settings.has_store() { store::capacity(&running.engine) } else { 0 },
             lanes = lanes.len(),
             threads = settings.threads,
-            io = %source.net.backend(),
+            io = %running.net.backend(),
         );
     }
 
     /// Returns the TCP addresses of the data port. A port 0 appears as the port the kernel chose.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        let listeners = self.source.net.options().listeners.iter();
+        let listeners = self.running.net.options().listeners.iter();
         listeners.filter_map(Listener::address).collect()
     }
 
@@ -369,33 +302,28 @@ impl Server {
 
     /// Returns the engine.
     pub fn engine(&self) -> &Arc<Engine> {
-        &self.source.engine
-    }
-
-    /// Returns the source of the statistics.
-    pub fn stats(&self) -> &Arc<Source> {
-        &self.source
+        &self.running.engine
     }
 
     /// Returns a handle that can ask this server to stop.
     pub fn stopper(&self) -> Stopper {
-        self.source.stopper.clone()
+        self.running.stopper.clone()
     }
 
     /// Returns a handle that gives this server new settings.
     pub fn reloader(&self) -> Reloader {
-        Reloader(Arc::clone(&self.source))
+        Reloader(Arc::clone(&self.running))
     }
 
     /// Returns the time limit of a graceful stop in the current settings.
     pub fn drain_timeout(&self) -> Duration {
-        self.source.settings().drain_timeout
+        self.running.settings().drain_timeout
     }
 
     /// Blocks until a [`Stopper`], the `shutdown` command or a failure asks to stop. Returns the
     /// source of that request. The server still serves when this returns.
     pub fn wait(&self) -> String {
-        self.source.stopper.wait()
+        self.running.stopper.wait()
     }
 
     /// Accepts no new connections, gives commands in flight `grace` to finish, and stops.
@@ -404,7 +332,7 @@ impl Server {
     /// Returns the reason if the server had ended by itself.
     pub fn shutdown(mut self, grace: Duration) -> Result<(), Failure> {
         self.end(grace);
-        match self.source.stopper.state().failure.take() {
+        match self.running.stopper.state().failure.take() {
             Some(failure) => Err(Failure(failure)),
             None => Ok(()),
         }
@@ -414,20 +342,20 @@ impl Server {
         if self.workers.is_empty() {
             return;
         }
-        self.source.draining.store(true, Relaxed);
-        let connections = self.source.net_totals_ever().current;
+        self.running.draining.store(true, Relaxed);
+        let connections = self.running.net_totals_ever().current;
         debug!(event = "draining", connections, grace_ms = grace.as_millis() as u64);
-        let now = self.source.stopper.state().now;
-        self.source.net.shut_down(if now { Duration::ZERO } else { grace });
+        let now = self.running.stopper.state().now;
+        self.running.net.shut_down(if now { Duration::ZERO } else { grace });
         for worker in self.workers.drain(..) {
             if worker.join().is_err() {
                 error!(event = "worker_panicked");
             }
         }
         // The workers have ended, so no client can write any more.
-        if let Err(error) = store::close(&self.source.engine) {
+        if let Err(error) = store::close(&self.running.engine) {
             error!(event = "store_not_closed", %error);
-            self.source.stopper.fail(error.to_string());
+            self.running.stopper.fail(error.to_string());
         }
         if let Some(watch) = self.watch.take() {
             watch.stop();
@@ -445,11 +373,11 @@ impl Drop for Server {
     }
 }
 
-fn context(source: &Arc<Source>) -> Arc<ServerContext> {
-    let settings = source.settings();
-    let hooks = Box::new(ServerHooks(Arc::clone(source)));
-    let engine = Arc::clone(&source.engine);
-    let mut context = ServerContext::new(engine, source.clock.started(), hooks);
+fn context(running: &Arc<Running>) -> Arc<ServerContext> {
+    let settings = running.settings();
+    let hooks = Box::new(ServerHooks(Arc::clone(running)));
+    let engine = Arc::clone(&running.engine);
+    let mut context = ServerContext::new(engine, running.clock.started(), hooks);
     context.set_switches(settings.switches());
     context.version = MEMCACHED_VERSION.to_owned();
     context.verbosity = AtomicU32::new(settings.verbosity);

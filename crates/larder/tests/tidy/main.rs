@@ -3,6 +3,8 @@
 //! Sizes are a reason to look again, not a failure: `cargo test --test tidy -- --nocapture sizes`
 //! lists them.
 
+mod circles;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +12,9 @@ use std::process::Command;
 
 /// Directories without files of this project.
 const SKIPPED: [&str; 5] = [".git", "target", "node_modules", "__pycache__", "corpus"];
+
+/// Crates whose files must not use each other in circles of more than two.
+const LAYERED_CRATES: [&str; 3] = ["engine", "log", "server"];
 
 /// Crates that must not use `unsafe`: they neither share memory nor call the kernel.
 const SAFE_CRATES: [&str; 3] = ["client", "protocol", "sim"];
@@ -132,6 +137,20 @@ fn crates_depend_on_each_other_as_the_architecture_says() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn files_of_a_crate_use_each_other_in_pairs_at_most() {
+    let sources = shipped_sources();
+    for name in LAYERED_CRATES {
+        let root = format!("crates/{name}/src/");
+        let files = sources
+            .iter()
+            .filter_map(|(name, text)| Some((name.strip_prefix(&root)?.to_owned(), text.clone())));
+        let mut circles = circles::circles(&files.collect());
+        circles.retain(|files| files.len() > 2);
+        assert!(circles.is_empty(), "circles of files in {root}: {circles:#?}");
     }
 }
 

@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use super::Subject;
 use super::subject::Serving;
-use crate::stats::Source;
+use crate::server::Running;
+use crate::stats;
 
 /// A value with its JSON type.
 #[derive(Debug, Serialize)]
@@ -43,9 +44,9 @@ impl Value {
 pub(super) struct Rows(BTreeMap<String, Value>);
 
 impl Rows {
-    pub(super) fn general(source: &Source) -> Rows {
+    pub(super) fn general(running: &Running) -> Rows {
         let mut rows = BTreeMap::new();
-        source.group(b"", &mut |name, value| {
+        stats::group(running, b"", &mut |name, value| {
             // A version is text, even if it looks like a number.
             let text = value.to_string();
             let value = if name.ends_with("version") { Value::Text(text) } else { Value::of(text) };
@@ -73,25 +74,25 @@ struct Report {
 
 /// Reports the process as alive while it starts, and while every worker runs.
 pub(super) async fn live(State(subject): State<Arc<Subject>>, query: RawQuery) -> Response {
-    let Some(source) = subject.source() else { return "ok\n".into_response() };
-    let health = match source.workers.load(Relaxed) {
+    let Some(running) = subject.running() else { return "ok\n".into_response() };
+    let health = match running.workers.load(Relaxed) {
         // Workers end one by one during a stop, which counts as alive too.
-        workers if workers < source.settings().threads && !source.draining.load(Relaxed) => {
+        workers if workers < running.settings().threads && !running.draining.load(Relaxed) => {
             Err("a worker has ended".into())
         }
         _ => Ok(()),
     };
-    answer(source, query, health)
+    answer(running, query, health)
 }
 
-/// Reports whether the server wants traffic.
-pub(super) async fn ready(Serving(source): Serving, query: RawQuery) -> Response {
-    let health = source.readiness();
-    answer(&source, query, health)
+/// Whether the server wants traffic.
+pub(super) async fn ready(Serving(running): Serving, query: RawQuery) -> Response {
+    let health = running.readiness();
+    answer(&running, query, health)
 }
 
 fn answer(
-    source: &Source,
+    running: &Running,
     RawQuery(query): RawQuery,
     health: Result<(), Cow<'static, str>>,
 ) -> Response {
@@ -103,15 +104,15 @@ fn answer(
     if !query.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")) {
         return (code, format!("{status}\n")).into_response();
     }
-    let engine = source.engine.stats();
+    let engine = running.engine.stats();
     let report = Report {
         status,
         version: env!("CARGO_PKG_VERSION"),
-        uptime_seconds: source.clock.uptime().as_secs(),
-        workers: source.workers.load(Relaxed),
-        threads: source.settings().threads,
-        draining: source.draining.load(Relaxed),
-        connections: source.net_totals().current,
+        uptime_seconds: running.clock.uptime().as_secs(),
+        workers: running.workers.load(Relaxed),
+        threads: running.settings().threads,
+        draining: running.draining.load(Relaxed),
+        connections: running.net_totals().current,
         memory_used: engine.memory_used,
         memory_limit: engine.memory_limit,
         bad_places: engine.bad_places,

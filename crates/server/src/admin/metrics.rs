@@ -7,9 +7,8 @@ use std::fmt::{Display, Write};
 use larder_engine::{Health, LaneState, Stats};
 
 use crate::process;
-use crate::server::store;
+use crate::server::Running;
 use crate::settings::{MEMCACHED_VERSION, durability_name};
-use crate::stats::Source;
 
 /// The text being written.
 struct Page(String);
@@ -33,41 +32,41 @@ impl Page {
 }
 
 /// Returns all metrics.
-pub(super) fn text(source: &Source) -> String {
+pub(super) fn text(running: &Running) -> String {
     let mut page = Page(String::with_capacity(8 << 10));
-    let lanes = source.engine.lane_stats();
+    let lanes = running.engine.lane_stats();
     let engine = Stats::sum(&lanes);
-    process_metrics(source, &mut page);
-    command_metrics(source, &engine.totals, &mut page);
+    process_metrics(running, &mut page);
+    command_metrics(running, &engine.totals, &mut page);
     memory_metrics(&engine, &mut page);
-    store_metrics(source, &engine, &lanes, &mut page);
-    connection_metrics(source, &mut page);
+    store_metrics(running, &engine, &lanes, &mut page);
+    connection_metrics(running, &mut page);
     page.0
 }
 
-fn process_metrics(source: &Source, page: &mut Page) {
+fn process_metrics(running: &Running, page: &mut Page) {
     let usage = process::usage();
     page.one(
         "up",
         "gauge",
         "Whether the server wants traffic.",
-        u8::from(source.readiness().is_ok()),
+        u8::from(running.readiness().is_ok()),
     );
     page.head("version", "gauge", "The versions in use.");
     let labels = format!(
         "{{version=\"{}\",memcached=\"{MEMCACHED_VERSION}\",io=\"{}\"}}",
         env!("CARGO_PKG_VERSION"),
-        source.net.backend().kind.name()
+        running.net.backend().kind.name()
     );
     page.sample("version", &labels, 1);
     page.one(
         "uptime_seconds",
         "gauge",
         "Seconds since the start.",
-        source.clock.uptime().as_secs(),
+        running.clock.uptime().as_secs(),
     );
-    page.one("time_seconds", "gauge", "The server's clock.", source.clock.now());
-    page.one("threads", "gauge", "Worker threads.", source.settings().threads);
+    page.one("time_seconds", "gauge", "The server's clock.", running.clock.now());
+    page.one("threads", "gauge", "Worker threads.", running.settings().threads);
     page.head("process_cpu_seconds_total", "counter", "Processor time of the process.");
     for (mode, time) in [("user", usage.user), ("system", usage.system)] {
         let labels = format!("{{mode=\"{mode}\"}}");
@@ -81,7 +80,7 @@ fn process_metrics(source: &Source, page: &mut Page) {
     );
 }
 
-fn command_metrics(source: &Source, totals: &larder_engine::Totals, page: &mut Page) {
+fn command_metrics(running: &Running, totals: &larder_engine::Totals, page: &mut Page) {
     page.head("commands_total", "counter", "Commands by what they found.");
     let samples = [
         ("get", "hit", totals.get_hits),
@@ -104,7 +103,7 @@ fn command_metrics(source: &Source, totals: &larder_engine::Totals, page: &mut P
         let labels = format!("{{command=\"{command}\",status=\"{status}\"}}");
         page.sample("commands_total", &labels, count);
     }
-    let meta = source.net_totals_ever().meta();
+    let meta = running.net_totals_ever().meta();
     page.one("meta_commands_total", "counter", "Meta commands, whatever they did.", meta);
     page.one("get_expired_total", "counter", "Reads that met an expired item.", totals.get_expired);
 }
@@ -147,12 +146,12 @@ fn memory_metrics(engine: &larder_engine::Stats, page: &mut Page) {
     }
 }
 
-fn store_metrics(source: &Source, engine: &Stats, lanes: &[Stats], page: &mut Page) {
-    let settings = source.settings();
+fn store_metrics(running: &Running, engine: &Stats, lanes: &[Stats], page: &mut Page) {
+    let settings = running.settings();
     page.head("store_info", "gauge", "What an acknowledged write survives.");
     let labels = format!("{{durability=\"{}\"}}", durability_name(settings.durability()));
     page.sample("store_info", &labels, u8::from(settings.has_store()));
-    let healthy = store::failure(&source.engine).is_none();
+    let healthy = running.store_failure().is_none();
     page.one("store_healthy", "gauge", "Whether the store takes writes.", u8::from(healthy));
     let gauges = [
         ("unsynced_bytes", "Acknowledged bytes that are not durable yet.", engine.unsynced_bytes),
@@ -185,7 +184,7 @@ fn store_metrics(source: &Source, engine: &Stats, lanes: &[Stats], page: &mut Pa
     for (name, help, value) in counters {
         page.one(name, "counter", help, value);
     }
-    lane_metrics(source, lanes, page);
+    lane_metrics(running, lanes, page);
     page.head("commit_seconds", "summary", "How long the latest commits took.");
     for (quantile, us) in [("0.5", engine.commit_us_p50), ("0.99", engine.commit_us_p99)] {
         let labels = format!("{{quantile=\"{quantile}\"}}");
@@ -193,11 +192,11 @@ fn store_metrics(source: &Source, engine: &Stats, lanes: &[Stats], page: &mut Pa
     }
 }
 
-fn lane_metrics(source: &Source, stats: &[Stats], page: &mut Page) {
-    if !source.settings().has_store() {
+fn lane_metrics(running: &Running, stats: &[Stats], page: &mut Page) {
+    if !running.settings().has_store() {
         return;
     }
-    let lanes = source.engine.lanes();
+    let lanes = running.engine.lanes();
     let mut each = |name, help, value: &dyn Fn(&LaneState, &Stats) -> u64| {
         page.head(name, "gauge", help);
         for (lane, stats) in lanes.iter().zip(stats) {
@@ -221,14 +220,14 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn connection_metrics(source: &Source, page: &mut Page) {
-    let net = source.net_totals_ever();
+fn connection_metrics(running: &Running, page: &mut Page) {
+    let net = running.net_totals_ever();
     page.one("current_connections", "gauge", "Connections now.", net.current);
     page.one(
         "max_connections",
         "gauge",
         "Connections that are allowed.",
-        source.settings().max_connections,
+        running.settings().max_connections,
     );
     let counters = [
         ("connections_total", "Connections ever taken.", net.total),

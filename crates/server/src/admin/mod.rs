@@ -120,11 +120,11 @@ fn asset(kind: &'static str, text: &'static str) -> Response {
     (HARDENED, [(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-async fn show_metrics(Serving(source): Serving) -> Response {
+async fn show_metrics(Serving(running): Serving) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    (HARDENED, [(header::CONTENT_TYPE, kind)], metrics::text(&source)).into_response()
+    (HARDENED, [(header::CONTENT_TYPE, kind)], metrics::text(&running)).into_response()
 }
 
-async fn show_stats(Serving(source): Serving) -> Response {
-    (HARDENED, axum::Json(health::Rows::general(&source))).into_response()
+async fn show_stats(Serving(running): Serving) -> Response {
+    (HARDENED, axum::Json(health::Rows::general(&running))).into_response()
 }

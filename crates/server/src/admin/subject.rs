@@ -6,8 +6,8 @@ use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 
+use crate::server::Running;
 use crate::settings::Settings;
-use crate::stats::Source;
 
 /// A server, which may not serve yet.
 #[derive(Debug)]
@@ -17,13 +17,13 @@ pub(crate) struct Subject {
     /// The progress of the start.
     progress: Mutex<String>,
     /// Set when the server serves.
-    source: OnceLock<Arc<Source>>,
+    running: OnceLock<Arc<Running>>,
 }
 
 impl Subject {
     pub(super) fn new(settings: Settings) -> Subject {
         let progress = Mutex::new("starting".to_owned());
-        Subject { settings: Arc::new(settings), progress, source: OnceLock::new() }
+        Subject { settings: Arc::new(settings), progress, running: OnceLock::new() }
     }
 
     /// Sets the progress of the start.
@@ -32,25 +32,25 @@ impl Subject {
     }
 
     /// Notes that the server serves from now on.
-    pub(crate) fn serves(&self, source: Arc<Source>) {
+    pub(crate) fn serves(&self, running: Arc<Running>) {
         // Called once, so the cell is empty.
-        let _ = self.source.set(source);
+        let _ = self.running.set(running);
     }
 
-    /// Returns the statistics once the server serves.
-    pub(super) fn source(&self) -> Option<&Arc<Source>> {
-        self.source.get()
+    /// The statistics, once it serves.
+    pub(super) fn running(&self) -> Option<&Arc<Running>> {
+        self.running.get()
     }
 
     /// Returns the settings in use.
     pub(super) fn settings(&self) -> Arc<Settings> {
-        self.source().map_or_else(|| Arc::clone(&self.settings), |source| source.settings())
+        self.running().map_or_else(|| Arc::clone(&self.settings), |running| running.settings())
     }
 }
 
 /// Extractor for requests that only a serving server can answer. Before that, the reply is the
 /// progress of the start.
-pub(super) struct Serving(pub(super) Arc<Source>);
+pub(super) struct Serving(pub(super) Arc<Running>);
 
 impl FromRequestParts<Arc<Subject>> for Serving {
     type Rejection = (StatusCode, String);
@@ -59,8 +59,8 @@ impl FromRequestParts<Arc<Subject>> for Serving {
         _: &mut Parts,
         subject: &Arc<Subject>,
     ) -> Result<Self, Self::Rejection> {
-        match subject.source() {
-            Some(source) => Ok(Serving(Arc::clone(source))),
+        match subject.running() {
+            Some(running) => Ok(Serving(Arc::clone(running))),
             None => {
                 let progress = subject.progress.lock().unwrap_or_else(PoisonError::into_inner);
                 Err((StatusCode::SERVICE_UNAVAILABLE, format!("{progress}\n")))

@@ -49,7 +49,7 @@ fn health_checks_report_the_state_of_the_server() {
     assert_eq!(code, 200);
     assert!(body.starts_with("{\"status\":\"ok\",\"version\":"), "{body}");
     assert!(body.contains("\"workers\":1,\"threads\":1,\"draining\":false"), "{body}");
-    server.stats().draining.store(true, std::sync::atomic::Ordering::Relaxed);
+    server.running.draining.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(get(&server, "/readyz").0, 503);
     assert_eq!(get(&server, "/livez").0, 200);
 }

@@ -2,16 +2,20 @@
 //! get, so none of them has to be taken up again half-way except in the middle of a long value.
 //! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
 
-use super::{Executed, Execution, IfRefused, Unready, conclude, engine_mode, put_value};
+use super::execution::conclude;
+use super::intent::IfRefused;
+use super::properties::Effect;
+use super::{Dialect, Executed, Execution, NotKept, Properties, Unready, engine_mode, put_value};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete as EngineDelete, Deleted, Item, Key, Refusal as EngineRefusal,
     Store as EngineStore, Stored, Value,
 };
-use larder_protocol::StoreMode;
 use larder_protocol::binary::{
-    Arithmetic, Command, Delete, Get, HEADER_LEN, Head, Refusal, Request, Response, Status, Store,
+    self, Arithmetic, Command, Delete, Get, HEADER_LEN, Head, Refusal, Request, Response, Status,
+    Store,
 };
+use larder_protocol::{KeySink, StoreMode};
 use std::fmt::Write;
 
 /// Length of the flags in front of a value, in bytes.
@@ -23,25 +27,104 @@ const NO_MEMORY_COUNTING: &str = "Out of memory incrementing value";
 const STORE_FAILED: &str = "Store failed: write not kept";
 const STORE_FULL: &str = "Store is full";
 
-/// Executes `request` on its key, which is prefetched. `value` is the value of a storage request if
-/// it is not in the request itself.
-#[inline]
-pub(crate) fn execute(
-    x: &mut Execution<'_, '_>,
-    request: &Request<'_>,
-    keys: &[Key<'_>],
-    value: Option<Value<'_>>,
-) -> Executed {
-    let head = request.head;
-    let executed = match (&request.command, keys) {
-        (Command::Get(request), [key]) => get(x, head, request, key),
-        (Command::Store(request), [key]) => store(x, head, request, key, value),
-        (Command::Touch { exptime }, [key]) => touch(x, head, *exptime, key),
-        (Command::Delete(request), [key]) => delete(x, head, request, key),
-        (Command::Arithmetic(request), [key]) => arithmetic(x, head, request, key),
-        (command, _) => execute_rare(x, head, command),
-    };
-    conclude(executed, |refusal| refused(x, request, refusal))
+/// The binary protocol.
+#[derive(Debug)]
+pub(crate) struct Binary;
+
+impl Dialect for Binary {
+    type Request<'a> = Request<'a>;
+    type Refusal = Option<Refusal>;
+
+    /// There is none: all of them have heads of the same form.
+    #[inline(always)]
+    fn parse_common<'a>(
+        _: &'a [u8],
+        _: &mut impl KeySink<'a>,
+        _: impl FnMut(Request<'a>, usize),
+    ) -> bool {
+        false
+    }
+
+    #[inline]
+    fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> binary::Parsed<'a> {
+        binary::parse(input, keys)
+    }
+
+    #[inline]
+    fn execute(
+        x: &mut Execution<'_, '_>,
+        request: &Request<'_>,
+        keys: &[Key<'_>],
+        value: Option<Value<'_>>,
+    ) -> Executed {
+        let head = request.head;
+        let executed = match (&request.command, keys) {
+            (Command::Get(request), [key]) => get(x, head, request, key),
+            (Command::Store(request), [key]) => store(x, head, request, key, value),
+            (Command::Touch { exptime }, [key]) => touch(x, head, *exptime, key),
+            (Command::Delete(request), [key]) => delete(x, head, request, key),
+            (Command::Arithmetic(request), [key]) => arithmetic(x, head, request, key),
+            (command, _) => execute_rare(x, head, command),
+        };
+        conclude(executed, |refusal| refused(x, request, refusal))
+    }
+
+    fn refuse(x: &mut Execution<'_, '_>, refusal: &Option<Refusal>) {
+        x.counters.malformed.bump();
+        if let Some(refusal) = refusal {
+            x.output.extend(&refusal.header());
+            x.output.extend(refusal.text().as_bytes());
+        }
+    }
+
+    fn refuse_value(
+        x: &mut Execution<'_, '_>,
+        request: &Request<'_>,
+        keys: &[Key<'_>],
+        value_len: usize,
+    ) -> Option<Executed> {
+        let (Command::Store(store), [key]) = (&request.command, keys) else { return None };
+        match x.refuse_large(key, value_len, if_refused(store)) {
+            Ok(false) => None,
+            Ok(true) => Some(error(x, request.head, Status::TooLarge)),
+            Err(unready) => Some(conclude(Err(unready), |refusal| refused(x, request, refusal))),
+        }
+    }
+
+    fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>, keys: &[Key<'_>]) -> Executed {
+        if let (Command::Store(store), [key]) = (&request.command, keys)
+            && let Err(Unready::Again) = x.leave(key, if_refused(store))
+        {
+            return Executed::Again;
+        }
+        error_text(x, request.head, Status::OutOfMemory, NO_MEMORY_STORING)
+    }
+
+    /// Nothing follows a value.
+    fn bad_trailer(_: &mut Execution<'_, '_>, _: &Request<'_>) {}
+
+    /// Errors are answered to quiet requests as well, so none of them counts as one that wants no reply.
+    #[inline(always)]
+    fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
+        let none = Properties::default();
+        match &request.command {
+            Command::Get(Get { exptime: None, .. }) => Properties { effect: Effect::Reads, ..none },
+            Command::Store(store) => Properties::of_store(store.mode, store.compare),
+            Command::Get(_)
+            | Command::Touch { .. }
+            | Command::Delete(_)
+            | Command::Arithmetic(_) => Properties::CHANGES,
+            Command::Noop | Command::Version => none,
+            Command::Flush { .. } | Command::Stat(_) | Command::Quit { .. } => {
+                Properties { ends_turn: true, ..none }
+            }
+        }
+    }
+
+    /// Errors are answered to quiet requests as well.
+    fn not_kept(request: &Request<'_>) -> NotKept {
+        NotKept::Packet(request.head)
+    }
 }
 
 /// Replies that the engine refused.
@@ -85,47 +168,13 @@ fn execute_rare(
             ok(x, head, quiet, 0)
         }
         Command::Stat(arguments) => stat(x, head, arguments),
-        // The others have a key, and the parser has found it.
-        _ => error(x, head, Status::InvalidArguments),
+        // They have a key, and the parser has found it.
+        Command::Get(_)
+        | Command::Touch { .. }
+        | Command::Store(_)
+        | Command::Delete(_)
+        | Command::Arithmetic(_) => error(x, head, Status::InvalidArguments),
     })
-}
-
-/// Replies to a packet that is no request.
-pub(crate) fn refuse(x: &mut Execution<'_, '_>, refusal: &Option<Refusal>) {
-    x.counters.malformed.bump();
-    if let Some(refusal) = refusal {
-        x.output.extend(&refusal.header());
-        x.output.extend(refusal.text().as_bytes());
-    }
-}
-
-/// Refuses a storage request whose value is too large for an item. `None` if it is not.
-pub(crate) fn refuse_value(
-    x: &mut Execution<'_, '_>,
-    request: &Request<'_>,
-    keys: &[Key<'_>],
-    value_len: usize,
-) -> Option<Executed> {
-    let (Command::Store(store), [key]) = (&request.command, keys) else { return None };
-    match x.refuse_large(key, value_len, if_refused(store)) {
-        Ok(false) => None,
-        Ok(true) => Some(error(x, request.head, Status::TooLarge)),
-        Err(unready) => Some(conclude(Err(unready), |refusal| refused(x, request, refusal))),
-    }
-}
-
-/// Refuses a storage request whose value there is no memory to receive.
-pub(crate) fn no_memory(
-    x: &mut Execution<'_, '_>,
-    request: &Request<'_>,
-    keys: &[Key<'_>],
-) -> Executed {
-    if let (Command::Store(store), [key]) = (&request.command, keys)
-        && let Err(Unready::Again) = x.leave(key, if_refused(store))
-    {
-        return Executed::Again;
-    }
-    error_text(x, request.head, Status::OutOfMemory, NO_MEMORY_STORING)
 }
 
 /// memcached removes the old value for set alone, with a cas id too.
@@ -139,18 +188,6 @@ fn if_refused(request: &Store<'_>) -> IfRefused {
 /// Replies that what a request did was not kept, or what it found.
 pub(crate) fn not_kept(output: &mut OutputBuffer<'_>, head: Head) {
     put_error(output, head, Status::InternalError, STORE_FAILED);
-}
-
-/// Whether a request only reads.
-#[inline]
-pub(crate) fn reads(request: &Request<'_>) -> bool {
-    matches!(request.command, Command::Get(Get { exptime: None, .. }))
-}
-
-/// Whether a request is a plain set.
-#[inline]
-pub(crate) fn overwrites(request: &Request<'_>) -> bool {
-    matches!(&request.command, Command::Store(Store { mode: StoreMode::Set, compare: None, .. }))
 }
 
 /// A reply without a body. `cas` is 0 where there is no item.
@@ -184,10 +221,7 @@ fn get(
     get: &Get,
     key: &Key<'_>,
 ) -> Result<Executed, Unready> {
-    let found = match get.exptime {
-        None => x.settle(x.session.get(key))?,
-        Some(exptime) => x.touch(key, x.expiry(exptime))?,
-    };
+    let found = x.read(key, get.exptime)?;
     x.context.prefixes.get(key.bytes(), found.is_some());
     let shown_key = if get.with_key { key.bytes() } else { &[] };
     let Some(item) = found else { return Ok(miss(x, head, get, shown_key)) };

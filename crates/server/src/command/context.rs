@@ -99,7 +99,7 @@ pub struct ServerContext {
     /// The level that `verbosity` last set.
     pub verbosity: AtomicU32,
     pub(crate) prefixes: PrefixStats,
-    counters: Mutex<Vec<Arc<Counters>>>,
+    counters: Mutex<Vec<Arc<CommandCounters>>>,
     /// Those of dumps that go on.
     dumps: Mutex<Vec<Weak<DumpPlace>>>,
     pub(crate) arrivals: Arc<Arrivals>,
@@ -198,8 +198,8 @@ impl ServerContext {
     }
 
     /// The counters of a new worker.
-    pub(crate) fn register(&self) -> Arc<Counters> {
-        let counters = Arc::new(Counters::default());
+    pub(crate) fn register(&self) -> Arc<CommandCounters> {
+        let counters = Arc::new(CommandCounters::default());
         self.lock().push(Arc::clone(&counters));
         counters
     }
@@ -213,7 +213,7 @@ impl ServerContext {
         totals
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Counters>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<CommandCounters>>> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -222,13 +222,13 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What one worker counts; only its thread writes.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
+        pub(crate) struct CommandCounters { $(pub(crate) $name: Counter,)* }
 
         /// The sum of all workers' counters since the start.
         #[derive(Clone, Copy, Debug, Default)]
         pub struct CounterTotals { $($(#[$doc])* pub $name: u64,)* }
 
-        impl Counters {
+        impl CommandCounters {
             fn add_to(&self, totals: &mut CounterTotals) {
                 $(totals.$name += self.$name.0.load(Relaxed);)*
             }

@@ -3,7 +3,7 @@
 //! items written meanwhile may or may not be in it, or twice.
 
 use super::context::DumpPlace;
-use super::text::refusal_line;
+use super::refusal::refusal_line;
 use super::{Execution, Sent, Unready};
 use crate::net::OutputBuffer;
 use larder_engine::Listed;

@@ -17,6 +17,19 @@ pub(super) enum IfRefused {
 }
 
 impl<'e> Execution<'e, '_> {
+    /// Reads an item, and gives it another expiry if `exptime` says one.
+    #[inline(always)]
+    pub(super) fn read(
+        &mut self,
+        key: &Key<'_>,
+        exptime: Option<impl Into<i64>>,
+    ) -> Result<Option<Item<'e>>, Unready> {
+        match exptime {
+            None => self.settle(self.session.get(key)),
+            Some(exptime) => self.touch(key, self.expiry(exptime)),
+        }
+    }
+
     /// Gives an item another expiry.
     pub(super) fn touch(
         &mut self,

@@ -1,6 +1,9 @@
 //! Meta commands. What a reply carries and in which order follows the flags of the command.
 
-use super::{Executed, Execution, IfRefused, Unready, engine_mode, put_value, recache_below};
+use super::expiry::recache_below;
+use super::intent::IfRefused;
+use super::properties::Effect;
+use super::{Executed, Execution, Properties, Unready, engine_mode, put_value};
 use crate::net::OutputBuffer;
 use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, ReadCount, Recache,
@@ -57,8 +60,20 @@ fn key_of<'k>(
     }
 }
 
+/// What holds for a command whatever its key.
+#[inline(always)]
+pub(super) fn properties<'r>(command: &'r Meta<'_>) -> Properties<'r> {
+    let effect = Effect::Flags(command);
+    match command.verb {
+        // A retrieval seldom locks; whether it does is not known without a look at its flags.
+        Verb::Get | Verb::Debug => Properties { effect, ..Properties::default() },
+        Verb::Set => Properties { effect, stores: true, ..Properties::CHANGES },
+        Verb::Delete | Verb::Arithmetic => Properties { effect, ..Properties::CHANGES },
+    }
+}
+
 /// Whether a command only reads.
-pub(super) fn reads(command: &Meta<'_>) -> bool {
+pub(super) fn only_reads(command: &Meta<'_>) -> bool {
     match command.verb {
         Verb::Debug => true,
         Verb::Get => !command.tokens().any(|token| matches!(token[0], b'N' | b'T')),
@@ -70,7 +85,10 @@ pub(super) fn reads(command: &Meta<'_>) -> bool {
 pub(super) fn overwrites(command: &Meta<'_>) -> bool {
     let compares = |token: &[u8]| token[0] == b'C';
     let has_mode = |token: &[u8]| token[0] == b'M' && !matches!(token.get(1), Some(b'S' | b's'));
-    command.verb == Verb::Set && !command.tokens().any(|token| compares(token) || has_mode(token))
+    match command.verb {
+        Verb::Set => !command.tokens().any(|token| compares(token) || has_mode(token)),
+        Verb::Get | Verb::Delete | Verb::Arithmetic | Verb::Debug => false,
+    }
 }
 
 /// A command with its key.

@@ -1,148 +1,158 @@
 //! Classic text commands.
 
+use super::execution::conclude;
+use super::intent::IfRefused;
+use super::properties::Effect;
+use super::refusal::refusal_line;
 use super::{
-    Dump, Executed, Execution, IfRefused, LongValue, PartOfKeys, Unready, conclude, engine_mode,
-    meta, put_value, stats,
+    Dialect, Dump, Executed, Execution, LongValue, NotKept, PartOfKeys, Properties, Unready,
+    engine_mode, meta, put_value, stats,
 };
 use larder_engine::{
-    Arith, Counted, Delete, Deleted, Item, Key, Refusal, Store as EngineStore, Stored, Value,
+    Arith, Counted, Delete as EngineDelete, Deleted, Item, Key, Refusal, Store as EngineStore,
+    Stored, Value,
 };
-use larder_protocol::StoreMode;
-use larder_protocol::meta::Verb;
-use larder_protocol::reply;
 use larder_protocol::text::{
-    Admin, Arithmetic, Delete as DeleteRequest, Device, Get, Grow, Request, Shutdown, Store, Touch,
+    self, Admin, Arithmetic, Delete, Device, Get, Grow, Request, Shutdown, Store, Touch,
 };
+use larder_protocol::{KeySink, StoreMode, reply};
 
 /// How many keys of a retrieval are prefetched at once.
 pub(crate) const PREFETCH_WINDOW: usize = 64;
 
-/// Executes `request` on `keys`, the first [`PREFETCH_WINDOW`] of which are prefetched. `value` is
-/// the value of a storage request if it is not in the request itself.
-#[inline]
-pub(crate) fn execute(
-    x: &mut Execution<'_, '_>,
-    request: &Request<'_>,
-    keys: &[Key<'_>],
-    value: Option<Value<'_>>,
-) -> Executed {
-    let executed = match (request, keys) {
-        (Request::Get(request), keys) => get(x, request, keys),
-        (Request::Store(request), [key]) => store(x, request, key, value),
-        (Request::Meta(command), keys) => meta::execute(x, command, keys, value),
-        (Request::Delete(request), [key]) => delete(x, request, key),
-        (Request::Arithmetic(request), [key]) => arithmetic(x, request, key),
-        (Request::Touch(request), [key]) => touch(x, request, key),
-        (request, _) => execute_rare(x, request),
-    };
-    conclude(executed, |refusal| refused(x, request, refusal))
-}
+/// The text protocol, classic and meta.
+#[derive(Debug)]
+pub(crate) struct Text;
 
-/// Refuses a storage request before its value has arrived: its flags are wrong, or the value is too
-/// large. `None` if nothing is wrong.
-pub(crate) fn refuse_value(
-    x: &mut Execution<'_, '_>,
-    request: &Request<'_>,
-    keys: &[Key<'_>],
-    value_len: usize,
-) -> Option<Executed> {
-    let too_large = match (request, keys) {
-        (Request::Store(store), [key]) => x.refuse_large(key, value_len, if_refused(store)),
-        (Request::Meta(command), keys) => match meta::refuse_value(x, command, keys, value_len) {
-            Ok(None) => Ok(false),
-            Ok(Some(reply)) => return Some(x.say(reply)),
-            Err(unready) => Err(unready),
-        },
-        _ => return None,
-    };
-    match too_large {
-        Ok(false) => None,
-        Ok(true) => Some(x.say_unless(is_noreply(request), reply::TOO_LARGE)),
-        Err(unready) => Some(conclude(Err(unready), |refusal| refused(x, request, refusal))),
+impl Dialect for Text {
+    type Request<'a> = Request<'a>;
+    type Refusal = &'static str;
+
+    #[inline(always)]
+    fn parse_common<'a>(
+        input: &'a [u8],
+        keys: &mut impl KeySink<'a>,
+        take: impl FnMut(Request<'a>, usize),
+    ) -> bool {
+        text::parse_common(input, keys, take)
     }
-}
 
-/// Refuses a storage request whose value there is no memory to receive.
-pub(crate) fn no_memory(
-    x: &mut Execution<'_, '_>,
-    request: &Request<'_>,
-    keys: &[Key<'_>],
-) -> Executed {
-    let refused = match (request, keys) {
-        (Request::Store(store), [key]) => x.leave(key, if_refused(store)),
-        (Request::Meta(command), keys) => meta::refuse_for_memory(x, command, keys),
-        _ => Ok(()),
-    };
-    match refused {
-        Err(Unready::Again) => Executed::Again,
-        _ => x.say_unless(is_noreply(request), reply::NO_MEMORY_STORING),
+    fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> text::Parsed<'a> {
+        text::parse(input, keys)
+    }
+
+    #[inline]
+    fn execute(
+        x: &mut Execution<'_, '_>,
+        request: &Request<'_>,
+        keys: &[Key<'_>],
+        value: Option<Value<'_>>,
+    ) -> Executed {
+        let executed = match (request, keys) {
+            (Request::Get(request), keys) => get(x, request, keys),
+            (Request::Store(request), [key]) => store(x, request, key, value),
+            (Request::Meta(command), keys) => meta::execute(x, command, keys, value),
+            (Request::Delete(request), [key]) => delete(x, request, key),
+            (Request::Arithmetic(request), [key]) => arithmetic(x, request, key),
+            (Request::Touch(request), [key]) => touch(x, request, key),
+            (request, _) => execute_rare(x, request),
+        };
+        conclude(executed, |refusal| refused(x, request, refusal))
+    }
+
+    fn refuse(x: &mut Execution<'_, '_>, refusal: &&'static str) {
+        x.counters.malformed.bump();
+        x.output.extend(refusal.as_bytes());
+    }
+
+    fn refuse_value(
+        x: &mut Execution<'_, '_>,
+        request: &Request<'_>,
+        keys: &[Key<'_>],
+        value_len: usize,
+    ) -> Option<Executed> {
+        let too_large = match (request, keys) {
+            (Request::Store(store), [key]) => x.refuse_large(key, value_len, if_refused(store)),
+            (Request::Meta(command), keys) => match meta::refuse_value(x, command, keys, value_len)
+            {
+                Ok(None) => Ok(false),
+                Ok(Some(reply)) => return Some(x.say(reply)),
+                Err(unready) => Err(unready),
+            },
+            _ => return None,
+        };
+        match too_large {
+            Ok(false) => None,
+            Ok(true) => Some(x.say_unless(Self::properties(request).noreply, reply::TOO_LARGE)),
+            Err(unready) => Some(conclude(Err(unready), |refusal| refused(x, request, refusal))),
+        }
+    }
+
+    fn no_memory(x: &mut Execution<'_, '_>, request: &Request<'_>, keys: &[Key<'_>]) -> Executed {
+        let refused = match (request, keys) {
+            (Request::Store(store), [key]) => x.leave(key, if_refused(store)),
+            (Request::Meta(command), keys) => meta::refuse_for_memory(x, command, keys),
+            _ => Ok(()),
+        };
+        match refused {
+            Err(Unready::Again) => Executed::Again,
+            _ => x.say_unless(Self::properties(request).noreply, reply::NO_MEMORY_STORING),
+        }
+    }
+
+    fn bad_trailer(x: &mut Execution<'_, '_>, request: &Request<'_>) {
+        x.counters.malformed.bump();
+        if !Self::properties(request).noreply {
+            x.output.extend(reply::BAD_CHUNK.as_bytes());
+        }
+    }
+
+    #[inline(always)]
+    fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
+        let none = Properties::default();
+        match request {
+            // Whether it locks is not known without a look at the flags: a retrieval seldom does.
+            Request::Get(get) => {
+                let effect = if get.exptime.is_none() { Effect::Reads } else { Effect::Other };
+                Properties { effect, ..none }
+            }
+            Request::Meta(command) => meta::properties(command),
+            Request::Store(store) => Properties {
+                noreply: store.noreply,
+                ..Properties::of_store(store.mode, store.compare)
+            },
+            Request::Delete(Delete { noreply })
+            | Request::Arithmetic(Arithmetic { noreply, .. })
+            | Request::Touch(Touch { noreply, .. }) => {
+                Properties { noreply: *noreply, ..Properties::CHANGES }
+            }
+            Request::MetaNoop | Request::Version => none,
+            Request::Quit | Request::Stats(_) => Properties { ends_turn: true, ..none },
+            Request::Admin(admin) => {
+                let noreply = match *admin {
+                    Admin::FlushAll { noreply, .. }
+                    | Admin::Verbosity { noreply, .. }
+                    | Admin::MemoryLimit { noreply, .. }
+                    | Admin::Accepted { noreply } => noreply,
+                    Admin::Shutdown(_) | Admin::Dump(_) | Admin::Device(_) | Admin::Grow(_) => {
+                        false
+                    }
+                };
+                Properties { noreply, ends_turn: true, ..none }
+            }
+        }
+    }
+
+    fn not_kept(request: &Request<'_>) -> NotKept {
+        if Self::properties(request).noreply { NotKept::Silent } else { NotKept::Line }
     }
 }
 
 /// Replies that the engine refused, unless the client wants no reply.
 #[cold]
 fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, refusal: Refusal) -> Executed {
-    x.say_unless(is_noreply(request), refusal_line(refusal, stores(request)))
-}
-
-/// Whether the client wants no reply, errors included.
-pub(crate) fn is_noreply(request: &Request<'_>) -> bool {
-    match request {
-        Request::Store(store) => store.noreply,
-        Request::Delete(delete) => delete.noreply,
-        Request::Arithmetic(arithmetic) => arithmetic.noreply,
-        Request::Touch(touch) => touch.noreply,
-        Request::Admin(Admin::FlushAll { noreply, .. }) => *noreply,
-        _ => false,
-    }
-}
-
-/// Whether a request only reads.
-pub(crate) fn reads(request: &Request<'_>) -> bool {
-    match request {
-        Request::Get(get) => get.exptime.is_none(),
-        Request::Meta(command) => meta::reads(command),
-        _ => false,
-    }
-}
-
-/// Whether a request writes. Of a retrieval that is not known without a look at its flags: it seldom does.
-#[inline]
-pub(crate) fn locks(request: &Request<'_>) -> bool {
-    match request {
-        Request::Get(_) => false,
-        Request::Meta(command) => !matches!(command.verb, Verb::Get | Verb::Debug),
-        _ => true,
-    }
-}
-
-/// Whether a request is a plain set.
-#[inline]
-pub(crate) fn overwrites(request: &Request<'_>) -> bool {
-    match request {
-        Request::Store(store) => store.mode == StoreMode::Set && store.compare.is_none(),
-        Request::Meta(command) => meta::overwrites(command),
-        _ => false,
-    }
-}
-
-/// Whether a request carries a value to be stored.
-fn stores(request: &Request<'_>) -> bool {
-    match request {
-        Request::Store(_) => true,
-        Request::Meta(command) => command.verb == Verb::Set,
-        _ => false,
-    }
-}
-
-/// What is said of a refusal.
-pub(crate) fn refusal_line(refusal: Refusal, stores: bool) -> &'static str {
-    match refusal {
-        Refusal::OutOfMemory if stores => reply::NO_MEMORY_STORING,
-        Refusal::OutOfMemory => reply::NO_MEMORY,
-        Refusal::StoreFailed => reply::STORE_FAILED,
-        Refusal::StoreFull => reply::STORE_FULL,
-    }
+    let properties = Text::properties(request);
+    x.say_unless(properties.noreply, refusal_line(refusal, properties.stores))
 }
 
 fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Executed, Unready> {
@@ -157,24 +167,14 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
         Request::Quit => Executed::Close,
         Request::Stats(arguments) => stats::execute(x, arguments),
         Request::Admin(admin) => return execute_admin(x, admin),
-        // The others have a key, and the parser has found it.
-        _ => x.say(reply::ERROR),
+        // They have a key, and the parser has found it.
+        Request::Get(_)
+        | Request::Meta(_)
+        | Request::Store(_)
+        | Request::Delete(_)
+        | Request::Arithmetic(_)
+        | Request::Touch(_) => x.say(reply::ERROR),
     })
-}
-
-impl Execution<'_, '_> {
-    /// Replies with a line.
-    #[inline]
-    pub(super) fn say(&mut self, line: &str) -> Executed {
-        self.output.extend(line.as_bytes());
-        Executed::Done
-    }
-
-    /// Replies with a line unless the client wants none.
-    #[inline]
-    fn say_unless(&mut self, noreply: bool, line: &str) -> Executed {
-        if noreply { Executed::Done } else { self.say(line) }
-    }
 }
 
 /// How far a retrieval came.
@@ -223,11 +223,7 @@ pub(crate) fn answer_keys(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]
                 prefetch(x, &keys[at..]);
             }
         }
-        let found = match get.exptime {
-            None => x.settle(x.session.get(key)),
-            Some(exptime) => x.touch(key, x.expiry(exptime)),
-        };
-        let found = match found {
+        let found = match x.read(key, get.exptime) {
             Ok(found) => found,
             Err(unready) => {
                 return Progress { answered: at, value: None, unready: Some(unready) };
@@ -294,13 +290,9 @@ fn if_refused(request: &Store<'_>) -> IfRefused {
     }
 }
 
-fn delete(
-    x: &mut Execution<'_, '_>,
-    request: &DeleteRequest,
-    key: &Key<'_>,
-) -> Result<Executed, Unready> {
+fn delete(x: &mut Execution<'_, '_>, request: &Delete, key: &Key<'_>) -> Result<Executed, Unready> {
     x.context.prefixes.delete(key.bytes());
-    let line = match x.settle(x.session.delete(key, &Delete::default()))? {
+    let line = match x.settle(x.session.delete(key, &EngineDelete::default()))? {
         Deleted::Deleted => reply::DELETED,
         // Nothing was compared, so no cas id can differ.
         Deleted::NotFound | Deleted::Exists => reply::NOT_FOUND,

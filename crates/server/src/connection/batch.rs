@@ -2,9 +2,10 @@
 //! memory of a batch from call to call, so a request costs no allocation.
 
 use super::body::Announced;
-use super::dialect::Dialect;
 use super::{Connection, State, Step, Worker};
-use crate::command::{Executed, text::PREFETCH_WINDOW};
+use crate::command::binary::Binary;
+use crate::command::text::{PREFETCH_WINDOW, Text};
+use crate::command::{Dialect, Executed};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Session};
 use larder_protocol::{KeySink, Parse, Then};
@@ -37,6 +38,23 @@ impl<D: Dialect> Scratch<D> {
     }
 }
 
+/// A dialect that workers keep memory for batches of.
+pub(super) trait Batched: Dialect {
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self>;
+}
+
+impl Batched for Text {
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self> {
+        &mut worker.text
+    }
+}
+
+impl Batched for Binary {
+    fn scratch(worker: &mut Worker) -> &mut Scratch<Self> {
+        &mut worker.binary
+    }
+}
+
 /// Reuses a vector's allocation for elements of the same layout but other lifetimes. Collecting a
 /// vector's own iterator into a vector keeps the allocation.
 fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
@@ -64,7 +82,7 @@ enum Stop<'a, D: Dialect> {
     Full,
     /// More input is needed.
     NeedMore,
-    /// A request [ends the turn](Dialect::ends_turn).
+    /// A request [ends the turn](crate::command::Properties::ends_turn).
     Turn,
     /// A value has to be received first.
     Value { request: D::Request<'a>, value: Announced },
@@ -134,7 +152,8 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
         let mut from = 0;
         let ends = entries.iter().map(|entry| {
-            let overwrites = matches!(&entry.action, Action::Execute(it) if D::overwrites(it));
+            let overwrites =
+                matches!(&entry.action, Action::Execute(it) if D::properties(it).overwrites());
             (entry.keys_end, overwrites)
         });
         for (end, overwrites) in ends.chain([(window, overwrites)]) {
@@ -189,7 +208,7 @@ fn parse<'a, D: Dialect>(
                 let entry =
                     Entry { action: Action::Execute(request), keys_end: keys.len(), end: at };
                 entries.push(entry);
-                if D::ends_turn(&request) {
+                if D::properties(&request).ends_turn {
                     return Stop::Turn;
                 }
             }
@@ -223,7 +242,7 @@ fn parse<'a, D: Dialect>(
 
 impl Worker {
     /// Parses, prefetches and executes what is in the input.
-    pub(super) fn batch<D: Dialect>(
+    pub(super) fn batch<D: Batched>(
         &mut self,
         connection: &mut Connection,
         input: &mut InputBuffer<'_>,
@@ -235,7 +254,7 @@ impl Worker {
         let mut keys = KeyBatch::new(&self.session, keys);
         let stop = parse::<D>(bytes, &mut keys, &mut entries);
         let waiting = match &stop {
-            Stop::Value { request, .. } => D::overwrites(request),
+            Stop::Value { request, .. } => D::properties(request).overwrites(),
             _ => false,
         };
         keys.fetch_records_of(&entries, waiting);
@@ -308,7 +327,7 @@ impl Worker {
     #[inline]
     fn prefetch_lock<D: Dialect>(&self, entry: &Entry<'_, D>, keys: &[Key<'_>]) {
         if let Action::Execute(request) = &entry.action
-            && D::locks(request)
+            && D::properties(request).locks
             && let Some(key) = keys[..entry.keys_end].last()
         {
             self.session.prefetch_lock(key);

@@ -6,9 +6,9 @@
 
 use super::arrivals::{Arrival, Memory, Standing};
 use super::batch::KeyBatch;
-use super::dialect::Dialect;
+use super::gates::Repair;
 use super::{Connection, State, Step, Worker};
-use crate::command::Executed;
+use crate::command::{Dialect, Executed};
 use crate::net::{Flow, InputBuffer, OutputBuffer};
 use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
@@ -142,7 +142,7 @@ impl Worker {
             Some(Executed::Again) => return Step::Stop(Flow::Park),
             Some(Executed::Close) => return Step::Stop(Flow::Close),
             Some(_) => {
-                connection.withhold_output(&mut x, start, D::not_kept(request), false);
+                connection.withhold_output(&mut x, start, Repair::Say(D::not_kept(request)), false);
                 input.consume(header);
                 connection.state = State::Swallow(value + trailer);
                 return Step::Next;
@@ -226,6 +226,7 @@ impl Worker {
         let received = body.fill(self, &keys, input);
         let start = output.len();
         let mut x = self.execution(output);
+        let repair = Repair::Say(D::not_kept(&request));
         match received {
             Received::All => {}
             Received::Part | Received::Wait => {
@@ -242,7 +243,7 @@ impl Worker {
                 }
                 self.counters.buffers_refused.bump();
                 connection.state = State::Swallow(body.missing());
-                connection.withhold_output(&mut x, start, D::not_kept(&request), false);
+                connection.withhold_output(&mut x, start, repair, false);
                 return Step::Next;
             }
         }
@@ -273,11 +274,10 @@ impl Worker {
                     return Step::Stop(Flow::Park);
                 }
                 connection.state = State::Ready;
-                connection.withhold_output(&mut x, start, D::not_kept(&request), false);
+                connection.withhold_output(&mut x, start, repair, false);
                 Step::Next
             }
             Ok(_) => {
-                let repair = D::not_kept(&request);
                 connection.state = State::Ready;
                 connection.withhold_output(&mut x, start, repair, false);
                 Step::Next

@@ -10,21 +10,16 @@
 //! byte is the first byte of the first gate's reply. No byte is released before every gate in front
 //! of it is durable or repaired.
 
-use crate::command::{Points, binary};
+use crate::command::{NotKept, Points};
 use crate::net::{Budget, OutputBuffer};
 use larder_engine::{CommitPoint, CommitState};
-use larder_protocol::{binary::Head, reply};
 use smallvec::SmallVec;
 
 /// The replacement for a reply whose commit has failed.
 #[derive(Debug)]
 pub(super) enum Repair {
-    /// Nothing, because the client wants no reply.
-    Silent,
-    /// A line of the text protocol.
-    Line,
-    /// A packet of the binary protocol.
-    Packet(Head),
+    /// A reply that says that something was not kept.
+    Say(NotKept),
     /// The present state: this request, which changes nothing, is executed again.
     Again(Box<[u8]>),
     /// None is possible, so the connection closes.
@@ -35,9 +30,7 @@ impl Repair {
     /// Writes the replacement if that needs no more work. Returns false otherwise.
     pub(super) fn put(&self, output: &mut OutputBuffer<'_>) -> bool {
         match self {
-            Repair::Silent => {}
-            Repair::Line => output.extend(reply::STORE_FAILED.as_bytes()),
-            Repair::Packet(head) => binary::not_kept(output, *head),
+            Repair::Say(not_kept) => not_kept.put(output),
             Repair::Again(_) | Repair::Close => return false,
         }
         true

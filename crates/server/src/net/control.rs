@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::backend::Backend;
 use super::counters::Counters;
 use super::options::Options;
 use super::wake::Alarm;
-use super::worker::Backend;
 use super::{ConnectionId, transport};
 
 /// Orders to the workers. An order can only be replaced by a greater one.

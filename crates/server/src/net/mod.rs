@@ -1,11 +1,13 @@
 //! The event loops, one per worker, which move bytes between sockets and a [`Service`]. Only the
 //! service knows what the bytes mean. So the same loops carry the server and the lab's responder.
 
+mod backend;
 mod buffer;
 mod connection;
 mod control;
 mod counters;
 mod epoll;
+mod event_loop;
 mod held;
 mod listener;
 mod options;
@@ -14,14 +16,14 @@ mod slab;
 mod transport;
 mod uring;
 mod wake;
-mod worker;
 
+pub use backend::{Backend, BackendKind};
 pub use buffer::{InputBuffer, OutputBuffer, OutputMemory};
 pub use control::Control;
 pub use counters::{Counter, Counters};
+pub use event_loop::{EventLoop, open};
 pub use listener::{BindError, Endpoint, Listener};
 pub use options::{BackendChoice, Budget, Options, Unlimited};
-pub use worker::{Backend, BackendKind, Worker, open};
 
 use std::fmt;
 use std::net::SocketAddr;

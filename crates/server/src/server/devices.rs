@@ -10,7 +10,7 @@ use tracing::warn;
 
 use larder_engine::{Content, LABEL_AREA, LabelError, StoreError, SuperblockError};
 
-use super::StartError;
+use super::error::StartError;
 use crate::settings::{LanePaths, Settings, StorePath};
 
 /// Why a device of `--store` cannot be used in its place.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
-use super::{StartError, system};
+use super::error::{StartError, system};
 use crate::admin;
 use crate::net::{BindError, Endpoint, Listener};
 use crate::process;

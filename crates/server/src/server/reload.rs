@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::prepare::{reachable_connections, too_few_files};
-use crate::settings::{LogLevel, Settings};
-use crate::stats::Source;
+use super::running::Running;
+use crate::settings::Settings;
 
 /// The keys of settings that a running server can change.
 const RELOADED: [&str; 11] = [
@@ -29,7 +29,7 @@ const ALIASES: [&str; 1] = ["disable-evictions"];
 
 /// Gives a server new settings, from any thread.
 #[derive(Clone, Debug)]
-pub struct Reloader(pub(super) Arc<Source>);
+pub struct Reloader(pub(super) Arc<Running>);
 
 /// The result of a reload. Each list is readable as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,8 +58,8 @@ impl Reloader {
     /// Applies the differences between `new` and the settings in use, as far as a running server
     /// can.
     pub fn reload(&self, new: &Settings) -> Reloaded {
-        let source = &self.0;
-        let old = source.settings();
+        let running = &self.0;
+        let old = running.settings();
         let mut merged = Settings::clone(&old);
         let mut reloaded = Reloaded::default();
         for (key, from, to) in old.differences(new) {
@@ -76,7 +76,7 @@ impl Reloader {
                 continue;
             }
             let possible = match key {
-                "memory" => source.set_memory_limit(new.memory).map_err(|error| error.to_string()),
+                "memory" => running.set_memory_limit(new.memory).map_err(|error| error.to_string()),
                 "max-connections" if adapted => continue,
                 "max-connections" => allow_connections(new),
                 _ => Ok(()),
@@ -92,10 +92,10 @@ impl Reloader {
                 reloaded.changed.push(changed);
             }
         }
-        let before = source.log_level();
-        source.set_settings(merged);
-        source.set_verbosity(new.verbosity);
-        let now = source.log_level();
+        let before = running.log_level();
+        running.set_settings(merged);
+        running.set_verbosity(new.verbosity);
+        let now = running.log_level();
         if before != now {
             reloaded.changed.push(change("log level", before.name(), now.name()));
         }
@@ -117,9 +117,6 @@ fn change(key: &str, from: &str, to: &str) -> String {
     format!("{key} {} -> {}", shown(from), shown(to))
 }
 
-/// Sets how much the process logs. The server of a test has none.
-pub(crate) type SetLogLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -129,7 +126,7 @@ mod tests {
 
     use super::*;
     use crate::server::{Host, Server};
-    use crate::settings::ListenAddress;
+    use crate::settings::{ListenAddress, LogLevel};
 
     fn settings() -> Settings {
         Settings {
@@ -182,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_changes_what_it_can_and_names_the_rest() {
+    fn what_can_change_does_and_the_rest_is_named() {
         let levels = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&levels);
         let host = Host {
@@ -209,7 +206,7 @@ mod tests {
         assert_eq!(levels.lock().unwrap().last(), Some(&LogLevel::Warn));
 
         // A reload restores the log level that `verbosity` had changed.
-        server.stats().set_verbosity(2);
+        server.running.set_verbosity(2);
         assert_eq!(levels.lock().unwrap().last(), Some(&LogLevel::Trace));
         assert_eq!(reloader.reload(&new).changed, ["log level trace -> warn"]);
 

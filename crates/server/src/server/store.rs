@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use larder_disk::{DEFAULT_SIZE, Device, FileDevice};
 use larder_engine::{
-    Content, Durability, Engine, Health, LowerDevice, MonotonicClock, OpenError, Progress, Session,
+    Content, Durability, Engine, LowerDevice, MonotonicClock, OpenError, Progress, Session,
     StoreDevice, StoreOptions,
 };
 use tracing::{error, info, warn};
 
-use super::{StartError, devices};
+use super::devices;
+use super::error::{StartError, system};
 use crate::admin::Subject;
 use crate::clock::{Clock, random_seed};
 use crate::net;
@@ -218,7 +219,7 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
 /// Chooses how a worker's session reads items that are not in memory. Returns the name of that way.
 pub(super) fn flash_io(
     session: &mut Session,
-    worker: &net::Worker,
+    worker: &net::EventLoop,
     backend: &net::Backend,
 ) -> &'static str {
     if backend.kind == net::BackendKind::Epoll {
@@ -235,13 +236,5 @@ pub(super) fn flash_io(
 
 /// Makes everything durable and marks the store as cleanly stopped.
 pub(super) fn close(engine: &Engine) -> Result<(), StartError> {
-    engine.close().map_err(super::system("close the store"))
-}
-
-/// Returns the reason why the store takes no writes, or `None` if it does.
-pub(crate) fn failure(engine: &Engine) -> Option<String> {
-    match engine.health() {
-        Health::Good => None,
-        Health::Failing { reason } => Some(reason),
-    }
+    engine.close().map_err(system("close the store"))
 }

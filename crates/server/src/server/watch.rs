@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use larder_engine::{LaneState, Totals};
 use tracing::{error, info, warn};
 
-use super::store;
+use super::running::Running;
 use crate::process;
-use crate::stats::{NetTotals, Source};
+use crate::stats::NetTotals;
 
 /// Interval between checks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -33,16 +33,16 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn start(source: Arc<Source>) -> std::io::Result<Watch> {
+    pub(super) fn start(running: Arc<Running>) -> std::io::Result<Watch> {
         let (end, ended) = mpsc::channel();
         let watch = move || {
-            let moves = Moves { lanes: source.engine.lanes(), moving: false };
+            let moves = Moves { lanes: running.engine.lanes(), moving: false };
             let mut watcher = Watcher { moves, ..Watcher::default() };
-            watcher.look_at_memory(&source, Instant::now());
+            watcher.look_at_memory(&running, Instant::now());
             while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                watcher.look_at(&source, Instant::now());
+                watcher.look_at(&running, Instant::now());
             }
-            watcher.look_at(&source, Instant::now());
+            watcher.look_at(&running, Instant::now());
         };
         let thread = std::thread::Builder::new().name("watch".to_owned()).spawn(watch)?;
         Ok(Watch { end, thread })
@@ -67,8 +67,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn look_at(&mut self, source: &Source, now: Instant) {
-        let (totals, net) = (source.engine.totals(), source.net_totals_ever());
+    fn look_at(&mut self, running: &Running, now: Instant) {
+        let (totals, net) = (running.engine.totals(), running.net_totals_ever());
         if self.trouble.is_empty() {
             self.trouble = KINDS.iter().map(Trouble::new).collect();
         }
@@ -81,27 +81,27 @@ impl Watcher {
         if std::mem::replace(&mut self.refused, totals.store_no_memory) != totals.store_no_memory {
             self.refused_at = Some(now);
         }
-        self.look_at_memory(source, now);
+        self.look_at_memory(running, now);
         let refuses = self.refused_at.is_some_and(|at| now.duration_since(at) < REFUSING);
-        source.note_refusing(refuses);
-        if source.settings().has_store() {
-            self.look_at_store(source);
+        running.note_refusing(refuses);
+        if running.settings().has_store() {
+            self.look_at_store(running);
         }
     }
 
-    fn look_at_memory(&mut self, source: &Source, now: Instant) {
-        if let Some(context) = source.context() {
+    fn look_at_memory(&mut self, running: &Running, now: Instant) {
+        if let Some(context) = running.context() {
             context.arrivals.buffers.trim(now);
         }
-        let uncharged = || process::resident_bytes().saturating_sub(source.engine.memory_used());
+        let uncharged = || process::resident_bytes().saturating_sub(running.engine.memory_used());
         if self.heap.has_grown(uncharged()) {
             process::give_back_heap();
             self.heap.note_given_back(uncharged());
         }
     }
 
-    fn look_at_store(&mut self, source: &Source) {
-        match (store::failure(&source.engine), self.failing) {
+    fn look_at_store(&mut self, running: &Running) {
+        match (running.store_failure(), self.failing) {
             (Some(reason), None) => {
                 error!(event = "store_failing", reason, writes = "refused");
                 self.failing = Some(Instant::now());
@@ -112,7 +112,7 @@ impl Watcher {
             }
             _ => {}
         }
-        self.moves.look_at(source.engine.lanes());
+        self.moves.look_at(running.engine.lanes());
     }
 }
 

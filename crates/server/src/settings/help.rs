@@ -1,7 +1,8 @@
 //! Help texts, made from the table.
 
-use super::Settings;
-use super::table::{self, Group, Kind, Setting};
+use super::setting::{Group, Kind, Setting};
+use super::table;
+use super::types::Settings;
 
 /// The version of memcached whose replies Larder gives. `memcached -V` and the `version` command
 /// answer it, because clients and test harnesses compare it.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::table::{self, Group, Kind, Setting};
-use super::{Flavor, Origin, Settings, SettingsError, help};
+use super::setting::{Group, Kind, Setting};
+use super::{Flavor, Origin, Settings, SettingsError, help, table};
 
 /// The environment variables of a process, as far as they concern settings.
 #[derive(Clone, Debug, Default)]

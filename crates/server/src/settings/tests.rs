@@ -1,4 +1,8 @@
+use super::setting::{Group, Kind, Setting};
 use super::*;
+use larder_engine::WhenFull;
+use std::path::PathBuf;
+use std::time::Duration;
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
     variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
@@ -68,7 +72,7 @@ fn the_stronger_source_wins() {
 
 #[test]
 fn every_setting_can_come_from_flag_environment_and_file() {
-    let value = |setting: &table::Setting| match setting.key {
+    let value = |setting: &Setting| match setting.key {
         "listen" => "127.0.0.1:11300",
         "port" | "max-reqs-per-event" | "listen-backlog" | "slab-min-size" | "napi-ids" => "12",
         "socket" => "/tmp/s",
@@ -95,7 +99,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         "slab-growth-factor" => "1.25",
         _ => "true",
     };
-    for setting in table::all().filter(|s| s.group != table::Group::Refused) {
+    for setting in table::all().filter(|s| s.group != Group::Refused) {
         let value = value(setting);
         // It goes with another one only.
         if matches!(setting.key, "accept-damage" | "forget") {
@@ -107,8 +111,8 @@ fn every_setting_can_come_from_flag_environment_and_file() {
         let from_file = larder(&["--config", file.path()]).unwrap();
         let flag = format!("--{}", setting.key);
         let args: Vec<&str> = match setting.kind {
-            table::Kind::Switch => vec![&flag],
-            table::Kind::Count => vec![&flag, &flag],
+            Kind::Switch => vec![&flag],
+            Kind::Count => vec![&flag, &flag],
             _ => vec![&flag, value],
         };
         let from_flag = larder(&args).unwrap();

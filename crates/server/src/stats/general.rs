@@ -4,28 +4,30 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use larder_engine::{Health, LaneState, Stats};
 
-use super::{Row, Source, put};
+use super::rows::{Row, put};
+use super::totals::NetTotals;
 use crate::process;
+use crate::server::Running;
 use crate::settings::{MEMCACHED_VERSION, durability_name};
 
-pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
-    let lanes = source.engine.lane_stats();
+pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
+    let lanes = running.engine.lane_stats();
     let engine = Stats::sum(&lanes);
-    let net = source.net_totals();
-    process_rows(source, row);
-    connection_rows(source, &net, row);
+    let net = running.net_totals();
+    process_rows(running, row);
+    connection_rows(running, &net, row);
     command_rows(&engine.totals, &net, row);
-    transport_rows(source, &engine, &net, row);
+    transport_rows(running, &engine, &net, row);
     mechanism_rows(&engine, row);
     item_rows(&engine, row);
-    larder_rows(source, &engine, &lanes, &net, row);
+    larder_rows(running, &engine, &lanes, &net, row);
 }
 
-fn process_rows(source: &Source, row: &mut Row<'_>) {
+fn process_rows(running: &Running, row: &mut Row<'_>) {
     let usage = process::usage();
     put(row, "pid", std::process::id());
-    put(row, "uptime", source.clock.uptime().as_secs());
-    put(row, "time", source.clock.now());
+    put(row, "uptime", running.clock.uptime().as_secs());
+    put(row, "time", running.clock.now());
     put(row, "version", MEMCACHED_VERSION);
     put(row, "libevent", "none");
     put(row, "pointer_size", usize::BITS);
@@ -34,8 +36,8 @@ fn process_rows(source: &Source, row: &mut Row<'_>) {
     }
 }
 
-fn connection_rows(source: &Source, net: &super::NetTotals, row: &mut Row<'_>) {
-    put(row, "max_connections", source.settings().max_connections);
+fn connection_rows(running: &Running, net: &NetTotals, row: &mut Row<'_>) {
+    put(row, "max_connections", running.settings().max_connections);
     put(row, "curr_connections", net.current);
     put(row, "total_connections", net.total);
     put(row, "rejected_connections", net.rejected);
@@ -50,7 +52,7 @@ fn connection_rows(source: &Source, net: &super::NetTotals, row: &mut Row<'_>) {
     put(row, "reserved_fds", 0);
 }
 
-fn command_rows(totals: &larder_engine::Totals, net: &super::NetTotals, row: &mut Row<'_>) {
+fn command_rows(totals: &larder_engine::Totals, net: &NetTotals, row: &mut Row<'_>) {
     put(row, "cmd_get", totals.cmd_get);
     put(row, "cmd_set", totals.cmd_set);
     put(row, "cmd_flush", totals.cmd_flush);
@@ -78,21 +80,21 @@ fn command_rows(totals: &larder_engine::Totals, net: &super::NetTotals, row: &mu
 }
 
 fn transport_rows(
-    source: &Source,
+    running: &Running,
     engine: &larder_engine::Stats,
-    net: &super::NetTotals,
+    net: &NetTotals,
     row: &mut Row<'_>,
 ) {
-    if source.settings().idle_timeout.is_some() {
+    if running.settings().idle_timeout.is_some() {
         put(row, "idle_kicks", net.idle_closed);
     }
     put(row, "bytes_read", net.bytes_read);
     put(row, "bytes_written", net.bytes_written);
     put(row, "limit_maxbytes", engine.memory_limit);
-    put(row, "accepting_conns", u8::from(!source.draining.load(Relaxed)));
+    put(row, "accepting_conns", u8::from(!running.draining.load(Relaxed)));
     put(row, "listen_disabled_num", 0);
     put(row, "time_in_listen_disabled_us", 0);
-    put(row, "threads", source.settings().threads);
+    put(row, "threads", running.settings().threads);
     put(row, "conn_yields", net.yields);
     put(row, "hash_power_level", engine.index_slots.max(1).ilog2());
     put(row, "hash_bytes", engine.index_bytes);
@@ -157,14 +159,14 @@ fn item_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
 }
 
 /// Without a store these say so, with 0 and `none`.
-fn store_rows(source: &Source, engine: &Stats, lanes: &[Stats], row: &mut Row<'_>) {
-    let settings = source.settings();
+fn store_rows(running: &Running, engine: &Stats, lanes: &[Stats], row: &mut Row<'_>) {
+    let settings = running.settings();
     match settings.has_store() {
         true => put(row, "larder_store", settings.show_store()),
         false => put(row, "larder_store", "none"),
     }
     put(row, "larder_durability", durability_name(settings.durability()));
-    put(row, "larder_flash_io", source.flash_io.get().copied().unwrap_or("none"));
+    put(row, "larder_flash_io", running.flash_io.get().copied().unwrap_or("none"));
     put(row, "larder_flash_reads", engine.totals.flash_reads);
     put(row, "larder_unread_sets", engine.totals.unread_sets);
     put(row, "larder_unreadable", engine.totals.unreadable);
@@ -182,7 +184,7 @@ fn store_rows(source: &Source, engine: &Stats, lanes: &[Stats], row: &mut Row<'_
     put(row, "larder_recovered_items", engine.recovered_items);
     put(row, "larder_recovery_ms", engine.recovery_ms);
     if settings.has_store() {
-        let states = source.engine.lanes();
+        let states = running.engine.lanes();
         states.iter().zip(lanes).for_each(|(lane, stats)| lane_rows(lane, stats, row));
     }
 }
@@ -213,16 +215,16 @@ fn lane_rows(lane: &LaneState, stats: &Stats, row: &mut Row<'_>) {
 
 /// What memcached has no row for.
 fn larder_rows(
-    source: &Source,
+    running: &Running,
     engine: &Stats,
     lanes: &[Stats],
-    net: &super::NetTotals,
+    net: &NetTotals,
     row: &mut Row<'_>,
 ) {
     put(row, "larder_version", env!("CARGO_PKG_VERSION"));
-    put(row, "larder_health", source.readiness().err().unwrap_or("ok".into()));
-    put(row, "larder_io", source.net.backend().kind.name());
-    store_rows(source, engine, lanes, row);
+    put(row, "larder_health", running.readiness().err().unwrap_or("ok".into()));
+    put(row, "larder_io", running.net.backend().kind.name());
+    store_rows(running, engine, lanes, row);
     put(row, "larder_bytes_resident", engine.item_bytes - engine.flash_item_bytes);
     put(row, "larder_bytes_flash", engine.flash_item_bytes);
     put(row, "larder_memory_used", engine.memory_used);

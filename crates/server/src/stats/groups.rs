@@ -1,15 +1,16 @@
 //! `stats items`, `slabs` and `conns`. There are no slab classes: all items show as class 1, whose
 //! chunks are the log's units of 8 bytes, so that sums over classes come out right.
 
-use super::{Row, Source, put};
+use super::rows::{Row, put};
 use crate::net::{Endpoint, Peer};
+use crate::server::Running;
 use std::net::SocketAddr;
 
 /// The unit of the log, in bytes.
 const UNIT: u64 = 8;
 
-pub(super) fn items(source: &Source, row: &mut Row<'_>) {
-    let engine = source.engine.stats();
+pub(super) fn items(running: &Running, row: &mut Row<'_>) {
+    let engine = running.engine.stats();
     let totals = &engine.totals;
     if engine.items == 0 {
         return;
@@ -49,8 +50,8 @@ pub(super) fn items(source: &Source, row: &mut Row<'_>) {
     }
 }
 
-pub(super) fn slabs(source: &Source, row: &mut Row<'_>) {
-    let engine = source.engine.stats();
+pub(super) fn slabs(running: &Running, row: &mut Row<'_>) {
+    let engine = running.engine.stats();
     let totals = &engine.totals;
     let chunks = engine.frame_bytes / UNIT;
     let used = (engine.item_bytes / UNIT).min(chunks);
@@ -82,14 +83,14 @@ pub(super) fn slabs(source: &Source, row: &mut Row<'_>) {
 
 /// Listeners are numbered from 0 downwards in memcached's place of the descriptor: they have no
 /// connection number. Connections show theirs.
-pub(super) fn connections(source: &Source, row: &mut Row<'_>) {
+pub(super) fn connections(running: &Running, row: &mut Row<'_>) {
     let tcp = |address: &SocketAddr| match address {
         SocketAddr::V4(address) => format!("tcp:{address}"),
         SocketAddr::V6(address) => format!("tcp6:{address}"),
     };
     let mut unix = String::new();
-    let uptime = source.clock.uptime().as_secs();
-    for (number, listener) in source.net.options().listeners.iter().enumerate() {
+    let uptime = running.clock.uptime().as_secs();
+    for (number, listener) in running.net.options().listeners.iter().enumerate() {
         let address = match listener.endpoint() {
             Endpoint::Tcp(address) => tcp(address),
             Endpoint::Unix { path, .. } => {
@@ -102,8 +103,8 @@ pub(super) fn connections(source: &Source, row: &mut Row<'_>) {
         row(&format!("{name}:state"), format_args!("conn_listening"));
         row(&format!("{name}:secs_since_last_cmd"), format_args!("{uptime}"));
     }
-    let now = source.clock.now();
-    for (id, entry) in source.registry.snapshot() {
+    let now = running.clock.now();
+    for (id, entry) in running.registry.snapshot() {
         let (from, to) = match &entry.peer {
             Peer::Tcp { from, to } => (tcp(from), tcp(to)),
             // These clients have no names. Of several listeners, as a socket unit may have them, the

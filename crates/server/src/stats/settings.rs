@@ -1,6 +1,7 @@
 //! `stats settings`: memcached's rows in its order, then Larder's settings from the table.
 
-use super::{Row, Source, put};
+use super::rows::{Row, put};
+use crate::server::Running;
 use crate::settings::{Flavor, Port, Protocol};
 use larder_engine::WhenFull;
 
@@ -8,12 +9,12 @@ fn yes(on: bool) -> &'static str {
     if on { "yes" } else { "no" }
 }
 
-pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
-    network_rows(source, row);
-    mechanism_rows(source, row);
+pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
+    network_rows(running, row);
+    mechanism_rows(running, row);
     // memcached's names of these stand above.
     let shown_above = ["memory", "max-item-size", "disable-evictions", "port", "threads"];
-    for (key, value) in source.settings().rows() {
+    for (key, value) in running.settings().rows() {
         if !shown_above.contains(&key) {
             let value = if value.is_empty() { "none" } else { &value };
             row(&format!("larder_{}", key.replace('-', "_")), format_args!("{value}"));
@@ -21,10 +22,10 @@ pub(super) fn rows(source: &Source, row: &mut Row<'_>) {
     }
 }
 
-fn network_rows(source: &Source, row: &mut Row<'_>) {
-    let settings = source.settings();
-    let tcp = source.net.options().listeners.iter().find_map(|listener| listener.address());
-    put(row, "maxbytes", source.engine.stats().memory_limit);
+fn network_rows(running: &Running, row: &mut Row<'_>) {
+    let settings = running.settings();
+    let tcp = running.net.options().listeners.iter().find_map(|listener| listener.address());
+    put(row, "maxbytes", running.engine.stats().memory_limit);
     put(row, "maxconns", settings.max_connections);
     put(row, "tcpport", tcp.map_or(0, |address| address.port()));
     put(row, "udpport", 0);
@@ -38,7 +39,7 @@ fn network_rows(source: &Source, row: &mut Row<'_>) {
             put(row, "inter", if none { "NULL".to_owned() } else { addresses.join(",") });
         }
     }
-    put(row, "verbosity", source.verbosity());
+    put(row, "verbosity", running.verbosity());
     put(row, "oldest", 0);
     put(row, "evictions", if settings.when_full == WhenFull::Evict { "on" } else { "off" });
     match &settings.socket {
@@ -52,7 +53,7 @@ fn network_rows(source: &Source, row: &mut Row<'_>) {
     put(row, "num_threads", settings.threads);
     put(row, "num_threads_per_udp", settings.threads);
     put(row, "stat_key_prefix", settings.prefix_delimiter);
-    put(row, "detail_enabled", yes(source.detail_enabled()));
+    put(row, "detail_enabled", yes(running.detail_enabled()));
     put(row, "reqs_per_event", 0);
     put(row, "cas_enabled", yes(!settings.disable_cas));
     put(row, "tcp_backlog", settings.listen_backlog);
@@ -68,8 +69,8 @@ fn network_rows(source: &Source, row: &mut Row<'_>) {
     put(row, "maxconns_fast", "yes");
 }
 
-fn mechanism_rows(source: &Source, row: &mut Row<'_>) {
-    let settings = source.settings();
+fn mechanism_rows(running: &Running, row: &mut Row<'_>) {
+    let settings = running.settings();
     put(row, "hashpower_init", 0);
     put(row, "slab_reassign", "no");
     put(row, "slab_automove", 0);

@@ -65,14 +65,14 @@ fn store_one(server: &Server) {
     client.read_exact(&mut reply).unwrap();
     assert_eq!(reply, expected);
     // A worker counts after it has sent.
-    while server.stats().net_totals_ever().bytes_written < expected.len() as u64 {
+    while server.running.net_totals_ever().bytes_written < expected.len() as u64 {
         std::thread::yield_now();
     }
 }
 
 fn rows(server: &Server, group: &str) -> Vec<(String, String)> {
     let mut rows = Vec::new();
-    let known = server.stats().group(group.as_bytes(), &mut |name, value| {
+    let known = super::group(&server.running, group.as_bytes(), &mut |name, value| {
         let mut text = String::new();
         write!(text, "{value}").unwrap();
         rows.push((name.to_owned(), text));
@@ -103,7 +103,7 @@ fn names_are_memcacheds() {
     assert_eq!(split_names(&slabs).0, expected);
     assert_eq!(rows(&server, "sizes"), [("sizes_status".to_owned(), "disabled".to_owned())]);
     assert!(rows(&server, "extstore").is_empty());
-    assert!(!server.stats().group(b"bogus", &mut |_, _| panic!("a row")));
+    assert!(!super::group(&server.running, b"bogus", &mut |_, _| panic!("a row")));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn values_are_counted_and_reset() {
     assert_eq!(value(&server, "limit_maxbytes"), 64 << 20);
     assert_eq!(value(&server, "pid"), u64::from(std::process::id()));
     assert!(value(&server, "bytes_read") > 20);
-    server.stats().reset();
+    server.running.reset();
     for name in ["total_connections", "bytes_read", "bytes_written", "cmd_meta"] {
         assert_eq!(value(&server, name), 0, "{name}");
     }

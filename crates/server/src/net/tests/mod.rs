@@ -205,7 +205,7 @@ impl Server {
             options.listeners[0].address().unwrap_or_else(|| "0.0.0.0:0".parse().unwrap());
         let (control, workers) = open(options, workers).unwrap();
         let valve = Arc::new(Valve::default());
-        let wakers = workers.iter().map(Worker::waker).collect();
+        let wakers = workers.iter().map(EventLoop::waker).collect();
         let threads = workers
             .into_iter()
             .map(|worker| {

@@ -2,10 +2,10 @@
 //! ignored and cannot be done.
 
 use super::super::extended;
+use super::super::setting::Group::{Refused, Tuning};
+use super::super::setting::Kind::{List, Switch, Value};
+use super::super::setting::{Setting, setting};
 use super::super::values::{self, set_udp};
-use super::Group::{Refused, Tuning};
-use super::Kind::{List, Switch, Value};
-use super::{Setting, setting};
 
 /// A tuning flag: accepted, and noted.
 macro_rules! tuning {

@@ -1,13 +1,13 @@
 //! Settings of addresses and connections.
 
+use super::super::setting::Group::Network;
+use super::super::setting::Kind::{List, Value};
+use super::super::setting::{Setting, choice, field, setting};
 use super::super::units::parse_duration;
 use super::super::values::{
     BACKENDS, PROTOCOLS, joined, name_of, one_of, path, positive, set_admin, set_listen, set_port,
     set_socket_mode, show_duration, show_path, show_port, split,
 };
-use super::Group::Network;
-use super::Kind::{List, Value};
-use super::{Setting, setting};
 
 pub(super) static SETTINGS: &[Setting] = &[
     setting(

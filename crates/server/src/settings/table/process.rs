@@ -1,13 +1,13 @@
 //! Settings of commands, process and log.
 
+use super::super::setting::Group::{Commands, Log, Process};
+use super::super::setting::Kind::{Count, Switch, Value};
+use super::super::setting::{Setting, choice, field, setting, switch};
 use super::super::units::parse_duration;
 use super::super::values::{
     LOG_FORMATS, LOG_LEVELS, name_of, one_of, parse_switch, path, positive, set_prefix_delimiter,
     show_duration, show_path, show_switch,
 };
-use super::Group::{Commands, Log, Process};
-use super::Kind::{Count, Switch, Value};
-use super::{Setting, setting};
 
 pub(super) static SETTINGS: &[Setting] = &[
     setting(

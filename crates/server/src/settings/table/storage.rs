@@ -2,18 +2,18 @@
 
 use larder_engine::WhenFull;
 
+use super::super::setting::Group::{Memory, Store};
+use super::super::setting::Kind::{List, Switch, Value};
+use super::super::setting::{Setting, choice, setting, switch};
 use super::super::store::{
     DURABILITIES, durability_name, set_forget, set_store, set_sync_interval, show_forget,
-    show_store,
 };
+use super::super::types::Settings;
 use super::super::units::show_size;
 use super::super::values::{
     WHEN_FULL, name_of, one_of, parse_switch, set_max_item_size, set_memory, show_duration,
     show_switch,
 };
-use super::Group::{Memory, Store};
-use super::Kind::{List, Switch, Value};
-use super::{Setting, setting};
 
 pub(super) static SETTINGS: &[Setting] = &[
     setting(
@@ -73,7 +73,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         Store,
         "Keep items in this directory, file or block device, too: /var/lib/larder, /dev/sdb:100GB; each \
          of several devices takes a share of the keys",
-        (set_store, show_store),
+        (set_store, Settings::show_store),
     ).brief("Keep items in a directory, file or device"),
     setting(
         "forget",

@@ -1,81 +1,23 @@
 //! Creation of the workers. The kernel interface for the sockets is chosen here, before any thread
 //! starts.
 
-use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::Service;
+use super::backend::{Backend, BackendKind};
 use super::control::{Control, Shared};
 use super::counters::Counters;
 use super::epoll;
 use super::options::{BackendChoice, Options};
 use super::uring;
 
-/// The kernel interface in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// Readiness: epoll, recv, send.
-    Epoll,
-    /// Completion: io_uring with a ring per worker.
-    Uring,
-}
-
-impl BackendKind {
-    /// Returns its name as in the settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            BackendKind::Epoll => "epoll",
-            BackendKind::Uring => "uring",
-        }
-    }
-}
-
-/// The chosen kernel interface and the reason.
-#[derive(Clone, Debug)]
-pub struct Backend {
-    /// The interface.
-    pub kind: BackendKind,
-    /// The reason, for the log. For a fall-back, what the kernel refused.
-    pub reason: String,
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.kind.name(), self.reason)
-    }
-}
-
-impl Backend {
-    fn choose(choice: BackendChoice) -> io::Result<Backend> {
-        let (kind, reason) = match (choice, uring::probe) {
-            (BackendChoice::Epoll, _) => (BackendKind::Epoll, "asked for".to_owned()),
-            (BackendChoice::Uring, probe) => match probe() {
-                Ok(()) => (BackendKind::Uring, "asked for".to_owned()),
-                Err(refusal) => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::Unsupported,
-                        format!("io_uring cannot be used here: {refusal}; use epoll or auto"),
-                    ));
-                }
-            },
-            (BackendChoice::Auto, probe) => match probe() {
-                Ok(()) => (BackendKind::Uring, "the kernel offers all it needs".to_owned()),
-                Err(refusal) => {
-                    (BackendKind::Epoll, format!("io_uring cannot be used here: {refusal}"))
-                }
-            },
-        };
-        Ok(Backend { kind, reason })
-    }
-}
-
 /// An event loop that is not running yet. Send it to its thread and [run](Self::run) it with a
 /// service.
 #[derive(Debug)]
-pub struct Worker {
+pub struct EventLoop {
     shared: Arc<Shared>,
     index: usize,
 }
@@ -85,20 +27,42 @@ pub struct Worker {
 /// # Errors
 /// Returns an error if io_uring was requested and cannot be used, or if the process has no
 /// descriptors left.
-pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<Worker>)> {
-    let backend = Backend::choose(options.backend)?;
+pub fn open(options: Options, workers: usize) -> io::Result<(Control, Vec<EventLoop>)> {
+    let backend = choose(options.backend)?;
     for listener in &options.listeners {
         // epoll needs listeners that do not block, io_uring needs listeners that do.
         listener.set_nonblocking(backend.kind == BackendKind::Epoll)?;
     }
     let shared = Arc::new(Shared::new(options, backend, workers)?);
     let workers = (0..shared.desks.len())
-        .map(|index| Worker { shared: Arc::clone(&shared), index })
+        .map(|index| EventLoop { shared: Arc::clone(&shared), index })
         .collect();
     Ok((Control { shared }, workers))
 }
 
-impl Worker {
+fn choose(choice: BackendChoice) -> io::Result<Backend> {
+    let (kind, reason) = match (choice, uring::probe) {
+        (BackendChoice::Epoll, _) => (BackendKind::Epoll, "asked for".to_owned()),
+        (BackendChoice::Uring, probe) => match probe() {
+            Ok(()) => (BackendKind::Uring, "asked for".to_owned()),
+            Err(refusal) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    format!("io_uring cannot be used here: {refusal}; use epoll or auto"),
+                ));
+            }
+        },
+        (BackendChoice::Auto, probe) => match probe() {
+            Ok(()) => (BackendKind::Uring, "the kernel offers all it needs".to_owned()),
+            Err(refusal) => {
+                (BackendKind::Epoll, format!("io_uring cannot be used here: {refusal}"))
+            }
+        },
+    };
+    Ok(Backend { kind, reason })
+}
+
+impl EventLoop {
     /// Returns its index among the workers, from 0.
     pub fn index(&self) -> usize {
         self.index

@@ -1,0 +1,14 @@
+//! What the text protocol says of a refusal by the engine.
+
+use larder_engine::Refusal;
+use larder_protocol::reply;
+
+/// What is said of a refusal.
+pub(crate) fn refusal_line(refusal: Refusal, stores: bool) -> &'static str {
+    match refusal {
+        Refusal::OutOfMemory if stores => reply::NO_MEMORY_STORING,
+        Refusal::OutOfMemory => reply::NO_MEMORY,
+        Refusal::StoreFailed => reply::STORE_FAILED,
+        Refusal::StoreFull => reply::STORE_FULL,
+    }
+}

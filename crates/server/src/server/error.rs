@@ -1,0 +1,83 @@
+//! Why a server does not start.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use larder_engine::{OpenError, StoreError};
+
+use super::devices::Misplaced;
+use crate::net::BindError;
+
+/// Why a server could not be started. The message says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A listener could not be made.
+    Bind(BindError),
+    /// A host name has no address.
+    Resolve {
+        /// The address as configured.
+        address: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The admin page's address cannot be used, though it was asked for.
+    Admin {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// A device of the store is given in a role that is not its own.
+    Misplaced(Misplaced),
+    /// The store cannot be opened.
+    Store(larder_disk::OpenError),
+    /// The store cannot be used.
+    Recovery {
+        /// As `--store` names it.
+        store: String,
+        /// Why.
+        error: StoreError,
+    },
+    /// The engine cannot be opened.
+    Engine(OpenError),
+    /// The kernel refuses something else.
+    System {
+        /// The operation that failed.
+        doing: String,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Bind(error) => error.fmt(f),
+            StartError::Resolve { address, error } => {
+                write!(f, "--listen {address} has no address ({error}): check the name")
+            }
+            StartError::Admin { address, error } => write!(
+                f,
+                "the admin page cannot listen on {address} ({error}): choose another address with \
+                 --admin, or --admin off"
+            ),
+            StartError::Misplaced(error) => error.fmt(f),
+            StartError::Store(error) => write!(f, "--store {error}"),
+            StartError::Recovery { store, error } => write!(f, "--store {store}: {error}"),
+            StartError::Engine(OpenError::MemoryTooSmall { minimum }) => {
+                write!(f, "--memory is too small: give at least {} MB", minimum.div_ceil(1 << 20))
+            }
+            StartError::Engine(error) => error.fmt(f),
+            StartError::System { doing, error } => write!(f, "cannot {doing}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+pub(super) fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
+    let doing = doing.into();
+    move |error| StartError::System { doing, error }
+}

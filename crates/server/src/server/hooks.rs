@@ -1,0 +1,32 @@
+//! What commands ask of the server.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::running::Running;
+use crate::command::Hooks;
+use crate::stats;
+
+/// The running server as the commands reach it.
+pub(super) struct ServerHooks(pub(super) Arc<Running>);
+
+impl Hooks for ServerHooks {
+    fn stats(&self, group: &[u8], row: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> bool {
+        stats::group(&self.0, group, row)
+    }
+
+    fn reset_stats(&self) {
+        self.0.reset();
+    }
+
+    fn shutdown(&self, _graceful: bool) {
+        // Nothing is lost by waiting for commands in flight, so both forms do.
+        self.0.stopper.stop("the shutdown command");
+    }
+
+    fn set_verbosity(&self, level: u32) {
+        if let Some(set_log_level) = &self.0.set_log_level {
+            set_log_level(self.0.settings().log_level.raised(level));
+        }
+    }
+}

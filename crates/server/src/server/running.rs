@@ -1,0 +1,192 @@
+//! The running server: what its parts share, and what can be asked of it and changed while it runs.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use larder_engine::{Engine, Health, OpenError};
+
+use super::stopper::Stopper;
+use crate::clock::Clock;
+use crate::command::ServerContext;
+use crate::guard::Registry;
+use crate::net;
+use crate::settings::{LogLevel, Settings};
+use crate::stats::NetTotals;
+
+/// Sets how much the process logs. The server of a test has none.
+pub(crate) type SetLogLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
+
+/// What the parts of a running server share.
+pub(crate) struct Running {
+    /// In use; a reload puts others here.
+    settings: Mutex<Arc<Settings>>,
+    pub(crate) clock: Clock,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) net: net::Control,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) stopper: Stopper,
+    /// Sets how much the process logs.
+    pub(super) set_log_level: Option<SetLogLevel>,
+    /// Workers that run.
+    pub(crate) workers: AtomicUsize,
+    /// No new connections are taken.
+    pub(crate) draining: AtomicBool,
+    /// Writes were refused in the last seconds, for want of room.
+    refusing: AtomicBool,
+    /// Set when the context exists, which holds this as its hooks.
+    context: OnceLock<Weak<ServerContext>>,
+    /// How records that are not in memory are read.
+    pub(crate) flash_io: OnceLock<&'static str>,
+    /// What had been counted at the last reset.
+    baseline: Mutex<NetTotals>,
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    pub(crate) fn new(
+        settings: Settings,
+        clock: Clock,
+        engine: Arc<Engine>,
+        net: net::Control,
+        stopper: Stopper,
+        set_log_level: Option<SetLogLevel>,
+    ) -> Running {
+        Running {
+            settings: Mutex::new(Arc::new(settings)),
+            set_log_level,
+            clock,
+            engine,
+            net,
+            registry: Arc::default(),
+            stopper,
+            workers: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            refusing: AtomicBool::new(false),
+            context: OnceLock::new(),
+            flash_io: OnceLock::new(),
+            baseline: Mutex::default(),
+        }
+    }
+
+    /// The commands' context, once it exists.
+    pub(crate) fn set_context(&self, context: &Arc<ServerContext>) {
+        // A second context would be a second server.
+        let _ = self.context.set(Arc::downgrade(context));
+    }
+
+    pub(crate) fn context(&self) -> Option<Arc<ServerContext>> {
+        self.context.get()?.upgrade()
+    }
+
+    /// Changes the memory limit.
+    ///
+    /// # Errors
+    /// As for [`Engine::set_memory_limit`].
+    pub(crate) fn set_memory_limit(&self, bytes: u64) -> Result<(), OpenError> {
+        match self.context() {
+            Some(context) => context.set_memory_limit(bytes),
+            None => self.engine.set_memory_limit(bytes),
+        }
+    }
+
+    /// The settings in use.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts others in their place.
+    pub(crate) fn set_settings(&self, settings: Settings) {
+        self.net.set_limits(settings.max_connections, settings.idle_timeout);
+        if let Some(context) = self.context() {
+            context.set_switches(settings.switches());
+        }
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// The verbosity that the `verbosity` command or `-v` has set.
+    pub(crate) fn verbosity(&self) -> u32 {
+        match self.context() {
+            Some(context) => context.verbosity.load(Relaxed),
+            None => self.settings().verbosity,
+        }
+    }
+
+    /// Sets it, as the `verbosity` command does.
+    pub(crate) fn set_verbosity(&self, verbosity: u32) {
+        if let Some(context) = self.context() {
+            context.set_verbosity(verbosity);
+        }
+    }
+
+    /// How much is logged now.
+    pub(crate) fn log_level(&self) -> LogLevel {
+        self.settings().log_level.raised(self.verbosity())
+    }
+
+    /// Whether `stats detail` counts.
+    pub(crate) fn detail_enabled(&self) -> bool {
+        self.context().is_some_and(|context| context.detail_enabled())
+    }
+
+    /// What the event loops have counted since the last reset.
+    pub(crate) fn net_totals(&self) -> NetTotals {
+        let baseline = *self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        self.net_totals_ever().since(&baseline)
+    }
+
+    /// What the event loops have counted since the start.
+    pub(crate) fn net_totals_ever(&self) -> NetTotals {
+        let mut totals = NetTotals::default();
+        for counters in self.net.counters() {
+            totals.add(counters);
+        }
+        totals.http = self.registry.http();
+        totals.commands = self.context().map(|context| context.counters()).unwrap_or_default();
+        totals
+    }
+
+    /// Whether the server is fit for traffic: `Err` says why not.
+    ///
+    /// # Errors
+    /// The reason, in a few words.
+    pub(crate) fn readiness(&self) -> Result<(), Cow<'static, str>> {
+        if self.draining.load(Relaxed) {
+            return Err("stopping: no new connections are taken".into());
+        }
+        if self.workers.load(Relaxed) < self.settings().threads {
+            return Err("a worker has ended".into());
+        }
+        // Reads go on, but who sends writes should know.
+        match self.store_failure() {
+            Some(reason) => Err(format!("the store refuses writes: {reason}").into()),
+            None if self.refusing.load(Relaxed) => Err("full: writes are refused".into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The reason why the store takes no writes, if it takes none.
+    pub(crate) fn store_failure(&self) -> Option<String> {
+        match self.engine.health() {
+            Health::Good => None,
+            Health::Failing { reason } => Some(reason),
+        }
+    }
+
+    /// Notes whether writes are refused for want of room.
+    pub(crate) fn note_refusing(&self, refusing: bool) {
+        self.refusing.store(refusing, Relaxed);
+    }
+
+    /// Sets the counters of the event loops to zero.
+    pub(crate) fn reset(&self) {
+        let now = self.net_totals_ever();
+        *self.baseline.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+}
