@@ -11,7 +11,8 @@
 //! settings.listen = vec![ListenAddress { host: "127.0.0.1".to_owned(), port: Some(0) }];
 //! settings.admin = None;
 //! let server = Server::start(settings)?;
-//! println!("memcached clients connect to {}", server.addresses()[0]);
+//! let clients_connect_to = server.addresses()[0];
+//! assert_ne!(clients_connect_to.port(), 0);
 //! server.shutdown(Duration::from_secs(1))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -57,14 +57,15 @@ fn texts() -> Vec<(String, String)> {
 /// its inline tests.
 fn shipped_sources() -> Vec<(String, String)> {
     let is_test = |name: &str| {
-        name.ends_with("/tests.rs") || name.contains("/tests/") || name.contains("/benches/")
+        name.ends_with("tests.rs") || name.contains("/tests/") || name.contains("/benches/")
     };
     texts()
         .into_iter()
         .filter(|(name, _)| name.starts_with("crates/") && name.ends_with(".rs") && !is_test(name))
         .map(|(name, text)| {
-            let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-            (name, text[..end].to_owned())
+            let tests = ["#[cfg(test)]\nmod ", "#[cfg(all(test, not(loom)))]\nmod "];
+            let end = tests.iter().filter_map(|tests| text.find(tests)).min();
+            (name, text[..end.unwrap_or(text.len())].to_owned())
         })
         .collect()
 }
