@@ -195,7 +195,7 @@ const LOST: u32 = (512 << 10) / (VALUE as u32) + 9 * 2;
 
 /// Sets go on through many turnovers, each of which reaches the bad range, also after a crash.
 #[test]
-fn a_store_that_evicts_loses_what_is_in_the_range_and_goes_on() {
+fn a_store_that_evicts_loses_the_bad_range_and_continues() {
     for durability in [Durability::Async, Durability::Sync] {
         let device = SimDevice::new(SIZE, 1);
         let mut machine = Machine::start(device, durability, WhenFull::Evict);
@@ -220,7 +220,7 @@ fn a_store_that_evicts_loses_what_is_in_the_range_and_goes_on() {
 
 /// Large values and their pieces are in the range as well.
 #[test]
-fn large_values_in_the_range_are_lost_and_the_others_not() {
+fn only_large_values_in_the_bad_range_are_lost() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Evict);
     for key in 0..100 {
         machine.set(key, 0, 200_000).unwrap();
@@ -241,7 +241,7 @@ fn large_values_in_the_range_are_lost_and_the_others_not() {
 /// Nothing is lost silently. Readers of items in the range get an error, everything else goes on,
 /// and a start is refused unless the damage is accepted.
 #[test]
-fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
+fn a_store_that_refuses_reports_the_bad_range_and_continues() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Async, WhenFull::Refuse);
     // The first rounds' segments have been freed and their places reused. After these rounds the
@@ -293,7 +293,7 @@ fn a_store_that_refuses_reports_what_is_in_the_range_and_goes_on() {
 
 /// The index grows from its first tables on while some records cannot be read.
 #[test]
-fn what_cannot_be_read_is_no_miss_after_the_index_has_grown() {
+fn unreadable_items_are_errors_and_no_misses_after_the_index_grows() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Refuse);
     machine.set_all(0..16_000, 0);
     machine.device.spoil(BAD);
@@ -332,7 +332,7 @@ fn two_devices(devices: [&Arc<SimDevice>; 2], accept_damage: bool) -> Options {
 /// A device is drained because part of it is bad. All readable items leave it, nothing is lost
 /// silently, and the device is released once the damage is accepted.
 #[test]
-fn a_drain_takes_all_that_can_be_read() {
+fn a_drain_moves_every_readable_item() {
     const KEYS: Range<u32> = 0..20_000;
     const TURNS: usize = 60_000;
     let devices = [1, 2].map(|seed| Arc::new(SimDevice::new(SIZE, seed)));
@@ -444,7 +444,7 @@ fn a_failed_commit_is_mended_although_no_mark_can_be_read() {
 }
 
 #[test]
-fn what_cannot_be_read_is_remembered_through_a_clean_stop() {
+fn unreadable_places_are_remembered_through_a_clean_stop() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Async, WhenFull::Evict);
     machine.set_all(0..20_000, 0);
@@ -468,7 +468,7 @@ fn what_cannot_be_read_is_remembered_through_a_clean_stop() {
 
 /// Later starts do not retry a place that was given up.
 #[test]
-fn what_cannot_be_read_is_remembered() {
+fn unreadable_places_are_remembered() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Async, WhenFull::Evict);
     machine.device.spoil(BAD);

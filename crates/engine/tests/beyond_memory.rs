@@ -62,7 +62,7 @@ fn fill(engine: &Arc<Engine>, session: &mut Session) -> String {
 /// One wake-up may have several reasons. A record that arrives after the session began its turn,
 /// but before it asks again, must not be left unprocessed.
 #[test]
-fn whoever_asks_again_for_what_has_arrived_is_woken_again() {
+fn a_repeated_request_for_an_arrived_record_wakes_the_session_again() {
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
     let wakes = Arc::new(Wakes::default());
     let mut session = engine.session(Waker::from(Arc::clone(&wakes)));
@@ -241,7 +241,7 @@ fn more_keys_than_memory_can_decide_about_at_once_are_recovered_in_several_passe
 }
 
 #[test]
-fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
+fn cleaning_forgets_unreadable_records() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     let mut options = options(Durability::Async);
     options.store.as_mut().unwrap().devices[0].device = Arc::<SimDevice>::clone(&device);
@@ -282,7 +282,7 @@ fn what_cannot_be_read_when_its_segment_is_cleaned_is_forgotten() {
 /// Unreadable records are gone only when their segment is. Until then a delete of a missing key
 /// leaves a tombstone; afterwards it writes nothing.
 #[test]
-fn deletes_of_what_is_not_there_write_nothing_when_the_unreadable_is_gone() {
+fn deletes_of_missing_keys_write_nothing_once_unreadable_records_are_gone() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     let mut options = options(Durability::Async);
     options.store.as_mut().unwrap().devices[0].device = Arc::<SimDevice>::clone(&device);
@@ -328,7 +328,7 @@ fn deletes_of_what_is_not_there_write_nothing_when_the_unreadable_is_gone() {
 }
 
 #[test]
-fn what_may_not_be_lost_and_cannot_be_read_does_not_stop_the_cleaner() {
+fn unreadable_records_do_not_stop_the_cleaner_in_refuse_mode() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     let mut options = Options { when_full: WhenFull::Refuse, ..options(Durability::Async) };
     options.store.as_mut().unwrap().devices[0].device = Arc::<SimDevice>::clone(&device);
@@ -373,7 +373,7 @@ fn a_value_with_a_segment_of_its_own_expires_after_a_restart_too() {
 /// Copies of frequently read records never lead to another version than the index names, while keys
 /// are overwritten and segments are cleaned and reused.
 #[test]
-fn what_is_read_often_is_read_from_memory_and_never_from_the_past() {
+fn frequently_read_records_come_from_memory_and_are_never_stale() {
     const KEYS: u64 = 2500;
     let mut options = options(Durability::Async);
     options.when_full = WhenFull::Refuse;
@@ -450,7 +450,7 @@ fn what_is_read_often_is_read_from_memory_and_never_from_the_past() {
 /// While a device fills, everything in it may be read a few times. Eviction is therefore decided by
 /// reads that follow each other.
 #[test]
-fn what_is_read_evenly_is_not_written_again_and_again() {
+fn evenly_read_items_are_not_rewritten_repeatedly() {
     const KEYS: u64 = 16_000;
     const SETS: u64 = 8_000;
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();

@@ -72,7 +72,7 @@ fn value(byte: u8, len: usize) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_was_written_early_outlives_the_process_and_becomes_durable_with_the_commit() {
+fn early_writes_outlive_the_process_and_become_durable_with_the_commit() {
     let device = new_device();
     let engine = open(&device);
     let mut writer = session(&engine);
@@ -101,7 +101,7 @@ fn what_was_written_early_outlives_the_process_and_becomes_durable_with_the_comm
 /// The sync of a commit takes long. Records appended meanwhile are written all the same, and their
 /// remains after a power loss prove nothing about the commit.
 #[test]
-fn a_slow_sync_keeps_nobody_from_writing_early() {
+fn a_slow_sync_does_not_delay_early_writes() {
     let device = new_device();
     let engine = open(&device);
     let mut writer = session(&engine);
@@ -135,7 +135,7 @@ fn a_slow_sync_keeps_nobody_from_writing_early() {
 
 /// A delete was only written early, and a value is durable. The deleted item stays deleted.
 #[test]
-fn what_was_deleted_does_not_come_back() {
+fn an_early_written_delete_survives_a_crash_of_the_next_process() {
     let device = new_device();
     let engine = open(&device);
     let mut session = session(&engine);
@@ -186,7 +186,7 @@ fn an_early_write_that_fails_is_left_to_the_commit() {
 /// The commit fails after part of it and of the next one was written early. Everything is written
 /// again.
 #[test]
-fn a_commit_that_fails_writes_again_what_was_early() {
+fn a_failed_commit_repeats_its_early_writes() {
     let device = new_device();
     let engine = open(&device);
     let mut writer = session(&engine);

@@ -75,7 +75,7 @@ fn one_read_is_enough_to_be_kept() {
 }
 
 #[test]
-fn a_scan_pushes_out_itself_and_not_what_is_read() {
+fn a_scan_evicts_its_own_items_and_not_those_that_are_read() {
     let mut cache = Cache::open();
     cache.set_and_read_a_quarter("item", 10_000);
     (0..100_000).for_each(|n| cache.set(&format!("scan:{n}")));
@@ -87,7 +87,7 @@ fn a_scan_pushes_out_itself_and_not_what_is_read() {
 }
 
 #[test]
-fn what_somebody_reads_stays_where_it_is_while_memory_is_plentiful() {
+fn values_being_read_are_not_copied_while_memory_is_plentiful() {
     let mut cache = Cache::open();
     let value = |n: u8| vec![n; 20 << 10];
     let readers: Vec<_> = (0..150)
@@ -112,7 +112,7 @@ fn what_somebody_reads_stays_where_it_is_while_memory_is_plentiful() {
 }
 
 #[test]
-fn what_is_overwritten_takes_a_fraction_of_memory() {
+fn overwritten_items_take_a_fraction_of_memory() {
     let mut cache = Cache::open();
     // 1.3 MB, written 20 times over, and a few items that are written once.
     for round in 0..20 {
@@ -142,7 +142,8 @@ fn large_values_on_their_way_out_are_counted_with_all_their_memory() {
         })
         .count();
     assert!(stored >= 12, "{stored}");
-    // What the session made dead is known from the second turn on. Then it stays awake, so no memory comes back.
+    // What the session made dead is known from the second turn on. Then it stays awake, so no
+    // memory comes back.
     cache.engine.clean(&mut cache.cleaner);
     cache.session.tick(NOW);
     for _ in 0..10 {

@@ -50,7 +50,7 @@ impl Device for Remembered {
 /// After a failure, neither a later successful sync nor the contents of the page cache prove
 /// anything.
 #[test]
-fn a_device_that_loses_what_it_is_given_is_not_taken_for_healed() {
+fn a_device_that_loses_writes_does_not_count_as_healed() {
     for durability in [Durability::Sync, Durability::Async] {
         let device = Arc::new(SimDevice::new(32 << 20, 1));
         let remembered = Arc::new(Remembered {
@@ -217,7 +217,7 @@ fn work(engine: &Arc<Engine>, writer: usize, task: Task, enough: u64) -> (u64, u
 }
 
 #[test]
-fn what_was_answered_with_an_error_has_not_happened_and_what_was_acknowledged_has() {
+fn failed_writes_have_no_effect_and_acknowledged_writes_stay() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     let engine = Engine::open_without_threads(options(&device)).unwrap();
     thread::scope(|scope| {

@@ -79,7 +79,7 @@ impl World {
 }
 
 #[test]
-fn many_flushes_are_one_sync_and_not_the_callers() {
+fn many_flushes_share_one_sync_by_the_committer() {
     for durability in [Durability::Sync, Durability::Async] {
         let world = World::with_items(durability);
         let before = world.device.counts();
@@ -99,7 +99,7 @@ fn many_flushes_are_one_sync_and_not_the_callers() {
 }
 
 #[test]
-fn a_device_that_hangs_stops_only_those_who_wait_for_it() {
+fn a_hanging_device_stops_only_calls_that_wait_for_it() {
     let world = World::with_items(Durability::Sync);
     world.set(200);
     world.device.hold(Operation::Sync);
@@ -188,7 +188,7 @@ fn a_delayed_flush_is_kept_by_a_commit_and_comes() {
 }
 
 #[test]
-fn a_drain_is_written_down_by_another_thread() {
+fn a_drain_is_recorded_by_another_thread() {
     let devices = [Arc::new(SimDevice::new(64 << 20, 1)), Arc::new(SimDevice::new(64 << 20, 2))];
     let mut options = store(Arc::clone(&devices[0]) as Arc<dyn Device>, Durability::Sync);
     let second = StoreDevice {

@@ -432,7 +432,7 @@ fn threads_delete_count_and_touch_in_a_full_store() {
 /// A touch may enlarge an item by an expiry and the cas id that it keeps. There is limited room for
 /// that: it takes none from callers that need no more than they have.
 #[test]
-fn what_grows_takes_no_room_from_counts_and_deletes() {
+fn growing_items_take_no_room_from_counts_and_deletes() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));
     let machine = Machine::open(Arc::clone(&device), options(&device, Durability::Async));
     let mut client = Client::new(machine, 0..1 << 20, 100..200);

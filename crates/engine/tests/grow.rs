@@ -339,7 +339,7 @@ fn a_stop_neither_waits_for_a_growth_nor_lets_it_change_anything_afterwards() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn impossible_growths_are_refused_with_the_reason() {
     let mut world = World::one(12 * MIB, Durability::Sync);
     let grow = |world: &World, name, bytes| match world.engine.grow(name, bytes) {
         Err(error) => error.to_string(),
@@ -558,7 +558,7 @@ fn a_session_that_asks_often_is_remembered_once() {
 }
 
 #[test]
-fn a_growth_succeeds_for_whoever_asked_although_another_has_grown_the_device_further() {
+fn a_growth_succeeds_although_another_request_grew_the_device_further() {
     // The smaller request first; its session is slow to fetch the answer.
     let two = TwoSessions::open();
     two.begin(0, 24 * MIB);
@@ -577,7 +577,7 @@ fn a_growth_succeeds_for_whoever_asked_although_another_has_grown_the_device_fur
 }
 
 #[test]
-fn a_failure_that_nobody_has_fetched_is_not_the_answer_to_another() {
+fn an_unfetched_failure_does_not_answer_another_session() {
     let two = TwoSessions::open();
     two.begin(0, 24 * MIB);
     let writes = two.device.counts().writes;

@@ -114,7 +114,7 @@ fn the_next_start_takes_the_index_from_the_image() {
 }
 
 #[test]
-fn what_was_in_memory_is_read_back() {
+fn items_that_were_in_memory_are_read_back() {
     let device = Arc::new(SimDevice::new(64 << 20, 1));
     fill_and_close(&device);
     let (engine, mut session) = open(&device, 16 << 20);
@@ -147,7 +147,7 @@ fn an_image_is_good_for_one_start() {
 }
 
 #[test]
-fn an_image_that_cannot_be_used_costs_time_alone() {
+fn an_unusable_image_loses_no_items() {
     let image = |device: &SimDevice| {
         let superblock = read_superblock(device).unwrap().unwrap();
         assert!(superblock.image_segment != 0 && superblock.image_bytes > 0);

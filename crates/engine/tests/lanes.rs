@@ -636,7 +636,7 @@ fn a_delayed_flush_reaches_devices_that_were_added_meanwhile() {
 }
 
 #[test]
-fn what_is_larger_than_memory_moves_too() {
+fn items_that_exceed_memory_move_too() {
     let mut machine = Machine::start(names(&["a"]), Durability::Async);
     machine.options.when_full = WhenFull::Refuse;
     let big = vec![b'v'; 3000];

@@ -164,7 +164,7 @@ impl Machine {
 }
 
 #[test]
-fn a_set_of_what_only_the_device_has_reads_nothing() {
+fn a_set_of_an_item_only_on_the_device_reads_nothing() {
     let mut machine = start(Durability::Async);
     machine.set("cold", "old");
     machine.fill(0);
@@ -188,7 +188,7 @@ fn a_set_of_what_only_the_device_has_reads_nothing() {
 }
 
 #[test]
-fn what_was_set_over_never_comes_back() {
+fn a_superseded_unread_item_never_comes_back() {
     let mut machine = start(Durability::Async);
     machine.set("cold", "old");
     machine.fill(0);
@@ -353,7 +353,7 @@ fn a_turn_settles_a_few_older_slots() {
 /// Segments with tombstones are freed when dead maps mark the records they hide. Records behind
 /// older slots are hidden, too, and no map marks them before they were examined.
 #[test]
-fn what_was_set_over_and_deleted_stays_deleted() {
+fn a_key_set_unread_and_then_deleted_stays_deleted() {
     const COLD: u32 = 20_000;
     // Tombstones of long keys cost more than maps after a few moves.
     let cold = |n: u32| format!("{}{n}", "cold".repeat(50));
@@ -406,7 +406,7 @@ fn sets_go_on_reading_nothing() {
 
 /// The same if records of some older slots cannot be read: these delay nothing else.
 #[test]
-fn what_cannot_be_read_under_older_slots_keeps_nothing_waiting() {
+fn unreadable_records_behind_older_slots_delay_nothing_else() {
     const COLD: u32 = 20_000;
     let cold = |n: u32| format!("{}{n}", "cold".repeat(50));
     for when_full in [WhenFull::Evict, WhenFull::Refuse] {

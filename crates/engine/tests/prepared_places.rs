@@ -84,7 +84,7 @@ fn a_place_is_prepared_once_whatever_was_written_there_since() {
 }
 
 #[test]
-fn a_device_that_refuses_is_found_out_by_the_commit_alone() {
+fn a_failed_preparation_of_a_place_is_ignored() {
     let mut machine = Machine::start(device(), Durability::Sync);
     machine.device.plan(Fault::once(
         Operation::Write,

@@ -127,7 +127,7 @@ impl Device for Counting {
 /// The contents of a store that was used without durability when its server died are invalid.
 /// Neither the next start nor later ones read them.
 #[test]
-fn what_a_crash_without_durability_leaves_behind_is_not_read() {
+fn a_store_without_durability_is_not_read_after_a_crash() {
     const SIZE: u64 = 16 << 20;
     let image = |before: &Counting| {
         Arc::new(Counting { device: before.device.image(), read: AtomicU64::new(0) })

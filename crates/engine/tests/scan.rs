@@ -238,7 +238,7 @@ fn a_key_whose_rewriting_is_undone_is_shown() {
 }
 
 #[test]
-fn what_cannot_be_read_is_left_out_and_counted() {
+fn a_scan_leaves_out_unreadable_items_and_counts_them() {
     for (when_full, end) in
         [(WhenFull::Evict, None), (WhenFull::Refuse, Some(Refusal::StoreFailed))]
     {

@@ -57,7 +57,7 @@ fn a_thread_that_has_nothing_to_commit_sleeps_at_once() {
 }
 
 #[test]
-fn a_lone_client_waits_for_nobody() {
+fn a_lone_client_does_not_wait_for_others() {
     let (engine, mut session) = open();
     for _ in 0..3 {
         set_all(&mut session, 1);
@@ -124,7 +124,7 @@ fn wait_for(session: &Session, point: CommitPoint) {
 }
 
 #[test]
-fn a_lane_that_lingers_keeps_no_other_waiting() {
+fn a_lingering_lane_does_not_delay_other_lanes() {
     // A commit takes some time, then the clock stops.
     let (time, step) = (AtomicU64::new(0), Arc::new(AtomicU64::new(300)));
     let steps = Arc::clone(&step);

@@ -17,7 +17,7 @@ fn options() -> Options {
 /// The cleaner found nothing to evict, because all memory held values being received. Most of them
 /// are gone now and items have replaced them, but the cleaner has not looked since.
 #[test]
-fn a_verdict_that_is_out_of_date_refuses_nothing() {
+fn an_outdated_cleaner_finding_refuses_nothing() {
     let engine = Engine::open_without_threads(options()).unwrap();
     let mut cleaner = ManualCleaner::default();
     let mut session = engine.session(Waker::noop().clone());

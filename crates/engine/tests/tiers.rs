@@ -130,7 +130,7 @@ fn a_full_store_evicts_the_oldest_wherever_it_lies() {
 
 /// Everything on the fast device is read repeatedly, and new writes always need more room.
 #[test]
-fn what_is_read_often_may_stay_but_not_for_ever() {
+fn frequently_read_items_stay_on_the_fast_device_but_not_for_ever() {
     let (fast, lower) = devices(4 * MIB, 32 * MIB);
     let given = given(&fast, Some(&lower)).with(Durability::Async, WhenFull::Refuse);
     let mut world = World::open(given);
@@ -308,7 +308,7 @@ fn a_store_that_is_discarded_keeps_its_lower_device() {
 /// the discarded store, is used any more. This is tested with a lower device, and for a store that
 /// never had one.
 #[test]
-fn what_was_discarded_does_not_come_back() {
+fn discarded_items_do_not_come_back() {
     for lower in [None, Some(Arc::new(SimDevice::new(16 * MIB, 2)))] {
         let fast = Arc::new(SimDevice::new(4 * MIB, 1));
         let with = |seed, durability| {
@@ -369,7 +369,7 @@ fn each_lane_has_its_own_lower_device() {
 }
 
 #[test]
-fn what_lies_on_the_fast_device_is_served_while_the_lower_one_fails() {
+fn items_on_the_fast_device_are_served_while_the_lower_one_fails() {
     let values = Values { bytes: 4000 };
     for when_full in [WhenFull::Evict, WhenFull::Refuse] {
         let (fast, lower) = devices(4 * MIB, 16 * MIB);

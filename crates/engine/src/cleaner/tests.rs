@@ -1,4 +1,5 @@
-//! The table of sealed segments may be out of date.
+//! Tests that the cleaner checks a segment again, because the table of sealed segments may be out
+//! of date.
 
 use super::*;
 use crate::lane::options::LaneOptions;
@@ -9,7 +10,7 @@ use std::task::Waker;
 /// An undo comes between the look at the table and the cleaning, so the segment holds a live record
 /// again.
 #[test]
-fn a_segment_that_holds_something_again_is_not_freed_as_dead() {
+fn a_refilled_segment_is_not_freed_as_dead() {
     let engine = Options { memory: 64 << 10, ..Options::default() };
     let options = LaneOptions {
         position: 0,

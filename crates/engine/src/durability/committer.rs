@@ -1,5 +1,6 @@
-//! The committer: the thread that makes durable what a lane has written, and what it does when the
-//! device fails.
+//! The committer: the thread that makes a lane's writes durable, and its handling of device
+//! failures. Invariant: a sync-mode change is durable or undone before a session learns its
+//! commit's outcome.
 
 use crate::CommitState;
 use crate::durability::Durability;
@@ -20,30 +21,30 @@ use std::sync::{Arc, Weak};
 use std::thread::{self};
 use std::time::Duration;
 
-/// How long the committer waits before it tries a failing device again.
+/// Time after which the committer tries a failing device again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What comes after a commit.
+/// What follows a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// More, in the same segments.
+    /// More commits, in the same segments.
     GoOn,
-    /// Nothing: every segment is sealed.
+    /// Nothing: the commit seals every segment.
     End,
 }
 
-/// How far the time that a store remembers may be behind, in seconds.
+/// The largest lag of the time that a store remembers, in seconds.
 const TIME_STEP: u32 = 10;
 
-/// Starts the committer's thread. It holds no handle of the engine while it waits.
+/// Starts the committer's thread. It holds no handle of the lane while it waits.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = &lane.durable else { return Ok(()) };
     let weak = Arc::downgrade(lane);
     let builder = thread::Builder::new().name("committer".into());
     let handle = builder.spawn(move || run(&weak))?;
     *lock(&durable.thread) = Some(handle.thread().clone());
-    // Who has asked meanwhile, as a full lane's cleaner does, could not wake it, and who asks later leaves it
-    // to the first.
+    // A request made before the thread was known, such as a full lane's cleaner makes, could not
+    // wake it. Later requests wake nobody while that one is pending.
     handle.thread().unpark();
     Ok(())
 }
@@ -72,16 +73,17 @@ fn run(weak: &Weak<Lane>) {
 }
 
 impl Lane {
-    /// Makes everything durable that was written before this call, as far as the device lets it;
-    /// false if it does not. The committer's thread does this by itself: calling it is for
-    /// simulations and for [`Lane::close`].
+    /// Makes everything durable that was written before this call. Returns false if the device does
+    /// not allow that. The committer's thread does this by itself. Only simulations and
+    /// [`Lane::close`] call it directly.
     pub(crate) fn commit(&self) -> bool {
         let Some(durable) = &self.durable else { return true };
         let _no_other = lock(&self.committing);
         self.commit_by(durable, Then::GoOn)
     }
 
-    /// For whoever holds `committing`. What the committer knows is free for early writes during the sync.
+    /// Commits; the caller holds `committing`. The committer's state is unlocked during the sync,
+    /// so early writes can go on.
     fn commit_by(&self, durable: &Durable, then: Then) -> bool {
         let mut guard = lock(&self.committer);
         let committer = &mut *guard;
@@ -114,8 +116,9 @@ impl Lane {
         let committer = &mut *guard;
         match written {
             Ok(written) => {
-                // The sync has made it durable. Until its marks say so no frame of it can go, and the committer
-                // is no participant of the epochs: it looks at records here and never later.
+                // The sync has made the commit durable, and its frames stay until the marks say so.
+                // The committer takes no part in epoch-based reclamation, so it must look at these
+                // records before the marks move.
                 self.settle_changes(&mut committer.changes);
                 self.log.settle_commit(&mut committer.log, &closed, written);
                 self.older.settle(closed.number);
@@ -143,7 +146,8 @@ impl Lane {
         }
     }
 
-    /// Whoever waited for a commit, or for what it freed, looks again.
+    /// Wakes calls that wait for a commit, and the cleaner if segments in quarantine may be freed
+    /// now.
     fn after_commit(&self, durable: &Durable) {
         durable.wake();
         if self.log.quarantined() > 0 {
@@ -151,8 +155,8 @@ impl Lane {
         }
     }
 
-    /// Begins an append, which commits wait for; `None` while they fail and what they covered is
-    /// undone.
+    /// Begins an append, for which commits wait. Returns `None` while commits fail and their
+    /// changes are undone.
     #[inline]
     pub(crate) fn append<'a>(&self, participant: &'a Participant) -> Option<Appending<'a>> {
         let Some(durable) = &self.durable else { return Some(participant.appending()) };
@@ -160,7 +164,7 @@ impl Lane {
         (!durable.is_failing()).then_some(appending)
     }
 
-    /// Asks for more version numbers in time: none above the durable limit is ever used.
+    /// Leases more version numbers in time, because none above the durable limit is ever used.
     fn lease_versions(&self) {
         if self.index.wants_lease()
             && let Some(store) = self.log.store()
@@ -171,7 +175,7 @@ impl Lane {
         }
     }
 
-    /// Has the next commit remember what time it is, so that no later start is behind it.
+    /// Lets the next commit record the time, so that no later start has an earlier one.
     fn remember_time(&self) {
         let Some(store) = self.log.store() else { return };
         let now = self.now.load(Ordering::Relaxed);
@@ -181,7 +185,7 @@ impl Lane {
         }
     }
 
-    /// The limit in the superblock is durable.
+    /// Tells the index how far versions are leased, once the limit in the superblock is durable.
     pub(crate) fn mark_lease(&self) {
         if let Some(store) = self.log.store() {
             let limit = store.superblock().seq_limit;
@@ -190,13 +194,13 @@ impl Lane {
         }
     }
 
-    /// One commit has succeeded after a failure: if the device gives back what it was given, writes
-    /// are accepted again.
+    /// Accepts writes again after a commit has succeeded, if the device returns what was written to
+    /// it. Returns true if so.
     fn heal(&self, durable: &Durable) -> bool {
         match self.log.verify_device() {
             Ok(()) => {
                 durable.failing.store(false, Ordering::Release);
-                // What the cleaner could not empty meanwhile says nothing any more.
+                // The cleaner's findings during the failure are out of date.
                 self.set_full(None);
                 self.kick_cleaner();
                 durable.wake();
@@ -219,7 +223,7 @@ impl Lane {
         *lock(&durable.reason) = error.to_string();
         durable.failing.store(true, Ordering::Release);
         if let Some(store) = self.log.store() {
-            // The next commit has something to write that can be read back.
+            // Gives the next commit something to write that `heal` can read back.
             store.change_superblock(|_| {});
         }
         let failed = closed.number;
@@ -229,7 +233,7 @@ impl Lane {
             durable.wake();
             return;
         }
-        // From here on nobody appends, so that nothing is built on what is being undone.
+        // From here on no thread appends, so nothing builds on changes that are being undone.
         self.epochs.wait_for_appends();
         let rest = self.log.close_and_leave(&mut committer.log);
         durable.take_changes(&mut committer.changes);
@@ -242,16 +246,16 @@ impl Lane {
         durable.wake();
     }
 
-    /// The commit that changes are counted to now; 0 without a store.
+    /// Returns the open commit, to which changes belong now; 0 without a store.
     pub(crate) fn open_commit(&self) -> u64 {
         self.log.store().map_or(0, |store| store.commits.open())
     }
 
-    /// Ends the use of the store properly: everything is durable, and the next start need not look
-    /// for what was lost. No session may write any more.
+    /// Closes the store cleanly: everything is durable, and the next start need not look for lost
+    /// data. No session may write any more.
     ///
     /// # Errors
-    /// If the device did not take everything.
+    /// If the device did not accept everything.
     pub(crate) fn close(&self) -> io::Result<()> {
         let (Some(store), Some(durable)) = (self.log.store(), &self.durable) else {
             return Ok(());
@@ -261,7 +265,8 @@ impl Lane {
         if lock(&self.committer).ended {
             return Ok(());
         }
-        // The second covers what the first made possible: marks of segments that are free now.
+        // The second commit writes what the first made possible: marks of segments that are free
+        // now.
         for _ in 0..2 {
             if !self.commit_by(durable, Then::End) {
                 let reason = durable.health();
@@ -270,15 +275,15 @@ impl Lane {
         }
         let mut committer = lock(&self.committer);
         committer.ended = true;
-        // The image and the superblock describe one set of places.
+        // The image and the superblock must describe the same places.
         self.log.close_to_growth();
         let settled = self.log.unsynced_bytes() == 0 && committer.changes.is_empty();
         let failed_syncs = store.failed_syncs();
         let image = if settled { self.save_image()? } else { None };
-        // What the superblock names must be there when it does.
+        // The image must be durable before the superblock names it.
         store.sync(failed_syncs)?;
         let next_commit = store.commits.open();
-        // Nobody writes any more: what is leased beyond that is left to the next start.
+        // No thread writes any more, so the unused rest of the lease is left to the next start.
         let newest = self.index.newest_seq(0..self.index.stripe_count());
         store.change_superblock_now(move |superblock| {
             superblock.seq_limit = newest;
@@ -290,12 +295,12 @@ impl Lane {
         })
     }
 
-    /// How the store is; without one, good.
+    /// Returns the store's health; good without a store.
     pub(crate) fn health(&self) -> Health {
         self.durable.as_ref().map_or(Health::Good, Durable::health)
     }
 
-    /// How far a commit has come.
+    /// Returns the state of a commit.
     #[inline]
     pub(crate) fn commit_state(&self, commit: u64) -> CommitState {
         let Some(store) = self.log.store() else { return CommitState::Durable };
@@ -309,7 +314,7 @@ impl Lane {
         }
     }
 
-    /// Dead maps for the committer to write.
+    /// Hands dead maps to the committer and requests a commit.
     pub(crate) fn stage_dead_maps(&self, maps: impl Iterator<Item = DeadMap>) {
         lock(&self.dead_maps).extend(maps);
         if let Some(durable) = &self.durable {

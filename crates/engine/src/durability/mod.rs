@@ -1,9 +1,11 @@
-//! Durability: the committer's thread, what waits for it, and what is undone when it fails.
+//! Durability: the committer's thread, the calls that wait for it, and the changes that are undone
+//! when it fails.
 //!
-//! In sync mode every change is noted with what its slot held before, until it is durable. If a
-//! commit fails, the changes that are not durable are undone, newest first, before anybody who
-//! waits for them is answered. In async mode what was acknowledged stays: it is still in memory, and
-//! written again until the device takes it. What is not durable yet is written [early](early) there.
+//! In sync mode every change is noted with the previous contents of its slot, until it is durable.
+//! If a commit fails, changes that are not durable are undone, newest first, before any call that
+//! waits for them is answered. In async mode acknowledged changes stay: they are still in memory,
+//! and are written again until the device accepts them. Changes that are not durable yet are
+//! written [early](early) in async mode.
 
 mod committer;
 mod early;

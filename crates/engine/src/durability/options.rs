@@ -1,4 +1,4 @@
-//! The options of a store: its devices, and what an acknowledged write survives.
+//! The options of a store: its devices, and which failures an acknowledged write survives.
 
 use larder_disk::Device;
 use std::fmt;
@@ -8,16 +8,16 @@ use std::time::Duration;
 /// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// At once, and nothing is promised: the store only holds what does not fit into memory.
+    /// At once, without a promise: the store only holds what does not fit into memory.
     None,
-    /// At once; a crash of the machine takes back at most what was acknowledged within the sync interval, one
-    /// of the process some milliseconds.
+    /// At once. A crash of the machine loses at most the writes acknowledged within the sync
+    /// interval, a crash of the process those of some milliseconds.
     Async,
     /// When it is durable.
     Sync,
 }
 
-/// Time that only moves forward, from any beginning.
+/// A clock that never goes back; its zero is arbitrary.
 #[derive(Clone)]
 pub struct MonotonicClock(pub Arc<dyn Fn() -> Duration + Send + Sync>);
 
@@ -30,47 +30,48 @@ impl fmt::Debug for MonotonicClock {
 /// The store that an engine keeps its items in.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Where the bytes go. Each device is a lane of its own, with a share of the keys.
+    /// The store's devices. Each is a lane with a share of the keys.
     pub devices: Vec<StoreDevice>,
-    /// Lanes whose devices are missing and that are to be given up, with all that was in them.
+    /// Lanes whose devices are missing and that are given up, with everything in them.
     pub forget: Vec<usize>,
     /// When a write is acknowledged.
     pub durability: Durability,
-    /// In async mode: the most time whose acknowledged writes a crash may take back.
+    /// In async mode: the longest time whose acknowledged writes a crash may lose.
     pub sync_interval: Duration,
-    /// Open a damaged store in refuse mode too, without the records that are lost.
+    /// True if a damaged store is opened in refuse mode, too, without the lost records.
     pub accept_damage: bool,
-    /// Measures `sync_interval`.
+    /// The clock that measures `sync_interval`.
     pub clock: MonotonicClock,
-    /// Unix seconds, for a store that is created.
+    /// The creation time for a new store, in Unix seconds.
     pub created: u64,
 }
 
 /// A device of a store.
 #[derive(Clone, Debug)]
 pub struct StoreDevice {
-    /// What people call it.
+    /// Its name for users.
     pub name: String,
-    /// Where the bytes go.
+    /// The device itself.
     pub device: Arc<dyn Device>,
-    /// Where the lane goes on behind them: slower and larger. What has cooled is moved there. A store
-    /// may get one at a later start, and needs it from then on.
+    /// A slower and larger device on which the lane continues. Cooled records are moved there. A
+    /// store may get one at a later start, and needs it from then on.
     pub lower: Option<LowerDevice>,
-    /// Random numbers for a store that is created there: its identity, and the secret of its checksums.
+    /// Random numbers for a store that is created there: its identity, and the secret of its
+    /// checksums.
     pub seeds: [u64; 3],
 }
 
 /// The lower device of a lane.
 #[derive(Clone, Debug)]
 pub struct LowerDevice {
-    /// What people call it.
+    /// Its name for users.
     pub name: String,
-    /// Where the bytes go.
+    /// The device itself.
     pub device: Arc<dyn Device>,
 }
 
 impl StoreDevice {
-    /// The bytes of all its devices.
+    /// Returns the bytes of all its devices.
     pub fn capacity(&self) -> u64 {
         self.device.size() + self.lower.as_ref().map_or(0, |lower| lower.device.size())
     }

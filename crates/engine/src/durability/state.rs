@@ -1,4 +1,4 @@
-//! What sessions, the committer and the early writer of a lane share about durability.
+//! The state of durability that a lane's sessions, committer and early writer share.
 
 use crate::durability::options::{Durability, MonotonicClock};
 use crate::index::slot::Slot;
@@ -14,26 +14,26 @@ use std::task::Waker;
 use std::thread::Thread;
 use std::time::Duration;
 
-/// A busy thread puts the commit that its answers wait for off for so many times what the last one
-/// took: a commit is mostly work for processors too, which the requests that share it pay together.
+/// A busy thread delays the commit that its answers wait for by up to `GATHER` × the duration of
+/// the last commit. A commit is mostly processor work, which the requests in it share.
 const GATHER: u64 = 8;
-/// The longest that it is put off for, in microseconds.
+/// The longest such delay, in microseconds.
 const GATHER_MOST_US: u64 = 2000;
-/// A commit that was asked for is polled for, for so many times what the last one took.
+/// A requested commit is polled for during up to `POLL` × the duration of the last commit.
 const POLL: u64 = 2;
-/// The longest that it is polled for, in microseconds.
+/// The longest such polling, in microseconds.
 const POLL_MOST_US: u64 = 1000;
-/// Commits whose time is remembered for the percentiles.
+/// Number of commits whose durations are kept for the percentiles.
 pub(super) const REMEMBERED: usize = 1024;
 
-/// How the store is.
+/// The health of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Everything that was written is durable, or about to be.
+    /// Everything written is durable, or about to be.
     Good,
-    /// Commits fail: writes are refused, reads go on, and it is tried again.
+    /// Commits fail. Writes are refused, reads continue, and the committer tries again.
     Failing {
-        /// What the device said.
+        /// The device's error.
         reason: String,
     },
 }
@@ -43,45 +43,45 @@ pub enum Health {
 pub(crate) struct Change {
     /// The new record.
     pub(crate) address: Address,
-    /// What the slot held before, the bytes of the record that it led to, and whether that was an
-    /// item.
+    /// The previous contents of the slot, the bytes of the record that it led to, and whether that
+    /// was an item.
     pub(crate) before: Slot,
     pub(crate) before_size: u32,
     pub(crate) before_is_item: bool,
-    /// The new record is a tombstone, which leaves the index when it is durable.
+    /// True if the new record is a tombstone, which leaves the index once it is durable.
     pub(crate) is_tombstone: bool,
 }
 
 /// The changes of one session that are not durable yet.
 pub(crate) type Changes = Mutex<Vec<Change>>;
 
-/// The resting state of the thread while nothing is written.
+/// The state of the early writer's thread, which rests while nothing is written.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     pub(super) resting: AtomicBool,
     pub(super) thread: Mutex<Option<Thread>>,
 }
 
-/// What sessions and committer share about durability.
+/// The state of durability that sessions and the committer share.
 pub(crate) struct Durable {
-    /// The device, and what it is used for.
+    /// The device, and its options.
     pub(crate) store: LaneStore,
     pub(crate) mode: Durability,
     pub(super) interval: Duration,
     pub(super) clock: MonotonicClock,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub(super) failing: AtomicBool,
     pub(super) reason: Mutex<String>,
     pub(super) changes: Mutex<Vec<Arc<Changes>>>,
     pub(super) waiting: Mutex<Vec<Waker>>,
-    /// Somebody asked for a commit.
+    /// True if a commit was requested.
     pub(super) wanted: AtomicBool,
     pub(super) thread: Mutex<Option<Thread>>,
     pub(super) early: Rest,
-    /// No byte that is not durable is older than this, in microseconds of the clock.
+    /// No un-durable byte is older than this, in microseconds of the clock.
     pub(super) synced_until: AtomicU64,
     pub(super) commits: AtomicU64,
-    /// What the last commit took, in microseconds.
+    /// Duration of the last commit, in microseconds.
     pub(super) last_us: AtomicU64,
     pub(super) times: Mutex<VecDeque<u64>>,
 }
@@ -120,45 +120,45 @@ impl Durable {
         (self.clock.0)().as_micros() as u64
     }
 
-    /// For how long a busy thread puts off the commit that its answers wait for, in microseconds.
+    /// Returns how long a busy thread delays the commit that its answers wait for, in microseconds.
     pub(crate) fn gather_us(&self) -> u64 {
         (self.last_us.load(Ordering::Relaxed) * GATHER).min(GATHER_MOST_US)
     }
 
-    /// For how long a commit is polled for that was asked for, in microseconds; 0 if it is not likely to
+    /// Returns how long a requested commit is polled for, in microseconds; 0 if it is unlikely to
     /// come in time.
     pub(crate) fn poll_us(&self) -> u64 {
         let wanted = self.last_us.load(Ordering::Relaxed) * POLL;
         if wanted <= POLL_MOST_US { wanted } else { 0 }
     }
 
-    /// Whether answers must not depend on what is not durable.
+    /// Returns true if answers must not depend on changes that are not durable.
     #[inline]
     pub(crate) fn is_sync(&self) -> bool {
         self.mode == Durability::Sync
     }
 
-    /// Whether writes are refused because commits fail.
+    /// Returns true if writes are refused because commits fail.
     #[inline]
     pub(crate) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// In async mode: whether the oldest byte that is not durable has reached the interval, so that
-    /// nothing more may be acknowledged before it is.
+    /// Returns true if, in async mode, the oldest un-durable byte is as old as the interval. Then
+    /// nothing more may be acknowledged before it is durable.
     pub(crate) fn is_overdue(&self) -> bool {
         self.mode == Durability::Async
             && self.now_us().saturating_sub(self.synced_until.load(Ordering::Relaxed))
                 >= self.interval.as_micros() as u64
     }
 
-    /// Age of the oldest byte that may not be durable.
+    /// Returns the age of the oldest byte that may not be durable.
     pub(crate) fn unsynced_age(&self) -> Duration {
         let now = self.now_us();
         Duration::from_micros(now.saturating_sub(self.synced_until.load(Ordering::Relaxed)))
     }
 
-    /// A list for a new session's changes.
+    /// Creates a list for a new session's changes.
     pub(crate) fn new_changes(&self) -> Arc<Changes> {
         let changes = Arc::new(Changes::default());
         lock(&self.changes).push(Arc::clone(&changes));
@@ -173,7 +173,7 @@ impl Durable {
         all.retain(|list| Arc::strong_count(list) > 1);
     }
 
-    /// Somebody waits for the next commit.
+    /// Requests a commit.
     pub(crate) fn want_commit(&self) {
         if !self.wanted.swap(true, Ordering::AcqRel)
             && let Some(thread) = &*lock(&self.thread)
@@ -182,12 +182,12 @@ impl Durable {
         }
     }
 
-    /// Whether somebody has asked for a commit since the last time.
+    /// Returns true if a commit was requested since the last call.
     pub(crate) fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::AcqRel)
     }
 
-    /// `waker` is woken when the state of any commit has changed.
+    /// Registers `waker`, which is woken when the state of any commit has changed.
     pub(crate) fn wait(&self, waker: &Waker) {
         let mut waiting = lock(&self.waiting);
         if !waiting.iter().any(|other| other.will_wake(waker)) {
@@ -208,8 +208,8 @@ impl Durable {
         }
     }
 
-    /// Commits so far, and the median and the 99th percentile of the last ones' times, in
-    /// microseconds.
+    /// Returns the number of commits so far, and the median and 99th percentile of the last ones'
+    /// durations, in microseconds.
     pub(crate) fn commit_times(&self) -> (u64, u64, u64) {
         let mut times: Vec<u64> = lock(&self.times).iter().copied().collect();
         times.sort_unstable();
@@ -224,6 +224,6 @@ pub(crate) struct Committer {
     pub(super) log: LogCommitter,
     /// Changes that no settled commit covers.
     pub(super) changes: Vec<Change>,
-    /// The use of the store has ended: nothing more is written to it.
+    /// True if the store was closed: nothing more is written to it.
     pub(super) ended: bool,
 }

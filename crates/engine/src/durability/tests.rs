@@ -34,7 +34,7 @@ fn engine_on(device: Arc<SimDevice>) -> Arc<Engine> {
 }
 
 #[test]
-fn who_asks_for_a_commit_before_the_committer_is_known_gets_it() {
+fn a_commit_request_before_the_committer_is_known_is_served() {
     let engine = engine();
     let lane = &engine.lanes[0];
     let durable = lane.durable.as_ref().unwrap();

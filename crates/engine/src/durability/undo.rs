@@ -1,4 +1,6 @@
-//! What becomes of changes that are not durable: they are undone, or forgotten once they are.
+//! Undoes changes that could not be made durable, and forgets changes once they are durable.
+//! Invariant: of each key the newest change is undone first, so its slot ends with what was there
+//! before all of them.
 
 use crate::durability::state::Change;
 use crate::key::Key;
@@ -7,12 +9,12 @@ use larder_log::Address;
 use larder_log::record::Kind;
 
 impl Lane {
-    /// Takes changes back, the newest of each key first.
+    /// Undoes changes, the newest first.
     pub(super) fn undo(&self, changes: Vec<Change>) {
         let mut newest_first: Vec<(u64, Change)> = Vec::with_capacity(changes.len());
         for change in changes {
-            // SAFETY: a record that is not durable has its frame, and the committer, who alone makes
-            // it durable or gives it up, is here.
+            // SAFETY: a record that is not durable has its frame. Only the committer makes it
+            // durable or gives it up, and this is the committer.
             if let Some(record) = unsafe { self.log.record(change.address) } {
                 newest_first.push((record.seq(), change));
             }
@@ -34,7 +36,7 @@ impl Lane {
                 match self.older.size_of_dead(before) {
                     _ if taken_back => continue,
                     Some(size) => before_size = size,
-                    // It was another key's, and has moved since.
+                    // The older slot's record belonged to another key, and has moved since.
                     None => {
                         guard.remove(place, was_item);
                         continue;
@@ -46,7 +48,8 @@ impl Lane {
             }
             let segment = self.log.segment(before.segment());
             if !change.before_is_item && segment.durable() as usize > before.offset() {
-                // A tombstone whose commit has settled: nobody would bury it any more.
+                // The slot held a tombstone whose commit has settled. If it were put back, nothing
+                // would remove it from the index again.
                 guard.remove(place, was_item);
                 self.log.note_end(before.segment(), before_size as usize);
                 self.log.note_changed(before.segment());
@@ -59,8 +62,8 @@ impl Lane {
         }
     }
 
-    /// Forgets the changes that the commit in flight covers, which was synced and is not settled;
-    /// tombstones leave the index.
+    /// Forgets the changes that the commit in flight covers. It was synced and is not settled yet.
+    /// Its tombstones leave the index.
     pub(super) fn settle_changes(&self, changes: &mut Vec<Change>) {
         changes.retain(|change| {
             if !self.log.is_closed(change.address) {
@@ -76,7 +79,7 @@ impl Lane {
         });
     }
 
-    /// Takes a tombstone out of the index: from now on it only hides older versions from recovery.
+    /// Removes a tombstone from the index. From now on it only hides older versions from recovery.
     pub(crate) fn bury(&self, address: Address, key: &[u8], size: usize) {
         let key = Key::new(key, self.options.hash_seed);
         let guard = self.index.lock(&key);

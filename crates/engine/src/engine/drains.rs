@@ -1,4 +1,4 @@
-//! What the mover is asked to do with devices, and how a lane is.
+//! Requests to drain or keep devices, and the states of lanes.
 
 use crate::Health;
 use std::fmt;

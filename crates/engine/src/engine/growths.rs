@@ -1,4 +1,4 @@
-//! Wishes that devices grow, and how they have ended.
+//! Requests to grow devices, and their results.
 
 use larder_log::GrowError as LogError;
 use std::fmt;

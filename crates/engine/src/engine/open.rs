@@ -1,4 +1,4 @@
-//! Opening an engine: its lanes, their recovery, and what must be settled before it serves.
+//! Opens an engine: its lanes, their recovery, and what must be settled before it serves.
 
 use crate::durability::StoreOptions;
 use crate::engine::Engine;

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_full_is_joined_and_what_is_not_is_emptied() {
+    fn nearly_full_chunks_are_joined_and_others_are_emptied() {
         let mut chunks = filled(0..CHUNK * 2 - HOLES);
         chunks.take(&(CHUNK * 3..CHUNK * 4 - HOLES - 1));
         assert_eq!(chunks.next(101, 99), None);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_has_changed_waits_anew() {
+    fn a_changed_chunk_starts_its_wait_again() {
         let mut chunks = filled(0..CHUNK);
         chunks.give(&(3..4));
         assert_eq!(chunks.next(102, 99), None);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_changes_while_it_is_joined_is_none() {
+    fn a_chunk_that_changes_while_it_is_joined_does_not_count_as_joined() {
         let mut chunks = filled(0..CHUNK);
         assert_eq!(chunks.next(102, 99), Some(Todo::Join(0)));
         chunks.give(&(3..4));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_later() {
+    fn a_failed_join_is_retried_later() {
         let mut chunks = filled(0..CHUNK);
         assert_eq!(chunks.next(102, 99), Some(Todo::Join(0)));
         assert_eq!(chunks.joined(0, Err(io::ErrorKind::OutOfMemory.into())), Joined::Not);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_an_end() {
+    fn joins_per_second_are_limited() {
         let mut chunks = filled(0..CHUNK * 2 * MOST);
         let in_second =
             |chunks: &mut Chunks, now| std::iter::from_fn(|| chunks.next(now, 99)).count();

@@ -42,7 +42,7 @@ fn tidy(index: &Index, participant: &mut larder_log::Participant, seconds: Range
 /// A writer whose table grows after a flush frees part of the tables that the flush retired, not
 /// all.
 #[test]
-fn what_a_flush_leaves_is_given_back_in_parts() {
+fn tables_retired_by_a_flush_are_freed_in_parts() {
     let epochs = Arc::new(Epochs::default());
     let budget = Arc::new(Budget::new(256 << 20));
     let index = Index::new(64 << 20, 64 << 20, false, &budget, &epochs).unwrap();

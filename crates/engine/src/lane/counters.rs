@@ -1,4 +1,4 @@
-//! A lane's counters: what its sessions count, and a snapshot of what it holds.
+//! A lane's counters: what its sessions have counted, and a snapshot of what the lane holds.
 
 use crate::lane::Lane;
 use crate::lock::lock;
@@ -19,12 +19,12 @@ impl Lane {
         ledger.sessions.retain(|other| !Arc::ptr_eq(other, counters));
     }
 
-    /// All that was ever counted, without a look at what is held.
+    /// Returns all counts since the start, without a look at what is held.
     pub(crate) fn totals(&self) -> Totals {
         lock(&self.counters).sum()
     }
 
-    /// A snapshot of what the engine holds and has counted.
+    /// Returns a snapshot of what the lane holds and has counted.
     pub(crate) fn stats(&self) -> Stats {
         let totals = {
             let ledger = lock(&self.counters);
@@ -73,9 +73,10 @@ impl Lane {
         stats
     }
 
-    /// Sums over all segments that hold records, as far as threads have told what they made dead.
+    /// Sums over all segments that hold records, as far as threads have reported what they made
+    /// dead.
     fn held(&self) -> Held {
-        // For the next time.
+        // Asks for the counts, so that the next call has them.
         self.log.want_counts();
         let mut held = self.log.usage().held();
         for number in self.log.unsealed() {
@@ -85,14 +86,14 @@ impl Lane {
         held
     }
 
-    /// Bytes of the places of a tier, and of those that are not free.
+    /// Returns the bytes of a tier's places, and the bytes of those that are not free.
     pub(crate) fn tier_bytes(&self, tier: Tier) -> (u64, u64) {
         let (places, free) = (self.log.places(tier), self.log.free_places(tier));
         let bytes = |places: usize| places as u64 * self.log.segment_size() as u64;
         (bytes(places), bytes(places.saturating_sub(free)))
     }
 
-    /// Look-ups that found an item, of all sessions since the start.
+    /// Returns the number of look-ups that found an item, of all sessions since the start.
     pub(crate) fn get_hits(&self) -> u64 {
         lock(&self.counters).sum().get_hits
     }

@@ -1,4 +1,6 @@
-//! A lane's memory: how much it needs, how large its segments are, and what its index may take.
+//! A lane's memory: the least it needs, the size of its segments, and the limit of its index.
+//! Invariant: an index at its limit leaves room for the frames that a lane needs, so a server can
+//! always start again with the same memory.
 
 use crate::error::StoreError;
 use crate::index::Index;
@@ -8,27 +10,28 @@ use crate::lane::options::LaneStore;
 use crate::large::LargeValue;
 use larder_log::{Budget, MAX_SEGMENT_SIZE};
 
-/// The least memory that a lane works with, in bytes.
+/// The smallest memory that a lane works with, in bytes.
 pub const MIN_MEMORY: u64 = 8 << 20;
-/// The smallest largest item, in bytes.
+/// The smallest value of the option for the largest item, in bytes.
 pub const MIN_ITEM_SIZE: u64 = 1024;
-/// The greatest largest item, in bytes.
+/// The largest value of the option for the largest item, in bytes.
 pub const MAX_ITEM_SIZE: u64 = 1 << 30;
-/// `set_memory_limit` may raise the limit to this many times what the engine was opened with.
+/// The largest factor by which `set_memory_limit` may exceed the memory that the engine was opened
+/// with.
 pub(crate) const GROWTH: u64 = 4;
-/// Frames that an engine with a store needs at least: those it appends to, the cleaner's reserve, and
-/// some that can be read.
+/// The smallest number of frames of an engine with a store: those it appends to, the cleaner's
+/// reserve, and some that can be read.
 const MIN_FRAMES: usize = 8;
-/// Frames that an index leaves room for.
+/// Number of frames that an index leaves room for.
 const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
-/// Frames that memory is divided into, about: the more, the finer the eviction, and the less of it is kept free
-/// or half full. With a store segments are written as they are, and larger ones take fewer writes.
+/// Approximate number of frames that memory is divided into. More frames make eviction finer and
+/// keep less memory free or half full. With a store there are fewer: segments are written as they
+/// are, and larger ones take fewer writes.
 pub(super) const FRAMES: u64 = 256;
 const FRAMES_WITH_STORE: u64 = 128;
 
 impl Lane {
-    /// Gives the lane another share of the memory, in bytes. What is over it is evicted in the
-    /// background.
+    /// Sets the lane's share of the memory, in bytes. Any excess is evicted in the background.
     pub(crate) fn set_memory(&self, bytes: u64) {
         self.budget.set_limit(bytes);
         self.log.forget_spare();
@@ -37,7 +40,7 @@ impl Lane {
         self.kick_cleaner();
     }
 
-    /// Limits what the index may take by the memory that there is.
+    /// Limits the index's memory by the lane's memory.
     pub(crate) fn limit_index(&self) {
         if self.durable.is_some() {
             self.index.set_limit(index_limit(self.budget.limit(), self.log.segment_size()));
@@ -47,7 +50,7 @@ impl Lane {
     /// Checks that the index has room for `items` items.
     ///
     /// # Errors
-    /// It needs more.
+    /// If it needs more.
     pub(crate) fn check_index(&self, items: usize) -> Result<(), StoreError> {
         let minimum = memory_for_index(items, self.log.segment_size());
         // A lane that owns no keys always gets the least memory.
@@ -59,49 +62,50 @@ impl Lane {
         }
     }
 
-    /// Whether tables of `items` items, with room to grow, stay within the limit of the index.
+    /// Returns true if tables of `items` items, with room to grow, stay within the index's limit.
     pub(crate) fn has_room_for_index(&self, items: usize) -> bool {
         Index::has_room(items, index_limit(self.options.memory, self.log.segment_size()))
     }
 
-    /// The least memory that it works with, in bytes.
+    /// Returns the smallest memory that the lane works with, in bytes.
     pub(crate) fn min_memory(&self) -> u64 {
         min_memory(self.durable.is_some(), self.log.segment_size())
     }
 
-    /// The largest value of an item with this key length, in bytes: with it, client flags and an
-    /// expiry the item has the largest size.
+    /// Returns the length of the largest value for this key length, in bytes. With client flags and
+    /// an expiry, such an item has exactly the largest size.
     pub(crate) fn max_value_len(&self, key_len: usize) -> usize {
         let head = larder_log::record::HEADER + 8 + key_len;
         (self.options.engine.max_item_size as usize).saturating_sub(head)
     }
 
-    /// Values longer than this are filled in place: see
+    /// Returns the length above which values are filled in place: see
     /// [`Session::large_value`](crate::Session::large_value).
     pub(crate) fn large_value_threshold(&self) -> usize {
         self.log.largest_record() - larder_log::record::MAX_KEY - 64
     }
 
-    /// The memory for a large value, all of it charged, if the budget has it.
+    /// Maps and charges the memory for a large value. Returns `None` if the budget has no room for
+    /// it.
     pub(crate) fn map_large(&self, len: usize) -> Option<LargeValue> {
         LargeValue::map(len, &self.budget)?.charged()
     }
 
-    /// Requests for memory so far, where one is to be refused.
+    /// Returns the number of memory requests so far; simulations choose one to be refused.
     pub(crate) fn memory_requests(&self) -> u64 {
         self.budget.requests()
     }
 }
 
-/// With a store the index may take all of the memory but for the frames that an engine cannot do
-/// without, and for what is kept for connections; beyond that items are evicted or refused, however much
-/// room there is on the device.
+/// Returns the limit of the index with a store, in bytes: all memory except the frames that an
+/// engine needs and what is kept for connections. Beyond it, items are evicted or refused, however
+/// much room the device has.
 fn index_limit(memory: u64, segment_size: usize) -> u64 {
     Budget::most_lasting(memory).saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
 }
 
-/// The least memory that an index of `items` items works with, in bytes. A server whose index has reached its
-/// limit has that much, so it can always start again.
+/// Returns the smallest memory that an index of `items` items works with, in bytes. A server whose
+/// index has reached its limit has that much, so it can always start again.
 fn memory_for_index(items: usize, segment_size: usize) -> u64 {
     const STEP: u64 = 1 << 20;
     let tables = (items * size_of::<Slot>()) as u64;
@@ -112,13 +116,13 @@ fn memory_for_index(items: usize, segment_size: usize) -> u64 {
     memory
 }
 
-/// The least memory, in bytes, that a lane with segments of this size works with.
+/// Returns the smallest memory that a lane with segments of this size works with, in bytes.
 pub(crate) fn min_memory(with_store: bool, segment_size: usize) -> u64 {
     let frames = if with_store { (segment_size * MIN_FRAMES) as u64 * 2 } else { 0 };
     frames.max(MIN_MEMORY)
 }
 
-/// Bytes of a segment of a new store, for a lane with this memory.
+/// Returns the segment size of a new store for a lane with this memory, in bytes.
 pub(crate) fn segment_size_with_store(memory: u64) -> usize {
     segment_size(memory, FRAMES_WITH_STORE)
 }

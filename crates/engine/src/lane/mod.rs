@@ -1,5 +1,5 @@
-//! A lane: a log with its index, its device, its committer and its cleaner, for a share of the keys;
-//! everything that its sessions have in common.
+//! A lane: a log with its index, device, committer and cleaner, for a share of the keys. Contains
+//! everything that the lane's sessions share.
 
 #[cfg(all(test, loom))]
 pub(crate) mod model;
@@ -48,40 +48,42 @@ pub(crate) struct Lane {
     pub(crate) recache_winners: RecacheWinners,
     /// The latest time that any session ticked with.
     pub(crate) now: AtomicU32,
-    /// The Unix second that the store remembers, or will with its next commit.
+    /// The Unix second that the store remembers, or will remember with its next commit.
     pub(crate) remembered: AtomicU32,
     /// When a delayed flush_all is due; 0 for none.
     pub(crate) flush_at: AtomicU32,
-    /// The commit that the fence of the last flush is durable with; 0 if there was none.
+    /// The commit that makes the last flush's fence durable; 0 if there was no flush.
     pub(crate) fence: AtomicU64,
-    /// Nothing can be reclaimed: [claims](Claim) below this number are refused until something dies.
+    /// [Claims](Claim) below this number are refused until something dies, because nothing can be
+    /// reclaimed.
     full: AtomicU8,
-    /// How many turns the cleaner has begun, and the last one that ended with nothing to reclaim.
+    /// The number of turns that the cleaner has begun, and the last turn that ended with nothing to
+    /// reclaim.
     pub(crate) turns: AtomicU64,
     pub(crate) found_nothing: AtomicU64,
-    /// No memory can be freed, not even for what is to be read.
+    /// True if no memory can be freed, not even for records to be read.
     pub(crate) frames_full: AtomicBool,
-    /// Keys are to come here, and wait for the segments that keep ends to be cleaned.
+    /// True if keys are to move here and wait until segments with kept ends are cleaned.
     pub(crate) ends_must_go: AtomicBool,
-    /// Items have been evicted: the ghost queue is worth a look.
+    /// True once items were evicted, so the ghost queue is worth a look.
     pub(crate) evicts: AtomicBool,
-    /// With a store: what is shared about durability.
+    /// With a store: the state of durability that sessions and committer share.
     pub(crate) durable: Option<Durable>,
-    /// Held for as long as a commit takes.
+    /// Held for the whole duration of a commit.
     pub(crate) committing: Mutex<()>,
     /// Not held during a sync.
     pub(crate) committer: Mutex<Committer>,
-    /// Dead maps that the committer is to write.
+    /// Dead maps waiting for the committer to write them.
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
     pub(crate) readers: Arc<Readers>,
     recovered: Option<Recovered>,
-    /// Items that recovery found of partitions that the lane does not own.
+    /// Items that recovery found in partitions that the lane does not own.
     pub(crate) strays: Mutex<Vec<Address>>,
-    /// Segments that were in memory before the last stop and have not been read back yet, the newest
-    /// last.
+    /// Segments that were in memory before the last stop and have not been read back yet, the
+    /// newest last.
     pub(crate) cold: Mutex<Vec<SegmentNumber>>,
-    /// Large values that were read from the store, and when: they stay in memory until who wanted them
-    /// had time to use them.
+    /// Large values that were read from the store, with the time. They stay in memory until the
+    /// sessions that wanted them had time to use them.
     pub(crate) just_read: Mutex<HashMap<SegmentNumber, UnixSeconds>>,
     /// Held by the cleaner during a turn.
     pub(crate) cleaning: Mutex<()>,
@@ -91,51 +93,51 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// What recovery found, if there is a store.
+    /// Returns what recovery found, if there is a store.
     pub(crate) fn recovered(&self) -> Option<&Recovered> {
         self.recovered.as_ref()
     }
 
-    /// Its number in the table of lanes.
+    /// Returns the lane's number in the table of lanes.
     pub(crate) fn number(&self) -> usize {
         let position = self.options.position.into();
         self.store().map_or(position, |store| store.lanes.here.into())
     }
 
-    /// What its device is called.
+    /// Returns the name of the lane's device.
     pub(crate) fn name(&self) -> &str {
         self.store().map_or("", |store| &store.device.name)
     }
 
-    /// Whether the key of this hash belongs to it, as far as was known when it was opened.
+    /// Returns true if the lane owned the key of this hash when it was opened.
     pub(crate) fn owns(&self, hash: u64) -> bool {
         self.store().is_none_or(|store| {
             store.lanes.owners[larder_log::format::partition(hash)] == store.lanes.here
         })
     }
 
-    /// The time, in microseconds of the clock that measures its commits; 0 without a store.
+    /// Returns the time in microseconds, by the clock that measures commits; 0 without a store.
     pub(crate) fn clock_us(&self) -> u64 {
         self.durable.as_ref().map_or(0, Durable::now_us)
     }
 
-    /// When a delayed flush is due; 0 for none.
+    /// Returns when a delayed flush is due; 0 for none.
     pub(crate) fn flush_time(&self) -> UnixSeconds {
         self.flush_at.load(Ordering::Relaxed)
     }
 
-    /// What its lower device is called, if it has one.
+    /// Returns the name of the lane's lower device, if it has one.
     pub(crate) fn lower_name(&self) -> Option<&str> {
         let lower = self.store()?.device.lower.as_ref()?;
         Some(&lower.name)
     }
 
-    /// The table of lanes as its own superblock has it.
+    /// Returns the table of lanes as this lane's superblock has it.
     fn own_table(&self, table: &Lanes) -> Lanes {
         Lanes { here: self.number() as u8, ..*table }
     }
 
-    /// Makes the table of lanes durable in its superblock.
+    /// Makes the table of lanes durable in the lane's superblock.
     ///
     /// # Errors
     /// Those of the device.
@@ -145,7 +147,7 @@ impl Lane {
         store.change_superblock_now(|superblock| superblock.lanes = lanes)
     }
 
-    /// As [`Lane::keep_table`], or when its device works again.
+    /// As [`Lane::keep_table`]; if the device fails, the table is written once it works again.
     pub(crate) fn keep_table_sometime(&self, table: &Lanes) {
         let kept = self.keep_table(table).is_ok();
         if let Some(store) = self.log.store().filter(|_| !kept) {
@@ -154,27 +156,28 @@ impl Lane {
         }
     }
 
-    /// The size of its devices, in bytes.
+    /// Returns the size of the lane's devices, in bytes.
     pub(crate) fn capacity(&self) -> u64 {
         self.store().map_or(0, |store| store.device.capacity())
     }
 
-    /// The stripes of the index that hold these partitions; others may be there, too.
+    /// Returns the stripes of the index that hold these partitions. They may hold others, too.
     pub(crate) fn stripes(&self, partitions: Range<usize>) -> Range<usize> {
         let stripes = self.index.stripe_count();
         partitions.start * stripes / PARTITIONS..(partitions.end * stripes).div_ceil(PARTITIONS)
     }
 
-    /// The partitions that a stripe of the index holds keys of.
+    /// Returns the partitions whose keys a stripe of the index holds.
     pub(crate) fn partitions_in(&self, stripe: usize) -> Range<usize> {
         let stripes = self.index.stripe_count();
         stripe * PARTITIONS / stripes..((stripe + 1) * PARTITIONS).div_ceil(stripes)
     }
 
-    /// Every later version in these stripes has a number above `seq`, which may come from another lane.
+    /// Makes every later version in these stripes greater than `seq`, which may come from another
+    /// lane.
     ///
     /// # Errors
-    /// Those of the device: no number above the durable limit is ever used.
+    /// Those of the device, because no number above the durable limit is ever used.
     pub(crate) fn raise_versions(&self, stripes: Range<usize>, seq: u64) -> io::Result<()> {
         if let Some(store) = self.log.store()
             && store.superblock().seq_limit < (seq + SEQ_LEASE / 2).min(MAX_SEQ)
@@ -188,8 +191,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether keys may come here now: what stays half evicted until its segment is cleaned could come back with
-    /// them. If there is something, the cleaner is asked to clean it.
+    /// Returns true if keys may move here now. Older versions behind kept ends could reappear with
+    /// them, so while a segment keeps ends, returns false and asks the cleaner to clean it.
     pub(crate) fn receives(&self) -> bool {
         let receives = !self.log.keeps_ends();
         if !receives {
@@ -199,23 +202,24 @@ impl Lane {
         receives
     }
 
-    /// The device and what it is used for, with a store.
+    /// Returns the device and its options, with a store.
     pub(crate) fn store(&self) -> Option<&LaneStore> {
         self.durable.as_ref().map(|durable| &durable.store)
     }
 
-    /// What the store was opened with, if there is one.
+    /// Returns the options that the store was opened with, if there is one.
     pub(crate) fn store_options(&self) -> Option<&StoreOptions> {
         self.store().map(|store| &store.common)
     }
 
-    /// Whether what cannot be read is an error for its readers, and not as good as evicted.
+    /// Returns true if reading an unreadable record is an error. Otherwise the record counts as
+    /// evicted.
     pub(crate) fn may_lose_nothing(&self) -> bool {
         let accepts = self.store_options().is_some_and(|options| options.accept_damage);
         self.options.engine.when_full == WhenFull::Refuse && !accepts
     }
 
-    /// Raises the engine's clock; the answer is whether a new second has begun.
+    /// Advances the lane's clock. Returns true if a new second has begun.
     pub(crate) fn advance_clock(&self, now: UnixSeconds) -> bool {
         self.now.fetch_max(now, Ordering::Relaxed) < now
     }
@@ -223,7 +227,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // The threads hold no handle while they wait: they look, find none, and end.
+        // The threads hold no handle while they wait. Once woken they find no lane and end.
         self.kick_cleaner();
         if let Some(durable) = &self.durable {
             durable.want_commit();

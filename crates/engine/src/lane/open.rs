@@ -1,4 +1,4 @@
-//! Opening a lane: its log, index and store, its recovery, its threads and its sessions.
+//! Opens a lane: its log, index and store, its recovery, its threads and its sessions.
 
 use crate::cleaner::ghost::Ghost;
 use crate::durability::Durable;
@@ -31,8 +31,9 @@ impl Lane {
         Ok(())
     }
 
-    /// Opens a lane without threads, whose budget is one of those that share `buffers`; the request for
-    /// memory of the number `refuse` is refused. `progress` hears how far the recovery of a store has come.
+    /// Opens a lane without threads. Its budget is one of those that share `buffers`, and refuses
+    /// the memory request with number `refuse`. Reports the progress of a store's recovery to
+    /// `progress`.
     pub(crate) fn open(
         options: LaneOptions,
         store: Option<LaneStore>,
@@ -54,7 +55,7 @@ impl Lane {
                 lane.recovered = Some(recovered);
                 return Ok(Arc::new(lane));
             }
-            // Half of the image may have been believed already.
+            // A part of the unusable image may have been loaded already.
             drop(lane);
             lane = Self::construct(options.clone(), store.clone(), budget())?.0;
         }
@@ -62,7 +63,7 @@ impl Lane {
         Ok(Arc::new(lane))
     }
 
-    /// An empty lane, and what the recovery of its store begins with.
+    /// Creates an empty lane, and the state that its store's recovery begins with.
     fn construct(
         options: LaneOptions,
         store: Option<LaneStore>,
@@ -79,7 +80,7 @@ impl Lane {
                 Some(opened)
             }
         };
-        // Memory that other lanes have now may be this one's later.
+        // The lane may later get memory that other lanes have now.
         let most = options.engine.memory * GROWTH;
         let keeps_all = options.engine.when_full == WhenFull::Refuse;
         let config = Config { segment_size, max_frame_bytes: most, keeps_all };
@@ -132,11 +133,12 @@ impl Lane {
         LaneSession::new(Arc::clone(self), counters, waker)
     }
 
-    /// A way for a session to read the store by itself; `event` is an eventfd that each read which
-    /// ends makes readable.
+    /// Returns a queue through which a session reads the store by itself. `event` is an eventfd
+    /// that becomes readable whenever a read ends.
     ///
     /// # Errors
-    /// There is no store, or no such way here: the engine's readers do it.
+    /// If there is no store, or no such queue on this system. Then the engine's readers do the
+    /// reads.
     pub(crate) fn read_queue(&self, event: BorrowedFd<'_>) -> io::Result<Box<dyn ReadQueue>> {
         let store = self.log.store().ok_or(io::ErrorKind::Unsupported)?;
         store.device().read_queue(event)

@@ -1,38 +1,40 @@
-//! What a lane is opened with.
+//! The options that a lane is opened with.
 
 use crate::durability::{StoreDevice, StoreOptions};
 use crate::options::Options;
 use larder_log::format::{Lanes, Superblock};
 
-/// What a lane is opened with.
+/// The options that a lane is opened with.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneOptions {
-    /// Its place among the engine's lanes.
+    /// The lane's position among the engine's lanes.
     pub(crate) position: u8,
-    /// Its share of the engine's memory, in bytes.
+    /// The lane's share of the engine's memory, in bytes.
     pub(crate) memory: u64,
-    /// The memory of all lanes, in bytes: all have as many stripes, and each uses those of its keys.
+    /// The memory of all lanes, in bytes. All lanes have the same number of stripes, and each uses
+    /// those of its keys.
     pub(crate) memory_of_all: u64,
-    /// What the engine was opened with, with the most memory that the lane may have.
+    /// The engine's options, with the largest memory that the lane may have.
     pub(crate) engine: Options,
     /// The seed of the key hash, the same in all lanes.
     pub(crate) hash_seed: u64,
 }
 
-/// The device of a lane, and what it is used for.
+/// The device of a lane, and its options.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneStore {
     pub(crate) device: StoreDevice,
-    /// What all lanes have in common.
+    /// The options that all lanes share.
     pub(crate) common: StoreOptions,
-    /// The superblock on it, if it has a store already.
+    /// The superblock on the device, if it already has a store.
     pub(crate) found: Option<Superblock>,
-    /// Bytes of a segment, if there is no store yet.
+    /// Size of a segment in bytes, if there is no store yet.
     pub(crate) segment_size: usize,
-    /// What its superblock is to say, and which partitions it has owned so far.
+    /// The table of lanes for its superblock, with the partitions that the lane has owned so far.
     pub(crate) lanes: Lanes,
-    /// Its log is read although there is an index image: what the image does not show counts.
+    /// True if the log is read in spite of an index image, because records that the image does not
+    /// show matter.
     pub(crate) read_all: bool,
-    /// Threads that a start reads it in.
+    /// Number of threads that read the log at a start.
     pub(crate) threads: usize,
 }

@@ -1,4 +1,5 @@
-//! Waiting for space: who waits, what is refused, and when the cleaner is asked to make room.
+//! Waiting for space: the calls that wait, the claims that are refused, and the requests to the
+//! cleaner.
 
 use crate::lane::Lane;
 use crate::lock::lock;
@@ -8,7 +9,7 @@ use std::task::Waker;
 use std::thread::Thread;
 
 impl Lane {
-    /// A call was answered `NeedsSpace`: the cleaner must work, and `waker` hear of it.
+    /// Registers `waker` for a call that returned `NeedsSpace`, and asks the cleaner to make room.
     pub(crate) fn wait_for_space(&self, waker: &Waker, claim: Claim) {
         let mut waiting = lock(&self.waiting);
         waiting.wakers.push(waker.clone());
@@ -17,23 +18,24 @@ impl Lane {
         self.kick_cleaner();
     }
 
-    /// Lets those who wait try again.
+    /// Wakes all waiting calls to try again.
     pub(crate) fn wake_waiting(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         waiting.wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The most urgent claim that somebody waits with.
+    /// Returns the most urgent claim of the waiting calls.
     pub(crate) fn waiting(&self) -> Option<Claim> {
         lock(&self.waiting).claim
     }
 
-    /// Whether a claim that finds no space is refused, because nothing can be reclaimed.
+    /// Returns true if a claim that finds no space is refused because nothing can be reclaimed.
     pub(crate) fn is_full(&self, claim: Claim) -> bool {
         self.full.load(Ordering::Relaxed) > claim as u8
     }
 
-    /// Nothing can be reclaimed for claims up to this one.
+    /// Notes that nothing can be reclaimed for claims up to this one. With `None`, no claim is
+    /// refused.
     pub(crate) fn set_full(&self, most_urgent: Option<Claim>) {
         let below = most_urgent.map_or(0, |claim| claim as u8 + 1);
         self.full.store(below, Ordering::Relaxed);
@@ -43,21 +45,21 @@ impl Lane {
         *lock(&self.cleaner) = Some(thread);
     }
 
-    /// Has the cleaner look whether there is something to do.
+    /// Wakes the cleaner to look for work.
     pub(crate) fn kick_cleaner(&self) {
         if let Some(thread) = &*lock(&self.cleaner) {
             thread.unpark();
         }
     }
 
-    /// A record of `bytes` in `segment` is dead.
+    /// Marks a record of `bytes` in `segment` dead.
     pub(crate) fn kill(&self, segment: u32, bytes: usize) {
         self.log.segment(segment).kill(bytes);
         self.log.note_death(segment);
         self.killed(segment);
     }
 
-    /// Something in `segment` is dead that was not.
+    /// Notes that something in `segment` has died.
     #[inline]
     pub(crate) fn killed(&self, segment: u32) {
         if self.is_full(Claim::Write) || self.log.segment(segment).is_jumbo() {
@@ -66,7 +68,7 @@ impl Lane {
         }
     }
 
-    /// A thread has told its counts of dead bytes, so there may be room again.
+    /// Notes that a thread has reported its dead bytes, so there may be room again.
     pub(crate) fn told_dead(&self) {
         if self.is_full(Claim::Write) {
             self.set_full(None);

@@ -1,11 +1,11 @@
-//! The parts of a lane's state that several of its modules use.
+//! Two parts of a lane's state: the calls that wait for space, and the counters of its sessions.
 
 use crate::stats::{Counters, Totals};
 use larder_log::Claim;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Who waits for space.
+/// The calls that wait for space.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pub(super) wakers: Vec<Waker>,
@@ -17,9 +17,9 @@ pub(super) struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) sessions: Vec<Arc<Counters>>,
-    /// What ended sessions counted.
+    /// The counts of sessions that have ended.
     pub(super) ended: Totals,
-    /// What was counted before the last reset.
+    /// The counts at the last reset.
     pub(super) reset: Totals,
 }
 

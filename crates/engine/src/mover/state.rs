@@ -1,4 +1,5 @@
-//! What the mover is at, and what it has given up for a while.
+//! The mover's state: the motion under way, and the partitions that it skips for a while after
+//! failures.
 
 use crate::item::ItemHandle;
 use crate::lane::session::LaneSession;

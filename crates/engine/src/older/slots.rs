@@ -1,4 +1,5 @@
-//! Slots of items that a set has superseded without looking at them, by the segment that they lead to.
+//! The list of older slots: slots whose items a set has superseded without reading them, by the
+//! segment that they lead to.
 
 use crate::UnixSeconds;
 use crate::key::Key;

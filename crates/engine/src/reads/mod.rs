@@ -1,5 +1,5 @@
-//! Reads of records that are only on a device: what a session has fetched, and the threads that read
-//! where sessions cannot by themselves.
+//! Reads of records that are only on a device: the records that a session has fetched, and the
+//! threads that read for sessions that cannot.
 
 mod fetched;
 mod readers;

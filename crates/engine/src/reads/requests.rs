@@ -1,5 +1,5 @@
-//! Reads that sessions ask for: the queue of the readers, the memory that reads take, and where their
-//! results go.
+//! Reads that sessions request: the readers' queue, the memory that reads take, and the delivery of
+//! results.
 
 use crate::lock::lock;
 use larder_disk::ReadBuffer;

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_memory_does_not_hold_is_decided_in_further_passes() {
+    fn keys_that_exceed_memory_are_decided_in_further_passes() {
         let all: Vec<(u32, Version)> = (0..100_000)
             .map(|n: u32| (n % 60_000, version(u64::from(n) * 7919 % 100_003, n as usize, true)))
             .collect();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_counts_if_the_original_is_marked_whatever_comes_first() {
+    fn a_copy_counts_if_the_original_is_marked_in_either_order() {
         for all in [[true, false], [false, true]] {
             let all = all.map(|shown| (1, version(5, usize::from(shown), shown)));
             let (found, _) = decided(0, &all);

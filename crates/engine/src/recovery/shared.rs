@@ -1,4 +1,4 @@
-//! What the threads of a recovery share.
+//! State that the threads of a recovery share, and how they divide the work.
 
 use crate::error::StoreError;
 use crate::recovery::newest::Newest;

@@ -29,8 +29,8 @@ impl LaneSession {
             false => self.existing_head(guard, key),
         }?;
         let Some(old) = existing.filter(|old| !old.gone) else {
-            // An evicted item may come back after a crash until its eviction is durable, so a delete
-            // needs a tombstone.
+            // An evicted item may come back after a crash until its eviction is durable, so a
+            // delete needs a tombstone.
             if existing.is_none() && self.lane.log.is_evicting() {
                 self.write_tombstone(guard, key, None)?;
             }

@@ -1,5 +1,5 @@
-//! Versions of an item: what a key's slot leads to, what a new version is made from, and why there is
-//! none.
+//! Versions of an item: the version that a key's slot leads to, the parts of a new version, and the
+//! reasons why none is written.
 
 use crate::index::Place;
 use crate::large::LargeValue;

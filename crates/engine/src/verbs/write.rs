@@ -20,8 +20,8 @@ use larder_log::sync::atomic::Ordering;
 use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
 
 impl LaneSession {
-    /// Changes a key under its stripe's lock. `change` returns the answer, or why nothing was written,
-    /// which is dealt with after the lock is released.
+    /// Changes a key under its stripe's lock. `change` returns the answer, or why nothing was
+    /// written, which is dealt with after the lock is released.
     #[inline(always)]
     pub(crate) fn update<'a, T>(
         &'a self,

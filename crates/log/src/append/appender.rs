@@ -1,6 +1,6 @@
-//! Per-thread state of a writing thread: a [chunk](crate::append::chunks) of the open segment, and a
-//! [tally](crate::append::tally) of the bytes it made dead. Without them, two writing threads would take
-//! the cache lines of segments from each other with every record.
+//! Per-thread state of a writing thread: a [chunk](crate::append::chunks) of the open segment, and
+//! a [tally](crate::append::tally) of the bytes it made dead. Without them, two writing threads
+//! would take the cache lines of segments from each other with every record.
 //!
 //! With a store, the size of a chunk is a small share of what the thread has appended since the
 //! last commit was closed, so commits in quick succession waste little.

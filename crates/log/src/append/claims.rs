@@ -1,5 +1,5 @@
-//! Which free places each kind of operation may take, so that a full store still deletes, updates and
-//! cleans.
+//! Which free places each kind of operation may take, so that a full store still deletes, updates
+//! and cleans.
 
 use crate::address::SegmentNumber;
 use crate::append::stream::{Claim, Stream};

@@ -162,8 +162,8 @@ impl Log {
 
     /// Notes that the ends of a segment in quarantine were copied elsewhere, or that newer versions
     /// were found. The segment can be freed once these are durable. `undoings` is
-    /// `CommitMarks::undoings` from before the copying. Returns false if something was undone since,
-    /// because the undone records may include the copies.
+    /// `CommitMarks::undoings` from before the copying. Returns false if something was undone
+    /// since, because the undone records may include the copies.
     pub fn ends_are_carried(&self, number: SegmentNumber, undoings: u64) -> bool {
         let store = self.durable_log();
         let open = store.commits.open();

@@ -1,5 +1,5 @@
-//! What the store knows of each segment: its header and places, what of it is not durable, and ends
-//! that it keeps.
+//! Per-segment bookkeeping of the store: segment headers, the places of jumbos, segments that are
+//! not durable, and kept ends.
 
 use crate::address::SegmentNumber;
 use crate::append::Stream;
@@ -11,10 +11,10 @@ use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
 impl Store {
-    /// Begins a new use of a segment: writes its header at `at`.
+    /// Begins a new generation of a segment and writes its header at `at`.
     ///
     /// # Safety
-    /// The header's bytes at `at` must be the caller's own.
+    /// The caller must own the header's bytes at `at`.
     pub(crate) unsafe fn begin_segment(
         &self,
         number: SegmentNumber,
@@ -23,11 +23,12 @@ impl Store {
         at: *mut u8,
         jumbo_parts: Option<Vec<SegmentNumber>>,
     ) {
-        // Of a jumbo the commit and the list that the commit takes it from belong together; other segments
-        // are begun under their stream's lock, which no commit is closed without.
+        // A jumbo's commit must agree with the list that this commit takes jumbos from, so the list
+        // is locked. Other segments are begun under their stream's lock, and no commit is closed
+        // without it.
         let mut new_jumbos = jumbo_parts.is_some().then(|| lock(&self.new_jumbos));
         let entry = self.entry(number);
-        // The open commit may be one too late.
+        // Not the open commit, which may be one too late.
         entry.cover.store(self.commits.settled(), Ordering::Relaxed);
         self.begin_deaths(number);
         entry.end.store(0, Ordering::Relaxed);
@@ -43,7 +44,8 @@ impl Store {
         }
     }
 
-    /// Counts a segment to a later commit than the one it was opened in: nothing of it is durable.
+    /// Counts a segment to a later commit than the one it was opened in. Nothing of the segment may
+    /// be durable.
     ///
     /// # Safety
     /// As [`Store::begin_segment`].
@@ -89,17 +91,18 @@ impl Store {
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Places that a jumbo whose record has `size` bytes covers, its first included.
+    /// Returns the number of places that a jumbo covers whose record has `size` bytes, including
+    /// its first.
     pub(crate) fn jumbo_places(&self, size: usize) -> usize {
         format::jumbo::parts(size, self.geometry.segment_size()) as usize
     }
 
-    /// The places of a jumbo's pieces.
+    /// Returns the places of a jumbo's pieces, its first included.
     pub(crate) fn places(&self, number: SegmentNumber) -> impl Iterator<Item = SegmentNumber> {
         std::iter::once(number).chain(self.parts(number))
     }
 
-    /// The further places of a jumbo.
+    /// Returns the places of a jumbo after its first.
     pub(crate) fn parts(&self, number: SegmentNumber) -> Vec<SegmentNumber> {
         lock(&self.parts).get(&number).cloned().unwrap_or_default()
     }
@@ -112,7 +115,7 @@ impl Store {
         lock(&self.parts).remove(&number).unwrap_or_default()
     }
 
-    /// Records in a segment that were removed without a newer version, at these offsets.
+    /// Notes the records at these offsets, which were removed without a newer version.
     pub fn keep_ends(&self, number: SegmentNumber, mut ends: Vec<u32>) {
         if !ends.is_empty() {
             let mut all = lock(&self.kept_ends.by_segment);
@@ -124,28 +127,29 @@ impl Store {
         }
     }
 
-    /// Whether any segment has such ends as [`Store::kept_ends`] gives.
+    /// Returns true if any segment has [kept ends](Store::kept_ends).
     pub(crate) fn keeps_ends(&self) -> bool {
         self.kept_ends.segments.load(Ordering::Acquire) > 0
     }
 
-    /// The offsets of such records in a segment.
+    /// Returns the offsets of a segment's records that [`Store::keep_ends`] noted.
     pub fn kept_ends(&self, number: SegmentNumber) -> Vec<u32> {
         lock(&self.kept_ends.by_segment).get(&number).cloned().unwrap_or_default()
     }
 
-    /// The segments that have such ends.
+    /// Returns the segments that have kept ends.
     pub fn segments_with_kept_ends(&self) -> Vec<SegmentNumber> {
         lock(&self.kept_ends.by_segment).keys().copied().collect()
     }
 
-    /// All of them, by segment.
+    /// Returns all kept ends, by segment.
     pub(crate) fn all_kept_ends(&self) -> Vec<(SegmentNumber, Vec<u32>)> {
         let kept = lock(&self.kept_ends.by_segment);
         kept.iter().map(|(&number, ends)| (number, ends.clone())).collect()
     }
 
-    /// The segment is free: nothing that is said of it holds for its next use.
+    /// Forgets the kept ends and durable end of a segment that is free. They do not hold for its
+    /// next generation.
     pub(crate) fn forget_segment(&self, number: SegmentNumber) {
         {
             let mut kept = lock(&self.kept_ends.by_segment);

@@ -1,4 +1,5 @@
-//! Reads, writes and syncs of a store's device, and what becomes of places that cannot be read.
+//! Reads, writes and syncs of a store's device. Places that cannot be read are retired. A sync
+//! fails if another sync has failed since its writes began.
 
 use crate::address::SegmentNumber;
 use crate::format::geometry::SUPERBLOCKS;
@@ -9,26 +10,26 @@ use crate::sync::lock;
 use std::io;
 
 impl Store {
-    /// Writes to the device. All writes go through here, or [`Store::write_directly`].
+    /// Writes to the device. All writes go through this function or [`Store::write_directly`].
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.io.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.device.write_at(offset, bytes)
     }
 
-    /// Writes many bytes, and may wait for the device.
+    /// Writes many bytes. May wait for the device.
     pub(crate) fn write_directly(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.io.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.device.write_directly(offset, bytes)
     }
 
-    /// Reads a part of a place; false if that cannot be read although the device answers elsewhere: then the
-    /// bytes are zero, and the place is not used again.
+    /// Reads a part of a place. Returns false if the part cannot be read although the device
+    /// answers elsewhere. Then the bytes are zero, and the place is not used again.
     ///
     /// # Errors
-    /// The device does not answer.
+    /// If the device does not answer.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
         let first = self.device.read_at(offset, bytes);
-        // Once more: some errors do not last.
+        // Tries once more, because some errors do not last.
         let Err(error) = first.or_else(|_| self.device.read_at(offset, bytes)) else {
             return Ok(true);
         };
@@ -37,8 +38,8 @@ impl Store {
         Ok(false)
     }
 
-    /// As [`Store::read`], of blocks: those that can be read are, and the others are zero. False if there
-    /// are such.
+    /// As [`Store::read`], block by block: blocks that cannot be read are zero. Returns false if
+    /// there are any.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -56,10 +57,10 @@ impl Store {
         Ok(self.read_blocks(offset + half as u64, back)? & front)
     }
 
-    /// Whether the device that `offset` lies on can be read at all: one copy of the superblock at least, or of
-    /// the lower device a block of three.
+    /// Returns true if the device at `offset` can be read at all: at least one copy of the
+    /// superblock, or on the lower device one of three blocks.
     fn answers(&self, offset: u64) -> bool {
-        // Not what the page cache holds of it.
+        // Reads around the page cache.
         let can_read = |at| self.device.read_stored(at, &mut [0; BLOCK]).is_ok();
         match self.lower_from {
             Some(lower) if offset >= lower => {
@@ -77,38 +78,40 @@ impl Store {
         }
     }
 
-    /// A part of the place cannot be read: it is not used again.
+    /// Retires a place of which a part cannot be read. It is not used again.
     pub(crate) fn retire(&self, number: SegmentNumber) {
         lock(&self.io.bad).insert(number);
     }
 
-    /// How the meta of a place marks that its last use is over.
+    /// Returns how the meta of a place marks that its last generation is over.
     pub(crate) fn unused(&self, number: SegmentNumber) -> Use {
         if self.is_bad(number) { Use::Retired } else { Use::Free }
     }
 
-    /// Whether a part of the place cannot be read.
+    /// Returns true if a part of the place cannot be read.
     pub(crate) fn is_bad(&self, number: SegmentNumber) -> bool {
         lock(&self.io.bad).contains(&number)
     }
 
-    /// Places of which a part could not be read.
+    /// Returns the number of places of which a part could not be read.
     pub fn bad_places(&self) -> usize {
         lock(&self.io.bad).len()
     }
 
-    /// How many syncs have failed: what [`Store::sync`] has to know from before the writes that it is for.
+    /// Returns the number of failed syncs. A caller of [`Store::sync`] reads it before the writes
+    /// that are to be synced.
     pub fn failed_syncs(&self) -> u64 {
         self.io.failed_syncs.load(Ordering::Acquire)
     }
 
-    /// Syncs the device, for writes that began when so many syncs had [failed](Store::failed_syncs).
+    /// Syncs the device, for writes that began when `failed_syncs` syncs had
+    /// [failed](Store::failed_syncs).
     ///
     /// # Errors
-    /// Those of the device; also if another sync has failed since, which may have lost these writes: the device
-    /// tells of a loss only once.
+    /// Those of the device. Also if another sync has failed since: it may have lost these writes,
+    /// and the device reports a loss only once.
     pub fn sync(&self, failed_syncs: u64) -> io::Result<()> {
-        // One after the other: one that failed is counted before the next can succeed.
+        // Syncs do not overlap, so a failed sync is counted before the next one can succeed.
         let _syncing = lock(&self.io.syncing);
         let synced = self.device.sync();
         if synced.is_err() {
@@ -119,7 +122,8 @@ impl Store {
         synced
     }
 
-    /// Has the device prepared for a segment. If it cannot, the segment's own writes will tell.
+    /// Prepares the device for a segment. A failure is ignored, because the segment's own writes
+    /// will report it.
     pub(crate) fn prepare(&self, number: SegmentNumber) {
         let place = self.geometry.segment(number);
         if let Ok(written) = self.device.prepare(place, self.segment_size()) {

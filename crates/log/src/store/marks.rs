@@ -1,18 +1,18 @@
-//! How far commits have come: which one is open, which are closed, settled, durable or failed.
+//! Commit marks: which commit is open, and which are closed, settled, durable or failed.
 
 use crate::commit::failed::FailedCommits;
 use crate::segment::Segment;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock, spin};
 
-/// How far a commit has come.
+/// The state of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitState {
-    /// Everything that belongs to it is durable.
+    /// Everything in the commit is durable.
     Durable,
-    /// It is being filled or written.
+    /// The commit is being filled or written.
     Pending,
-    /// It could not be made durable; what belongs to it was undone.
+    /// The commit could not be made durable; its changes were undone.
     Failed,
 }
 
@@ -21,17 +21,18 @@ pub enum CommitState {
 pub struct CommitMarks {
     /// The commit that new records belong to, or the one before it if it is being closed.
     open: AtomicU64,
-    /// The last commit of which it is decided, and written in the segments, what it covers.
+    /// The last commit whose extent is decided and noted in the segments.
     closed: AtomicU64,
     /// The last commit that is durable or has failed.
     settled: AtomicU64,
-    /// The last commit that is durable. One that failed and is written again is settled, and durable
-    /// only with a later one.
+    /// The last durable commit. A failed commit that is written again is settled, but becomes
+    /// durable only with a later one.
     durable: AtomicU64,
     failed: Mutex<FailedCommits>,
-    /// The last commit that has failed; 0: none has.
+    /// The last failed commit; 0 if none has failed.
     last_failed: AtomicU64,
-    /// Counts when the changes of failed commits begin to be undone, and when that has ended: odd meanwhile.
+    /// Incremented when the changes of failed commits begin to be undone, and again when that ends.
+    /// Odd in between.
     undoings: AtomicU64,
 }
 
@@ -49,7 +50,7 @@ impl CommitMarks {
         }
     }
 
-    /// Continues with commit `next`, as a recovery has found.
+    /// Continues with commit `next`, which recovery has determined.
     pub(crate) fn continue_with(&self, next: u64) {
         self.open.store(next, Ordering::Release);
         self.closed.store(next - 1, Ordering::Release);
@@ -61,34 +62,37 @@ impl CommitMarks {
         self.open.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Notes that it is decided, and written in the segments, what the commit covers.
+    /// Notes that the extent of the commit is decided and noted in the segments.
     pub(crate) fn set_closed(&self, commit: u64) {
         self.closed.store(commit, Ordering::Release);
     }
 
-    /// A commit that will cover what was reserved before this call, by the calling thread in an
-    /// [`Appending`](crate::Appending) that still lives, or by another thread and published. While a
-    /// commit is being closed that one may do so already: see [`CommitMarks::of`].
+    /// Returns a commit that will cover what was reserved before this call, either by the calling
+    /// thread in an [`Appending`](crate::Appending) that still lives, or by another thread that has
+    /// published it. While a commit is being closed, that commit may already cover it: see
+    /// [`CommitMarks::of`].
     #[inline]
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
     }
 
-    /// The last commit that is durable or has failed.
+    /// Returns the last commit that is durable or has failed.
     #[inline]
     pub fn settled(&self) -> u64 {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// The last commit that is durable: everything of it and of all before it is, unless it was undone.
+    /// Returns the last durable commit. Everything in it and in all earlier commits is durable,
+    /// unless it was undone.
     pub fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// The commit that decides about what lies before `end` in a segment, no earlier and no later one,
-    /// so that what is answered when it fails has not happened; `None` if that is durable. For the
-    /// thread that has just reserved it, while its [`Appending`](crate::Appending) lives, and for
-    /// whoever has found it published.
+    /// Returns the commit that decides about what lies before `end` in a segment, or `None` if that
+    /// is durable. It is exact: if this commit fails, what depends on it has not happened. May be
+    /// called by the thread that has just reserved the space, while its
+    /// [`Appending`](crate::Appending) lives, and by any thread that has found the record
+    /// published.
     #[inline]
     pub fn of(&self, segment: &Segment, end: u32) -> Option<u64> {
         let mut turn = 0;
@@ -100,9 +104,9 @@ impl CommitMarks {
             let open = self.open();
             let closing = self.closed.load(Ordering::Acquire) + 1 != open;
             let covered = segment.closed() >= end;
-            // Marks move in the order open, closed, durable, settled. So if no commit was being closed
-            // or settled meanwhile, what is covered belongs to the one in flight, and the rest to the
-            // one that is open.
+            // Marks move in the order open, closed, durable, settled. So if no commit was being
+            // closed or settled meanwhile, covered bytes belong to the commit in flight, and other
+            // bytes to the open one.
             if covered && self.settled() == settled {
                 return Some(settled + 1);
             }
@@ -113,7 +117,7 @@ impl CommitMarks {
         }
     }
 
-    /// How far a commit has come.
+    /// Returns the state of a commit.
     #[inline]
     pub fn state(&self, commit: u64) -> CommitState {
         if self.settled() < commit {
@@ -127,27 +131,27 @@ impl CommitMarks {
         }
     }
 
-    /// The commit is durable, and with it all before it.
+    /// Settles a commit as durable, with all commits before it.
     pub(crate) fn settle(&self, commit: u64) {
         self.durable.store(commit, Ordering::Release);
         self.settled.store(commit, Ordering::Release);
     }
 
-    /// The commit has failed, and is settled so.
+    /// Settles a commit as failed.
     pub(crate) fn settle_failed(&self, commit: u64) {
         lock(&self.failed).insert(commit);
         self.last_failed.store(commit, Ordering::Release);
         self.settled.store(commit, Ordering::Release);
     }
 
-    /// A number that changes when changes that are not durable begin to be undone, and when that has
-    /// ended; odd meanwhile.
+    /// Returns a number that changes when un-durable changes begin to be undone and when that has
+    /// ended. It is odd in between.
     pub fn undoings(&self) -> u64 {
         self.undoings.load(Ordering::Acquire)
     }
 
-    /// Changes that are not durable are about to be undone; [`Log::fail_commits`](crate::Log::fail_commits)
-    /// ends that.
+    /// Announces that un-durable changes are about to be undone.
+    /// [`Log::fail_commits`](crate::Log::fail_commits) ends that.
     pub fn begin_undo(&self) {
         self.undoings.fetch_add(1, Ordering::AcqRel);
     }

@@ -1,8 +1,9 @@
-//! What the log knows about its device: geometry, superblock, and for every segment which commits
-//! it belongs to.
+//! The store: what the log knows about its device. That is the geometry, the superblock, and for
+//! each segment the commits it belongs to.
 //!
-//! A segment's number is its place on the device. What is written where, and why a crash at any
-//! moment leaves every acknowledged record readable, stands in `docs/file-format.md`.
+//! A segment's number is its place on the device. `docs/file-format.md` describes what is written
+//! where. It also explains why every acknowledged record stays readable after a crash at any
+//! moment.
 
 pub(crate) mod deaths;
 mod entries;
@@ -32,49 +33,50 @@ use larder_disk::Device;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A version number that is leased ahead lasts for so many versions of one stripe: long enough that
-/// no stripe uses it up between two commits, short enough for a crash every second for half a year.
+/// Number of versions of one stripe that a lease covers. It is large enough that no stripe uses it
+/// up between two commits. It is small enough for a crash every second for half a year.
 pub const SEQ_LEASE: u64 = 1 << 24;
-/// So many versions must be left when a store is opened: of one key a million a second for half a year.
+/// The smallest number of versions that must be left when a store is opened. They last half a year
+/// with a million versions of one key a second.
 pub const SEQ_LIFE: u64 = 1 << 44;
 
-/// The limit that leases versions behind `seq`.
+/// Returns the limit that leases versions behind `seq`.
 pub fn seq_lease(seq: u64) -> u64 {
     (seq + SEQ_LEASE).min(MAX_SEQ)
 }
 
-/// A store that is open.
+/// An open store.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) device: Arc<dyn Device>,
     io: IoState,
     pub(crate) work: BackgroundWork,
-    /// Where things lie, in all places that there may be before the next start.
+    /// The layout of the device, for all places that there may be before the next start.
     pub(crate) geometry: Geometry,
     fast_segments: u32,
-    /// Where the lower device's part begins, if there is one.
+    /// Offset at which the lower device's part begins, if there is one.
     lower_from: Option<u64>,
     pub(crate) changing: Mutex<Changing>,
-    /// Held by whoever writes the superblock, and taken before `changing`.
+    /// Held while the superblock is written, and taken before `changing`.
     writing_superblock: Mutex<()>,
-    /// Held while the store grows. The size that the device goes back to before the next growth, if the
-    /// last one may not be durable.
+    /// Held while the store grows. Contains the size to which the device is set back before the
+    /// next growth, if the last growth may not be durable.
     pub(crate) growing: Mutex<Option<u64>>,
-    /// Whether the store was closed to growth. Held while new places are published, and never while the
-    /// device allocates space.
+    /// True if the store was closed to growth. Held while new places are published, and never while
+    /// the device allocates space.
     pub(crate) closed_to_growth: Mutex<bool>,
     pub(crate) identity: Identity,
     pub(crate) entries: Table<Entry>,
-    /// How far commits have come.
+    /// The progress of the commits.
     pub commits: CommitMarks,
-    /// Sealed segments of each stream of which something is not durable.
+    /// Sealed segments of each stream that are not entirely durable.
     unsynced: [Mutex<Vec<SegmentNumber>>; 2],
-    /// Jumbos that are complete and in no commit yet.
+    /// Complete jumbos that no commit covers yet.
     pub(crate) new_jumbos: Mutex<Vec<SegmentNumber>>,
     /// The further places of each jumbo.
     parts: Mutex<HashMap<SegmentNumber, Vec<SegmentNumber>>>,
     kept_ends: KeptEnds,
-    /// Where each stream was durable after the last commit: segment and offset.
+    /// The durable end of each stream after the last commit: segment and offset.
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
     pub(crate) deaths: DeathLists,
     /// Bytes that new segments of each stream leave to their summaries.
@@ -82,7 +84,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store on `device`, as its superblock describes it.
+    /// Creates the store on `device`, as the superblock describes it.
     pub fn new(device: Arc<dyn Device>, superblock: Superblock) -> Self {
         let geometry = superblock.geometry;
         let count = geometry.segment_count() as usize;
@@ -111,37 +113,37 @@ impl Store {
         }
     }
 
-    /// Bytes that were written to the device since the store was opened, of whatever kind.
+    /// Returns the bytes of all kinds written to the device since the store was opened.
     pub fn written(&self) -> u64 {
         self.io.written.load(Ordering::Relaxed)
     }
 
-    /// Bytes of dead maps that were written, since the store was opened.
+    /// Returns the bytes of dead maps written since the store was opened.
     pub fn map_bytes_written(&self) -> u64 {
         self.work.maps.load(Ordering::Relaxed)
     }
 
-    /// Bytes of records in segments that were freed, since the store was opened.
+    /// Returns the bytes of records in segments that were freed since the store was opened.
     pub fn freed_bytes(&self) -> u64 {
         self.work.freed.load(Ordering::Relaxed)
     }
 
-    /// Bytes that were read to look at whole segments, since the store was opened.
+    /// Returns the bytes read to look at whole segments since the store was opened.
     pub fn segment_bytes_read(&self) -> u64 {
         self.work.segment_reads.load(Ordering::Relaxed)
     }
 
-    /// Segments of the store.
+    /// Returns the number of segments of the store.
     pub fn segment_count(&self) -> usize {
         self.entries.len() - 1
     }
 
-    /// How many segments there may be before the next start.
+    /// Returns the largest number of segments that the store can have before the next start.
     pub fn most_segments(&self) -> usize {
         self.geometry.segment_count() as usize
     }
 
-    /// Makes room for so many segments, before the store is used.
+    /// Makes room for `most` segments. Must be called before the store is used.
     pub(crate) fn reserve_places(&mut self, most: u32) {
         let now = self.segment_count();
         let geometry = Geometry::new(self.geometry.segment_size(), most.max(now as u32));
@@ -152,17 +154,18 @@ impl Store {
         }
     }
 
-    /// How many segments, the first ones, lie on the fast device; 0: there is no lower one.
+    /// Returns the number of segments on the fast device, which are the first ones; 0 if there is
+    /// no lower device.
     pub fn fast_segments(&self) -> u32 {
         self.fast_segments
     }
 
-    /// Bytes of a segment.
+    /// Returns the size of a segment, in bytes.
     pub fn segment_size(&self) -> usize {
         self.geometry.segment_size() as usize
     }
 
-    /// Hash of a value for its record's checksum; the value may come in two pieces.
+    /// Returns the hash of a value for its record's checksum. The value may come in two pieces.
     pub fn value_hash(&self, first: &[u8], second: &[u8]) -> u64 {
         let seed = self.identity.checksum_seed;
         if second.is_empty() {
@@ -174,18 +177,18 @@ impl Store {
         hasher.finish()
     }
 
-    /// With what the checksums of records in this use of a segment are seeded.
+    /// Returns the seed for the checksums of records in this generation of a segment.
     #[inline]
     pub(crate) fn segment_seed(&self, number: SegmentNumber, generation: u32) -> SegmentSeed {
         SegmentSeed::new(self.identity.checksum_seed, number, generation)
     }
 
-    /// Bytes of a dead map.
+    /// Returns the size of a dead map, in bytes.
     pub fn map_bytes(&self) -> usize {
         self.geometry.map_bytes()
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
@@ -195,7 +198,8 @@ impl Store {
         &self.entries[number as usize]
     }
 
-    /// Every record of the segment that was dead after this commit is marked in its durable dead map.
+    /// Returns the commit up to which deaths are mapped: every record of the segment that was dead
+    /// after this commit is marked in its durable dead map.
     pub(crate) fn cover(&self, number: SegmentNumber) -> u64 {
         self.entry(number).cover.load(Ordering::Relaxed)
     }

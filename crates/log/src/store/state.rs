@@ -1,5 +1,5 @@
-//! The parts of a store's state: what it knows about a segment, about its superblock, and what it has
-//! written and read.
+//! The parts of a store's state: per-segment entries, superblock changes, byte counters of freeing,
+//! device I/O, and kept ends.
 
 use crate::address::SegmentNumber;
 use crate::format::Superblock;
@@ -8,7 +8,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::collections::{BTreeSet, HashMap};
 
-/// What is known about a segment beyond its entry in the segment table.
+/// What the store knows about a segment beyond its entry in the segment table.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     /// The commit that was open when the segment was opened.
@@ -21,24 +21,26 @@ pub(crate) struct Entry {
     pub(crate) deaths: Deaths,
     /// About how many bytes its ends would take as tombstones.
     pub(crate) end_bytes: AtomicU32,
-    /// Bytes of tombstones that were copied here because they are still needed. They count as alive.
+    /// Bytes of tombstones that were copied here because they are still needed. They count as
+    /// alive.
     pub(crate) held_bytes: AtomicU32,
-    /// Bytes of records that are most probably dead: see [`Log::assume_dead`](crate::Log::assume_dead).
+    /// Bytes of records that are most probably dead: see
+    /// [`Log::assume_dead`](crate::Log::assume_dead).
     pub(crate) assumed_dead: AtomicU32,
     /// Version of its meta on the device.
     pub(crate) meta_version: AtomicU64,
-    /// Where it was cut; 0: it ends at its sealed trailer, or is open.
+    /// Offset at which it was cut. With 0 it ends at its sealed trailer, or is open.
     pub(crate) end: AtomicU32,
-    /// It was cut, and that is not durable: its frame is needed.
+    /// True if it was cut and that is not durable yet; until then its frame is needed.
     pub(crate) cutting: AtomicBool,
-    /// Its last trailer was written, or it was cut: nothing more is written to it.
+    /// True if its last trailer was written or it was cut: nothing more is written to it.
     pub(crate) sealed: AtomicBool,
 }
 
-/// What it takes to free segments, in bytes since the store was opened.
+/// The cost of freeing segments, in bytes since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundWork {
-    /// Dead maps that were written.
+    /// Dead maps written.
     pub(crate) maps: AtomicU64,
     /// Records of segments that were freed.
     pub(crate) freed: AtomicU64,
@@ -46,19 +48,19 @@ pub(crate) struct BackgroundWork {
     pub(crate) segment_reads: AtomicU64,
 }
 
-/// What the superblock says, and how much of that the device knows.
+/// The superblock, and how many of its changes are durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Changing {
-    /// Its counter is the one that is durable; what is written has the next.
+    /// Its counter is the durable one; the next write uses the next number.
     pub(crate) superblock: Superblock,
     /// Counts changes; the superblock is durable when `durable` has reached `changes`.
     pub(super) changes: u64,
     pub(super) durable: u64,
-    /// Both copies say what is durable: one of them may become unreadable.
+    /// True if both copies have the durable contents, because one copy may become unreadable.
     pub(super) mirrored: bool,
 }
 
-/// The superblock was written, and is not durable yet.
+/// A write of the superblock that is not durable yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SuperblockWrite {
     pub(super) counter: u64,
@@ -66,17 +68,17 @@ pub(crate) struct SuperblockWrite {
 }
 
 impl Changing {
-    /// How often it was changed.
+    /// Returns how often the superblock was changed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// How many of the changes are durable.
+    /// Returns how many of the changes are durable.
     pub(crate) fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Whether one of its copies says something else.
+    /// Returns true if a copy on the device is out of date.
     pub(crate) fn wants_write(&self) -> bool {
         self.durable != self.changes || !self.mirrored
     }
@@ -95,7 +97,7 @@ pub(super) struct IoState {
     pub(super) bad: Mutex<BTreeSet<SegmentNumber>>,
 }
 
-/// Where ends begin in segments that were emptied and then filled again by an undone commit.
+/// Offsets of ends in segments that were emptied and then restored because a commit was undone.
 #[derive(Debug, Default)]
 pub(super) struct KeptEnds {
     pub(super) by_segment: Mutex<HashMap<SegmentNumber, Vec<u32>>>,

@@ -1,4 +1,5 @@
-//! Changes of the superblock, which both of its copies take on.
+//! Changes of the superblock. Invariant: each change is written to both copies, the older one
+//! first, and the superblock has one writer at a time.
 
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::{BLOCK, Superblock};
@@ -15,19 +16,20 @@ impl Store {
         changing.changes += 1;
     }
 
-    /// What the superblock says now.
+    /// Returns the superblock with all changes, durable or not.
     pub fn superblock(&self) -> Superblock {
         lock(&self.changing).superblock
     }
 
-    /// Changes the superblock and makes it durable at once, waiting for the device; others may change it
-    /// meanwhile. For threads that nobody waits for: workers leave it to a commit.
+    /// Changes the superblock and makes that durable at once. Waits for the device; other threads
+    /// may change the superblock meanwhile. For threads that no client waits for. Workers leave the
+    /// change to a commit.
     ///
     /// # Errors
-    /// Those of the device. Then nothing is changed, with the next commit on the device too;
-    /// what a crash before that shows is as uncertain as after any failed write.
+    /// Those of the device. Then nothing is changed, and the next commit writes the unchanged
+    /// superblock. What a crash before that commit shows is as uncertain as after any failed write.
     pub fn change_superblock_now(&self, change: impl Fn(&mut Superblock)) -> io::Result<()> {
-        // The committer waits meanwhile: two writers would write the same copy.
+        // Keeps the committer waiting, because two writers would write the same copy.
         let _writing = lock(&self.writing_superblock);
         let mut next = *lock(&self.changing);
         change(&mut next.superblock);
@@ -37,7 +39,7 @@ impl Store {
         match written {
             Ok(()) => {
                 change(&mut changing.superblock);
-                // A commit that wrote the same copy before may have settled meanwhile.
+                // A commit that wrote the same copy earlier may have settled meanwhile.
                 changing.superblock.counter = next.superblock.counter + 1;
                 changing.durable = changing.durable.max(next.changes);
                 changing.mirrored = false;
@@ -56,12 +58,12 @@ impl Store {
         self.write(SUPERBLOCKS[superblock.copy()], &block)
     }
 
-    /// Writes the superblock to the older of its copies if it has changed, and with the next commit to the
-    /// other one: a start that cannot read one copy finds no older state in the other. The answer is
-    /// for [`Store::settle_superblock`] after the sync.
+    /// Writes the superblock to the older of its copies if it has changed, and with the next commit
+    /// to the other one. So a start that cannot read one copy finds no older state in the other.
+    /// The result must be passed to [`Store::settle_superblock`] after the sync.
     pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<SuperblockWrite>> {
         let _writing = lock(&self.writing_superblock);
-        // A copy: whoever only wants to know what it says does not wait for the device.
+        // Works on a copy, so that readers of the superblock do not wait for the device.
         let changing = *lock(&self.changing);
         if !changing.wants_write() {
             return Ok(None);
@@ -71,10 +73,10 @@ impl Store {
         Ok(Some(SuperblockWrite { counter, changes: changing.changes }))
     }
 
-    /// What [`Store::write_changed_superblock`] wrote is durable.
+    /// Notes that a write by [`Store::write_changed_superblock`] is durable.
     pub(crate) fn settle_superblock(&self, written: SuperblockWrite) {
         let mut changing = lock(&self.changing);
-        // Otherwise a change that was made durable at once has gone over the same copy.
+        // Otherwise a change that was made durable at once has overwritten the same copy.
         if changing.superblock.counter < written.counter {
             changing.superblock.counter = written.counter;
             changing.mirrored = written.changes == changing.durable;

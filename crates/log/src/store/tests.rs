@@ -1,4 +1,4 @@
-//! What one thread hears of a failing device is told to the others.
+//! A sync that fails for one thread also fails for others whose writes it may have lost.
 
 use super::*;
 use larder_disk::{Failure, Fault, Operation, SimDevice};
@@ -14,17 +14,17 @@ fn store() -> (Arc<SimDevice>, Store) {
 }
 
 #[test]
-fn a_sync_that_failed_for_another_fails_for_all_whose_writes_had_begun() {
+fn a_failed_sync_fails_for_all_whose_writes_had_begun() {
     let (device, store) = store();
     let failed_syncs = store.failed_syncs();
     store.write(SIZE / 2, b"of a commit that has not come to its sync").unwrap();
     device.plan(Fault::once(Operation::Sync, 1, Failure::Io));
     assert!(store.change_superblock_now(|superblock| superblock.fence = 5).is_err());
-    // The device says nothing of it any more.
+    // The device does not report the loss again.
     assert!(store.sync(failed_syncs).is_err());
     store.write(SIZE / 2, b"once more").unwrap();
     store.sync(store.failed_syncs()).unwrap();
-    // A change of the superblock does not believe a sync either that another has spoilt.
+    // A superblock change does not trust a sync after another one has failed, either.
     store.change_superblock_now(|superblock| superblock.fence = 6).unwrap();
     assert_eq!(store.superblock().fence, 6);
 }

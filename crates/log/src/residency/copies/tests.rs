@@ -108,7 +108,7 @@ fn a_copy_is_found_by_address_and_use_alone() {
 }
 
 #[test]
-fn what_is_copied_already_counts_as_read_instead() {
+fn copying_a_record_again_counts_as_a_read() {
     let world = World::new(16);
     let reader = awake(&world);
     (0..100).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
@@ -119,7 +119,7 @@ fn what_is_copied_already_counts_as_read_instead() {
 }
 
 #[test]
-fn what_was_read_goes_round_and_the_rest_goes() {
+fn copies_that_were_read_go_round_and_others_are_evicted() {
     let world = World::new(16);
     let mut reader = awake(&world);
     (0..300).for_each(|n| assert_eq!(world.keep(n, Queue::Small, 0), Kept::Yes));
