@@ -3,9 +3,8 @@
 use crate::index::slot::Slot;
 use crate::lane::Lane;
 use crate::{Expiry, UnixSeconds};
-use larder_log::RecordId;
 use larder_log::record::Kind;
-use larder_log::{Address, Pin, Record};
+use larder_log::{Address, Pin, Record, RecordId};
 use std::sync::Arc;
 
 /// An item in RAM, readable until its session ticks.

@@ -7,9 +7,7 @@ use crate::lane::Lane;
 use crate::older::Settling;
 use crate::options::WhenFull;
 use crate::stats::Counters;
-use larder_log::Candidate;
-use larder_log::Claim;
-use larder_log::{Participant, SegmentNumber, Stream};
+use larder_log::{Candidate, Claim, Participant, SegmentNumber, Stream};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,22 +3,18 @@
 //! commit's outcome.
 
 use crate::CommitState;
-use crate::durability::Durability;
-use crate::durability::Durable;
-use crate::durability::Health;
-use crate::durability::state::Committer;
-use crate::durability::state::REMEMBERED;
+use crate::durability::state::{Committer, REMEMBERED};
+use crate::durability::{Durability, Durable, Health};
 use crate::lane::Lane;
 use crate::lock::lock;
-use larder_log::DeadMap;
 use larder_log::commit::Closed;
 use larder_log::record::MAX_SEQ;
 use larder_log::store::{SEQ_LEASE, seq_lease};
-use larder_log::{Appending, Participant, Rule};
+use larder_log::{Appending, DeadMap, Participant, Rule};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::thread::{self};
+use std::thread;
 use std::time::Duration;
 
 /// Time after which the committer tries a failing device again.

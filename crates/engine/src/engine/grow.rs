@@ -7,9 +7,7 @@
 
 use crate::Outcome;
 use crate::engine::Engine;
-use crate::engine::growths::Ended;
-use crate::engine::growths::GrowError;
-use crate::engine::growths::Wish;
+use crate::engine::growths::{Ended, GrowError, Wish};
 use crate::lane::Lane;
 use crate::lock::lock;
 use larder_log::GrowError as LogError;

@@ -10,10 +10,7 @@ pub(crate) mod session;
 
 use crate::cleaner::Cleaner;
 use crate::durability::StoreOptions;
-use crate::engine::drains::Drain;
-use crate::engine::drains::DrainError;
-use crate::engine::drains::Drains;
-use crate::engine::drains::LaneState;
+use crate::engine::drains::{Drain, DrainError, Drains, LaneState};
 use crate::engine::growths::Growths;
 use crate::engine::partitions::Partitions;
 use crate::error::OpenError;

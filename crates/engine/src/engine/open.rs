@@ -1,27 +1,20 @@
 //! Opens an engine: its lanes, their recovery, and what must be settled before it serves.
 
 use crate::durability::StoreOptions;
-use crate::engine::Engine;
-use crate::engine::lanes::Assembled;
-use crate::engine::lanes::assemble;
-use crate::engine::memory_shares;
+use crate::engine::lanes::{Assembled, assemble};
 use crate::engine::partitions::Partitions;
-use crate::engine::position_of;
+use crate::engine::{Engine, memory_shares, position_of};
 use crate::error::{OpenError, StoreError};
 use crate::lane::Lane;
-use crate::lane::memory::MAX_ITEM_SIZE;
-use crate::lane::memory::MIN_ITEM_SIZE;
-use crate::lane::memory::MIN_MEMORY;
-use crate::lane::memory::min_memory;
-use crate::lane::memory::segment_size_with_store;
-use crate::lane::options::LaneOptions;
-use crate::lane::options::LaneStore;
+use crate::lane::memory::{
+    MAX_ITEM_SIZE, MIN_ITEM_SIZE, MIN_MEMORY, min_memory, segment_size_with_store,
+};
+use crate::lane::options::{LaneOptions, LaneStore};
 use crate::lock::lock;
 use crate::mover::state::Mover;
 use crate::options::Options;
 use crate::recovery;
-use crate::recovery::Progress;
-use crate::recovery::Recovered;
+use crate::recovery::{Progress, Recovered};
 use larder_log::Buffers;
 use larder_log::format::{Lanes, MAX_LANES, PARTITIONS};
 use std::io;

@@ -4,9 +4,8 @@
 use crate::lane::session::LaneSession;
 use crate::lane::{Lane, LaneOptions};
 use crate::{Deleted, Expiry, Key, Options, Outcome, Store, Stored, WhenFull};
-use larder_log::State;
 use larder_log::record::write_filler;
-use larder_log::{Buffers, Claim, SegmentNumber, Stream};
+use larder_log::{Buffers, Claim, SegmentNumber, State, Stream};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;

@@ -3,13 +3,11 @@
 
 use crate::lock::lock;
 use larder_disk::ReadBuffer;
-use larder_log::Budget;
-use larder_log::RecordId;
+use larder_log::{Budget, RecordId};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Waker;
 
 /// The reads of all sessions take at most 1/`SHARE_OF_MEMORY` of a lane's memory.

@@ -6,8 +6,7 @@ use crate::error::StoreError;
 use crate::lane::options::LaneStore;
 use larder_log::Store;
 use larder_log::format::geometry::SUPERBLOCKS;
-use larder_log::format::superblock;
-use larder_log::format::{Geometry, Superblock};
+use larder_log::format::{Geometry, Superblock, superblock};
 use std::time::Duration;
 
 /// An open store, and the start of its recovery's report.

@@ -11,9 +11,8 @@
 //! trailer.
 
 use crate::address::SegmentNumber;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// Counts the beginning and the end of every closing of a commit, so the count is odd while one is
 /// being closed. All appending threads read it.

@@ -6,8 +6,7 @@
 //! before is being synced prove nothing. The commit repeats an early write that fails.
 
 use crate::append::Stream;
-use crate::commit::committer::Early;
-use crate::commit::committer::{Before, Closed, Committer, Part, Written};
+use crate::commit::committer::{Before, Closed, Committer, Early, Part, Written};
 use crate::format::seal_record;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
 use crate::log::Log;

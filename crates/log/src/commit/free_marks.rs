@@ -1,9 +1,8 @@
 //! What a commit writes besides records so that segments can be freed: dead maps and free marks.
 
 use crate::address::SegmentNumber;
-use crate::commit::BegunMap;
 use crate::commit::dead_map::DeadMap;
-use crate::commit::{Committer, Written};
+use crate::commit::{BegunMap, Committer, Written};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{MAP_UNIT, mark};
 use crate::format::{Meta, Use};

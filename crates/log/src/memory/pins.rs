@@ -9,8 +9,7 @@
 
 use crate::Budget;
 use crate::memory::mapping::Mapping;
-use crate::sync::Mutex;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;

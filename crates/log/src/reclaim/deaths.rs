@@ -12,18 +12,14 @@
 //! Invariant: a note may be too early, which costs a needless map. It must never be too late.
 
 use crate::address::SegmentNumber;
-use crate::commit::BegunMap;
-use crate::commit::MapState;
+use crate::commit::{BegunMap, MapState};
 use crate::log::Log;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
-use crate::store::deaths::NEVER;
-use crate::store::deaths::OPEN;
-use crate::store::deaths::Unmarked;
-use crate::sync::MutexGuard;
+use crate::store::deaths::{NEVER, OPEN, Unmarked};
 use crate::sync::atomic::{Ordering, fence};
-use crate::sync::lock;
+use crate::sync::{MutexGuard, lock};
 
 /// The largest number of segments needing a dead map that are counted exactly. Beyond it, every
 /// segment with unmarked deaths is counted.

@@ -13,8 +13,7 @@
 use crate::address::SegmentNumber;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::{Geometry, Superblock};
-use crate::log::most_places;
-use crate::log::{Log, bytes_per_segment};
+use crate::log::{Log, bytes_per_segment, most_places};
 use crate::rule::Rule;
 use crate::segment::Segment;
 use crate::store::{Entry, Store};

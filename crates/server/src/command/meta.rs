@@ -9,9 +9,8 @@ use larder_engine::{
     Arith, Counted, Create, Delete, Deleted, Expiry, Get, Got, Item, Key, ReadCount, Recache,
     Store, Stored, UnixSeconds, Value, Vivify,
 };
-use larder_protocol::StoreMode;
 use larder_protocol::meta::{Flags, Meta, Verb};
-use larder_protocol::{KEY_LEN_MAX, base64, reply};
+use larder_protocol::{KEY_LEN_MAX, StoreMode, base64, reply};
 
 /// Executes a meta command. `keys` has its key unless that is in base64 or too long.
 pub(super) fn execute(

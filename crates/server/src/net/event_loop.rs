@@ -6,13 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::Service;
 use super::backend::{Backend, BackendKind};
 use super::control::{Control, Shared};
 use super::counters::Counters;
-use super::epoll;
 use super::options::{BackendChoice, Options};
-use super::uring;
+use super::{Service, epoll, uring};
 
 /// An event loop that is not running yet. Send it to its thread and [run](Self::run) it with a
 /// service.

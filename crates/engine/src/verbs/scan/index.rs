@@ -6,8 +6,7 @@ use crate::Outcome;
 use crate::index::slot::{Slot, TAG_BITS};
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
-use larder_log::RecordId;
-use larder_log::{Address, Log, Record};
+use larder_log::{Address, Log, Record, RecordId};
 
 /// The largest number of tags per step: a sixteenth of all. A key's tag never changes, so growth
 /// and displacement between two steps neither hide an item nor show it twice.
