@@ -23,8 +23,9 @@ pub struct Options {
     pub when_full: WhenFull,
     /// Seed of the key hash; random in a server, fixed in a simulation.
     pub hash_seed: u64,
-    /// The number of lanes without a store, from 1 to [`MAX_LANES`]. Each lane has a share of the
-    /// keys and of the memory, and its own cleaner. A store has one lane for each of its devices.
+    /// The number of lanes without a store, from 1 to [`MAX_LANES`](crate::MAX_LANES). Each lane has
+    /// a share of the keys and of the memory, and its own cleaner. A store has one lane for each of
+    /// its devices.
     pub lanes: usize,
     /// The store that keeps items beyond memory and across restarts; `None` for memory only. An
     /// existing store uses its own hash seed.

@@ -3,7 +3,7 @@
 //! request, "more bytes are needed", or an error reply with the way to continue.
 //!
 //! The first byte of a connection chooses the protocol: [`BINARY_MAGIC`] the binary one, anything
-//! else the [text](text) one. The text protocol mixes classic and [meta] commands freely.
+//! else the [text] one. The text protocol mixes classic and [meta] commands freely.
 //!
 //! Requests do not contain their keys. A parser passes each key to a [`KeySink`] as soon as it
 //! finds it, so that a server can hash and prefetch it while the parser looks for the next one.

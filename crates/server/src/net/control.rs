@@ -188,7 +188,7 @@ impl Control {
     }
 
     /// Asks all workers to end. They refuse new connections, close idle connections at once, and
-    /// give the others at most `grace` to finish. Then every worker's [`run`](super::Worker::run)
+    /// give the others at most `grace` to finish. Then every worker's [`run`](super::EventLoop::run)
     /// returns. Does not wait for that.
     pub fn shut_down(&self, grace: Duration) {
         let deadline = Instant::now() + grace;

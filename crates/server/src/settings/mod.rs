@@ -1,4 +1,4 @@
-//! Everything that can be set, and where the values come from. Invariant: one [table](table) is
+//! Everything that can be set, and where the values come from. Invariant: one table is
 //! the only list of settings: flags, environment names, keys of the configuration file, the help
 //! text and `stats settings` are all read from it, so none of them can forget one.
 
