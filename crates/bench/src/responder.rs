@@ -1,5 +1,5 @@
-//! A server inside the lab's process that does nothing but answer. It shows the cost of sockets on
-//! this machine.
+//! A server inside the lab's process that only sends replies. It shows the cost of sockets on this
+//! machine.
 
 #[cfg(test)]
 mod cost;
@@ -70,8 +70,8 @@ fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(device))
 }
 
-/// Returns how many sampled blocks did not come from the device, if the kernel tells. A file system
-/// answers reads of allocated but unwritten space itself, at once.
+/// Returns the number of sampled blocks that did not come from the device, or `None` if the kernel
+/// does not tell. A file system answers reads of allocated but unwritten space without the device.
 fn hidden_blocks(path: &Path, size: u64) -> Option<u64> {
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
     let before = bytes_from_devices()?;
@@ -116,7 +116,7 @@ impl Responder {
             ..Options::default()
         };
         let running = thread::scope(|scope| {
-            // Its threads inherit the processor of the thread that starts them.
+            // The responder's threads inherit the processor of the thread that starts them.
             let start = scope.spawn(move || {
                 cpu.map_or(Ok(()), pin_thread)?;
                 Running::start(options, threads, value_size, device)
@@ -136,8 +136,9 @@ struct Running {
 }
 
 impl Running {
-    /// Starts `workers` threads that answer with values of `value_size` bytes. With a device each key of a
-    /// get costs a read of as many bytes. The threads inherit the caller's processor affinity.
+    /// Starts `workers` threads that answer with values of `value_size` bytes. With a device, each
+    /// key of a get costs a read of `value_size` bytes. The threads inherit the caller's processor
+    /// affinity.
     fn start(
         options: Options,
         workers: usize,

@@ -112,7 +112,7 @@ fn serves(command: &mut Command) -> bool {
 }
 
 #[test]
-fn a_check_says_which_starts_serve() {
+fn a_check_predicts_which_starts_succeed() {
     let folder = Folder::new("agreement");
     let modes: [(&str, &[&str]); 3] = [
         ("evict", &[]),
@@ -155,7 +155,7 @@ fn a_check_says_which_starts_serve() {
 }
 
 #[test]
-fn accepted_damage_is_remembered_and_new_damage_is_told() {
+fn accepted_damage_is_remembered_and_new_damage_is_reported() {
     let folder = Folder::new("accepted");
     let store = store(&folder, false);
     harm(&store, Harm::Record);

@@ -27,7 +27,7 @@ fn check(path: &Path) -> Output {
 }
 
 #[test]
-fn what_is_no_store_is_left_alone() {
+fn a_file_that_is_not_a_store_is_unchanged() {
     let folder = Folder::new("none");
     let file = folder.0.join("larder.store");
     let cases: [(Option<Vec<u8>>, &str); 4] = [

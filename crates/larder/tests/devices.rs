@@ -74,7 +74,7 @@ fn tiered(folder: &Folder) -> (PathBuf, PathBuf) {
 const GET: (&str, &str) = ("get k\r\n", "VALUE k 0 5\r\nvalue\r\nEND\r\n");
 
 #[test]
-fn devices_of_two_tiers_in_any_wrong_role() {
+fn devices_in_any_wrong_role_are_refused_with_the_right_advice() {
     let folder = Folder::new("roles");
     let (fast, big) = tiered(&folder);
     let before = [fs::read(&fast).expect("a store"), fs::read(&big).expect("a store")];
@@ -113,7 +113,7 @@ fn devices_of_two_tiers_in_any_wrong_role() {
 }
 
 #[test]
-fn the_check_knows_a_device_in_a_wrong_role() {
+fn a_check_recognises_a_device_in_a_wrong_role() {
     let folder = Folder::new("roles-check");
     let (fast, big) = tiered(&folder);
     let lower = Path::new("--lower");
@@ -136,7 +136,7 @@ fn the_check_knows_a_device_in_a_wrong_role() {
 }
 
 #[test]
-fn a_lane_alone_names_itself_and_the_one_that_is_missing() {
+fn a_start_with_one_lane_names_it_and_the_missing_one() {
     let folder = Folder::new("lanes-alone");
     let (a, b) = (folder.0.join("a"), folder.0.join("b"));
     let both = [named(&a, ":32MB"), named(&b, ":32MB")];
@@ -162,7 +162,7 @@ fn a_device_that_is_given_twice_is_named() {
 }
 
 #[test]
-fn what_is_no_store_is_refused_without_advice_that_destroys_it() {
+fn a_file_that_is_not_a_store_is_refused_without_destructive_advice() {
     let folder = Folder::new("precious");
     let file = folder.0.join("photos");
     fs::write(&file, vec![b'x'; 2 << 20]).expect("a file");

@@ -69,7 +69,7 @@ fn every_second_is_reported() {
 }
 
 #[test]
-fn a_server_that_stands_still_is_found_out() {
+fn a_stalled_server_fails_the_verdict() {
     let report = &dip("dip-stall", 5, |lab| {
         let server = child_of(lab);
         signal(server, "-STOP");

@@ -107,7 +107,7 @@ fn a_full_store_grows_while_it_serves_and_stays_so_with_the_old_command_line() {
 }
 
 #[test]
-fn what_cannot_grow_says_why_and_goes_on() {
+fn a_refused_growth_names_the_reason_and_the_server_continues() {
     let folder = Folder::new("grow-refused");
     let path = folder.0.join("store").display().to_string();
     let server = start(&[&format!("{path}:32MB")], &[]);
@@ -146,7 +146,7 @@ fn listening(mut process: Process) -> Server {
 }
 
 #[test]
-fn of_several_devices_one_is_named() {
+fn growing_one_of_several_devices_requires_its_name() {
     let folder = Folder::new("grow-several");
     let path = |name: &str| folder.0.join(name).display().to_string();
     let given = |name: &str, more: &str| format!("{}{more}", path(name));
@@ -189,7 +189,7 @@ fn a_device_is_drained() {
 }
 
 #[test]
-fn where_it_is_forbidden_nothing_changes_until_it_is_allowed() {
+fn disable_control_forbids_growth_until_a_reload_allows_it() {
     let folder = Folder::new("control");
     let (store, file) = (folder.0.join("store"), folder.0.join("larder.toml"));
     let forbid = |forbidden: bool| {

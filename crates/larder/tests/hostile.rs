@@ -104,19 +104,19 @@ fn announced_values_take_no_memory_from_others() {
 }
 
 #[test]
-fn who_keeps_much_pays_for_it_and_not_others() {
+fn polite_clients_are_not_closed_for_the_memory_of_others() {
     beside(&[Kind::HalfLines]);
     beside(&[Kind::Deaf]);
     beside(&[Kind::Trickle]);
 }
 
 #[test]
-fn who_reads_gets_the_whole_value() {
+fn clients_that_read_receive_whole_values() {
     beside(&[Kind::LargeValues]);
 }
 
 #[test]
-fn what_waiting_can_mend_is_not_refused() {
+fn a_full_cache_refuses_no_sets() {
     beside(&[Kind::Fill]);
 }
 
@@ -128,6 +128,6 @@ fn expensive_commands_are_bounded() {
 }
 
 #[test]
-fn all_of_them_together() {
+fn polite_clients_are_served_beside_all_crowds_together() {
     beside(&Kind::ALL);
 }

@@ -66,7 +66,7 @@ fn lost(store: &Path, round: usize) -> u128 {
 }
 
 #[test]
-fn the_end_of_the_process_takes_back_some_milliseconds() {
+fn a_kill_loses_at_most_some_milliseconds_of_writes() {
     let folder = Folder::new("killed");
     let store = folder.0.join("store");
     let mut lost: Vec<u128> = (0..KILLS).map(|round| lost(&store, round)).collect();

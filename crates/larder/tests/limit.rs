@@ -46,7 +46,7 @@ fn every_key_is_answered_after_a_read() {
 }
 
 #[test]
-fn parts_that_were_never_written_are_told() {
+fn parts_of_a_device_that_were_never_written_are_reported() {
     let folder = Folder::new("limit-sparse");
     let path = folder.0.join("device");
     let file = fs::File::create(&path).expect("a temporary directory");
@@ -70,7 +70,7 @@ fn parts_that_were_never_written_are_told() {
 }
 
 #[test]
-fn what_is_no_device_is_refused_and_left_alone() {
+fn a_path_without_a_device_is_refused_and_unchanged() {
     let folder = Folder::new("limit-none");
     let missing = folder.0.join("missing");
     for path in [&missing, &folder.0] {

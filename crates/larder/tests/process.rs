@@ -65,7 +65,7 @@ fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone
 }
 
 #[test]
-fn a_reload_takes_over_what_can_change_and_names_the_rest() {
+fn a_reload_applies_changeable_settings_and_names_the_others() {
     let folder = Folder::new("reload");
     let file = folder.0.join("larder.toml");
     fs::write(&file, "memory = 64\n").expect("a file");
@@ -99,7 +99,7 @@ fn a_reload_takes_over_what_can_change_and_names_the_rest() {
 
 /// The start hangs at its pidfile, a named pipe, until the test reads it.
 #[test]
-fn a_reload_during_the_start_is_made_up_for() {
+fn a_reload_during_the_start_takes_effect_after_it() {
     let folder = Folder::new("early");
     let (file, pidfile) = (folder.0.join("larder.toml"), folder.0.join("pid"));
     fs::write(&file, "slab-min-size = 48\n").expect("a file");
@@ -168,7 +168,7 @@ fn listening_address(pid: u32) -> String {
 }
 
 #[test]
-fn a_half_sent_command_does_not_hold_up_the_end() {
+fn a_half_sent_command_does_not_delay_a_stop() {
     for io in ["epoll", "auto"] {
         let mut process = Process::spawn(serve().args(["--drain-timeout", "1h", "--io", io]));
         let listening = process.event("listening");
@@ -191,7 +191,7 @@ fn a_half_sent_command_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn flags_that_are_refused_are_refused_in_front_of_help_and_version_too() {
+fn refused_flags_are_refused_before_help_and_version_too() {
     let folder = Folder::new("refused");
     let memcached = folder.0.join("memcached");
     std::os::unix::fs::symlink(BINARY, &memcached).expect("a link");
@@ -238,7 +238,7 @@ fn unheard(deaf: Deaf, arguments: &str) -> Option<i32> {
 }
 
 #[test]
-fn the_exit_code_is_the_documented_one_when_nobody_hears_the_message() {
+fn the_exit_code_is_right_even_if_the_message_cannot_be_written() {
     let folder = Folder::new("unheard");
     let nowhere = folder.0.join("no/such/directory/store");
     let fails = format!("serve --listen 127.0.0.1:0 --admin off --store {}", nowhere.display());
@@ -253,7 +253,7 @@ fn the_exit_code_is_the_documented_one_when_nobody_hears_the_message() {
 }
 
 #[test]
-fn log_lines_that_nobody_takes_do_not_end_the_server() {
+fn unwritable_log_lines_do_not_end_the_server() {
     for deaf in ["2>/dev/full", "2>&-"] {
         let mut command = Command::new("sh");
         let script = format!("exec \"$0\" serve -l 127.0.0.1:0 --admin off -t 2 -vv {deaf}");
@@ -268,7 +268,7 @@ fn log_lines_that_nobody_takes_do_not_end_the_server() {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_a_failure_and_no_crash() {
+fn an_unwritable_result_is_an_error_without_a_crash() {
     let mut process = Process::spawn(&mut serve());
     let listening = process.event("listening");
     let address = listening.rsplit_once("address=").expect("it says where").1;
@@ -285,7 +285,7 @@ fn a_result_that_cannot_be_written_is_a_failure_and_no_crash() {
 }
 
 #[test]
-fn the_end_names_the_signal_and_the_start_what_it_promises() {
+fn the_log_names_the_promises_at_start_and_the_signal_at_the_end() {
     let folder = Folder::new("promises");
     let store = format!("{}:16MB", folder.0.join("store").display());
     for (signal, flags, created) in
@@ -313,7 +313,7 @@ fn the_end_names_the_signal_and_the_start_what_it_promises() {
 }
 
 #[test]
-fn what_goes_wrong_for_clients_is_one_line_with_a_count() {
+fn client_errors_are_logged_as_one_line_with_a_count() {
     let mut process =
         Process::spawn(serve().args(["--max-connections", "20", "--when-full", "refuse"]));
     let listening = process.event("listening");
@@ -406,7 +406,7 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
 }
 
 #[test]
-fn the_soft_limit_of_open_files_is_raised_and_one_that_is_too_low_is_said() {
+fn the_soft_limit_of_open_files_is_raised_and_a_low_hard_limit_is_reported() {
     let mut command = Command::new("sh");
     let script = "ulimit -S -n 40; exec \"$0\" serve -l 127.0.0.1:0 --admin off -t 2";
     let mut process = Process::spawn(command.args(["-c", script, BINARY]));
@@ -428,7 +428,7 @@ fn the_soft_limit_of_open_files_is_raised_and_one_that_is_too_low_is_said() {
 }
 
 #[test]
-fn what_is_unwise_is_warned_of() {
+fn unwise_settings_cause_warnings() {
     let folder = Folder::new("unwise");
     let store = format!("{}:4MB", folder.0.join("store").display());
     let mut process = Process::spawn(serve().args(["--store", &store, "--memory", "32MB"]));
@@ -458,7 +458,7 @@ fn what_is_unwise_is_warned_of() {
 /// The kernel does not release locked memory, so tables of the index came back with their old
 /// contents.
 #[test]
-fn what_was_flushed_is_gone_where_memory_is_locked() {
+fn flushed_items_do_not_return_when_memory_is_locked() {
     let mut process = Process::spawn(serve().args(["--lock-memory", "-m", "64"]));
     let listening = process.event("listening");
     let mut client = connect(listening.rsplit_once("address=").expect("it says where").1);
@@ -478,7 +478,7 @@ fn what_was_flushed_is_gone_where_memory_is_locked() {
 }
 
 #[test]
-fn a_file_of_something_else_is_no_store_to_the_check() {
+fn a_check_refuses_a_file_that_is_not_a_store() {
     let output = Command::new(BINARY).args(["check", "/etc/passwd"]).output().expect("it starts");
     assert_eq!(output.status.code(), Some(3));
     let error = String::from_utf8_lossy(&output.stderr);
@@ -486,7 +486,7 @@ fn a_file_of_something_else_is_no_store_to_the_check() {
 }
 
 #[test]
-fn a_measurement_that_is_interrupted_tells_what_it_measured() {
+fn an_interrupted_measurement_reports_its_results() {
     let mut process = Process::spawn(&mut serve());
     let listening = process.event("listening");
     let address = listening.rsplit_once("address=").expect("it says where").1;

@@ -31,7 +31,7 @@ fn checked(store: &Path, code: i32) -> String {
 }
 
 #[test]
-fn what_is_durable_is_there_after_a_crash_and_after_a_stop() {
+fn durable_items_survive_a_crash_and_a_stop() {
     let folder = Folder::new("store");
     for durability in ["async", "sync"] {
         let store = folder.0.join(durability);
@@ -66,7 +66,7 @@ fn what_is_durable_is_there_after_a_crash_and_after_a_stop() {
 }
 
 #[test]
-fn without_durability_items_survive_a_stop_and_no_crash() {
+fn without_durability_items_survive_a_stop_but_not_a_crash() {
     let folder = Folder::new("volatile");
     let store = folder.0.join("store");
     let flags = ["--durability", "none"];
@@ -126,7 +126,7 @@ fn a_clock_that_is_behind_at_a_restart_revives_nothing() {
 }
 
 #[test]
-fn a_store_without_a_size_takes_one_that_nobody_regrets() {
+fn a_store_without_a_size_takes_a_moderate_one_and_keeps_it() {
     let folder = Folder::new("size");
     let store = folder.0.join("store");
     let mut command = serve();
@@ -162,7 +162,7 @@ fn a_store_belongs_to_one_process() {
 }
 
 #[test]
-fn what_is_no_store_is_not_overwritten() {
+fn a_file_that_is_not_a_store_is_not_overwritten() {
     let folder = Folder::new("foreign");
     let file = folder.0.join("precious");
     fs::write(&file, vec![b'x'; 2 << 20]).expect("a file");
@@ -259,7 +259,7 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
 /// A limit of the file size acts like a disk that refuses writes beyond it. It can be lifted while
 /// the server runs.
 #[test]
-fn a_store_that_fails_turns_red_and_heals() {
+fn a_failing_store_is_reported_until_it_recovers() {
     let folder = Folder::new("failing");
     let store = folder.0.join("store");
     let mut command = Command::new("sh");
@@ -341,7 +341,7 @@ fn expect(client: &mut (impl Read + Write), request: &[u8], expected: &[u8]) {
 }
 
 #[test]
-fn what_memory_cannot_hold_is_read_back_by_either_backend() {
+fn items_beyond_memory_are_read_back_by_either_backend() {
     const KEYS: usize = 6000;
     let folder = Folder::new("flash");
     for io in ["auto", "epoll"] {

@@ -1,5 +1,6 @@
-//! What a request costs beside the kernel: batches that a worker and the do-nothing responder are given without
-//! a socket. The machine's other work disturbs the slower blocks only, so the fastest tenth tells builds apart.
+//! Measures the cost of a request outside the kernel. A worker and the do-nothing responder process
+//! batches without a socket. Other work on the machine disturbs only the slower blocks, so the
+//! fastest tenth is compared between builds.
 //!
 //! `cargo test --release -p larder-bench --lib -- --ignored --nocapture cost`
 
@@ -37,7 +38,7 @@ impl Hooks for NoHooks {
     fn shutdown(&self, _graceful: bool) {}
 }
 
-/// A worker with an engine of its own.
+/// Returns a worker with a separate engine.
 fn worker() -> Worker {
     let engine = Engine::open(Options { memory: 1 << 30, ..Options::default() }).unwrap();
     let session = engine.session(Waker::noop().clone());
@@ -45,7 +46,7 @@ fn worker() -> Worker {
     Worker::new(Arc::new(context), session, Box::new(|| NOW))
 }
 
-/// Gives a service all requests of `batch`. Their replies are in `memory` afterwards.
+/// Processes all requests of `batch`. Their replies are in `memory` afterwards.
 fn process<S: Service>(
     service: &mut S,
     connection: &mut S::Connection,
@@ -59,14 +60,14 @@ fn process<S: Service>(
         let mut output = memory.buffer(64 << 10);
         service.process(connection, &mut input, &mut output) != Flow::Read
     } {
-        // The cleaner makes room meanwhile.
+        // Lets the cleaner make room.
         thread::yield_now();
         service.turn();
     }
     assert_eq!(input.consumed(), batch.len());
 }
 
-/// Nanoseconds per key that a tenth of the blocks stay below.
+/// Returns the cost per key in nanoseconds: the 10th percentile of all blocks.
 fn cost<S: Service>(service: &mut S, batches: &[Vec<u8>], keys: usize) -> f64 {
     let mut connection = service.connect(Peer::Unix, ConnectionId::new(1));
     let mut memory = OutputMemory::with_capacity(80 << 10);

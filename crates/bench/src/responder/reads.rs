@@ -1,4 +1,4 @@
-//! A read of a device for every key: what no server that answers from a device can do without.
+//! One device read for every key: the least work of a server that answers from a device.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,28 +10,29 @@ use larder_server::net::ConnectionId;
 
 use crate::workload::random::Random;
 
-/// Reads begin at multiples of this, bytes.
+/// Alignment of reads, in bytes.
 const BLOCK: u64 = 4096;
 
-/// Reads on their way for connections.
+/// Reads in flight for connections.
 #[derive(Debug)]
 pub(super) struct Reads {
     queue: Box<dyn ReadQueue>,
     waker: Waker,
-    /// Blocks of the device at which a read may begin.
+    /// Number of blocks of the device at which a read may begin.
     blocks: u64,
     len: usize,
-    /// All that are on their way.
+    /// Number of reads in flight.
     started: usize,
     looks: Looks,
-    /// How many reads a connection waits for; those that wait for none are not there.
+    /// Number of reads that each connection waits for. Connections that wait for none are absent.
     pending: HashMap<u64, usize>,
     random: Random,
     failed: bool,
 }
 
 impl Reads {
-    /// Reads of `len` bytes each. `event` becomes readable when one ends; `waker` does the same to it.
+    /// Creates a queue of reads of `len` bytes each. `event` becomes readable when a read ends.
+    /// `waker` makes it readable too.
     pub(super) fn new(
         device: &dyn Device,
         len: usize,
@@ -56,7 +57,7 @@ impl Reads {
         })
     }
 
-    /// Begins `reads` reads for a connection that waits for none.
+    /// Begins `reads` reads for a connection that has none in flight.
     pub(super) fn begin(&mut self, id: ConnectionId, reads: usize) {
         for _ in 0..reads {
             let block = self.random.below(self.blocks);
@@ -68,7 +69,7 @@ impl Reads {
         }
     }
 
-    /// Hands new reads to the device and takes those that have ended.
+    /// Submits new reads to the device and collects those that have ended.
     pub(super) fn turn(&mut self) {
         let (pending, failed) = (&mut self.pending, &mut self.failed);
         let mut ended = 0;
@@ -87,13 +88,16 @@ impl Reads {
         self.queue.submit();
     }
 
-    /// Whether the loop should look for reads that end instead of blocking.
+    /// Returns true if the loop should poll for ended reads instead of blocking.
     pub(super) fn polls(&mut self) -> bool {
         self.looks.again(self.started)
     }
 
-    /// Hands new reads to the device before the loop blocks. What ended after this turn took what had may have
-    /// made the event readable before the loop cleared it: then no other wake-up would come.
+    /// Submits new reads to the device before the loop blocks. A read that ended after [`turn`]
+    /// may have made the event readable before the loop cleared it. No other wake-up would come for
+    /// such a read, so this function wakes the loop.
+    ///
+    /// [`turn`]: Reads::turn
     pub(super) fn sleep(&mut self) {
         self.queue.submit();
         if self.queue.has_ended() {
@@ -101,12 +105,12 @@ impl Reads {
         }
     }
 
-    /// Whether reads of the connection are on their way.
+    /// Returns true if the connection has reads in flight.
     pub(super) fn awaits(&self, id: ConnectionId) -> bool {
         self.pending.contains_key(&id.get())
     }
 
-    /// Whether the device could not be read.
+    /// Returns true if a read of the device has failed.
     pub(super) fn failed(&self) -> bool {
         self.failed
     }

@@ -1,7 +1,7 @@
-//! A server that only answers: it parses just enough of the text and meta protocols to send as
-//! many reply bytes as a server that has every key would, and stores nothing. What it costs is
-//! what sockets and kernel cost, the physical limit that the lab measures servers against. With a device
-//! it answers each key of a get after a read: the limit of a server that has nothing in memory.
+//! A server that only sends replies and stores nothing. It parses just enough of the text and meta
+//! protocols to send as many bytes as a server that has every key. Its cost is that of sockets and
+//! kernel: the physical limit that the lab compares servers with. With a device, it answers each
+//! key of a get after a read, which is the limit of a server that has nothing in memory.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use super::reads::Reads;
 #[derive(Debug)]
 pub(super) struct NullService {
     value: Vec<u8>,
-    /// ` 0 <size>\r\n<value>\r\n`: what stands behind `VALUE <key>`.
+    /// ` 0 <size>\r\n<value>\r\n`: the part of a reply after `VALUE <key>`.
     text_value: Vec<u8>,
-    /// The same behind `gets`, with a cas id.
+    /// The same for `gets`, with a cas id.
     text_value_cas: Vec<u8>,
     /// `VA <size>`.
     meta_value: Vec<u8>,
-    /// The reads that answers wait for; without a device none.
+    /// The reads that answers wait for; `None` without a device.
     pub(super) reads: Option<Reads>,
 }
 
-/// Where a connection stands in its input.
+/// The position of a connection in its input.
 #[derive(Clone, Copy, Debug, Default)]
 enum Place {
     /// Before a command.
@@ -65,12 +65,12 @@ impl NullService {
         }
     }
 
-    /// Whether a connection waits for reads.
+    /// Returns true if a connection waits for reads.
     fn reads_for(&self, id: ConnectionId) -> bool {
         self.reads.as_ref().is_some_and(|reads| reads.awaits(id))
     }
 
-    /// Begins the reads for the keys of a get; `None` before its line is whole.
+    /// Begins the reads for the keys of a get. Returns `None` if its line is incomplete.
     fn begin_reads(&mut self, id: ConnectionId, input: &InputBuffer<'_>) -> Option<()> {
         let Some(reads) = &mut self.reads else { return Some(()) };
         let end = input.bytes().iter().position(|&byte| byte == b'\n')?;
@@ -338,7 +338,7 @@ mod tests {
             while responder.awaits(&mut progress) {
                 responder.turn();
             }
-            // The next get of the input begins its reads at once.
+            // The next get in the input begins its reads at once.
             let mut output = memory.buffer(1000);
             let keys = responder.keys(false, &mut input, &mut output);
             assert!(matches!(keys, Keys::Ended));

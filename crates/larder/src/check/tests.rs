@@ -177,7 +177,7 @@ fn two_segments(image: &Image) -> (Segment, Segment) {
 }
 
 #[test]
-fn a_store_that_is_as_it_was_written() {
+fn an_intact_store_is_clean() {
     let image = Image::new(40);
     two_segments(&image);
     let report = image.report();
@@ -200,7 +200,7 @@ fn a_store_that_is_as_it_was_written() {
 /// An unreadable sector costs only the data in it, and is named. Tried in a header, among records,
 /// in a meta, in a copy of the superblock, and in unused space.
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_looked_at() {
+fn unreadable_blocks_are_named_and_the_rest_is_checked() {
     let geometry = Image::new(40).superblock.geometry;
     let block = BLOCK as u64;
     for (at, lost) in [
@@ -243,7 +243,7 @@ fn what_cannot_be_read_is_named_and_the_rest_looked_at() {
 }
 
 #[test]
-fn a_summary_must_say_what_its_segment_does() {
+fn a_summary_that_contradicts_its_segment_is_damage() {
     let image = Image::new(3);
     let (one, _) = two_segments(&image);
     let superblock = &image.superblock;
@@ -289,7 +289,7 @@ fn a_summary_must_say_what_its_segment_does() {
 }
 
 #[test]
-fn what_is_dead_without_a_newer_version() {
+fn dead_marks_fences_and_free_segments_end_items() {
     let mut image = Image::new(3);
     let (one, _) = two_segments(&image);
     // The dead mark is for c, which lies behind the header, a, b and a trailer.
@@ -406,7 +406,7 @@ fn with_jumbo() -> (Image, Vec<u8>) {
 }
 
 #[test]
-fn large_items() {
+fn a_damaged_jumbo_is_torn_until_later_commits_prove_it_durable() {
     let (image, bytes) = with_jumbo();
     let report = image.report();
     assert_eq!((report.verdict, report.live_items), (Verdict::Clean, 4), "{report}");
@@ -459,7 +459,7 @@ fn without_durability_a_crash_leaves_nothing() {
 }
 
 #[test]
-fn what_is_no_store() {
+fn a_device_without_a_superblock_is_unusable() {
     let device = SimDevice::new(1 << 20, 1);
     let unusable = |device: &SimDevice| match survey(device, NOW, &mut |_, _| {}) {
         Err(Unusable::Superblock(error)) => error.to_string(),

@@ -1,6 +1,6 @@
-//! The binary protocol. Its requests have one key at most, and a batch of quiet ones is its multi
-//! get, so none of them has to be taken up again half-way except in the middle of a long value.
-//! Errors are answered to quiet requests as well; only the miss of a quiet get is not.
+//! The binary protocol. A request has at most one key; a multi-get is a batch of quiet requests. So
+//! a request is continued half-way only in the middle of a long value. Quiet requests receive error
+//! replies too; only the miss of a quiet get receives none.
 
 use super::execution::conclude;
 use super::intent::IfRefused;
@@ -21,7 +21,7 @@ use std::fmt::Write;
 /// Length of the flags in front of a value, in bytes.
 const FLAGS_LEN: usize = 4;
 
-/// What an error reply says where the status's own text says less.
+/// Texts of error replies that say more than the default text of their status.
 const NO_MEMORY_STORING: &str = "Out of memory allocating item";
 const NO_MEMORY_COUNTING: &str = "Out of memory incrementing value";
 const STORE_FAILED: &str = "Store failed: write not kept";
@@ -35,7 +35,7 @@ impl Dialect for Binary {
     type Request<'a> = Request<'a>;
     type Refusal = Option<Refusal>;
 
-    /// There is none: all of them have heads of the same form.
+    /// Always returns false: all requests have heads of the same form, so no fast path exists.
     #[inline(always)]
     fn parse_common<'a>(
         _: &'a [u8],
@@ -100,10 +100,10 @@ impl Dialect for Binary {
         error_text(x, request.head, Status::OutOfMemory, NO_MEMORY_STORING)
     }
 
-    /// Nothing follows a value.
+    /// Does nothing, because the binary protocol has no terminator after a value.
     fn bad_trailer(_: &mut Execution<'_, '_>, _: &Request<'_>) {}
 
-    /// Errors are answered to quiet requests as well, so none of them counts as one that wants no reply.
+    /// Never sets `noreply`, because quiet requests receive error replies too.
     #[inline(always)]
     fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
         let none = Properties::default();
@@ -121,7 +121,7 @@ impl Dialect for Binary {
         }
     }
 
-    /// Errors are answered to quiet requests as well.
+    /// Always returns a packet, because quiet requests receive error replies too.
     fn not_kept(request: &Request<'_>) -> NotKept {
         NotKept::Packet(request.head)
     }
@@ -137,7 +137,7 @@ fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, why: EngineRefusal)
         }
         (EngineRefusal::OutOfMemory, _) => (Status::OutOfMemory, Status::OutOfMemory.text()),
         (EngineRefusal::StoreFailed, _) => (Status::InternalError, STORE_FAILED),
-        // Clients know this status: there is no room.
+        // Clients understand this status as "no room".
         (EngineRefusal::StoreFull, _) => (Status::OutOfMemory, STORE_FULL),
     };
     error_text(x, request.head, status, text)
@@ -168,7 +168,7 @@ fn execute_rare(
             ok(x, head, quiet, 0)
         }
         Command::Stat(arguments) => stat(x, head, arguments),
-        // They have a key, and the parser has found it.
+        // These commands always have a key, which the parser has found.
         Command::Get(_)
         | Command::Touch { .. }
         | Command::Store(_)
@@ -177,7 +177,7 @@ fn execute_rare(
     })
 }
 
-/// memcached removes the old value for set alone, with a cas id too.
+/// As in memcached, only a refused set removes the old value, with or without a cas id.
 fn if_refused(request: &Store<'_>) -> IfRefused {
     match request.mode {
         StoreMode::Set => IfRefused::Remove,
@@ -185,12 +185,12 @@ fn if_refused(request: &Store<'_>) -> IfRefused {
     }
 }
 
-/// Replies that what a request did was not kept, or what it found.
+/// Replies that a write, or the data that a request read, was not kept.
 pub(crate) fn not_kept(output: &mut OutputBuffer<'_>, head: Head) {
     put_error(output, head, Status::InternalError, STORE_FAILED);
 }
 
-/// A reply without a body. `cas` is 0 where there is no item.
+/// Sends a reply without a body unless the request is quiet. `cas` is 0 if there is no item.
 #[inline]
 fn ok(x: &mut Execution<'_, '_>, head: Head, quiet: bool, cas: u64) -> Executed {
     if !quiet {
@@ -232,7 +232,7 @@ fn get(
     })
 }
 
-/// The reply that begins with an item's flags, up to its value of `value_len` bytes.
+/// Sends the part of a retrieval's reply before the value, which has `value_len` bytes.
 #[inline]
 fn put_head(x: &mut Execution<'_, '_>, head: Head, item: &Item<'_>, key: &[u8], value_len: usize) {
     let response = Response {
@@ -251,7 +251,7 @@ fn put_head(x: &mut Execution<'_, '_>, head: Head, item: &Item<'_>, key: &[u8], 
     x.output.advance(HEADER_LEN + FLAGS_LEN + key.len());
 }
 
-/// A miss shows the key instead of a text if keys are shown.
+/// Replies to a miss. If the request asks for the key, the key replaces the error text.
 fn miss(x: &mut Execution<'_, '_>, head: Head, get: &Get, key: &[u8]) -> Executed {
     if get.quiet {
         return Executed::Done;
@@ -291,7 +291,7 @@ fn store(
 ) -> Result<Executed, Unready> {
     x.context.prefixes.set(key.bytes());
     let grows = matches!(request.mode, StoreMode::Append | StoreMode::Prepend);
-    // With a cas id every other mode is memcached's cas.
+    // As in memcached, a cas id turns every other mode into cas.
     let is_cas = request.compare.is_some() && !grows;
     let mode = if is_cas { StoreMode::Set } else { request.mode };
     let store = EngineStore {
@@ -330,8 +330,8 @@ fn delete(
     Ok(error(x, head, status))
 }
 
-/// A missing counter is created under the same lock that found it missing, so that of several
-/// clients which all would create it none is refused.
+/// Executes an increment or decrement. A missing counter is created under the same lock that found
+/// it missing, so no client is refused when several create it at once.
 fn arithmetic(
     x: &mut Execution<'_, '_>,
     head: Head,
@@ -365,7 +365,7 @@ fn arithmetic(
     Ok(error(x, head, status))
 }
 
-/// Every row is a packet of its own, and the last one is empty.
+/// Executes `stat`. Each row is a separate packet; an empty packet ends the rows.
 fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
     let mut tokens = arguments.split(|&byte| byte == b' ').filter(|token| !token.is_empty());
     match tokens.next().unwrap_or(b"") {
@@ -388,7 +388,7 @@ fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
                 let _ = write!(text, "{value}");
                 put_row(x, head, name.as_bytes(), text.as_bytes());
             });
-            // As in the text protocol.
+            // As in the text protocol, other connections have their turn first.
             x.output.withhold(x.output.limit());
             if !known {
                 return error(x, head, Status::NotFound);
@@ -398,7 +398,7 @@ fn stat(x: &mut Execution<'_, '_>, head: Head, arguments: &[u8]) -> Executed {
     ok(x, head, false, 0)
 }
 
-/// One row; a name has at most 255 bytes.
+/// Sends one row. Cuts the name to 255 bytes.
 fn put_row(x: &mut Execution<'_, '_>, head: Head, name: &[u8], value: &[u8]) {
     let name = &name[..name.len().min(usize::from(u8::MAX))];
     let response = Response {

@@ -1,4 +1,4 @@
-//! What all workers share, and what each of them counts.
+//! The state that all workers share, and the counters of each worker.
 
 use super::PrefixStats;
 use crate::connection::arrivals::Arrivals;
@@ -8,61 +8,62 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-/// What commands need to know and do beyond the engine. Implemented by the server; called for
-/// rare commands only.
+/// Operations of commands that the engine does not offer. The server implements them; only rare
+/// commands call them.
 pub trait Hooks: Send + Sync {
-    /// Calls `row` with name and value of every statistic of a group: the empty group is what
-    /// `stats` alone shows. Returns false, with no row, for a group that does not exist.
+    /// Calls `row` with name and value of every statistic of `group`. The empty group is that of
+    /// `stats` without arguments. Returns false without any row if the group does not exist.
     fn stats(&self, group: &[u8], row: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> bool;
-    /// Sets all counters to zero. Those of the engine and of [`ServerContext`] were reset before.
+    /// Sets all counters to zero except those of the engine and of [`ServerContext`], which the
+    /// caller has already reset.
     fn reset_stats(&self);
-    /// Begins to shut down, `graceful` with time for what is running.
+    /// Begins to shut down. If `graceful`, running requests get time to finish.
     fn shutdown(&self, graceful: bool);
-    /// `verbosity` was set to this: 0 is what the settings say, 1 and 2 are more. For whoever keeps
-    /// a log; without one there is nothing to do.
+    /// Applies a new `verbosity`: 0 logs what the settings say, 1 and 2 log more. Does nothing
+    /// by default, for implementations without a log.
     fn set_verbosity(&self, _level: u32) {}
 }
 
-/// `verbosity` with more than this is this, as in memcached.
+/// The largest verbosity level, as in memcached. Larger arguments are lowered to it.
 const VERBOSITY_MAX: u32 = 2;
 
-/// What operators may allow and forbid.
+/// Commands that operators may allow and forbid.
 #[derive(Clone, Copy, Debug)]
 pub struct Switches {
-    /// flush_all works (memcached's -F forbids it).
+    /// Allows flush_all (memcached's -F forbids it).
     pub flush: bool,
-    /// metadump, mgdump, stats cachedump and stats detail work (-X forbids them).
+    /// Allows metadump, mgdump, stats cachedump and stats detail (-X forbids them).
     pub dump: bool,
-    /// shutdown works (-A allows it).
+    /// Allows shutdown (as -A does).
     pub shutdown: bool,
-    /// cache_memlimit, store grow, store drain and store keep work.
+    /// Allows cache_memlimit, store grow, store drain and store keep.
     pub control: bool,
 }
 
 impl Default for Switches {
-    /// memcached's defaults.
+    /// Returns memcached's defaults.
     fn default() -> Self {
         Switches { flush: true, dump: true, shutdown: false, control: true }
     }
 }
 
-/// Dumps that go on at once: each takes memory for as long as its client takes to read it. memcached has one at a
-/// time, but there a client that does not read stops all others.
+/// The largest number of concurrent dumps. Each takes memory until its client has read it.
+/// memcached allows one at a time, but there a client that does not read blocks all other dumps.
 const DUMPS: usize = 4;
-/// A dump whose client pauses for so many seconds gives its place to another.
+/// Time after which a dump whose client has stopped reading may lose its place, in seconds.
 const STALLED: UnixSeconds = 10;
-/// A client that takes so many bytes a second does not pause, although its dump may not go on for longer: what
-/// was sent may still be on its way to the client.
+/// The lowest assumed reading rate of a client, in bytes per second. At this rate, bytes already
+/// sent may still be in transit, so a dump that sends nothing meanwhile does not count as stalled.
 const LEAST_RATE: u64 = 64 << 10;
-/// Bytes that may be on their way.
+/// The largest number of bytes assumed to be in transit to a client.
 const ON_THE_WAY: u64 = 2 << 20;
 
-/// A dump's place among those that go on, with where it stands.
+/// The place of a running dump, with its scan cursor.
 #[derive(Debug)]
 pub(super) struct DumpPlace {
-    /// `None` when another has its place.
+    /// `None` after another dump has taken the place.
     pub(super) cursor: Mutex<Option<ScanCursor>>,
-    /// When what was sent has arrived at a client that takes [`LEAST_RATE`], in milliseconds.
+    /// When all sent bytes have reached a client that reads at [`LEAST_RATE`], as Unix time in ms.
     arrives: AtomicU64,
 }
 
@@ -74,33 +75,33 @@ impl DumpPlace {
         }
     }
 
-    /// It goes on, by `sent` bytes.
+    /// Notes that the dump has progressed by `sent` bytes.
     pub(super) fn note(&self, now: UnixSeconds, sent: usize) {
         let (now, sent) = (u64::from(now) * 1000, sent as u64);
         let arrives = self.arrives.load(Relaxed).max(now) + sent * 1000 / LEAST_RATE;
         self.arrives.store(arrives.min(now + ON_THE_WAY * 1000 / LEAST_RATE), Relaxed);
     }
 
-    /// Whether its client pauses.
+    /// Returns true if the client has stopped reading for [`STALLED`] seconds.
     fn stalls(&self, now: UnixSeconds) -> bool {
         u64::from(now.saturating_sub(STALLED)) * 1000 >= self.arrives.load(Relaxed)
     }
 }
 
-/// What all workers share.
+/// The state that all workers share.
 pub struct ServerContext {
     engine: Arc<Engine>,
     hooks: Box<dyn Hooks>,
     switches: Mutex<Switches>,
-    /// What stands behind `VERSION`.
+    /// The version that the reply `VERSION` names.
     pub version: String,
-    /// When the server started: an absolute expiry time up to then is in the past.
+    /// When the server started. An absolute expiry time up to then counts as past.
     pub started: UnixSeconds,
-    /// The level that `verbosity` last set.
+    /// The level that the last `verbosity` command set.
     pub verbosity: AtomicU32,
     pub(crate) prefixes: PrefixStats,
     counters: Mutex<Vec<Arc<CommandCounters>>>,
-    /// Those of dumps that go on.
+    /// The places of running dumps.
     dumps: Mutex<Vec<Weak<DumpPlace>>>,
     pub(crate) arrivals: Arc<Arrivals>,
 }
@@ -112,8 +113,8 @@ impl fmt::Debug for ServerContext {
 }
 
 impl ServerContext {
-    /// The context of a server that started at `started`. Public fields may be changed before it
-    /// is shared.
+    /// Creates the context of a server that started at `started`. Public fields may be changed
+    /// before the context is shared.
     pub fn new(engine: Arc<Engine>, started: UnixSeconds, hooks: Box<dyn Hooks>) -> Self {
         let arrivals = Arc::new(Arrivals::new(&engine));
         ServerContext {
@@ -140,7 +141,8 @@ impl ServerContext {
         Ok(())
     }
 
-    /// The place of a dump that begins, unless too many go on. One that stalls is ended for it.
+    /// Returns a place for a new dump, or `None` if too many are running. If no place is free, ends
+    /// a stalled dump to make one.
     pub(super) fn begin_dump(&self, now: UnixSeconds) -> Option<Arc<DumpPlace>> {
         let mut dumps = self.dumps.lock().unwrap_or_else(PoisonError::into_inner);
         dumps.retain(|place| place.strong_count() > 0);
@@ -159,31 +161,31 @@ impl ServerContext {
         Some(place)
     }
 
-    /// `stats reset`, in whatever protocol: every counter begins again at zero.
+    /// Executes `stats reset` for every protocol: sets all counters to zero.
     pub(super) fn reset_stats(&self) {
         self.engine().reset_stats();
         self.prefixes.clear();
         self.hooks().reset_stats();
     }
 
-    /// What is allowed now. Asked by rare commands only.
+    /// Returns the present switches. Takes a lock, so only rare commands call it.
     pub fn switches(&self) -> Switches {
         *self.switches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allows and forbids from now on.
+    /// Replaces the switches.
     pub fn set_switches(&self, switches: Switches) {
         *self.switches.lock().unwrap_or_else(PoisonError::into_inner) = switches;
     }
 
-    /// Sets how much is logged, at most memcached's 2.
+    /// Sets how much is logged, at most [`VERBOSITY_MAX`].
     pub(crate) fn set_verbosity(&self, level: u32) {
         let level = level.min(VERBOSITY_MAX);
         self.verbosity.store(level, Relaxed);
         self.hooks().set_verbosity(level);
     }
 
-    /// The engine that all workers share.
+    /// Returns the engine that all workers share.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -192,19 +194,19 @@ impl ServerContext {
         &*self.hooks
     }
 
-    /// Whether `stats detail` is on.
+    /// Returns true if `stats detail` is on.
     pub fn detail_enabled(&self) -> bool {
         self.prefixes.is_enabled()
     }
 
-    /// The counters of a new worker.
+    /// Returns the counters of a new worker.
     pub(crate) fn register(&self) -> Arc<CommandCounters> {
         let counters = Arc::new(CommandCounters::default());
         self.lock().push(Arc::clone(&counters));
         counters
     }
 
-    /// What all workers have counted.
+    /// Returns the sum of all workers' counters.
     pub fn counters(&self) -> CounterTotals {
         let mut totals = CounterTotals::default();
         for counters in self.lock().iter() {
@@ -220,7 +222,7 @@ impl ServerContext {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What one worker counts; only its thread writes.
+        /// The counters of one worker. Only its thread writes them.
         #[derive(Debug, Default)]
         pub(crate) struct CommandCounters { $(pub(crate) $name: Counter,)* }
 
@@ -239,11 +241,11 @@ macro_rules! counters {
 counters! {
     /// Meta commands (`cmd_meta`).
     meta_commands,
-    /// Requests that were refused as malformed.
+    /// Requests refused as malformed.
     malformed,
-    /// Connections that ended because an item vanished while it was sent.
+    /// Connections closed because an item vanished while it was being sent.
     values_cut,
-    /// Values that were refused because connection buffers could not grow.
+    /// Values refused because connection buffers could not grow.
     buffers_refused,
 }
 
@@ -273,7 +275,8 @@ mod tests {
         fn shutdown(&self, _: bool) {}
     }
 
-    /// A socket takes a few hundred KiB at once, and then nothing until most of that has been read.
+    /// A socket accepts a few hundred KiB at once, then nothing until the client has read most of
+    /// that.
     #[test]
     fn a_dump_that_is_read_slowly_but_steadily_keeps_its_place() {
         let options = Options { memory: 8 << 20, ..Options::default() };
@@ -289,7 +292,7 @@ mod tests {
                 assert!(context.begin_dump(now).is_none(), "at {now}");
             }
         }
-        // One pauses now.
+        // From now on the client of `dumps[0]` reads nothing.
         dumps[1..].iter().for_each(|dump| (0..20).for_each(|_| dump.note(now, 64 << 10)));
         let began = now;
         let fifth = loop {
@@ -307,12 +310,12 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_that_nobody_reads_gives_its_place_up() {
+    fn a_dump_that_nobody_reads_loses_its_place() {
         let options = Options { memory: 8 << 20, ..Options::default() };
         let engine = Engine::open_without_threads(options).unwrap();
         let context = ServerContext::new(engine, 1000, Box::new(NoHooks));
         let dumps: Vec<_> = (0..DUMPS).map(|_| context.begin_dump(1000).unwrap()).collect();
-        // However much the sockets took.
+        // The number of bytes that the sockets accepted does not matter.
         dumps.iter().for_each(|dump| dump.note(1000, 1 << 30));
         assert!(context.begin_dump(1041).is_none());
         assert!(context.begin_dump(1042).is_some());

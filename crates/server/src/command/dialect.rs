@@ -1,5 +1,5 @@
-//! What differs between the protocols, so that connections handle batches and long values by the same
-//! code, compiled once for each. A dialect stands beside its commands.
+//! The differences between the protocols behind one trait. Connections handle batches and long
+//! values with the same code, compiled once per dialect. A dialect stands beside its commands.
 
 use super::{Executed, Execution, Properties, binary};
 use crate::net::OutputBuffer;
@@ -7,15 +7,16 @@ use larder_engine::{Key, Value};
 use larder_protocol::binary::Head;
 use larder_protocol::{KeySink, Parse, reply};
 
-/// A protocol, as connections use it.
+/// A protocol as connections use it.
 pub(crate) trait Dialect: Sized {
     /// A parsed request.
     type Request<'a>: Copy;
-    /// The reply to something that is no request.
+    /// The reason why input is not a request.
     type Refusal: Copy + 'static;
 
-    /// Parses the request at the beginning of `input` if it is one of the most common ones, which never end the
-    /// turn and have one key. `take` gets it and its length; false leaves it to [`Dialect::parse`].
+    /// Parses the request at the beginning of `input` if it is one of the most common ones, which
+    /// have one key and never end the turn. Calls `take` with the request and its length. Returns
+    /// false if [`Dialect::parse`] must parse it.
     fn parse_common<'a>(
         input: &'a [u8],
         keys: &mut impl KeySink<'a>,
@@ -28,8 +29,8 @@ pub(crate) trait Dialect: Sized {
         keys: &mut impl KeySink<'a>,
     ) -> Parse<Self::Request<'a>, Self::Refusal>;
 
-    /// Executes a request on its keys, of which the first
-    /// [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW) are prefetched. `value` is there if it came separately.
+    /// Executes a request on its keys. The first [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW)
+    /// of them are prefetched. `value` is present if it was received separately.
     fn execute(
         x: &mut Execution<'_, '_>,
         request: &Self::Request<'_>,
@@ -37,11 +38,11 @@ pub(crate) trait Dialect: Sized {
         value: Option<Value<'_>>,
     ) -> Executed;
 
-    /// Replies to something that is no request.
+    /// Replies to input that is not a request.
     fn refuse(x: &mut Execution<'_, '_>, refusal: &Self::Refusal);
 
-    /// Refuses a storage request whose value need not be received: the request is wrong or the
-    /// value too large. `None` if it is to be received.
+    /// Refuses a storage request before its value is received, if the request is wrong or the value
+    /// too large. Returns `None` if the value must be received.
     fn refuse_value(
         x: &mut Execution<'_, '_>,
         request: &Self::Request<'_>,
@@ -49,27 +50,29 @@ pub(crate) trait Dialect: Sized {
         value_len: usize,
     ) -> Option<Executed>;
 
-    /// Refuses a storage request whose value there is no memory to receive.
+    /// Refuses a storage request because there is no memory to receive its value.
     fn no_memory(
         x: &mut Execution<'_, '_>,
         request: &Self::Request<'_>,
         keys: &[Key<'_>],
     ) -> Executed;
 
-    /// Replies that what follows a value is not what must follow it.
+    /// Replies that a value is not followed by its terminator.
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
 
-    /// What holds for a request whatever its keys. Asked of every request.
+    /// Returns the properties of a request that do not depend on its keys. Called for every
+    /// request.
     fn properties<'r>(request: &'r Self::Request<'_>) -> Properties<'r>;
 
-    /// What is said to the client when what a request did, or what it found, was not kept.
+    /// Returns the reply for a request whose commit failed, so that its write or the data it read
+    /// was not kept.
     fn not_kept(request: &Self::Request<'_>) -> NotKept;
 }
 
-/// What a client is told when what its request did, or what it found, was not kept.
+/// The reply to a request whose commit failed, so that its write or the data it read was not kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NotKept {
-    /// Nothing: the client wants to hear nothing.
+    /// No reply, because the client wants none.
     Silent,
     /// A line of the text protocol.
     Line,
@@ -78,7 +81,7 @@ pub(crate) enum NotKept {
 }
 
 impl NotKept {
-    /// Says it.
+    /// Appends the reply to `output`.
     pub(crate) fn put(self, output: &mut OutputBuffer<'_>) {
         match self {
             NotKept::Silent => {}

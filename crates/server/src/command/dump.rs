@@ -1,6 +1,7 @@
-//! Dumps of all items: metadump, mgdump and stats cachedump. A dump goes on whenever its client
-//! has read what was sent and the others had their turn, so it never holds more than the output's limit;
-//! items written meanwhile may or may not be in it, or twice.
+//! Dumps of all items: metadump, mgdump and stats cachedump. A dump continues when its client has
+//! read the bytes sent so far and other connections have had their turn, so it never holds more
+//! than the output's limit. An item written during the dump may be absent, present or present
+//! twice.
 
 use super::context::DumpPlace;
 use super::refusal::refusal_line;
@@ -11,20 +12,20 @@ use larder_protocol::text::DumpFormat;
 use larder_protocol::{base64, reply};
 use std::sync::{Arc, PoisonError};
 
-/// The slab class that items are shown in: there are none, but tools ask for one.
+/// The slab class in which all items are shown. Larder has no slab classes, but tools ask for one.
 pub(super) const SHOWN_CLASS: u32 = 1;
 
-/// Calls of the engine that a dump makes before other connections have their turn.
+/// The largest number of scan steps of a dump before other connections have their turn.
 const CALLS: usize = 4;
 
-/// memcached's limit of a cachedump, in bytes.
+/// The largest size of a cachedump, in bytes, as in memcached.
 const CACHEDUMP_MAX: usize = 2 << 20;
 
-/// A dump on its way.
+/// A dump that is being sent.
 #[derive(Debug)]
 pub(crate) struct Dump {
     format: Format,
-    /// `None` for one that walks no items.
+    /// `None` for a dump that scans no items.
     place: Option<Arc<DumpPlace>>,
 }
 
@@ -36,14 +37,15 @@ enum Format {
         items: usize,
         bytes: usize,
     },
-    /// What was counted by prefix, behind this one.
+    /// The counters per prefix, continuing after this prefix.
     Prefixes(Option<Box<[u8]>>),
-    /// Nothing is left to show but the last line.
+    /// Only the last line is left to send.
     Empty(&'static str),
 }
 
 impl Dump {
-    /// A metadump or mgdump, unless too many dumps go on; `all` is false for one of classes that have no items.
+    /// Creates a metadump or mgdump, or returns `None` if too many dumps are running. `all` is
+    /// false if the requested classes have no items.
     pub(super) fn new(x: &Execution<'_, '_>, format: DumpFormat, all: bool) -> Option<Self> {
         let format = match format {
             DumpFormat::Metadump if all => Format::Metadump,
@@ -54,7 +56,8 @@ impl Dump {
         Dump::of(x, format)
     }
 
-    /// A cachedump of at most `items` items, unless too many dumps go on; 0 is as many as fit.
+    /// Creates a cachedump of at most `items` items, or returns `None` if too many dumps are
+    /// running. With `items` 0, only [`CACHEDUMP_MAX`] limits it.
     pub(super) fn cachedump(x: &Execution<'_, '_>, class: u32, items: u32) -> Option<Self> {
         let format = if class != SHOWN_CLASS {
             Format::Empty(reply::END)
@@ -65,7 +68,7 @@ impl Dump {
         Dump::of(x, format)
     }
 
-    /// A dump of what was counted by prefix.
+    /// Creates a dump of the counters per prefix.
     pub(super) fn prefixes() -> Self {
         Dump { format: Format::Prefixes(None), place: None }
     }
@@ -78,9 +81,9 @@ impl Dump {
         Some(Dump { format, place })
     }
 
-    /// Sends more of the dump. Items that are not durable yet make it wait as any reply does. One that
-    /// cannot be finished ends with an error in place of its last line; one that has lost its place just
-    /// ends.
+    /// Sends more of the dump. Like any reply, it waits for items that are not durable yet. If the
+    /// engine refuses the scan, an error replaces the last line. If the dump has lost its place,
+    /// returns [`Sent::Gone`].
     pub(crate) fn send(&mut self, x: &mut Execution<'_, '_>) -> Sent {
         for _ in 0..CALLS {
             if x.output.is_full() {
@@ -113,7 +116,7 @@ impl Dump {
     }
 }
 
-/// Shows some items; the answer is what ends the call of [`Dump::send`].
+/// Sends some items. Returns `Some` if [`Dump::send`] must return that value now.
 fn walk(place: &DumpPlace, format: &mut Format, x: &mut Execution<'_, '_>) -> Option<Sent> {
     place.note(x.session.now(), 0);
     let mut cursor = place.cursor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,7 +204,7 @@ fn metadump_line(item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
     number(output, item.record_size() as u64);
     output.extend(b" flags=");
     number(output, item.flags().into());
-    // memcached ends these lines so.
+    // memcached ends these lines with a space and without a carriage return.
     output.extend(b" \n");
 }
 
@@ -228,7 +231,7 @@ fn cachedump_line(item: &Listed<'_>, output: &mut OutputBuffer<'_>) {
     output.extend(b" s]\r\n");
 }
 
-/// Whether a key can stand in a line as it is.
+/// Returns true if a key can stand in a line unencoded.
 fn is_text(key: &[u8]) -> bool {
     key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
 }

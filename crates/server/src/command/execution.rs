@@ -1,4 +1,4 @@
-//! What commands are executed with, and how an execution ends.
+//! The inputs of a command's execution, and the ways in which an execution ends.
 
 use super::{CommandCounters, Dump, Points, ServerContext, expiry};
 use crate::net::OutputBuffer;
@@ -6,23 +6,23 @@ use larder_engine::{CommitPoint, Expiry, Item, KeptValue, Outcome, Refusal, Sess
 use larder_protocol::StoreMode;
 use larder_protocol::text::Get;
 
-/// What a command is executed with.
+/// The state that a command is executed with.
 pub(crate) struct Execution<'e, 'o> {
-    /// The worker's way into the engine.
+    /// The worker's handle of the engine.
     pub(crate) session: &'e Session,
-    /// What all workers share.
+    /// The state that all workers share.
     pub(crate) context: &'e ServerContext,
-    /// What this worker counts.
+    /// The counters of this worker.
     pub(crate) counters: &'e CommandCounters,
-    /// Where the reply goes.
+    /// Receives the reply.
     pub(crate) output: &'e mut OutputBuffer<'o>,
-    /// What the reply waits for; `None` if it may be sent at once.
+    /// The commits that the reply waits for; `None` if it may be sent at once.
     pub(crate) points: Option<Points>,
 }
 
 impl Execution<'_, '_> {
-    /// The answer of an engine call. If it must not be said before a commit is durable, the whole
-    /// reply waits for that.
+    /// Returns the answer of an engine call. If the answer depends on a commit, the whole reply
+    /// waits until that commit is durable.
     #[inline(always)]
     pub(crate) fn settle<T>(&mut self, outcome: Outcome<T>) -> Result<T, Unready> {
         match outcome {
@@ -43,13 +43,13 @@ impl Execution<'_, '_> {
         Executed::Done
     }
 
-    /// Replies with a line unless the client wants none.
+    /// Replies with a line unless the client wants no reply.
     #[inline]
     pub(super) fn say_unless(&mut self, noreply: bool, line: &str) -> Executed {
         if noreply { Executed::Done } else { self.say(line) }
     }
 
-    /// Empties the cache now or at a time; the reply waits until that is durable.
+    /// Empties the cache now or at `at`. The reply waits until the flush is durable.
     pub(super) fn flush_all(&mut self, at: Option<UnixSeconds>) -> Result<(), Unready> {
         let points = self.settle(self.session.flush_all(at))?;
         points.into_iter().for_each(|point| self.wait_for(point));
@@ -64,14 +64,14 @@ impl Execution<'_, '_> {
         }
     }
 
-    /// The expiry that `exptime` means now.
+    /// Returns the expiry that `exptime` means now.
     #[inline]
     pub(super) fn expiry(&self, exptime: impl Into<i64>) -> Expiry {
         expiry(exptime.into(), self.session.now(), self.context.started)
     }
 }
 
-/// How a request has ended; `refused` replies that the engine refused it.
+/// Converts the result of a request. Calls `refused` to reply if the engine refused it.
 #[inline]
 pub(super) fn conclude(
     executed: Result<Executed, Unready>,
@@ -84,7 +84,7 @@ pub(super) fn conclude(
     }
 }
 
-/// The protocols' word in the engine's language.
+/// Converts a protocol's store mode to the engine's.
 pub(crate) fn engine_mode(mode: StoreMode) -> larder_engine::StoreMode {
     use larder_engine::StoreMode as Engine;
     match mode {
@@ -101,36 +101,36 @@ pub(crate) fn engine_mode(mode: StoreMode) -> larder_engine::StoreMode {
 pub(crate) enum Executed {
     /// The whole reply is in the output.
     Done,
-    /// Nothing was done: memory is being reclaimed, or a record is being read. The same request is
-    /// to be executed again when the worker was woken.
+    /// Nothing was done, because memory is being reclaimed or a record is being read. The
+    /// connection executes the same request again after the worker is woken.
     Again,
-    /// The reply up to somewhere in this value is in the output; the rest follows when the client
-    /// has read.
+    /// The output holds the reply up to a point within this value. The rest follows when the
+    /// client has read.
     Value(Box<LongValue>),
-    /// Only some keys of a retrieval are answered.
+    /// Only the first keys of a retrieval are answered.
     Keys(Box<PartOfKeys>),
     /// A dump of all items begins.
     Dump(Box<Dump>),
-    /// The connection ends when the output was sent.
+    /// The connection closes after the output is sent.
     Close,
 }
 
-// It is handed on for every request, so it must fit into two registers.
+// Every request returns it, so it must fit into two registers.
 const _: () = assert!(size_of::<Result<Executed, Unready>>() <= 16);
 
-/// The first keys of a retrieval are answered. The connection takes the others from the input as if the retrieval
-/// began with them, after `value`.
+/// A retrieval of which only the first keys are answered. After `value`, the connection reads the
+/// other keys from the input as if the retrieval began with them.
 #[derive(Debug)]
 pub(crate) struct PartOfKeys {
     /// The retrieval.
     pub(crate) get: Get,
-    /// How many of its keys are answered or being answered.
+    /// Number of its keys that are answered or being answered.
     pub(crate) answered: usize,
     /// The value of the last of these, if it is long.
     pub(crate) value: Option<Box<LongValue>>,
 }
 
-/// A value that is longer than the output may become, while it is being sent.
+/// A value longer than the output's limit, while it is being sent.
 #[derive(Debug)]
 pub(crate) struct LongValue {
     rest: KeptValue,
@@ -152,21 +152,22 @@ impl LongValue {
     }
 }
 
-/// How far a value was sent.
+/// How far a value or dump was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// All of it.
     All,
     /// Up to the output's limit.
     Part,
-    /// It is being read; to be tried again when the worker was woken.
+    /// A record is being read. The caller tries again after the worker is woken.
     Wait,
-    /// It has gone meanwhile: the reply cannot be finished, the connection must be closed.
+    /// The rest is no longer available. The reply cannot be finished, so the connection must be
+    /// closed.
     Gone,
 }
 
-/// Appends an item's value and `trailer`. A value up to the output's limit is copied whole, of a
-/// longer one a part; the rest is returned.
+/// Appends an item's value and `trailer`. Copies a value up to the output's limit whole. Of a
+/// longer value, copies a part and returns the rest.
 #[inline(always)]
 pub(crate) fn put_value(
     output: &mut OutputBuffer<'_>,
@@ -196,11 +197,11 @@ fn put_part(
     Box::new(LongValue { rest: item.keep_value(sent), trailer })
 }
 
-/// Why an engine call has no answer.
+/// The reason why an engine call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unready {
-    /// It is to be called again when the worker was woken.
+    /// The call must be repeated after the worker is woken.
     Again,
-    /// It was refused, which is to be the reply.
+    /// The engine refused the call. The reply says so.
     Refused(Refusal),
 }

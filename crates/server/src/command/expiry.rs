@@ -1,13 +1,14 @@
-//! How clients write expiry times, and what is meant: 0 is never, a negative time is already
-//! over, up to 30 days counts from now, anything else is an absolute time. In text and meta commands times
-//! have 32 bits with a sign, as in memcached; in the binary protocol they have no sign, and reach to 2106.
+//! The meaning of expiry times as clients write them. 0 means never, a negative time has already
+//! passed, up to 30 days counts from now, and anything else is an absolute Unix time. In text and
+//! meta commands times are signed 32-bit numbers, as in memcached. In the binary protocol they are
+//! unsigned and reach to 2106.
 
 use larder_engine::{Expiry, UnixSeconds};
 
 /// The longest relative time, in seconds.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// The expiry that `exptime` means at `now` on a server that started at `started`.
+/// Returns the expiry that `exptime` means at `now` on a server that started at `started`.
 #[inline]
 pub(crate) fn expiry(exptime: i64, now: UnixSeconds, started: UnixSeconds) -> Expiry {
     match exptime {
@@ -19,7 +20,8 @@ pub(crate) fn expiry(exptime: i64, now: UnixSeconds, started: UnixSeconds) -> Ex
     }
 }
 
-/// The seconds to live below which an item is to be recached, for a meta `R` token.
+/// Returns the remaining time to live, in seconds, below which a meta `R` token asks the client to
+/// recache an item.
 pub(crate) fn recache_below(exptime: i32, now: UnixSeconds) -> u32 {
     match i64::from(exptime) {
         ..=0 => 0,
@@ -36,7 +38,7 @@ mod tests {
     const STARTED: UnixSeconds = NOW - 100;
 
     #[test]
-    fn times_as_clients_write_them() {
+    fn expiry_times_are_relative_up_to_30_days_and_absolute_beyond() {
         let expiry = |exptime| expiry(exptime, NOW, STARTED);
         assert_eq!(expiry(0), Expiry::NEVER);
         assert_eq!(expiry(-1), Expiry::PAST);
@@ -51,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn recache_tokens() {
+    fn a_recache_token_gives_the_seconds_left_to_live() {
         assert_eq!(recache_below(-1, NOW), 0);
         assert_eq!(recache_below(0, NOW), 0);
         assert_eq!(recache_below(30, NOW), 30);

@@ -1,23 +1,23 @@
-//! What clients want, whatever the protocol: the protocols put their requests into these words, and word
-//! the answers.
+//! Operations on items that all protocols share. Each protocol translates its requests into these
+//! calls and formats the results.
 
 use super::{Execution, Unready};
 use larder_engine::{
     Delete, Expiry, Get, Item, Key, ReadCount, Store, Stored, UnixSeconds, WhenFull,
 };
 
-/// What a refused write leaves of the item that it was to replace.
+/// What happens to the existing item when a write to its key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IfRefused {
     /// The item stays as it was.
     Keep,
-    /// Nothing, as in memcached: the client believes that the old value is gone, and nobody should read it
-    /// any more.
+    /// The item is removed, as in memcached: the client believes that the old value is gone, so
+    /// nobody should read it any more.
     Remove,
 }
 
 impl<'e> Execution<'e, '_> {
-    /// Reads an item, and gives it another expiry if `exptime` says one.
+    /// Reads an item, and sets its expiry if `exptime` is given.
     #[inline(always)]
     pub(super) fn read(
         &mut self,
@@ -30,7 +30,7 @@ impl<'e> Execution<'e, '_> {
         }
     }
 
-    /// Gives an item another expiry.
+    /// Sets the expiry of an item and returns the item.
     pub(super) fn touch(
         &mut self,
         key: &Key<'_>,
@@ -42,7 +42,7 @@ impl<'e> Execution<'e, '_> {
         Ok(self.settle(found)?.map(|got| got.item))
     }
 
-    /// Stores a value.
+    /// Stores a value. If the write is refused, treats the existing item as `if_refused` says.
     #[inline(always)]
     pub(super) fn put(
         &mut self,
@@ -57,7 +57,8 @@ impl<'e> Execution<'e, '_> {
         stored
     }
 
-    /// Refuses a value that has not arrived if it is too large: whether it is.
+    /// Returns true if a value that has not arrived yet is too large. If so, treats the existing
+    /// item as `if_refused` says.
     pub(super) fn refuse_large(
         &mut self,
         key: &Key<'_>,
@@ -72,9 +73,9 @@ impl<'e> Execution<'e, '_> {
         Ok(too_large)
     }
 
-    /// Does what a refused write does to the item; `Err` if that must be tried again. A store that never evicts
-    /// keeps what it has acknowledged until it has something newer. Elsewhere the item stays only if the
-    /// device fails, so that a removal would not last either.
+    /// Removes or keeps the existing item after a refused write. Returns `Err` if the call must be
+    /// repeated. A store that never evicts keeps an acknowledged item until a newer version exists.
+    /// Elsewhere the item stays only if the device fails, because its removal would not last.
     pub(super) fn leave(&mut self, key: &Key<'_>, if_refused: IfRefused) -> Result<(), Unready> {
         let options = self.context.engine().options();
         let keeps = options.store.is_some() && options.when_full == WhenFull::Refuse;
@@ -88,8 +89,9 @@ impl<'e> Execution<'e, '_> {
         }
     }
 
-    /// Forgets every item, now or at the time that `exptime` means. No item is older than the server, so a time
-    /// before its start forgets none; as every flush it takes the place of one that is not due yet.
+    /// Flushes all items, now or at the time that `exptime` means. No item is older than the
+    /// server, so a time before its start flushes none. Like every flush, it replaces one that is
+    /// not due yet.
     pub(super) fn flush(&mut self, exptime: i64) -> Result<(), Unready> {
         let at = match self.expiry(exptime).seconds() {
             _ if exptime <= 0 => None,

@@ -1,4 +1,4 @@
-//! Meta commands. What a reply carries and in which order follows the flags of the command.
+//! Meta commands. The flags of a command determine the contents and the order of its reply.
 
 use super::expiry::recache_below;
 use super::intent::IfRefused;
@@ -12,7 +12,7 @@ use larder_engine::{
 use larder_protocol::meta::{Flags, Meta, Verb};
 use larder_protocol::{KEY_LEN_MAX, StoreMode, base64, reply};
 
-/// Executes a meta command. `keys` has its key unless that is in base64 or too long.
+/// Executes a meta command. `keys` holds its key unless the key is in base64 or too long.
 pub(super) fn execute(
     x: &mut Execution<'_, '_>,
     command: &Meta<'_>,
@@ -43,10 +43,10 @@ pub(super) fn execute(
     }
 }
 
-/// Room for a key that is sent in base64.
+/// Buffer for a key that was sent in base64.
 const DECODED: [u8; base64::DECODED_KEY_MAX] = [0; base64::DECODED_KEY_MAX];
 
-/// The key of a command, of which `keys` has what stands there as it is.
+/// Returns the key of a command. If `keys` does not have it, decodes it from base64.
 fn key_of<'k>(
     x: &Execution<'_, '_>,
     command: &Meta<'_>,
@@ -59,19 +59,19 @@ fn key_of<'k>(
     }
 }
 
-/// What holds for a command whatever its key.
+/// Returns the properties of a command that do not depend on its key.
 #[inline(always)]
 pub(super) fn properties<'r>(command: &'r Meta<'_>) -> Properties<'r> {
     let effect = Effect::Flags(command);
     match command.verb {
-        // A retrieval seldom locks; whether it does is not known without a look at its flags.
+        // A retrieval seldom locks. Only its flags would tell.
         Verb::Get | Verb::Debug => Properties { effect, ..Properties::default() },
         Verb::Set => Properties { effect, stores: true, ..Properties::CHANGES },
         Verb::Delete | Verb::Arithmetic => Properties { effect, ..Properties::CHANGES },
     }
 }
 
-/// Whether a command only reads.
+/// Returns true if a command only reads.
 pub(super) fn only_reads(command: &Meta<'_>) -> bool {
     match command.verb {
         Verb::Debug => true,
@@ -80,7 +80,7 @@ pub(super) fn only_reads(command: &Meta<'_>) -> bool {
     }
 }
 
-/// Whether a command sets its key whatever there was before.
+/// Returns true if a command sets its key unconditionally.
 pub(super) fn overwrites(command: &Meta<'_>) -> bool {
     let compares = |token: &[u8]| token[0] == b'C';
     let has_mode = |token: &[u8]| token[0] == b'M' && !matches!(token.get(1), Some(b'S' | b's'));
@@ -102,7 +102,7 @@ impl Target<'_, '_> {
         self.flags.has(b'q')
     }
 
-    /// The expiries that `T` and, on a created item, `N` give.
+    /// Returns the expiries that `T` and, if the item was created, `N` set.
     fn expiries_given(
         &self,
         x: &Execution<'_, '_>,
@@ -112,15 +112,15 @@ impl Target<'_, '_> {
         (self.flags.ttl.map(|ttl| x.expiry(ttl)), vivify.map(|vivify| x.expiry(vivify)))
     }
 
-    /// Whom to tell to recache. The flags take effect in their order: `R` looks at what a `T` in front
-    /// of it has set.
+    /// Returns the rule by which a client is told to recache. Flags take effect in their order: `R`
+    /// looks at the expiry that a `T` in front of it has set.
     fn recache(&self, now: UnixSeconds) -> Recache {
         let first = self.command.tokens().find(|token| matches!(token[0], b'R' | b'T'));
         let below = self.flags.recache.map_or(0, |recache| recache_below(recache, now));
         Recache { below, touched: first.is_some_and(|token| token[0] == b'T') }
     }
 
-    /// The expiry of an item that this command creates: of `N` and `T` the later one counts.
+    /// Returns the expiry of an item that this command creates. The last `N` or `T` counts.
     fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i32) -> Expiry {
         let last = self.command.tokens().filter(|token| matches!(token[0], b'N' | b'T')).last();
         match (last.map(|token| token[0]), self.flags.ttl) {
@@ -130,10 +130,11 @@ impl Target<'_, '_> {
     }
 }
 
-/// Room for any reply line: the key in base64, and of 18 flags none has more than an opaque token.
+/// Length that no reply line exceeds, in bytes: the key in base64, and 18 flags of which none is
+/// longer than an opaque token.
 const LINE_MAX: usize = 1024;
 
-/// A reply line as it is written. It is part of the output when it is finished.
+/// A reply line that is being written. It becomes part of the output when it is finished.
 struct Line<'l> {
     room: &'l mut [u8],
     len: usize,
@@ -149,7 +150,7 @@ impl Line<'_> {
         self.len += reply::write_u64(&mut self.room[self.len..], number);
     }
 
-    /// A flag with a number.
+    /// Writes a flag with a number.
     fn flag(&mut self, letter: u8, number: u64) {
         self.text(&[b' ', letter]);
         self.number(number);
@@ -178,7 +179,7 @@ impl Line<'_> {
         }
     }
 
-    /// What every command echoes, whatever came of it.
+    /// Writes the tokens that every command echoes, whatever its result.
     fn echo(&mut self, target: &Target<'_, '_>, token: &[u8]) {
         match token[0] {
             b'O' => {
@@ -196,7 +197,7 @@ impl Line<'_> {
     }
 }
 
-/// Replies with a line that begins with `status`; `flag` writes what it has for a flag's token.
+/// Replies with a line that begins with `status`. Calls `flag` to write the reply to each flag.
 fn put_line(
     output: &mut OutputBuffer<'_>,
     status: &[u8],
@@ -212,7 +213,7 @@ fn put_line(
     output.advance(len);
 }
 
-/// Replies with a status and what every command echoes.
+/// Replies with a status and the tokens that every command echoes.
 fn put_status(x: &mut Execution<'_, '_>, status: &[u8], target: &Target<'_, '_>) -> Executed {
     put_line(x.output, status, target, |line, token| line.echo(target, token));
     Executed::Done
@@ -259,7 +260,7 @@ fn put_hit(x: &mut Execution<'_, '_>, target: &Target<'_, '_>, got: &Got<'_>, wi
     } else {
         line.text(b"HD");
     }
-    // The flags take effect in their order: `t` shows what a `T` behind it has not changed yet.
+    // Flags take effect in their order: `t` shows the expiry before a later `T` changes it.
     let mut expiry = if got.created { Expiry::NEVER } else { got.old_expiry };
     for token in target.command.tokens() {
         match token[0] {
@@ -306,7 +307,7 @@ fn set(
     let grows = matches!(mode, StoreMode::Append | StoreMode::Prepend);
     let overwrites = matches!(mode, StoreMode::Set | StoreMode::Replace);
     let store = Store {
-        // With a cas id to compare, a missing item is answered as cas does.
+        // With a cas id to compare, the reply for a missing item is that of cas.
         mode: engine_mode(match flags.compare {
             Some(_) if overwrites => StoreMode::Set,
             _ => mode,
@@ -315,9 +316,9 @@ fn set(
         flags: flags.client_flags,
         expiry: flags.ttl.map_or(Expiry::NEVER, |ttl| x.expiry(ttl)),
         compare: flags.compare.filter(|&cas| overwrites || grows && cas != 0),
-        // 0 asks for none.
+        // 0 requests no particular cas id.
         cas: flags.cas.filter(|&cas| cas != 0),
-        // A cas id of 0 is no older version: nothing has it.
+        // No item has cas id 0, so 0 names no older version.
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
@@ -337,8 +338,8 @@ fn set(
     Ok(Executed::Done)
 }
 
-/// Refuses an `ms` before its value has arrived: its flags are wrong, or the value is too large. The reply, or
-/// `None` if nothing is wrong.
+/// Refuses an `ms` before its value has arrived, if its flags are wrong or the value is too large.
+/// Returns `None` if nothing is wrong.
 pub(super) fn refuse_value(
     x: &mut Execution<'_, '_>,
     command: &Meta<'_>,
@@ -355,7 +356,7 @@ pub(super) fn refuse_value(
     Ok(too_large.then_some(reply::TOO_LARGE))
 }
 
-/// Refuses an `ms` whose value there is no memory to receive.
+/// Refuses an `ms` because there is no memory to receive its value.
 pub(super) fn refuse_for_memory(
     x: &mut Execution<'_, '_>,
     command: &Meta<'_>,
@@ -434,7 +435,7 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Exec
     Ok(Executed::Done)
 }
 
-/// The expiry before the command changes it, if that is to be shown: `t` before `T`.
+/// Returns the expiry before the command changes it, if the reply shows it (`t` before `T`).
 fn old_expiry(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,
@@ -447,15 +448,15 @@ fn old_expiry(
     Ok(x.settle(x.session.get_with(target.key, &get))?.map(|got| got.item.expiry()))
 }
 
-/// `me`: what is known of an item, for people.
+/// Executes `me`: describes an item for people.
 fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Result<Executed, Unready> {
     if command.key.len() > KEY_LEN_MAX {
         return Ok(x.say(reply::BAD_FORMAT));
     }
     let mut decoded = DECODED;
     let key = if command.base64 { base64::decode(command.key, &mut decoded) } else { None };
-    // memcached looks at the `b` only if another flag follows it. Here that matters only to a key that is no
-    // base64.
+    // memcached obeys `b` only if another flag follows it. Here that matters only for a key that is
+    // not valid base64.
     let base64 = key.is_some();
     let bytes = match key {
         None if command.base64 && command.tokens().count() > 1 => {

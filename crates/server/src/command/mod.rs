@@ -1,6 +1,6 @@
-//! Requests become engine calls, and outcomes replies: the only place where the protocols and the
-//! engine meet. `text.rs` and `meta.rs` answer the text protocol, `binary.rs` the binary one; all
-//! of them are called by the connection with keys that were hashed and prefetched before.
+//! Translates requests into engine calls and outcomes into replies. Only here do the protocols and
+//! the engine meet. `text.rs` and `meta.rs` answer the text protocol, `binary.rs` the binary one.
+//! The connection calls them with keys that it has already hashed and prefetched.
 
 pub(crate) mod binary;
 mod context;

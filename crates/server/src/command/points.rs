@@ -1,13 +1,13 @@
-//! What a reply waits for: the engine calls of one command may each name a commit.
+//! The commits that a reply waits for: each engine call of a command may name one.
 
 use larder_engine::{CommitPoint, CommitState};
 
-/// The commits that a reply waits for. Of one lane not only the last one counts: a commit may
-/// fail, and a later one, after the lane has gone on elsewhere, may not.
+/// The commits that a reply waits for. Even of one lane, all of them count, not only the last: a
+/// commit may fail and a later one succeed after the lane has continued in another place.
 #[derive(Debug)]
 pub(crate) struct Points {
     first: CommitPoint,
-    /// The others; most replies wait for one alone.
+    /// The other commits. Most replies wait for only one.
     more: Vec<CommitPoint>,
 }
 
@@ -16,20 +16,21 @@ impl Points {
         Points { first: point, more: Vec::new() }
     }
 
-    /// Waits for `point`, too.
+    /// Adds `point` to the commits to wait for.
     pub(crate) fn add(&mut self, point: CommitPoint) {
         if point != self.first && self.more.last() != Some(&point) {
             self.more.push(point);
         }
     }
 
-    /// Calls `visit` for each.
+    /// Calls `visit` for each commit.
     pub(crate) fn each(&self, mut visit: impl FnMut(CommitPoint)) {
         visit(self.first);
         self.more.iter().copied().for_each(visit);
     }
 
-    /// What has become of all of them: one that failed decides, then one that is pending.
+    /// Returns the state of all commits together: failed if one has failed, else pending if one is
+    /// pending.
     pub(crate) fn state(&self, state: &impl Fn(CommitPoint) -> CommitState) -> CommitState {
         let first = state(self.first);
         self.more.iter().fold(first, |so_far, &point| match (so_far, state(point)) {
@@ -39,7 +40,7 @@ impl Points {
         })
     }
 
-    /// Bytes of memory that it takes beside itself.
+    /// Returns the heap memory in use, in bytes.
     pub(crate) fn allocated(&self) -> usize {
         self.more.capacity() * size_of::<CommitPoint>()
     }

@@ -1,6 +1,6 @@
-//! `stats detail`: how often keys with a prefix (what stands before the first delimiter) were
-//! read, found, written and deleted. Off unless switched on; then every command takes a lock, as
-//! it does in memcached.
+//! `stats detail`: counts how often keys with a prefix were read, found, written and deleted. The
+//! prefix is the part before the first delimiter. Counting is off by default. While it is on, every
+//! command takes a lock, as in memcached.
 
 use larder_protocol::reply;
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// memcached's delimiter.
 const DELIMITER: u8 = b':';
-/// Prefixes beyond this are not counted.
+/// The largest number of prefixes. Further prefixes are not counted.
 const PREFIXES_MAX: usize = 65_536;
-/// Nor are those for which prefixes would take more memory than this, in bytes.
+/// The largest memory of all prefixes, in bytes. Prefixes beyond it are not counted.
 const BYTES_MAX: usize = 4 << 20;
-/// What a prefix takes beside its own bytes, about.
+/// Approximate memory of a prefix beside its own bytes, in bytes.
 const ROW: usize = size_of::<(Box<[u8]>, Row)>() * 3 / 2 + 16;
 
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ struct Row {
     deletes: u64,
 }
 
-/// What is counted by prefix.
+/// The counters per prefix.
 #[derive(Debug)]
 pub(crate) struct PrefixStats {
     enabled: AtomicBool,
@@ -47,7 +47,7 @@ impl Default for PrefixStats {
 }
 
 impl PrefixStats {
-    /// Counts nothing yet.
+    /// Creates counters that are switched off.
     pub(crate) fn new(delimiter: u8) -> Self {
         PrefixStats { enabled: AtomicBool::new(false), delimiter, rows: Mutex::default() }
     }
@@ -61,7 +61,7 @@ impl PrefixStats {
         self.enabled.store(enabled, Relaxed);
     }
 
-    /// A key was looked up.
+    /// Counts a look-up.
     #[inline]
     pub(crate) fn get(&self, key: &[u8], hit: bool) {
         if self.is_enabled() {
@@ -72,7 +72,7 @@ impl PrefixStats {
         }
     }
 
-    /// A value was to be stored.
+    /// Counts an attempt to store a value.
     #[inline]
     pub(crate) fn set(&self, key: &[u8]) {
         if self.is_enabled() {
@@ -80,7 +80,7 @@ impl PrefixStats {
         }
     }
 
-    /// A key was to be deleted.
+    /// Counts an attempt to delete a key.
     #[inline]
     pub(crate) fn delete(&self, key: &[u8]) {
         if self.is_enabled() {
@@ -103,12 +103,12 @@ impl PrefixStats {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all counters.
     pub(crate) fn clear(&self) {
         *self.lock() = Rows::default();
     }
 
-    /// The reply to `stats detail dump`.
+    /// Returns the reply to `stats detail dump`.
     pub(crate) fn dump(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.dump_behind(None, |line| {
@@ -119,8 +119,8 @@ impl PrefixStats {
         out
     }
 
-    /// Gives `put` the line of each prefix behind `last`, until it wants no more; the answer is the prefix
-    /// of the last line then.
+    /// Calls `put` with the line of each prefix after `last` until `put` returns false. Returns the
+    /// prefix of the last line in that case, and `None` if no line is left.
     pub(crate) fn dump_behind(
         &self,
         last: Option<&[u8]>,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_goes_on_where_it_was_interrupted() {
+    fn an_interrupted_dump_continues_after_its_last_line() {
         let stats = PrefixStats::new(b':');
         stats.enable(true);
         (0..100).for_each(|n| stats.set(format!("{n}:x").as_bytes()));

@@ -1,5 +1,5 @@
-//! What connections ask of a request, whatever its keys. Each type of requests answers in one exhaustive
-//! table, so that the compiler asks for the properties of a new verb there.
+//! The properties of a request that do not depend on its keys. Each request type lists them in one
+//! exhaustive `match`, so the compiler demands the properties of every new verb.
 
 use super::meta;
 use larder_protocol::StoreMode;
@@ -8,34 +8,35 @@ use larder_protocol::meta::Meta;
 /// The properties of a request. The default has none of them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Properties<'r> {
-    /// The client wants no reply, errors included.
+    /// The client wants no reply, not even an error.
     pub(crate) noreply: bool,
-    /// It carries a value to be stored.
+    /// The request carries a value to store.
     pub(crate) stores: bool,
-    /// It most probably takes the lock of its key's stripe.
+    /// The request most probably takes the lock of its key's stripe.
     pub(crate) locks: bool,
-    /// What follows it waits for another turn: the request may take long, or the connection ends with it.
+    /// The requests behind it wait for another turn, because it may take long or closes the
+    /// connection.
     pub(crate) ends_turn: bool,
-    /// What it does to its items.
+    /// The effect of the request on its items.
     pub(super) effect: Effect<'r>,
 }
 
-/// What a request does to its items.
+/// The effect of a request on its items.
 #[derive(Clone, Copy, Default)]
 pub(super) enum Effect<'r> {
-    /// It only reads.
+    /// The request only reads.
     Reads,
-    /// It sets its key whatever there was before.
+    /// The request sets its key unconditionally.
     Overwrites,
-    /// Something else, or there are none.
+    /// Any other effect, or no items.
     #[default]
     Other,
-    /// What the flags of a meta command say. They are looked at only for an answer that needs them.
+    /// The effect depends on the flags of a meta command. They are parsed only when needed.
     Flags(&'r Meta<'r>),
 }
 
 impl Properties<'_> {
-    /// A request that changes an item.
+    /// The properties of a request that changes an item.
     pub(super) const CHANGES: Self = Properties {
         noreply: false,
         stores: false,
@@ -44,7 +45,7 @@ impl Properties<'_> {
         effect: Effect::Other,
     };
 
-    /// A storage command.
+    /// Returns the properties of a storage command.
     #[inline(always)]
     pub(super) fn of_store(mode: StoreMode, compare: Option<u64>) -> Self {
         let effect = match (mode, compare) {
@@ -54,7 +55,7 @@ impl Properties<'_> {
         Properties { stores: true, effect, ..Self::CHANGES }
     }
 
-    /// Whether the request only reads, so that it can be executed again.
+    /// Returns true if the request only reads, so that it can be executed again.
     pub(crate) fn only_reads(&self) -> bool {
         match self.effect {
             Effect::Reads => true,
@@ -63,7 +64,7 @@ impl Properties<'_> {
         }
     }
 
-    /// Whether the request most probably sets its key whatever there was before.
+    /// Returns true if the request most probably sets its key unconditionally.
     #[inline]
     pub(crate) fn overwrites(&self) -> bool {
         match self.effect {

@@ -1,5 +1,5 @@
-//! The `stats` command: its frame and the groups that belong to the commands. What the other
-//! groups show is the server's business, see [`Hooks::stats`](super::Hooks::stats).
+//! The `stats` command, and the groups that belong to the commands. The server provides the other
+//! groups through [`Hooks::stats`](super::Hooks::stats).
 
 use super::{Dump, Executed, Execution};
 use crate::net::OutputBuffer;
@@ -7,10 +7,10 @@ use larder_protocol::reply;
 use larder_protocol::scan::{Tokens, abbreviates, parse_u32};
 use std::fmt::{self, Write};
 
-/// memcached has slab classes below this.
+/// The limit of memcached's slab class numbers. This number and larger ones are refused.
 const SLAB_CLASSES: u32 = 64;
 
-/// Formats into the output. Never fails.
+/// Formats into the output. Writing never fails.
 struct Formatter<'b, 'o>(&'b mut OutputBuffer<'o>);
 
 impl Write for Formatter<'_, '_> {
@@ -20,7 +20,8 @@ impl Write for Formatter<'_, '_> {
     }
 }
 
-/// The groups that memcached knows by the beginnings of their names; the others it wants whole. In its order.
+/// The groups that memcached accepts by an abbreviated name, in memcached's order. It accepts the
+/// others only by their full name.
 const ABBREVIATED: [&[u8]; 6] =
     [b"reset", b"detail", b"settings", b"cachedump", b"conns", b"extstore"];
 
@@ -42,7 +43,8 @@ pub(super) fn execute(x: &mut Execution<'_, '_>, arguments: &[u8]) -> Executed {
                 let _ = write!(out, "STAT {name} {value}\r\n");
             });
             x.output.extend(if known { reply::END } else { reply::ERROR }.as_bytes());
-            // They cost as much as hundreds of gets: others have their turn before the next.
+            // Statistics cost as much as hundreds of gets, so other connections have their turn
+            // before the next request.
             x.output.withhold(x.output.limit());
         }
     }

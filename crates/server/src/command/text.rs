@@ -17,7 +17,7 @@ use larder_protocol::text::{
 };
 use larder_protocol::{KeySink, StoreMode, reply};
 
-/// How many keys of a retrieval are prefetched at once.
+/// The largest number of keys of a retrieval that are prefetched at once.
 pub(crate) const PREFETCH_WINDOW: usize = 64;
 
 /// The text protocol, classic and meta.
@@ -111,7 +111,7 @@ impl Dialect for Text {
     fn properties<'r>(request: &'r Request<'_>) -> Properties<'r> {
         let none = Properties::default();
         match request {
-            // Whether it locks is not known without a look at the flags: a retrieval seldom does.
+            // A retrieval seldom locks. Only its flags would tell.
             Request::Get(get) => {
                 let effect = if get.exptime.is_none() { Effect::Reads } else { Effect::Other };
                 Properties { effect, ..none }
@@ -167,7 +167,7 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
         Request::Quit => Executed::Close,
         Request::Stats(arguments) => stats::execute(x, arguments),
         Request::Admin(admin) => return execute_admin(x, admin),
-        // They have a key, and the parser has found it.
+        // These requests always have a key, which the parser has found.
         Request::Get(_)
         | Request::Meta(_)
         | Request::Store(_)
@@ -177,13 +177,13 @@ fn execute_rare(x: &mut Execution<'_, '_>, request: &Request<'_>) -> Result<Exec
     })
 }
 
-/// How far a retrieval came.
+/// The progress of a retrieval.
 pub(crate) struct Progress {
-    /// Keys that are answered or being answered.
+    /// Number of keys that are answered or being answered.
     pub(crate) answered: usize,
     /// The value of the last of them, if it is long.
     pub(crate) value: Option<Box<LongValue>>,
-    /// Why the next key is not answered; `None` if it was the output that was full.
+    /// The reason why the next key is not answered; `None` if the output was full.
     pub(crate) unready: Option<Unready>,
 }
 
@@ -194,7 +194,7 @@ fn get(x: &mut Execution<'_, '_>, get: &Get, keys: &[Key<'_>]) -> Result<Execute
     }
     let Progress { answered, value, unready } = answer_keys(x, get, keys);
     match unready {
-        // A line instead of END, whatever was answered before.
+        // A refusal replies with an error line instead of END, even after some values.
         Some(unready @ Unready::Refused(_)) => return Err(unready),
         Some(unready @ Unready::Again) if answered == 0 => return Err(unready),
         _ => {}
@@ -282,7 +282,7 @@ fn store(
     Ok(x.say_unless(request.noreply, line))
 }
 
-/// memcached removes the old value for set alone.
+/// As in memcached, only a refused set without a cas id removes the old value.
 fn if_refused(request: &Store<'_>) -> IfRefused {
     match (request.mode, request.compare) {
         (StoreMode::Set, None) => IfRefused::Remove,
@@ -294,7 +294,7 @@ fn delete(x: &mut Execution<'_, '_>, request: &Delete, key: &Key<'_>) -> Result<
     x.context.prefixes.delete(key.bytes());
     let line = match x.settle(x.session.delete(key, &EngineDelete::default()))? {
         Deleted::Deleted => reply::DELETED,
-        // Nothing was compared, so no cas id can differ.
+        // The request compares no cas id, so `Exists` cannot occur.
         Deleted::NotFound | Deleted::Exists => reply::NOT_FOUND,
     };
     Ok(x.say_unless(request.noreply, line))
@@ -377,7 +377,7 @@ fn execute_admin(x: &mut Execution<'_, '_>, admin: &Admin<'_>) -> Result<Execute
     })
 }
 
-/// The limits are memcached's, in MiB.
+/// Changes the memory limit. The accepted range, in MiB, is memcached's.
 fn set_memory_limit(x: &Execution<'_, '_>, megabytes: u32) -> &'static str {
     match megabytes {
         ..8 => reply::MEMLIMIT_TOO_SMALL,

@@ -1,4 +1,4 @@
-//! Why a server does not start.
+//! The reasons why a server does not start.
 
 use std::fmt;
 use std::io;
@@ -9,11 +9,11 @@ use larder_engine::{OpenError, StoreError};
 use super::devices::Misplaced;
 use crate::net::BindError;
 
-/// Why a server could not be started. The message says what to do.
+/// The reason why a server could not start. The message says what to do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A listener could not be made.
+    /// A listener could not be created.
     Bind(BindError),
     /// A host name has no address.
     Resolve {
@@ -22,27 +22,27 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
-    /// The admin page's address cannot be used, though it was asked for.
+    /// The address given for the admin page cannot be used.
     Admin {
         /// The address.
         address: SocketAddr,
         /// Why.
         error: io::Error,
     },
-    /// A device of the store is given in a role that is not its own.
+    /// A device of the store is given in the wrong role.
     Misplaced(Misplaced),
     /// The store cannot be opened.
     Store(larder_disk::OpenError),
     /// The store cannot be used.
     Recovery {
-        /// As `--store` names it.
+        /// The store as `--store` names it.
         store: String,
         /// Why.
         error: StoreError,
     },
     /// The engine cannot be opened.
     Engine(OpenError),
-    /// The kernel refuses something else.
+    /// The kernel refuses another operation.
     System {
         /// The operation that failed.
         doing: String,

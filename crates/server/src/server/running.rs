@@ -1,4 +1,4 @@
-//! The running server: what its parts share, and what can be asked of it and changed while it runs.
+//! The running server: the state that its parts share, with the methods that query and change it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,12 +15,12 @@ use crate::net;
 use crate::settings::{LogLevel, Settings};
 use crate::stats::NetTotals;
 
-/// Sets how much the process logs. The server of a test has none.
+/// Sets how much the process logs. Servers in tests have none.
 pub(crate) type SetLogLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
 
-/// What the parts of a running server share.
+/// The state that the parts of a running server share.
 pub(crate) struct Running {
-    /// In use; a reload puts others here.
+    /// The settings in use. A reload replaces them.
     settings: Mutex<Arc<Settings>>,
     pub(crate) clock: Clock,
     pub(crate) engine: Arc<Engine>,
@@ -29,17 +29,17 @@ pub(crate) struct Running {
     pub(crate) stopper: Stopper,
     /// Sets how much the process logs.
     pub(super) set_log_level: Option<SetLogLevel>,
-    /// Workers that run.
+    /// Number of running workers.
     pub(crate) workers: AtomicUsize,
-    /// No new connections are taken.
+    /// Set when the server accepts no new connections.
     pub(crate) draining: AtomicBool,
-    /// Writes were refused in the last seconds, for want of room.
+    /// Set if writes were refused for lack of space in the last seconds.
     refusing: AtomicBool,
-    /// Set when the context exists, which holds this as its hooks.
+    /// The commands' context, once it exists. Weak, because the context holds `self` as its hooks.
     context: OnceLock<Weak<ServerContext>>,
-    /// How records that are not in memory are read.
+    /// The way in which records that are not in memory are read.
     pub(crate) flash_io: OnceLock<&'static str>,
-    /// What had been counted at the last reset.
+    /// The counters at the last reset.
     baseline: Mutex<NetTotals>,
 }
 
@@ -75,9 +75,9 @@ impl Running {
         }
     }
 
-    /// The commands' context, once it exists.
+    /// Sets the commands' context when it exists.
     pub(crate) fn set_context(&self, context: &Arc<ServerContext>) {
-        // A second context would be a second server.
+        // Setting cannot fail: a server creates only one context.
         let _ = self.context.set(Arc::downgrade(context));
     }
 
@@ -96,12 +96,12 @@ impl Running {
         }
     }
 
-    /// The settings in use.
+    /// Returns the settings in use.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts others in their place.
+    /// Replaces the settings and applies those that take effect at once.
     pub(crate) fn set_settings(&self, settings: Settings) {
         self.net.set_limits(settings.max_connections, settings.idle_timeout);
         if let Some(context) = self.context() {
@@ -110,7 +110,7 @@ impl Running {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    /// The verbosity that the `verbosity` command or `-v` has set.
+    /// Returns the verbosity that the `verbosity` command or `-v` has set.
     pub(crate) fn verbosity(&self) -> u32 {
         match self.context() {
             Some(context) => context.verbosity.load(Relaxed),
@@ -118,30 +118,30 @@ impl Running {
         }
     }
 
-    /// Sets it, as the `verbosity` command does.
+    /// Sets the verbosity, as the `verbosity` command does.
     pub(crate) fn set_verbosity(&self, verbosity: u32) {
         if let Some(context) = self.context() {
             context.set_verbosity(verbosity);
         }
     }
 
-    /// How much is logged now.
+    /// Returns the present log level.
     pub(crate) fn log_level(&self) -> LogLevel {
         self.settings().log_level.raised(self.verbosity())
     }
 
-    /// Whether `stats detail` counts.
+    /// Returns true if `stats detail` is on.
     pub(crate) fn detail_enabled(&self) -> bool {
         self.context().is_some_and(|context| context.detail_enabled())
     }
 
-    /// What the event loops have counted since the last reset.
+    /// Returns the counters of event loops and commands since the last reset.
     pub(crate) fn net_totals(&self) -> NetTotals {
         let baseline = *self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
         self.net_totals_ever().since(&baseline)
     }
 
-    /// What the event loops have counted since the start.
+    /// Returns the counters of event loops and commands since the start.
     pub(crate) fn net_totals_ever(&self) -> NetTotals {
         let mut totals = NetTotals::default();
         for counters in self.net.counters() {
@@ -152,10 +152,10 @@ impl Running {
         totals
     }
 
-    /// Whether the server is fit for traffic: `Err` says why not.
+    /// Checks if the server is ready for traffic.
     ///
     /// # Errors
-    /// The reason, in a few words.
+    /// Returns the reason in a few words if it is not.
     pub(crate) fn readiness(&self) -> Result<(), Cow<'static, str>> {
         if self.draining.load(Relaxed) {
             return Err("stopping: no new connections are taken".into());
@@ -163,7 +163,7 @@ impl Running {
         if self.workers.load(Relaxed) < self.settings().threads {
             return Err("a worker has ended".into());
         }
-        // Reads go on, but who sends writes should know.
+        // Reads continue, but clients that write should know.
         match self.store_failure() {
             Some(reason) => Err(format!("the store refuses writes: {reason}").into()),
             None if self.refusing.load(Relaxed) => Err("full: writes are refused".into()),
@@ -171,7 +171,7 @@ impl Running {
         }
     }
 
-    /// The reason why the store takes no writes, if it takes none.
+    /// Returns the reason why the store refuses writes, if it does.
     pub(crate) fn store_failure(&self) -> Option<String> {
         match self.engine.health() {
             Health::Good => None,
@@ -179,12 +179,12 @@ impl Running {
         }
     }
 
-    /// Notes whether writes are refused for want of room.
+    /// Notes if writes are being refused for lack of space.
     pub(crate) fn note_refusing(&self, refusing: bool) {
         self.refusing.store(refusing, Relaxed);
     }
 
-    /// Sets the counters of the event loops to zero.
+    /// Sets the counters of event loops and commands to zero.
     pub(crate) fn reset(&self) {
         let now = self.net_totals_ever();
         *self.baseline.lock().unwrap_or_else(PoisonError::into_inner) = now;

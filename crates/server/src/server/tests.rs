@@ -151,7 +151,7 @@ fn a_start_waits_for_an_address_that_becomes_free() {
 }
 
 #[test]
-fn files_are_written_and_removed() {
+fn a_server_writes_and_removes_its_files() {
     let folder = std::env::temp_dir().join(format!("larder-server-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (pidfile, port_file) = (folder.join("pid"), folder.join("port"));

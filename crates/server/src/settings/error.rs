@@ -1,9 +1,9 @@
-//! What can be wrong with the settings, said so that the reader knows where and what to do.
+//! Errors in the settings. Each message names the place and says what to do.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a value came from, from the strongest to the weakest.
+/// The source of a value, from the strongest to the weakest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A flag on the command line.
@@ -12,7 +12,7 @@ pub enum Origin {
     Environment,
     /// The configuration file.
     File(PathBuf),
-    /// Nobody said anything.
+    /// No source gave a value.
     Default,
 }
 
@@ -27,13 +27,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why the settings cannot be used.
+/// The reason why the settings cannot be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SettingsError {
     /// One value cannot be used.
     Value {
-        /// Who gave it, as the person wrote it: `--memory`, `LARDER_MEMORY`, `file: memory`.
+        /// The place of the value, as the user wrote it: `--memory`, `LARDER_MEMORY`,
+        /// `file: memory`.
         place: String,
         /// What is wrong and what to do.
         reason: String,
@@ -54,7 +55,7 @@ pub enum SettingsError {
         /// Why.
         reason: String,
     },
-    /// Two values do not go together, or a value is out of range.
+    /// Two values contradict each other, or a value is out of range.
     Together(String),
 }
 

@@ -1,9 +1,11 @@
-//! memcached's `-o name[=value],...`. What has a meaning here is set; tuning of mechanisms that do
-//! not exist here is noted; what protects, restricts or keeps data is refused.
+//! memcached's `-o name[=value],...`. Options with a meaning in Larder are applied. Options that
+//! tune mechanisms Larder does not have are accepted with a note. Options that protect, restrict or
+//! keep data in a way that Larder does not support are refused.
 
 use super::{Settings, store, units};
 
-/// Tuning without a meaning here; a name that ends in `_` stands for all that begin so.
+/// Tuning options without a meaning here. A name that ends in `_` stands for all names with that
+/// prefix.
 const TUNING: &[&str] = &[
     "drop_unread",
     "ext_",
@@ -27,7 +29,7 @@ const TUNING: &[&str] = &[
     "worker_logbuf_size",
 ];
 
-/// What must not be ignored, and why it cannot be done.
+/// Options that must not be ignored, each with the reason why it is not supported.
 const REFUSED: &[(&str, &str)] = &[
     ("ssl_", "there is no TLS on the data port: put a TLS proxy in front, or leave this out"),
     ("proxy_", "there is no proxy: leave this out"),
@@ -41,7 +43,7 @@ fn matches(name: &str, pattern: &str) -> bool {
 pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     settings.extended = text.to_owned();
     if settings.ext_path {
-        // A weaker source's.
+        // Discards an `ext_path` from a weaker source.
         settings.ext_path = false;
         settings.store.clear();
     }
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_a_meaning_is_set() {
+    fn options_with_a_meaning_are_set_and_others_noted() {
         let mut settings = Settings::default();
         apply(&mut settings, "idle_timeout=30, hashpower=20,,no_lru_crawler,wonder=1").unwrap();
         assert_eq!(settings.idle_timeout, Some(Duration::from_secs(30)));
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_protects_or_keeps_data_is_refused() {
+    fn options_that_protect_or_keep_data_are_refused() {
         for text in ["ext_path=/f", "ssl_chain_cert=/c", "drop_privileges", "proxy_config=x"] {
             let refused = apply(&mut Settings::default(), text).unwrap_err();
             assert!(text.starts_with(refused.split(':').next().unwrap()), "{refused}");

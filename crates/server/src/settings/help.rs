@@ -1,14 +1,14 @@
-//! Help texts, made from the table.
+//! Help texts, generated from the table.
 
 use super::setting::{Group, Kind, Setting};
 use super::table;
 use super::types::Settings;
 
-/// The version of memcached whose replies Larder gives. `memcached -V` and the `version` command
-/// answer it, because clients and test harnesses compare it.
+/// The version of memcached whose replies Larder reproduces. `memcached -V` and the `version`
+/// command return it, because clients and test harnesses compare it.
 pub const MEMCACHED_VERSION: &str = "1.6.45";
 
-/// What stands below the flags in `larder serve --help`.
+/// The text below the flags in `larder serve --help`.
 pub(super) const AFTER_HELP: &str = "\
 Sizes:      64, 512MB, 1.5GB, 512k; units count in 1024s
 Durations:  30 (seconds), 500ms, 5m, 1h
@@ -30,13 +30,13 @@ Exit codes:
   2  the command line, the environment or the file is wrong
   3  could not start: an address is taken, memory or a permission is missing";
 
-/// The default of a setting, where it says something.
+/// Returns the default of a setting if the help should show it.
 fn default_of(setting: &Setting) -> Option<String> {
     if !setting.is_shown() || setting.kind == Kind::Switch {
         return None;
     }
     let default = match setting.key {
-        // Not the same on every machine.
+        // The number depends on the machine.
         "threads" => "the number of cores".to_owned(),
         "durability" => "async with a store".to_owned(),
         _ => (setting.show)(&Settings::default()),
@@ -44,7 +44,8 @@ fn default_of(setting: &Setting) -> Option<String> {
     (!default.is_empty()).then_some(default)
 }
 
-/// What `larder serve -h` prints: the flags that most need, on one screen of 24 lines and 80 columns.
+/// Returns the output of `larder serve -h`: the most needed flags, on one screen of 24 lines and
+/// 80 columns.
 pub fn short_help() -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
     for setting in table::all().filter(|setting| !setting.brief.is_empty()) {
@@ -69,7 +70,7 @@ pub fn short_help() -> String {
     text + "\nlarder serve --help has every flag, sizes, sources, signals and exit codes\n"
 }
 
-/// The long help of a flag: what it does, default, name in the environment.
+/// Returns the long help of a flag: its effect, default and name in the environment.
 pub(super) fn long_help(setting: &Setting) -> String {
     let mut text = setting.help.to_owned();
     if let Some(default) = default_of(setting) {
@@ -79,8 +80,8 @@ pub(super) fn long_help(setting: &Setting) -> String {
     text
 }
 
-/// What `memcached -h` prints when Larder was started by that name. Harnesses read the version off
-/// its first line, and search it for the flags that they may use.
+/// Returns the output of `memcached -h` when Larder was started by that name. Test harnesses read
+/// the version from its first line and search the text for the flags that they may use.
 pub fn memcached_help() -> String {
     let mut text = format!(
         "memcached {MEMCACHED_VERSION}\nThis is Larder {}, started by the name of memcached.\n\n",

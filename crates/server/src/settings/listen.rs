@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// One address of `--listen`: the port is that of `--port` unless it is given here.
+/// One address of `--listen`. Without a port it uses that of `--port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     /// An IP address or a host name; `*` is every address of the machine.
@@ -53,7 +53,7 @@ impl ListenAddress {
         Ok(ListenAddress { host: host.to_owned(), port })
     }
 
-    /// The socket addresses behind it. `*` is both families.
+    /// Returns its socket addresses. `*` stands for both IPv4 and IPv6.
     pub(crate) fn resolve(&self, default_port: u16) -> std::io::Result<Vec<SocketAddr>> {
         let port = self.port.unwrap_or(default_port);
         if self.host == "*" {
@@ -83,8 +83,8 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// memcached writes `proto[ascii]:tag_name_:notls:host:port`. Only what changes nothing here may
-/// be dropped; what protects or restricts is refused.
+/// Removes the prefixes of memcached's form `proto[ascii]:tag_name_:notls:host:port`. Drops only
+/// prefixes without effect here, and refuses those that protect or restrict.
 fn strip_memcached_prefix(text: &str) -> Result<&str, String> {
     let mut rest = text;
     loop {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms() {
+    fn addresses_are_accepted_in_all_forms() {
         let cases = [
             ("127.0.0.1", Some(("127.0.0.1", None))),
             ("127.0.0.1:0", Some(("127.0.0.1", Some(0)))),

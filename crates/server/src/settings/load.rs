@@ -1,4 +1,4 @@
-//! From a command line, an environment and a file to [`Settings`]. The stronger source is applied
+//! Loads [`Settings`] from a command line, an environment and a file. A stronger source is applied
 //! later: file, then environment, then flags.
 
 use std::collections::BTreeMap;
@@ -9,14 +9,14 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::setting::{Group, Kind, Setting};
 use super::{Flavor, Origin, Settings, SettingsError, help, table};
 
-/// The environment variables of a process, as far as they concern settings.
+/// The environment variables of a process that concern settings.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
 }
 
 impl Environment {
-    /// The variables of this process.
+    /// Returns the variables of this process.
     pub fn of_process() -> Environment {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -35,10 +35,10 @@ impl FromIterator<(String, String)> for Environment {
     }
 }
 
-/// Names that containers put into the environment beside a service called `larder`.
+/// Prefixes of variables that container runtimes set for a service called `larder`.
 const FOREIGN: [&str; 2] = ["LARDER_SERVICE_", "LARDER_PORT_"];
 
-/// The command line of `larder serve`.
+/// Returns the command line of `larder serve`.
 pub fn command() -> Command {
     let command = Command::new("serve")
         .about("Serve the memcached protocols")
@@ -54,8 +54,8 @@ pub fn command() -> Command {
     arguments(command)
 }
 
-/// The command line of memcached, for a start through a link of that name. It knows Larder's
-/// flags too.
+/// Returns the command line for a start through a link named `memcached`. It also accepts Larder's
+/// flags.
 pub fn memcached_command() -> Command {
     let command = Command::new("memcached")
         .disable_help_flag(true)
@@ -64,7 +64,7 @@ pub fn memcached_command() -> Command {
         .arg(switch("help", 'h'))
         .arg(switch("version", 'V'))
         .arg(switch("license", 'i'))
-        // memcached does not look at what is left over.
+        // memcached ignores left-over words.
         .arg(Arg::new(LEFT_OVER).num_args(0..).hide(true));
     arguments(command)
 }
@@ -112,7 +112,7 @@ fn argument(setting: &'static Setting) -> Arg {
     }
 }
 
-/// What a parsed command line says about a setting in front of the place `end`.
+/// Returns the value that the part of the command line before `end` gives to a setting.
 fn flag(setting: &Setting, matches: &ArgMatches, end: usize) -> Option<String> {
     if matches.value_source(setting.key) != Some(clap::parser::ValueSource::CommandLine)
         || matches.index_of(setting.key)? >= end
@@ -123,7 +123,7 @@ fn flag(setting: &Setting, matches: &ArgMatches, end: usize) -> Option<String> {
         Kind::Value(_) | Kind::List(_) => {
             let values = matches.get_many::<String>(setting.key)?;
             let in_front = values.zip(matches.indices_of(setting.key)?).filter(|(_, at)| *at < end);
-            // memcached strips what stands before a value.
+            // memcached strips white space before a value.
             let values: Vec<_> = in_front.map(|(value, _)| value.trim_start()).collect();
             Some(values.join(","))
         }
@@ -139,10 +139,10 @@ fn flag_name(setting: &Setting, flavor: Flavor) -> String {
     }
 }
 
-/// Puts the settings together.
+/// Loads the settings from all sources.
 ///
 /// # Errors
-/// The first value that cannot be used, or file that cannot be read, with what to do.
+/// Returns the first value that cannot be used, or file that cannot be read, and what to do.
 pub fn from_matches(
     flavor: Flavor,
     matches: &ArgMatches,
@@ -173,15 +173,15 @@ pub fn from_matches(
     Ok(settings)
 }
 
-/// Flags of memcached's that only print something.
+/// Flags of memcached that only print something.
 const PRINTING: [&str; 3] = ["help", "version", "license"];
 
-/// Whether memcached's command line has a flag that is refused in front of the first one that only
-/// prints something. memcached looks at its flags one after the other and stops at what it cannot do;
-/// clients find out by that what a build can do.
+/// Checks the flags in front of the first one that only prints something. memcached processes its
+/// flags in order and stops at the first one it does not support. Clients use this to find out what
+/// a build supports.
 ///
 /// # Errors
-/// Such a flag, with the reason.
+/// Returns the first refused flag with the reason.
 pub fn check_refused(matches: &ArgMatches) -> Result<(), SettingsError> {
     let printing = PRINTING.into_iter().filter(|name| matches.get_flag(name));
     let end = printing.filter_map(|name| matches.index_of(name)).min().unwrap_or(usize::MAX);
@@ -216,7 +216,7 @@ fn apply_environment(
     for setting in table::all() {
         let name = setting.environment();
         let Some(text) = environment.get(&name) else { continue };
-        // What containers set for a service that is called larder.
+        // Container runtimes set this for a service called `larder`.
         if setting.key == "port" && text.contains("://") {
             continue;
         }
@@ -265,7 +265,7 @@ fn apply_file(settings: &mut Settings, path: &Path) -> Result<(), SettingsError>
     Ok(())
 }
 
-/// The text that a flag would have.
+/// Converts a value of the file to the text that a flag would have.
 fn file_text(value: &toml::Value) -> Result<String, String> {
     match value {
         toml::Value::String(text) => Ok(text.clone()),
@@ -282,7 +282,7 @@ fn file_text(value: &toml::Value) -> Result<String, String> {
     }
 }
 
-/// The setting whose name is nearest to `key`, if one is near.
+/// Returns the setting with the name most similar to `key`, if one is similar enough.
 fn suggestion(key: &str) -> Option<&'static str> {
     let key = key.to_ascii_lowercase().replace('_', "-");
     let shown = table::all().filter(|setting| setting.group != Group::Refused);
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suggestions() {
+    fn a_misspelt_name_gets_a_suggestion() {
         let cases = [
             ("memroy", Some("memory")),
             ("max_item_size", Some("max-item-size")),

@@ -1,6 +1,6 @@
-//! Everything that can be set, and where the values come from. Invariant: one table is
-//! the only list of settings: flags, environment names, keys of the configuration file, the help
-//! text and `stats settings` are all read from it, so none of them can forget one.
+//! All settings and the sources of their values. Invariant: one table is the only list of
+//! settings. Flags, environment names, keys of the configuration file, the help text and
+//! `stats settings` are all generated from it, so none of them can miss a setting.
 
 mod error;
 mod extended;
@@ -27,8 +27,8 @@ pub(crate) use values::when_full_name;
 use larder_engine::{Durability, MIN_MEMORY};
 
 impl Settings {
-    /// What `other` says differently: key, the value here, the value there, in the order of the
-    /// help. Settings that say nothing about a running server are left out.
+    /// Returns the settings that differ in `other`: key, value in `self`, value in `other`, in the
+    /// order of the help. Leaves out settings that do not describe a running server.
     pub(crate) fn differences(&self, other: &Settings) -> Vec<(&'static str, String, String)> {
         let pairs = self.rows().zip(other.rows());
         pairs
@@ -37,12 +37,12 @@ impl Settings {
             .collect()
     }
 
-    /// Takes over the setting with this key.
+    /// Copies the setting `key` from `other`.
     pub(crate) fn take_over(&mut self, key: &str, other: &Settings) {
         let Some(setting) = table::all().find(|setting| setting.key == key) else {
             return;
         };
-        // What is shown can be set: a test walks the whole table.
+        // A shown value can always be set; a test checks this for the whole table.
         let _ = (setting.set)(self, &(setting.show)(other));
         match other.origins.get(setting.key) {
             Some(origin) => self.origins.insert(setting.key, origin.clone()),
@@ -50,12 +50,12 @@ impl Settings {
         };
     }
 
-    /// Every setting that `stats settings` shows beside memcached's: key and value.
+    /// Returns key and value of every setting that `stats settings` shows beside memcached's rows.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (&'static str, String)> {
         table::all().filter(|s| s.is_shown()).map(|s| (s.key, (s.show)(self)))
     }
 
-    /// What can only be judged when all values are known.
+    /// Checks the conditions that depend on several values.
     fn check(&mut self) -> Result<(), SettingsError> {
         let together = |reason: String| Err(SettingsError::Together(reason));
         if self.flavor == Flavor::Memcached && self.memory < MIN_MEMORY {

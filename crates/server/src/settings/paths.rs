@@ -1,36 +1,36 @@
-//! Where the store lies, as people write it.
+//! The devices of the store, as users write them.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::units::{Bare, parse_size, show_size};
 
-/// The least that can be asked for, in bytes: 16 of the smallest segments that are made, and what
-/// surrounds them.
+/// The smallest size of a store, in bytes: 16 segments of the smallest size, and the store's
+/// overhead.
 const MIN_STORE: u64 = 2 << 20;
 
-/// A directory, file or block device.
+/// A directory, file or block device of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorePath {
     /// As it was given.
     pub path: PathBuf,
-    /// The size in bytes. Without one a store keeps the size it has, and a new one chooses.
+    /// The size in bytes. Without it, an existing store keeps its size and a new one chooses.
     pub size: Option<u64>,
-    /// The tier that it belongs to, if there are tiers.
+    /// The tier of the device, if there are tiers.
     pub tier: Option<String>,
 }
 
 /// A lane of the store: a device, or one of each tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePaths<'a> {
-    /// Where new items go.
+    /// The device for new items.
     pub first: &'a StorePath,
-    /// Where items go that have cooled.
+    /// The device for items that have cooled.
     pub lower: Option<&'a StorePath>,
 }
 
-/// The lanes that these devices are. Of those with tiers, the tier that is named first is the fast one,
-/// and the devices of both tiers are joined in the order in which they are given.
+/// Returns the lanes that these devices form. With tiers, the tier named first is the fast one. The
+/// devices of both tiers are paired in the order in which they are given.
 pub(super) fn lanes(stores: &[StorePath]) -> Result<Vec<LanePaths<'_>>, String> {
     let Some(tier) = stores.first().map(|store| &store.tier) else { return Ok(Vec::new()) };
     let (first, lower): (Vec<_>, Vec<_>) = stores.iter().partition(|store| store.tier == *tier);
@@ -64,7 +64,7 @@ impl StorePath {
             Err(format!("{whole:?}: {why}; write for example /var/lib/larder or /dev/sdb:100GB"))
         };
         let (text, tier) = match text.rsplit_once('@') {
-            // It may stand in the name of a directory, too.
+            // An `@` may also be part of a directory's name.
             Some((text, tier)) if !tier.contains('/') => (text, Some(tier.to_owned())),
             _ => (text, None),
         };
@@ -72,7 +72,7 @@ impl StorePath {
             return bad("the name of the tier is missing, or comes before the size");
         }
         let (path, size) = match text.rsplit_once(':') {
-            // A colon may stand in the name of a directory.
+            // A colon may also be part of a directory's name.
             Some((path, size)) if !size.contains('/') => (path, Some(size)),
             _ => (text, None),
         };
@@ -103,7 +103,7 @@ impl fmt::Display for StorePath {
 /// Reads the size of a device as `--store` takes it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with the size.
 pub fn parse_store_size(text: &str) -> Result<u64, String> {
     let size = parse_size(text, Bare::Mebibytes)?;
     match size < MIN_STORE {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_and_sizes() {
+    fn a_store_is_split_into_path_size_and_tier() {
         type Parts<'a> = Option<(&'a str, Option<u64>, Option<&'a str>)>;
         let cases: &[(&str, Parts<'_>)] = &[
             ("/var/lib/larder", Some(("/var/lib/larder", None, None))),

@@ -1,17 +1,17 @@
-//! What the table says of one setting, and the short forms that its rows are written in.
+//! One row of the settings table, and the macros that shorten the rows.
 
 use super::types::Settings;
 
 /// How a setting is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// With a value; the text is its name in the help.
+    /// With a value; the text is the value's name in the help.
     Value(&'static str),
     /// With a list of values, separated by commas or given repeatedly.
     List(&'static str),
-    /// On by being there; `true` or `false` in the environment and in the file.
+    /// A flag without a value; `true` or `false` in the environment and in the file.
     Switch,
-    /// Counted: `-vv` is 2.
+    /// A flag that is counted: `-vv` is 2.
     Count,
 }
 
@@ -24,9 +24,9 @@ pub(super) enum Group {
     Commands,
     Process,
     Log,
-    /// memcached's, with no effect here; not in the help of `larder serve`.
+    /// Flags of memcached without effect here; not in the help of `larder serve`.
     Tuning,
-    /// Refused with a reason; not in any help.
+    /// Flags that are refused with a reason; not in any help.
     Refused,
 }
 
@@ -46,29 +46,29 @@ impl Group {
 
 /// One setting.
 pub(super) struct Setting {
-    /// The long flag, and the key in the file; `LARDER_KEY` in the environment.
+    /// The long flag and the key in the file. The environment name is `LARDER_` and the key.
     pub(super) key: &'static str,
-    /// memcached's long flag, where it is another one.
+    /// memcached's long flag, if it differs.
     pub(super) alias: Option<&'static str>,
     pub(super) short: Option<char>,
     pub(super) kind: Kind,
     pub(super) group: Group,
     pub(super) help: &'static str,
-    /// What it does in a few words, for the help that fits a screen; empty if it is not there.
+    /// A few words for the short help; empty if the short help leaves the setting out.
     pub(super) brief: &'static str,
-    /// Takes over a value; the error says what to do.
+    /// Sets the value from text. The error says what to do.
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
-    /// The present value, readable by `set`.
+    /// Returns the present value as text that `set` accepts.
     pub(super) show: fn(&Settings) -> String,
 }
 
 impl Setting {
-    /// Whether the setting says something about how the server runs.
+    /// Returns true if the setting affects how the server runs.
     pub(super) fn is_shown(&self) -> bool {
         !matches!(self.group, Group::Tuning | Group::Refused)
     }
 
-    /// Its name in the environment.
+    /// Returns its name in the environment.
     pub(super) fn environment(&self) -> String {
         format!("LARDER_{}", self.key.to_ascii_uppercase().replace('-', "_"))
     }
@@ -89,20 +89,20 @@ pub(super) const fn setting(
 }
 
 impl Setting {
-    /// What the help says that fits a screen.
+    /// Adds the text of the short help.
     pub(super) const fn brief(mut self, brief: &'static str) -> Setting {
         self.brief = brief;
         self
     }
 
-    /// memcached's name of the flag.
+    /// Adds memcached's name of the flag.
     pub(super) const fn or(mut self, alias: &'static str) -> Setting {
         self.alias = Some(alias);
         self
     }
 }
 
-/// A setting that sets a boolean field.
+/// `set` and `show` of a boolean field.
 macro_rules! switch {
     ($field:ident) => {
         switch!($field, true)
@@ -118,7 +118,7 @@ macro_rules! switch {
     };
 }
 
-/// A setting whose value one field has, read by a function.
+/// `set` and `show` of one field, with the functions that parse and format it.
 macro_rules! field {
     ($field:ident, $parse:path, $show:expr) => {
         (
@@ -131,7 +131,7 @@ macro_rules! field {
     };
 }
 
-/// A setting whose values have names.
+/// `set` and `show` of a field whose values have names.
 macro_rules! choice {
     ($field:ident, $names:ident) => {
         (

@@ -10,18 +10,18 @@ use super::values::{name_of, positive_duration, split};
 pub(super) const DURABILITIES: &[(&str, Durability)] =
     &[("none", Durability::None), ("async", Durability::Async), ("sync", Durability::Sync)];
 
-/// Its name in the settings.
+/// Returns the name of a durability in the settings.
 pub(crate) fn durability_name(durability: Durability) -> String {
     name_of(durability, DURABILITIES)
 }
 
-/// `--store`.
+/// Sets `--store`.
 pub(super) fn set_store(settings: &mut Settings, text: &str) -> Result<(), String> {
     settings.store = split(text).map(StorePath::parse).collect::<Result<_, _>>()?;
     Ok(())
 }
 
-/// `--forget`.
+/// Sets `--forget`.
 pub(super) fn set_forget(settings: &mut Settings, text: &str) -> Result<(), String> {
     let lane = |text: &str| {
         let known = text.parse().ok().filter(|lane| *lane < MAX_LANES);
@@ -32,21 +32,21 @@ pub(super) fn set_forget(settings: &mut Settings, text: &str) -> Result<(), Stri
     Ok(())
 }
 
-/// The lanes as `--forget` takes them.
+/// Returns the lanes in the form that `--forget` accepts.
 pub(super) fn show_forget(settings: &Settings) -> String {
     let lanes: Vec<_> = settings.forget.iter().map(ToString::to_string).collect();
     lanes.join(",")
 }
 
-/// `--sync-interval`.
+/// Sets `--sync-interval`.
 pub(super) fn set_sync_interval(settings: &mut Settings, text: &str) -> Result<(), String> {
     settings.sync_interval = positive_duration(text)
         .map_err(|reason| format!("{reason}; --durability sync waits for each write"))?;
     Ok(())
 }
 
-/// memcached's `-o ext_path=PATH:SIZE`. What it keeps there ends with the process, and so it does
-/// here unless a durability is asked for.
+/// Sets memcached's `-o ext_path=PATH:SIZE`. As in memcached, items kept there end with the
+/// process, unless a durability is given.
 pub(super) fn set_ext_path(settings: &mut Settings, text: &str) -> Result<(), String> {
     if settings.is_asked("store") {
         return Err("--store names a store already: leave one of the two out".to_owned());

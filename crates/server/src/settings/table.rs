@@ -1,5 +1,4 @@
-//! The list of settings, in a file per group of them. Everything that names a setting is generated
-//! from here.
+//! The list of settings, one file per group. Everything that names a setting is generated from it.
 
 use super::setting::Setting;
 
@@ -8,7 +7,7 @@ mod network;
 mod process;
 mod storage;
 
-/// All settings, in the order of the help.
+/// Returns all settings, in the order of the help.
 pub(super) fn all() -> impl Iterator<Item = &'static Setting> + Clone {
     [network::SETTINGS, storage::SETTINGS, process::SETTINGS, memcached::SETTINGS]
         .into_iter()

@@ -101,7 +101,7 @@ fn every_setting_can_come_from_flag_environment_and_file() {
     };
     for setting in table::all().filter(|s| s.group != Group::Refused) {
         let value = value(setting);
-        // It goes with another one only.
+        // These settings are valid only together with another one.
         if matches!(setting.key, "accept-damage" | "forget") {
             continue;
         }
@@ -131,7 +131,7 @@ fn shown_values_can_be_set() {
     for setting in table::all().filter(|setting| setting.is_shown()) {
         let text = (setting.show)(&settings);
         let result = (setting.set)(&mut Settings::default(), &text);
-        // What is not there cannot be written down, but what is must read back.
+        // An absent value has no text, but every text that is shown must be accepted.
         assert!(result.is_ok() || text.is_empty(), "{}: {text:?}: {result:?}", setting.key);
     }
 }
@@ -202,7 +202,7 @@ fn bad_values_say_where_and_what_to_do() {
 }
 
 #[test]
-fn files_are_checked() {
+fn errors_in_files_are_reported() {
     let cases = [
         ("unknown", "memroy = 64", "there is no setting \"memroy\": did you mean \"memory\"?"),
         ("underscore", "max_item_size = '1m'", "did you mean \"max-item-size\"?"),
@@ -233,7 +233,7 @@ fn lists_are_replaced_not_joined_across_sources() {
 }
 
 #[test]
-fn environments_of_containers_do_no_harm() {
+fn variables_of_container_runtimes_are_harmless() {
     let env = [
         ("LARDER_PORT", "tcp://10.0.0.1:11211"),
         ("LARDER_PORT_11211_TCP_ADDR", "10.0.0.1"),
@@ -248,7 +248,7 @@ fn environments_of_containers_do_no_harm() {
 }
 
 #[test]
-fn where_larder_listens() {
+fn flags_determine_the_listen_addresses() {
     let cases: &[(&[&str], &[&str])] = &[
         (&[], &["127.0.0.1"]),
         (&["-p", "1"], &["127.0.0.1"]),
@@ -326,16 +326,16 @@ fn memcached_long_flags_are_understood() {
 }
 
 #[test]
-fn memcached_defaults_are_memcacheds() {
+fn the_memcached_flavor_has_the_defaults_of_memcached() {
     let settings = memcached("").unwrap();
     assert_eq!(shown(&settings), ["*"]);
     assert_eq!(settings.admin, None);
     assert!(memcached("--admin 127.0.0.1:5 -m64 -p1 -vvv").unwrap().admin.is_some());
-    // The socket turns the network off, said or not.
+    // A Unix socket turns the network off even if a port is given.
     let settings = memcached("-s /s -p 5 -u root -o relaxed_privileges").unwrap();
     assert!(shown(&settings).is_empty());
     assert!(settings.notes.iter().any(|note| note.contains("-p and -l are ignored")));
-    // What memcached's harness passes, and words that are no flags.
+    // The flags of memcached's test harness, and a word that is not a flag.
     assert!(memcached("-l 127.0.0.1 -p 1 -U 27000 start").is_ok());
     let settings = memcached("-D /").unwrap();
     assert!(settings.detail && settings.prefix_delimiter == '/' && settings.notes.is_empty());
@@ -345,7 +345,7 @@ fn memcached_defaults_are_memcacheds() {
 }
 
 #[test]
-fn memcached_help_is_what_harnesses_look_for() {
+fn the_memcached_help_has_what_harnesses_search_for() {
     let help = memcached_help();
     assert!(help.starts_with("memcached 1.6.45\n"));
     assert!(help.contains("unix-socket"));
@@ -365,7 +365,7 @@ fn the_short_help_fits_a_screen_and_shows_defaults() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_its_own_words() {
+fn unusable_values_have_specific_messages() {
     for (args, said) in [
         (&["--store", "/data:0"][..], "a store has at least 2MB"),
         (&["--store", "/data:1MB"], "a store has at least 2MB"),
@@ -384,11 +384,11 @@ fn what_is_wrong_is_said_in_its_own_words() {
     }
 }
 
-/// The help texts are an interface: a change of them is to be looked at. Run with
-/// `LARDER_UPDATE=1` to accept it.
+/// The help texts are an interface, so changes need a review. Run with `LARDER_UPDATE=1` to accept
+/// them.
 #[test]
-fn help_texts_are_as_recorded() {
-    // Not wrapped to a terminal.
+fn help_texts_match_their_snapshots() {
+    // A fixed width, so that the terminal does not change the wrapping.
     let wide = |command: clap::Command| command.term_width(100);
     let texts = [
         ("serve-short.txt", short_help()),
@@ -407,9 +407,9 @@ fn help_texts_are_as_recorded() {
     }
 }
 
-/// Scripts and test harnesses start memcached with limits that suffice there.
+/// Scripts and test harnesses start memcached with limits that are too small for Larder.
 #[test]
-fn memcacheds_small_limits_start_a_server() {
+fn limits_too_small_for_larder_are_raised_for_memcached() {
     for (line, memory) in [("-m 2", 8 << 20), ("-m 1 -I 1m", 8 << 20), ("-m 9", 9 << 20)] {
         let settings = memcached(line).unwrap();
         assert_eq!(settings.memory, memory, "{line}");

@@ -1,4 +1,4 @@
-//! The settings themselves, with the types of their values.
+//! The settings and the types of their values.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,13 +13,13 @@ use super::paths::{LanePaths, StorePath, lanes};
 use crate::command::Switches;
 use crate::net::BackendChoice;
 
-/// Which command line was used: the flags are the same, some defaults are not.
+/// The command line that was used. The flags are the same, some defaults differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flavor {
     /// `larder serve`: loopback only, with the admin page.
     #[default]
     Larder,
-    /// Started through a link named `memcached`: every address, no admin page, as memcached does.
+    /// Started through a link named `memcached`: every address and no admin page, as memcached.
     Memcached,
 }
 
@@ -30,14 +30,14 @@ pub enum Port {
     Off,
     /// The kernel chooses (`-p -1`).
     Any,
-    /// This one.
+    /// A given port.
     Fixed(u16),
 }
 
 /// The protocol that connections speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The first byte of a connection tells.
+    /// The first byte of a connection decides.
     #[default]
     Auto,
     /// Text and meta commands only.
@@ -49,21 +49,21 @@ pub enum Protocol {
 /// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// What failed.
+    /// Failures.
     Error,
-    /// And what looks wrong.
+    /// Also suspicious events.
     Warn,
-    /// And what happens rarely: start, stop, reload.
+    /// Also rare events: start, stop, reload.
     #[default]
     Info,
-    /// And connections.
+    /// Also connections.
     Debug,
-    /// And commands.
+    /// Also commands.
     Trace,
 }
 
 impl LogLevel {
-    /// Its name in the settings.
+    /// Returns its name in the settings.
     pub fn name(self) -> &'static str {
         match self {
             LogLevel::Error => "error",
@@ -74,7 +74,7 @@ impl LogLevel {
         }
     }
 
-    /// The level that `verbosity` more `-v` make of this one.
+    /// Returns this level raised by `verbosity` times `-v`.
     pub fn raised(self, verbosity: u32) -> LogLevel {
         match verbosity {
             0 => self,
@@ -94,10 +94,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// All settings of a server. `Settings::default()` is what `larder serve` runs with.
+/// All settings of a server. `Settings::default()` has the values of `larder serve` without flags.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which command line was used.
+    /// The command line that was used.
     pub flavor: Flavor,
     /// Addresses of the data port; the flavor's default when empty.
     pub listen: Vec<ListenAddress>,
@@ -107,15 +107,15 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// Permission bits of the Unix socket.
     pub socket_mode: u32,
-    /// Clients that may wait to be accepted.
+    /// The largest number of clients that wait to be accepted.
     pub listen_backlog: i32,
-    /// `-C` was given: without effect, but `stats settings` shows it.
+    /// `-C` was given. It has no effect except in `stats settings`.
     pub disable_cas: bool,
     /// The protocol that connections speak.
     pub protocol: Protocol,
     /// The address of the admin page; `None` is off.
     pub admin: Option<SocketAddr>,
-    /// Host names under which the admin page may be asked for, beside addresses and localhost.
+    /// Host names that requests to the admin page may use, beside addresses and localhost.
     pub admin_hosts: Vec<String>,
     /// RAM for data, index and buffers, in bytes.
     pub memory: u64,
@@ -123,23 +123,24 @@ pub struct Settings {
     pub max_item_size: u64,
     /// What happens to a write when there is no room.
     pub when_full: WhenFull,
-    /// Where items are kept beyond memory and beyond the process.
+    /// The devices that keep items beyond memory and beyond the process.
     pub store: Vec<StorePath>,
     /// Lanes of the store whose devices are gone for good.
     pub forget: Vec<usize>,
-    /// What an acknowledged write survives, if anybody said; see [`Settings::durability`].
+    /// What an acknowledged write survives, if given; see [`Settings::durability`].
     pub durability: Option<Durability>,
-    /// With [`Durability::Async`]: how old an acknowledged write may become before it is durable.
+    /// The longest time from an acknowledgement until the write is durable, with
+    /// [`Durability::Async`].
     pub sync_interval: Duration,
-    /// Start although the store is damaged, without what is lost.
+    /// Start although the store is damaged, without the lost items.
     pub accept_damage: bool,
     /// The store was named by memcached's `-o ext_path`.
     pub(crate) ext_path: bool,
-    /// Workers.
+    /// Number of workers.
     pub threads: usize,
-    /// Connections at a time.
+    /// The largest number of open connections.
     pub max_connections: usize,
-    /// Connections that are silent for this long are closed.
+    /// Time after which an idle connection is closed.
     pub idle_timeout: Option<Duration>,
     /// The kernel interface of the event loops.
     pub io: BackendChoice,
@@ -147,7 +148,8 @@ pub struct Settings {
     pub flush_all: bool,
     /// Commands that list keys are allowed: `stats cachedump`, `lru_crawler metadump`.
     pub dumping: bool,
-    /// Commands that change memory and devices are allowed: `cache_memlimit`, `store grow`, `store drain`.
+    /// Commands that change memory and devices are allowed: `cache_memlimit`, `store grow`,
+    /// `store drain`.
     pub control: bool,
     /// `watch` is allowed.
     pub watch: bool,
@@ -155,15 +157,15 @@ pub struct Settings {
     pub shutdown_command: bool,
     /// `stats detail` counts from the start.
     pub detail: bool,
-    /// What ends a key's prefix in `stats detail`; one ASCII character.
+    /// The delimiter after a key's prefix in `stats detail`; one ASCII character.
     pub prefix_delimiter: char,
-    /// How many `-v` were given.
+    /// Number of `-v` flags.
     pub verbosity: u32,
-    /// How much is logged before `-v` is counted.
+    /// The log level without `-v`.
     pub log_level: LogLevel,
     /// The form of log lines.
     pub log_format: LogFormat,
-    /// Where log lines go; to the standard error output if not.
+    /// The file for log lines; `None` is standard error.
     pub log_file: Option<PathBuf>,
     /// How long a graceful stop waits for commands in flight.
     pub drain_timeout: Duration,
@@ -183,13 +185,13 @@ pub struct Settings {
     pub config: Option<PathBuf>,
     /// The file that gets the port numbers (`MEMCACHED_PORT_FILENAME`).
     pub port_file: Option<PathBuf>,
-    /// What was accepted and has no effect; belongs into the log.
+    /// Log messages about settings that were accepted and have no effect.
     pub notes: Vec<String>,
-    /// Who said what, by key.
+    /// The source of each setting that was given, by key.
     pub origins: BTreeMap<&'static str, Origin>,
 }
 
-/// Where `larder serve` shows its admin page.
+/// The default address of the admin page of `larder serve`.
 const DEFAULT_ADMIN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 11212);
 
@@ -246,7 +248,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The defaults of a flavor.
+    /// Returns the defaults of a flavor.
     pub fn new(flavor: Flavor) -> Settings {
         let mut settings = Settings { flavor, ..Settings::default() };
         if flavor == Flavor::Memcached {
@@ -255,22 +257,22 @@ impl Settings {
         settings
     }
 
-    /// Who gave the setting with this key of the configuration file.
+    /// Returns the source of the setting `key` (its key in the configuration file).
     pub fn origin(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }
 
-    /// Whether anybody asked for the setting with this key.
+    /// Returns true if any source gave the setting `key`.
     pub fn is_asked(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
 
-    /// The log level with all `-v` counted.
+    /// Returns the log level, raised by all `-v`.
     pub fn effective_log_level(&self) -> LogLevel {
         self.log_level.raised(self.verbosity)
     }
 
-    /// What an acknowledged write survives.
+    /// Returns what an acknowledged write survives.
     pub fn durability(&self) -> Durability {
         match self.durability {
             Some(durability) => durability,
@@ -279,24 +281,24 @@ impl Settings {
         }
     }
 
-    /// Whether items are kept beyond memory.
+    /// Returns true if items are kept beyond memory.
     pub fn has_store(&self) -> bool {
         !self.store.is_empty()
     }
 
-    /// The lanes of the store.
+    /// Returns the lanes of the store.
     pub fn lanes(&self) -> Vec<LanePaths<'_>> {
-        // Whether the devices go together was checked when they were set.
+        // An error cannot occur here, because `Settings::check` has checked the devices.
         lanes(&self.store).unwrap_or_default()
     }
 
-    /// The devices of the store, as `--store` takes them.
+    /// Returns the devices of the store in the form that `--store` accepts.
     pub fn show_store(&self) -> String {
         let stores: Vec<_> = self.store.iter().map(ToString::to_string).collect();
         stores.join(",")
     }
 
-    /// What commands may do.
+    /// Returns which commands are allowed.
     pub(crate) fn switches(&self) -> Switches {
         Switches {
             flush: self.flush_all,
@@ -306,12 +308,12 @@ impl Settings {
         }
     }
 
-    /// The addresses of the data port, the default included; empty when there is no TCP.
+    /// Returns the addresses of the data port, including the default. Empty if TCP is off.
     pub fn listen_addresses(&self) -> Vec<ListenAddress> {
         let asked = self.is_asked("listen") || self.is_asked("port") || !self.listen.is_empty();
         let socket_only = match self.flavor {
             Flavor::Larder => self.socket.is_some() && !asked,
-            // memcached: a Unix socket turns the network off, whatever else is said.
+            // In memcached, a Unix socket turns the network off in any case.
             Flavor::Memcached => self.socket.is_some(),
         };
         if socket_only {
@@ -327,13 +329,13 @@ impl Settings {
             self.listen.clone()
         };
         match self.port {
-            // Addresses with a port of their own stay.
+            // Addresses that name a port stay.
             Port::Off => addresses.into_iter().filter(|a| a.port.is_some()).collect(),
             Port::Any | Port::Fixed(_) => addresses,
         }
     }
 
-    /// The port of addresses that name none; 0 lets the kernel choose.
+    /// Returns the port of addresses that name none; 0 lets the kernel choose.
     pub(crate) fn default_port(&self) -> u16 {
         match self.port {
             Port::Fixed(port) => port,
@@ -341,7 +343,7 @@ impl Settings {
         }
     }
 
-    /// Whether the data port takes this address. Names are not looked up.
+    /// Returns true if the data port uses this address. Does not look up names.
     pub(super) fn is_data_port(&self, address: SocketAddr) -> bool {
         let is_it = |listen: &ListenAddress| {
             let host = match listen.host.as_str() {

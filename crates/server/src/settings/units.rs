@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What a size without a unit counts.
+/// The unit of a size that is written without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bare {
     /// Bytes, as in memcached's `-I`.
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_accept_all_units() {
         let cases: [(&str, Bare, Option<u64>); 20] = [
             ("64", Bare::Mebibytes, Some(64 << 20)),
             ("64", Bare::Bytes, Some(64)),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_accept_all_units() {
         let cases = [
             ("0", Some(Duration::ZERO)),
             ("30", Some(Duration::from_secs(30))),

@@ -1,4 +1,4 @@
-//! How the values of settings are read and written; the errors say what to do.
+//! Parsing and formatting of setting values. The errors say what to do.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ pub(super) fn name_of<T: Copy + PartialEq>(value: T, known: &[(&str, T)]) -> Str
     known.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name).to_owned()
 }
 
-/// Its name in the settings.
+/// Returns its name in the settings.
 pub(crate) fn when_full_name(when_full: WhenFull) -> String {
     name_of(when_full, WHEN_FULL)
 }
@@ -69,7 +69,7 @@ pub(super) fn show_duration(duration: std::time::Duration) -> String {
     }
 }
 
-/// A duration that is longer than nothing.
+/// Reads a duration longer than zero.
 pub(super) fn positive_duration(text: &str) -> Result<std::time::Duration, String> {
     match parse_duration(text)? {
         std::time::Duration::ZERO => Err(format!("{text:?} is no time: write for example 1s")),
@@ -159,7 +159,7 @@ pub(super) fn set_max_item_size(settings: &mut Settings, text: &str) -> Result<(
     Ok(())
 }
 
-/// Naming a delimiter turns the statistics on, as in memcached.
+/// Sets the prefix delimiter. As in memcached, this also turns `stats detail` on.
 pub(super) fn set_prefix_delimiter(settings: &mut Settings, text: &str) -> Result<(), String> {
     match text.as_bytes() {
         [byte] if byte.is_ascii_graphic() => settings.prefix_delimiter = char::from(*byte),

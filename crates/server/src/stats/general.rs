@@ -1,4 +1,4 @@
-//! `stats` without a group. The rows stand in memcached's order.
+//! `stats` without a group. The rows are in memcached's order.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -101,7 +101,7 @@ fn transport_rows(
     put(row, "hash_is_expanding", 0);
 }
 
-/// Mechanisms of memcached's; the cleaner is the nearest to its slab mover.
+/// Shows the rows of memcached's mechanisms. The cleaner is most similar to its slab mover.
 fn mechanism_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
     put(row, "slab_reassign_rescues", engine.totals.moved_items);
     for name in [
@@ -158,7 +158,7 @@ fn item_rows(engine: &larder_engine::Stats, row: &mut Row<'_>) {
     }
 }
 
-/// Without a store these say so, with 0 and `none`.
+/// Shows the rows of the store. Without a store they have the values 0 and `none`.
 fn store_rows(running: &Running, engine: &Stats, lanes: &[Stats], row: &mut Row<'_>) {
     let settings = running.settings();
     match settings.has_store() {
@@ -213,7 +213,7 @@ fn lane_rows(lane: &LaneState, stats: &Stats, row: &mut Row<'_>) {
     }
 }
 
-/// What memcached has no row for.
+/// Shows the rows that memcached does not have.
 fn larder_rows(
     running: &Running,
     engine: &Stats,

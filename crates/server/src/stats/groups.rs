@@ -1,5 +1,5 @@
-//! `stats items`, `slabs` and `conns`. There are no slab classes: all items show as class 1, whose
-//! chunks are the log's units of 8 bytes, so that sums over classes come out right.
+//! `stats items`, `slabs` and `conns`. Larder has no slab classes. It shows all items as class 1,
+//! with the log's 8-byte units as chunks, so that sums over classes are correct.
 
 use super::rows::{Row, put};
 use crate::net::{Endpoint, Peer};
@@ -81,8 +81,8 @@ pub(super) fn slabs(running: &Running, row: &mut Row<'_>) {
     put(row, "total_malloced", engine.frame_bytes);
 }
 
-/// Listeners are numbered from 0 downwards in memcached's place of the descriptor: they have no
-/// connection number. Connections show theirs.
+/// Shows listeners and connections. In place of memcached's descriptor, connections show their
+/// connection number. Listeners have none, so they are numbered from 0 downwards.
 pub(super) fn connections(running: &Running, row: &mut Row<'_>) {
     let tcp = |address: &SocketAddr| match address {
         SocketAddr::V4(address) => format!("tcp:{address}"),
@@ -107,8 +107,8 @@ pub(super) fn connections(running: &Running, row: &mut Row<'_>) {
     for (id, entry) in running.registry.snapshot() {
         let (from, to) = match &entry.peer {
             Peer::Tcp { from, to } => (tcp(from), tcp(to)),
-            // These clients have no names. Of several listeners, as a socket unit may have them, the
-            // last one is shown.
+            // Clients of a Unix socket have no address. A socket unit may pass several such
+            // listeners; the last one is shown.
             Peer::Unix => ("unix:".to_owned(), unix.clone()),
         };
         row(&format!("{id}:addr"), format_args!("{from}"));

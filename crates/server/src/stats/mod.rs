@@ -1,7 +1,7 @@
-//! What `stats`, the metrics and the status page show. Everything is read from counters that the
-//! workers write without looking at the reader, so no lock of the data path is held. Names and
-//! order of the rows are memcached's, because exporters and clients read them; rows of mechanisms
-//! that do not exist here stay, with 0. Larder's own rows begin with `larder_`.
+//! The statistics of `stats`, the metrics and the status page. All of them are read from counters
+//! that the workers write without synchronizing with readers, so no lock of the data path is held.
+//! Names and order of the rows are memcached's, because exporters and clients parse them. Rows of
+//! mechanisms that Larder does not have show 0. Larder's own rows begin with `larder_`.
 
 mod general;
 mod groups;
@@ -15,8 +15,8 @@ use crate::server::Running;
 use rows::Row;
 pub(crate) use totals::NetTotals;
 
-/// Calls `row` for every row of a group; the empty name is the general group. False, without
-/// any row, for a group that does not exist.
+/// Calls `row` for every row of a group; the empty name is the general group. Returns false without
+/// any row if the group does not exist.
 pub(crate) fn group(running: &Running, group: &[u8], row: &mut Row<'_>) -> bool {
     match group {
         b"" => general::rows(running, row),
@@ -25,7 +25,7 @@ pub(crate) fn group(running: &Running, group: &[u8], row: &mut Row<'_>) -> bool 
         b"slabs" => groups::slabs(running, row),
         b"sizes" => row("sizes_status", format_args!("disabled")),
         b"conns" => groups::connections(running, row),
-        // There is no flash tier; memcached without one answers an empty list.
+        // memcached without a flash tier shows no rows either.
         b"extstore" => {}
         _ => return false,
     }

@@ -1,11 +1,11 @@
-//! Rows as every group of statistics gives them.
+//! The form in which all groups of statistics pass their rows.
 
 use std::fmt::{self, Display};
 
-/// Takes rows: name and value.
+/// Receives name and value of each row.
 pub(super) type Row<'a> = dyn FnMut(&str, fmt::Arguments<'_>) + 'a;
 
-/// A row whose value is anything printable.
+/// Passes a row with any printable value.
 pub(super) fn put(row: &mut Row<'_>, name: &str, value: impl Display) {
     row(name, format_args!("{value}"));
 }

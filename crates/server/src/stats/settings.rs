@@ -12,7 +12,7 @@ fn yes(on: bool) -> &'static str {
 pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
     network_rows(running, row);
     mechanism_rows(running, row);
-    // memcached's names of these stand above.
+    // The rows above show these settings under memcached's names.
     let shown_above = ["memory", "max-item-size", "disable-evictions", "port", "threads"];
     for (key, value) in running.settings().rows() {
         if !shown_above.contains(&key) {

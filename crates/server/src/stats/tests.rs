@@ -3,7 +3,7 @@ use std::fmt::Write;
 use crate::server::Server;
 use crate::settings::{ListenAddress, Settings};
 
-/// The rows that memcached 1.6.45 answers, asked of a fresh server with one item, in its order.
+/// The rows of memcached 1.6.45 on a fresh server with one item, in its order.
 const GENERAL: &str = "pid uptime time version libevent pointer_size rusage_user rusage_system \
     max_connections curr_connections total_connections rejected_connections \
     connection_structures response_obj_oom response_obj_count response_obj_bytes read_buf_count \
@@ -64,7 +64,7 @@ fn store_one(server: &Server) {
     let mut reply = vec![0; expected.len()];
     client.read_exact(&mut reply).unwrap();
     assert_eq!(reply, expected);
-    // A worker counts after it has sent.
+    // A worker counts bytes only after it has sent them.
     while server.running.net_totals_ever().bytes_written < expected.len() as u64 {
         std::thread::yield_now();
     }
@@ -86,7 +86,7 @@ fn split_names(rows: &[(String, String)]) -> (Vec<&str>, Vec<&str>) {
 }
 
 #[test]
-fn names_are_memcacheds() {
+fn row_names_are_those_of_memcached() {
     let server = server();
     store_one(&server);
     for (group, prefix, expected) in
@@ -130,7 +130,7 @@ fn values_are_counted_and_reset() {
 }
 
 #[test]
-fn own_rows_are_there() {
+fn larder_rows_are_present() {
     let server = server();
     let rows = rows(&server, "");
     for name in [
@@ -148,7 +148,7 @@ fn own_rows_are_there() {
 }
 
 #[test]
-fn what_was_asked_for_is_shown() {
+fn given_settings_are_shown() {
     let settings = Settings { listen_backlog: 8675, disable_cas: true, ..Settings::default() };
     let server = server_with(settings);
     let rows = rows(&server, "settings");
@@ -162,7 +162,7 @@ fn connections_are_listed() {
     let server = server();
     let client = std::net::TcpStream::connect(server.addresses()[0]).unwrap();
     let me = format!("tcp:{}", client.local_addr().unwrap());
-    // The worker has accepted once it has answered.
+    // A reply proves that the worker has accepted the connection.
     let mut stream = &client;
     std::io::Write::write_all(&mut stream, b"mn\r\n").unwrap();
     let mut reply = [0; 4];

@@ -1,9 +1,9 @@
-//! What the event loops and the commands of all workers have counted.
+//! The counters of event loops and commands, summed over all workers.
 
 use crate::command::CounterTotals;
 use crate::net::Counters;
 
-/// The event loops' counters of all workers together.
+/// The sum of all workers' counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NetTotals {
     pub(crate) current: u64,
@@ -26,7 +26,7 @@ pub(crate) struct NetTotals {
 }
 
 impl NetTotals {
-    /// Adds what one worker has counted.
+    /// Adds the counters of one worker's event loop.
     pub(crate) fn add(&mut self, counters: &Counters) {
         self.current += counters.current_connections.get();
         self.total += counters.total_connections.get();
@@ -44,17 +44,17 @@ impl NetTotals {
         self.buffer_bytes += counters.buffer_bytes.get();
     }
 
-    /// Meta commands.
+    /// Returns the number of meta commands.
     pub(crate) fn meta(&self) -> u64 {
         self.commands.meta_commands
     }
 
-    /// Connections that ended because a value went while it was being sent.
+    /// Returns the number of connections closed because a value vanished while it was being sent.
     pub(crate) fn values_cut(&self) -> u64 {
         self.commands.values_cut
     }
 
-    /// What was counted after `earlier`; what is open now stays.
+    /// Returns the counts since `earlier`. The number of open connections stays as it is.
     pub(crate) fn since(mut self, earlier: &NetTotals) -> NetTotals {
         let pairs = [
             (&mut self.total, earlier.total),

@@ -55,7 +55,7 @@ fn keys_may_hold_any_bytes() {
 }
 
 #[test]
-fn cas_ids() {
+fn a_store_with_a_cas_id_compares_it() {
     let server = Server::start();
     let zeros = [0; 8];
     let stores = [0x01, 0x02, 0x03, 0x11];
@@ -101,7 +101,7 @@ fn cas_ids() {
 }
 
 #[test]
-fn append_and_prepend() {
+fn append_and_prepend_extend_a_value() {
     let server = Server::start();
     server.expect(
         &[
@@ -122,7 +122,7 @@ fn append_and_prepend() {
 }
 
 #[test]
-fn delete() {
+fn a_delete_removes_the_item() {
     let server = Server::start();
     server.expect(
         &[
@@ -139,7 +139,7 @@ fn delete() {
 }
 
 #[test]
-fn counting() {
+fn counters_are_created_and_changed() {
     let server = Server::start();
     let number = |opcode, number: u64| value(opcode, &number.to_be_bytes());
     let non_numeric = "Non-numeric server-side value for incr or decr";
@@ -216,7 +216,7 @@ fn many_clients_create_the_same_counters() {
 }
 
 #[test]
-fn touch_and_gat() {
+fn touch_and_gat_change_the_expiry() {
     let server = Server::start();
     server.expect(
         &[
@@ -255,7 +255,7 @@ fn touch_and_gat() {
 }
 
 #[test]
-fn flush() {
+fn a_flush_removes_all_items() {
     let server = Server::start();
     let flush = |opcode, extras: &[u8]| packet(opcode, extras, b"", b"");
     for (opcode, extras, replies) in [
@@ -297,7 +297,7 @@ fn noop_version_quit() {
 }
 
 #[test]
-fn stat() {
+fn stat_sends_one_packet_per_row() {
     let server = Server::start();
     let stat = |group: &[u8]| packet(0x10, b"", group, b"");
     let row = |name: &[u8], text: &[u8]| Reply {

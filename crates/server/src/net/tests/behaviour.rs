@@ -356,7 +356,7 @@ fn unix_sockets_are_served_like_tcp() {
 }
 
 #[test]
-fn accepted_sockets_do_not_delay() {
+fn accepted_sockets_have_tcp_nodelay() {
     on_both(|options| {
         let server = Server::start(options);
         let mut client = server.connect();

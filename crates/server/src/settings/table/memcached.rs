@@ -1,5 +1,5 @@
-//! memcached's other flags: those that tune what does not exist here, and those that must not be
-//! ignored and cannot be done.
+//! memcached's other flags: flags that tune mechanisms Larder does not have, and flags that it
+//! refuses because it can neither support nor ignore them.
 
 use super::super::extended;
 use super::super::setting::Group::{Refused, Tuning};
@@ -7,7 +7,7 @@ use super::super::setting::Kind::{List, Switch, Value};
 use super::super::setting::{Setting, setting};
 use super::super::values::{self, set_udp};
 
-/// A tuning flag: accepted, and noted.
+/// `set` and `show` of a tuning flag, which is accepted with a note.
 macro_rules! tuning {
     ($why:literal) => {
         (
@@ -22,7 +22,7 @@ macro_rules! tuning {
     };
 }
 
-/// A flag that is refused.
+/// `set` and `show` of a flag that is refused.
 macro_rules! refused {
     ($why:literal) => {
         (|_, text| if text == "false" { Ok(()) } else { Err($why.to_owned()) }, |_| String::new())
