@@ -7,7 +7,7 @@ use crate::memory::frames::Frames;
 use crate::memory::mapping::Mapping;
 use crate::memory::pins::{Pin, Pins};
 use crate::memory::prefetch;
-use crate::memory::table::Table;
+use crate::memory::table::GrowingTable;
 use crate::reclaim::quarantine::Quarantine;
 use crate::reclaim::usage::UsageTable;
 use crate::record::Record;
@@ -15,7 +15,7 @@ use crate::residency::copies::Copies;
 use crate::residency::image::{Dropped, Image};
 use crate::segment::{Segment, State};
 use crate::store::places::Places;
-use crate::store::{Entry, Store};
+use crate::store::{SegmentEntry, Store};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::{Budget, Epochs};
@@ -42,7 +42,7 @@ pub struct Log {
     /// Memory kept for the next segments that are [loaded](Log::load_if_absent).
     pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
-    pub(crate) segments: Table<Segment>,
+    pub(crate) segments: GrowingTable<Segment>,
     pub(crate) frames: Arc<Frames>,
     pub(crate) numbers: Mutex<Places>,
     pub(crate) streams: [Open; 2],
@@ -54,7 +54,7 @@ pub struct Log {
     /// Segments that have changed since the usage table last looked at them, each listed once.
     pub(crate) changed: Mutex<Vec<SegmentNumber>>,
     /// For each segment, whether it is in `changed`.
-    pub(crate) listed: Table<AtomicU8>,
+    pub(crate) listed: GrowingTable<AtomicU8>,
     /// How often threads were asked to report the bytes they made dead.
     pub(crate) counts_wanted: AtomicU64,
     pub(crate) quarantine: Mutex<Quarantine>,
@@ -86,7 +86,7 @@ pub(crate) fn most_places(memory: u64) -> u32 {
 
 /// Returns the bytes of table entries per place.
 pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
-    let entry = if with_store { size_of::<Entry>() } else { 0 };
+    let entry = if with_store { size_of::<SegmentEntry>() } else { 0 };
     size_of::<Segment>() + entry + UsageTable::BYTES + size_of::<AtomicU8>()
 }
 
@@ -117,7 +117,7 @@ impl Log {
             }
         };
         let limit = store.as_ref().map_or(count, Store::most_segments);
-        let segments = Table::new(count + 1, limit + 1, |_| Segment::default());
+        let segments = GrowingTable::new(count + 1, limit + 1, |_| Segment::default());
         budget.charge((segments.len() * bytes_per_segment(store.is_some())) as u64);
         let mut numbers = Places::new(store.as_ref().map_or(0, Store::fast_segments));
         if store.is_none() {
@@ -145,7 +145,7 @@ impl Log {
             appenders: AtomicUsize::new(0),
             usage: Mutex::new(UsageTable::new(limit + 1)),
             changed: Mutex::default(),
-            listed: Table::new(count + 1, limit + 1, |_| AtomicU8::new(0)),
+            listed: GrowingTable::new(count + 1, limit + 1, |_| AtomicU8::new(0)),
             counts_wanted: AtomicU64::new(0),
             quarantine: Mutex::default(),
             wanted_numbers: AtomicU32::new(0),

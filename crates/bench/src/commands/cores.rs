@@ -114,7 +114,7 @@ struct Row {
 
 /// The counts of one run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Run {
+struct CoreRun {
     requests: u64,
     worker_ns: u64,
     cleaner_ns: u64,
@@ -122,7 +122,7 @@ struct Run {
     seconds: f64,
 }
 
-impl Run {
+impl CoreRun {
     fn per_request(&self, ns: u64) -> f64 {
         ns as f64 / self.requests.max(1) as f64
     }
@@ -186,11 +186,12 @@ fn row(
     store: bool,
     work: Work,
     threads: usize,
-    runs: &[Run],
-    (first, alone): (usize, &[Run]),
+    runs: &[CoreRun],
+    (first, alone): (usize, &[CoreRun]),
 ) -> Row {
-    let all =
-        |figure: &dyn Fn(&Run) -> f64| Spread::of(&runs.iter().map(figure).collect::<Vec<f64>>());
+    let all = |figure: &dyn Fn(&CoreRun) -> f64| {
+        Spread::of(&runs.iter().map(figure).collect::<Vec<f64>>())
+    };
     let more = threads as f64 / first as f64;
     let times: Vec<f64> = runs
         .iter()
@@ -242,18 +243,18 @@ impl Wake for Unpark {
 }
 
 /// The session and the requests of one thread.
-struct Worker {
+struct CoreWorker {
     session: Session,
     keys: [[u8; KEY_BYTES]; BATCH],
 }
 
-impl Worker {
+impl CoreWorker {
     /// Returns a worker for the calling thread.
-    fn new(engine: &Arc<Engine>) -> Worker {
+    fn new(engine: &Arc<Engine>) -> CoreWorker {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut session = engine.session(waker);
         session.tick(NOW);
-        Worker { session, keys: [[b'0'; KEY_BYTES]; BATCH] }
+        CoreWorker { session, keys: [[b'0'; KEY_BYTES]; BATCH] }
     }
 
     fn choose(&mut self, mut choice: impl FnMut() -> u64) {
@@ -323,7 +324,7 @@ fn set(session: &Session, key: &Key<'_>, value: &[u8]) -> Result<bool> {
 }
 
 fn fill(engine: &Arc<Engine>, keys: u64, value: &[u8]) -> Result<()> {
-    let (mut worker, mut next) = (Worker::new(engine), 0);
+    let (mut worker, mut next) = (CoreWorker::new(engine), 0);
     while next < keys {
         worker.choose(|| {
             next += 1;
@@ -342,7 +343,7 @@ fn run(
     keys: u64,
     first_new: &mut u64,
     value: &[u8],
-) -> Result<Run> {
+) -> Result<CoreRun> {
     let cleaner = Probe::own_threads(&["cleaner"]);
     let writer = Probe::own_threads(&["committer", "early writer"]);
     let (cleaner_before, writer_before) = (cleaner.sample()?, writer.sample()?);
@@ -353,7 +354,7 @@ fn run(
         let handles: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || {
-                    let mut worker = Worker::new(engine);
+                    let mut worker = CoreWorker::new(engine);
                     let mut random = Random::new(first.wrapping_add(thread as u64));
                     let mut new = first + thread as u64;
                     let (began, mut requests) = (thread_cpu(), 0);
@@ -380,11 +381,11 @@ fn run(
         handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| lost())).collect()
     });
     let seconds = began.elapsed().as_secs_f64();
-    let mut run = Run {
+    let mut run = CoreRun {
         cleaner_ns: cleaner.sample()?.cpu_ns - cleaner_before.cpu_ns,
         writer_ns: writer.sample()?.cpu_ns - writer_before.cpu_ns,
         seconds,
-        ..Run::default()
+        ..CoreRun::default()
     };
     for done in done {
         let (requests, worker_ns) = done?;

@@ -23,7 +23,7 @@ const RETRY: UnixSeconds = 60;
 const MOST: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// Changed since the last look.
     #[default]
     Changed,
@@ -37,7 +37,7 @@ enum State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
     used: usize,
-    state: State,
+    state: ChunkState,
 }
 
 /// A step that makes look-ups in a chunk cheaper.
@@ -90,8 +90,10 @@ impl Chunks {
     pub(super) fn part(&mut self, run: &Range<usize>) -> Vec<(usize, usize)> {
         let mut parted = Vec::new();
         for number in numbers(run) {
-            if let Some(chunk) = self.chunks.get_mut(number).filter(|c| c.state == State::Joined) {
-                chunk.state = State::Changed;
+            if let Some(chunk) =
+                self.chunks.get_mut(number).filter(|c| c.state == ChunkState::Joined)
+            {
+                chunk.state = ChunkState::Changed;
                 parted.push((number, CHUNK - chunk.used));
             }
         }
@@ -115,9 +117,9 @@ impl Chunks {
         }
         for number in numbers {
             let chunk = &mut self.chunks[number];
-            debug_assert_ne!(chunk.state, State::Joined, "parted before");
+            debug_assert_ne!(chunk.state, ChunkState::Joined, "parted before");
             change(chunk, common(run, &pages(number)).len());
-            chunk.state = State::Changed;
+            chunk.state = ChunkState::Changed;
         }
     }
 
@@ -141,18 +143,18 @@ impl Chunks {
             let number = self.at;
             self.at += 1;
             let todo = match chunk.state {
-                State::Changed => {
-                    chunk.state = State::Settled(now + SETTLED);
+                ChunkState::Changed => {
+                    chunk.state = ChunkState::Settled(now + SETTLED);
                     continue;
                 }
-                State::Settled(at) if at > now || chunk.used == 0 => continue,
-                State::Settled(_) if chunk.used >= CHUNK - HOLES => Todo::Join(number),
-                State::Settled(_) if number != filling => Todo::Empty(number),
-                State::Settled(_) | State::Joining | State::Joined => continue,
+                ChunkState::Settled(at) if at > now || chunk.used == 0 => continue,
+                ChunkState::Settled(_) if chunk.used >= CHUNK - HOLES => Todo::Join(number),
+                ChunkState::Settled(_) if number != filling => Todo::Empty(number),
+                ChunkState::Settled(_) | ChunkState::Joining | ChunkState::Joined => continue,
             };
             chunk.state = match todo {
-                Todo::Join(_) => State::Joining,
-                Todo::Empty(_) => State::Settled(now + RETRY),
+                Todo::Join(_) => ChunkState::Joining,
+                Todo::Empty(_) => ChunkState::Settled(now + RETRY),
             };
             self.done += 1;
             return Some(todo);
@@ -163,16 +165,16 @@ impl Chunks {
     /// Records the system's attempt to join a chunk.
     pub(super) fn joined(&mut self, number: usize, result: io::Result<()>) -> Joined {
         let chunk = &mut self.chunks[number];
-        let still = chunk.state == State::Joining;
+        let still = chunk.state == ChunkState::Joining;
         match result {
             Ok(()) if still => {
-                chunk.state = State::Joined;
+                chunk.state = ChunkState::Joined;
                 Joined::With(CHUNK - chunk.used)
             }
             Ok(()) => Joined::Changed,
             Err(_) => {
                 if still {
-                    chunk.state = State::Settled(self.looked + RETRY);
+                    chunk.state = ChunkState::Settled(self.looked + RETRY);
                 }
                 Joined::Not
             }

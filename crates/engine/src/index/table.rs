@@ -101,11 +101,11 @@ impl Table {
 pub(crate) struct Pages {
     region: Region,
     budget: Arc<Budget>,
-    state: Mutex<State>,
+    state: Mutex<PagesState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PagesState {
     /// Number of pages allocated from the front of the region so far.
     fresh: usize,
     free: Runs,
@@ -181,7 +181,7 @@ impl Runs {
     }
 }
 
-impl State {
+impl PagesState {
     /// Takes a run of pages, freed ones before new ones.
     fn run(&mut self, pages: usize, limit: usize) -> Option<usize> {
         if let Some(run) = self.free.take(pages) {
@@ -271,7 +271,7 @@ impl Pages {
         self.lock().joins
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PagesState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -321,7 +321,7 @@ impl Pages {
     }
 
     /// Counts the pages of a new table.
-    fn note_taken(&self, state: &mut State, run: Range<usize>) -> Table {
+    fn note_taken(&self, state: &mut PagesState, run: Range<usize>) -> Table {
         self.part(state, &run);
         state.used += run.len();
         self.budget.set_lasting((state.used * PAGE) as u64);
@@ -353,7 +353,7 @@ impl Pages {
     }
 
     /// Frees a run of pages that no table uses any more.
-    fn free(&self, state: &mut State, run: Range<usize>) {
+    fn free(&self, state: &mut PagesState, run: Range<usize>) {
         self.part(state, &run);
         // SAFETY: no table uses these pages.
         unsafe { self.discard(&run) };
@@ -366,7 +366,7 @@ impl Pages {
 
     /// Splits the huge pages that contain pages of `run`, before these are allocated or freed.
     /// Their pages that no table uses stop being resident.
-    fn part(&self, state: &mut State, run: &Range<usize>) {
+    fn part(&self, state: &mut PagesState, run: &Range<usize>) {
         for (chunk, holes) in state.chunks.part(run) {
             self.discard_holes(state, chunk);
             self.budget.release((holes * PAGE) as u64);
@@ -374,7 +374,7 @@ impl Pages {
     }
 
     /// Returns the pages of a chunk that no table uses to the system.
-    fn discard_holes(&self, state: &State, chunk: usize) {
+    fn discard_holes(&self, state: &PagesState, chunk: usize) {
         let pages = chunks::pages(chunk);
         let others = [state.area.clone(), state.fresh..pages.end.max(state.fresh)];
         let others = others.map(|run| chunks::common(&run, &pages));

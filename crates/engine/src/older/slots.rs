@@ -32,13 +32,13 @@ const LIST_BYTES: usize = 96;
 
 /// The offset of an older slot's record (bits 44 and up, in units of 8 bytes) and the remembered
 /// hash of the key that was set over it.
-pub(super) type Entry = u64;
+pub(super) type OlderEntry = u64;
 
-pub(super) fn entry(address: Address, key: &Key<'_>) -> Entry {
+pub(super) fn entry(address: Address, key: &Key<'_>) -> OlderEntry {
     ((address.offset() / GRANULE) as u64) << HASH_BITS | key.beyond_position()
 }
 
-pub(super) fn offset(entry: Entry) -> usize {
+pub(super) fn offset(entry: OlderEntry) -> usize {
     (entry >> HASH_BITS) as usize * GRANULE
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct OlderSlots {
 
 #[derive(Debug, Default)]
 pub(super) struct List {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<OlderEntry>,
     /// The number of removed entries at the front. Walks settle entries in order.
     pub(super) gone: usize,
     /// The entries before this index are sorted. The others are sorted by a later look-up.
@@ -74,10 +74,10 @@ impl List {
     }
 
     pub(super) fn footprint(&self) -> u64 {
-        (LIST_BYTES + self.entries.capacity() * size_of::<Entry>()) as u64
+        (LIST_BYTES + self.entries.capacity() * size_of::<OlderEntry>()) as u64
     }
 
-    pub(super) fn push(&mut self, entry: Entry) {
+    pub(super) fn push(&mut self, entry: OlderEntry) {
         if self.entries.len() == self.entries.capacity() {
             self.forget_gone();
             self.entries.reserve_exact(self.entries.len() / 4 + 4);
@@ -208,7 +208,7 @@ impl OlderSlots {
     }
 
     /// Remembers the key that is set over a record of about `bytes` in a segment.
-    pub(super) fn insert(&self, log: &Log, number: SegmentNumber, entry: Entry, bytes: u32) {
+    pub(super) fn insert(&self, log: &Log, number: SegmentNumber, entry: OlderEntry, bytes: u32) {
         let mut shard = lock(self.shard(number));
         shard.change(log, &self.budget, number, |list| {
             list.push(entry);
@@ -375,7 +375,7 @@ impl OlderSlots {
             for _ in 0..count {
                 let mut entry = [0; 8];
                 image.read_exact(&mut entry)?;
-                self.insert(log, number, Entry::from_le_bytes(entry), bytes / count);
+                self.insert(log, number, OlderEntry::from_le_bytes(entry), bytes / count);
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::lane::Lane;
 use crate::lock::lock;
 use crate::recovery::shared::{Shared, in_parallel, is_marked};
 use larder_log::Address;
-use larder_log::format::summary::{Entry, Summary};
+use larder_log::format::summary::{Summary, SummaryEntry};
 use larder_log::format::{self, DurableEnd, Ending, Extent, Scanned, Trailer};
 use larder_log::record::Kind;
 use larder_log::recover::Found;
@@ -140,7 +140,7 @@ impl Lane {
             if record.kind() == Kind::Item {
                 self.log.segment(found.number).note_expiry(record.expiry());
             }
-            if let Some(entry) = Entry::of(offset, &record, self.options.hash_seed) {
+            if let Some(entry) = SummaryEntry::of(offset, &record, self.options.hash_seed) {
                 gather(shared, found, &entry, gathering);
             }
         })?;
@@ -182,7 +182,7 @@ impl Lane {
                 // SAFETY: the segment was read before, and nothing is freed during recovery.
                 for (address, record) in unsafe { self.log.records(found.number, image) } {
                     let offset = address.offset() as u32;
-                    if let Some(entry) = Entry::of(offset, &record, self.options.hash_seed) {
+                    if let Some(entry) = SummaryEntry::of(offset, &record, self.options.hash_seed) {
                         gather(shared, found, &entry, &mut gathering);
                     }
                 }
@@ -195,7 +195,7 @@ impl Lane {
 }
 
 /// Gathers one record of a segment.
-fn gather(shared: &Shared<'_>, found: &Found, entry: &Entry, gathering: &mut Gathering<'_>) {
+fn gather(shared: &Shared<'_>, found: &Found, entry: &SummaryEntry, gathering: &mut Gathering<'_>) {
     if entry.seq < shared.fence {
         return;
     }

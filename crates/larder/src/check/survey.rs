@@ -13,7 +13,7 @@ use larder_log::format::geometry::TAIL_BYTES;
 use larder_log::format::jumbo::RECORD_AT;
 use larder_log::format::scan::{self, Damage, Ending, Expect, Extent, Scanned};
 use larder_log::format::segment::TRAILER_BYTES;
-use larder_log::format::summary::{Entry, Place};
+use larder_log::format::summary::{SummaryEntry, SummaryPlace};
 use larder_log::format::{
     DurableEnd, Header, Meta, NoSegment, STREAMS, Summary, Trailer, Use, meta,
 };
@@ -334,7 +334,7 @@ impl<'a> Survey<'a> {
         let hash_seed = self.store.superblock.hash_seed;
         let scanned = scan::segment(&image, &expect, |at, record| {
             versions.push(self.version(at, &record, &marks));
-            entries.extend(Entry::of(at, &record, hash_seed));
+            entries.extend(SummaryEntry::of(at, &record, hash_seed));
         });
         match scanned {
             Ok(scanned) => {
@@ -365,10 +365,10 @@ impl<'a> Survey<'a> {
         segment: SegmentNumber,
         image: &[u8],
         scanned: &Scanned,
-        entries: &[Entry],
+        entries: &[SummaryEntry],
     ) {
         let generation = scanned.generation;
-        let place = Place { identity: self.store.identity, segment, generation };
+        let place = SummaryPlace { identity: self.store.identity, segment, generation };
         let notes = &mut self.report.notes;
         match Summary::decode(image, &place, image.len()) {
             Some(summary) if summary.end == scanned.end && summary.entries == entries => {
@@ -506,7 +506,7 @@ impl<'a> Survey<'a> {
             return;
         }
         let place =
-            Place { identity: self.store.identity, segment, generation: scanned.generation };
+            SummaryPlace { identity: self.store.identity, segment, generation: scanned.generation };
         let was_cut = matches!(extent, Extent::Exactly(_));
         let summarized = !was_cut && Summary::decode(image, &place, image.len()).is_some();
         self.report.damaged.push(Damaged {

@@ -4,7 +4,7 @@ use larder_disk::{Device, SimDevice};
 use larder_log::SegmentNumber;
 use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES};
 use larder_log::format::segment::JumboSize;
-use larder_log::format::summary::{Entry, Place};
+use larder_log::format::summary::{SummaryEntry, SummaryPlace};
 use larder_log::format::{
     BLOCK, DurableEnd, Expect, Extent, Geometry, Header, Meta, SegmentSeed, Summary, Superblock,
     Tail, Trailer, Use, meta, record_checksum, scan, value_hash,
@@ -247,7 +247,7 @@ fn a_summary_that_contradicts_its_segment_is_damage() {
     let image = Image::new(3);
     let (one, _) = two_segments(&image);
     let superblock = &image.superblock;
-    let place = Place { identity: superblock.identity(), segment: 1, generation: 1 };
+    let place = SummaryPlace { identity: superblock.identity(), segment: 1, generation: 1 };
     let expect = Expect {
         identity: superblock.identity(),
         segment: 1,
@@ -256,7 +256,7 @@ fn a_summary_that_contradicts_its_segment_is_damage() {
     };
     let mut entries = Vec::new();
     let scanned = scan::segment(&one.bytes, &expect, |at, record| {
-        entries.extend(Entry::of(at, &record, superblock.hash_seed));
+        entries.extend(SummaryEntry::of(at, &record, superblock.hash_seed));
     })
     .unwrap();
     let summary = Summary {

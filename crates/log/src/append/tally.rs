@@ -17,7 +17,7 @@ const ENTRIES: usize = 4096;
 
 /// Bytes of a segment's records that the thread made dead; with 0, the entry is unused.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct Count {
     segment: SegmentNumber,
     generation: u32,
     bytes: u32,
@@ -26,7 +26,7 @@ struct Entry {
 /// One thread's counts.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    entries: Box<[Cell<Entry>]>,
+    entries: Box<[Cell<Count>]>,
     /// Indices of the entries in use.
     used: RefCell<Vec<u16>>,
     /// The value of `Log::counts_wanted` at the last report.
@@ -48,21 +48,21 @@ impl Tally {
 
     /// Returns the bytes of memory that it takes.
     pub(crate) fn footprint(&self) -> u64 {
-        (self.entries.len() * (size_of::<Entry>() + size_of::<u16>())) as u64
+        (self.entries.len() * (size_of::<Count>() + size_of::<u16>())) as u64
     }
 
     /// Counts dead bytes in this generation of a segment. If another segment or generation had the
     /// entry, returns that one's count.
     #[inline]
-    fn count(&self, segment: SegmentNumber, generation: u32, bytes: u32) -> Option<Entry> {
+    fn count(&self, segment: SegmentNumber, generation: u32, bytes: u32) -> Option<Count> {
         let index = segment as usize & (self.entries.len() - 1);
         let before = self.entries[index].get();
         if before.segment == segment && before.generation == generation && before.bytes != 0 {
             let bytes = before.bytes + bytes;
-            self.entries[index].set(Entry { bytes, ..before });
+            self.entries[index].set(Count { bytes, ..before });
             return None;
         }
-        self.entries[index].set(Entry { segment, generation, bytes });
+        self.entries[index].set(Count { segment, generation, bytes });
         if before.bytes == 0 {
             self.used.borrow_mut().push(index as u16);
             return None;
@@ -99,7 +99,7 @@ impl Log {
         let mut used = tally.used.borrow_mut();
         let any = !used.is_empty();
         for index in used.drain(..) {
-            let Entry { segment, generation, bytes } = tally.entries[usize::from(index)].take();
+            let Count { segment, generation, bytes } = tally.entries[usize::from(index)].take();
             self.kill_in(segment, generation, bytes);
         }
         any

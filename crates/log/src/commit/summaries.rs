@@ -9,7 +9,7 @@ use crate::append::Stream;
 use crate::commit::committer::Staged;
 use crate::commit::{Committer, Part};
 use crate::format::segment::TRAILER_BYTES;
-use crate::format::summary::{Entry, Place};
+use crate::format::summary::{SummaryEntry, SummaryPlace};
 use crate::format::{BLOCK, Summary, Trailer};
 use crate::log::Log;
 use crate::record::Kind;
@@ -54,7 +54,7 @@ impl Log {
             Trailer::find(bytes, generation, seed)?.trailer;
         let hash_seed = store.superblock().hash_seed;
         let entry = |(address, record): (crate::Address, _)| {
-            Entry::of(address.offset() as u32, &record, hash_seed)
+            SummaryEntry::of(address.offset() as u32, &record, hash_seed)
         };
         let summary = Summary {
             end: part.to,
@@ -65,7 +65,7 @@ impl Log {
             expiries: segment.expiries(),
             entries: records().filter_map(entry).collect(),
         };
-        let place = Place { identity: store.identity, segment: part.segment, generation };
+        let place = SummaryPlace { identity: store.identity, segment: part.segment, generation };
         Some(Staged { segment: part.segment, generation, bytes: summary.encode(&place) })
     }
 

@@ -41,7 +41,7 @@ impl KeyHash {
 
 /// The description of one item or tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct SummaryEntry {
     /// The hash of its key.
     pub hash: KeyHash,
     /// Its version.
@@ -54,10 +54,10 @@ pub struct Entry {
     pub is_item: bool,
 }
 
-impl Entry {
+impl SummaryEntry {
     /// Describes the record at `offset`. Returns `None` if it is neither item nor tombstone.
     pub fn of(offset: u32, record: &Record<'_>, hash_seed: u64) -> Option<Self> {
-        matches!(record.kind(), Kind::Item | Kind::Tombstone).then(|| Entry {
+        matches!(record.kind(), Kind::Item | Kind::Tombstone).then(|| SummaryEntry {
             hash: KeyHash::of(record.key(), hash_seed),
             seq: record.seq(),
             offset,
@@ -82,7 +82,7 @@ impl Entry {
         let six = |at: usize| u64_at(bytes, at - 2) >> 16;
         let place = six(18);
         let bytes_of = |units: u64| (units & UNITS) as u32 * GRANULE as u32;
-        Entry {
+        SummaryEntry {
             hash: KeyHash { lo: u64_at(bytes, 0), hi: u32_at(bytes, 8) },
             seq: six(12),
             offset: bytes_of(place),
@@ -94,7 +94,7 @@ impl Entry {
 
 /// The place and generation of a summary.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct SummaryPlace {
     /// The store.
     pub identity: Identity,
     /// The segment's number.
@@ -103,7 +103,7 @@ pub struct Place {
     pub generation: u32,
 }
 
-impl Place {
+impl SummaryPlace {
     fn seed(&self) -> u64 {
         SegmentSeed::new(self.identity.checksum_seed, self.segment, self.generation).get()
     }
@@ -126,7 +126,7 @@ pub struct Summary {
     /// never expires.
     pub expiries: (u32, u32, bool),
     /// Its items and tombstones, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<SummaryEntry>,
 }
 
 impl Summary {
@@ -136,7 +136,7 @@ impl Summary {
     }
 
     /// Encodes the summary in whole blocks, the last of which must be the last of the place.
-    pub fn encode(&self, place: &Place) -> Vec<u8> {
+    pub fn encode(&self, place: &SummaryPlace) -> Vec<u8> {
         let mut bytes = vec![0; Self::bytes(self.entries.len())];
         let (rest, head) = bytes.split_at_mut(Self::bytes(self.entries.len()) - HEAD);
         let first = rest.len() - self.entries.len() * ENTRY;
@@ -168,7 +168,7 @@ impl Summary {
 
     /// Returns the bytes, in whole blocks, of the summary whose head is at the end of `bytes`, or
     /// `None` if there is none of that place. Does not check anything else.
-    pub fn look(bytes: &[u8], place: &Place) -> Option<usize> {
+    pub fn look(bytes: &[u8], place: &SummaryPlace) -> Option<usize> {
         let head = bytes.last_chunk::<HEAD>()?;
         let ours = head[..4] == MAGIC
             && u32_at(head, 4) == place.segment
@@ -179,7 +179,7 @@ impl Summary {
 
     /// Decodes the summary at the end of `bytes`, if it is whole and its values are possible for a
     /// segment in a place of `segment_size` bytes.
-    pub fn decode(bytes: &[u8], place: &Place, segment_size: usize) -> Option<Self> {
+    pub fn decode(bytes: &[u8], place: &SummaryPlace, segment_size: usize) -> Option<Self> {
         let taken = Self::look(bytes, place)?;
         let (rest, head) = bytes.split_last_chunk::<HEAD>()?;
         let first = rest.len().checked_sub(u32_at(head, 20) as usize * ENTRY)?;
@@ -197,9 +197,9 @@ impl Summary {
             seq_limit: u64_at(head, 40),
             durable: [ends(48), ends(56)],
             expiries: (u32_at(head, 64), u32_at(head, 68), flags & IMMORTAL != 0),
-            entries: entries.iter().map(Entry::decode).collect(),
+            entries: entries.iter().map(SummaryEntry::decode).collect(),
         };
-        let fits = |entry: &Entry| entry.offset + entry.size <= summary.end;
+        let fits = |entry: &SummaryEntry| entry.offset + entry.size <= summary.end;
         let possible =
             taken + summary.end as usize <= segment_size && summary.entries.iter().all(fits);
         possible.then_some(summary)
@@ -213,16 +213,16 @@ mod tests {
 
     const SEGMENT_SIZE: usize = 1 << 20;
 
-    fn place(generation: u32) -> Place {
+    fn place(generation: u32) -> SummaryPlace {
         let identity = Identity { store: 7, checksum_seed: 0x5EED };
-        Place { identity, segment: 3, generation }
+        SummaryPlace { identity, segment: 3, generation }
     }
 
-    fn entry() -> impl Strategy<Value = Entry> {
+    fn entry() -> impl Strategy<Value = SummaryEntry> {
         let parts = (any::<u64>(), any::<u32>(), 0..1u64 << 48, 0..60_000u32, 2..500u32);
         (parts, any::<bool>()).prop_map(|((lo, hi, seq, offset, size), is_item)| {
             let hash = KeyHash { lo, hi };
-            Entry { hash, seq, offset: offset * 8, size: size * 8, is_item }
+            SummaryEntry { hash, seq, offset: offset * 8, size: size * 8, is_item }
         })
     }
 
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn a_summary_with_impossible_values_is_refused() {
         let hash = KeyHash { lo: 1, hi: 2 };
-        let entry = Entry { hash, seq: 1, offset: 64, size: 64, is_item: true };
+        let entry = SummaryEntry { hash, seq: 1, offset: 64, size: 64, is_item: true };
         let summary = Summary {
             end: 128,
             commit: 1,

@@ -14,25 +14,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Invariant: entries below `len` are complete and never written as a whole again. Only the holder
 /// of the lock `complete` touches entries behind `len`. `complete` counts the complete entries,
 /// which are at least `len`.
-pub(crate) struct Table<T> {
+pub(crate) struct GrowingTable<T> {
     entries: Box<[UnsafeCell<MaybeUninit<T>>]>,
     len: AtomicUsize,
     complete: Mutex<usize>,
 }
 
 // SAFETY: the table owns its entries and moves none out.
-unsafe impl<T: Send> Send for Table<T> {}
+unsafe impl<T: Send> Send for GrowingTable<T> {}
 // SAFETY: threads get only shared references to entries below `len`, and one thread at a time moves
 // new entries in.
-unsafe impl<T: Send + Sync> Sync for Table<T> {}
+unsafe impl<T: Send + Sync> Sync for GrowingTable<T> {}
 
-impl<T> Table<T> {
+impl<T> GrowingTable<T> {
     /// Creates a table with `len` entries and room for `limit`.
     pub(crate) fn new(len: usize, limit: usize, entry: impl FnMut(usize) -> T) -> Self {
         let entries = Box::<[UnsafeCell<MaybeUninit<T>>]>::new_uninit_slice(limit.max(len));
         // SAFETY: a cell of an uninitialised entry may hold any memory contents.
         let entries = unsafe { entries.assume_init() };
-        let table = Table { entries, len: AtomicUsize::new(0), complete: Mutex::default() };
+        let table = GrowingTable { entries, len: AtomicUsize::new(0), complete: Mutex::default() };
         table.grow(len, entry);
         table
     }
@@ -60,11 +60,11 @@ impl<T> Table<T> {
         drop(complete);
     }
 
-    /// Makes entries that stay invisible until the table [grows](Table::grow), which then takes no
+    /// Makes entries that stay invisible until the table [grows](GrowingTable::grow), which then takes no
     /// time.
     ///
     /// # Panics
-    /// As for [`Table::grow`].
+    /// As for [`GrowingTable::grow`].
     pub(crate) fn prepare(&self, len: usize, entry: impl FnMut(usize) -> T) {
         drop(self.complete(len, entry));
     }
@@ -82,7 +82,7 @@ impl<T> Table<T> {
     }
 }
 
-impl<T> Index<usize> for Table<T> {
+impl<T> Index<usize> for GrowingTable<T> {
     type Output = T;
 
     #[inline]
@@ -94,7 +94,7 @@ impl<T> Index<usize> for Table<T> {
     }
 }
 
-impl<T> Drop for Table<T> {
+impl<T> Drop for GrowingTable<T> {
     fn drop(&mut self) {
         let complete = *self.complete.get_mut().unwrap_or_else(PoisonError::into_inner);
         for number in 0..complete {
@@ -104,9 +104,12 @@ impl<T> Drop for Table<T> {
     }
 }
 
-impl<T> fmt::Debug for Table<T> {
+impl<T> fmt::Debug for GrowingTable<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("len", &self.len()).field("limit", &self.limit()).finish()
+        f.debug_struct("GrowingTable")
+            .field("len", &self.len())
+            .field("limit", &self.limit())
+            .finish()
     }
 }
 
@@ -118,7 +121,7 @@ mod tests {
 
     #[test]
     fn entries_do_not_move_while_the_table_grows() {
-        let table = Arc::new(Table::new(3, 10_000, |number| number.to_string()));
+        let table = Arc::new(GrowingTable::new(3, 10_000, |number| number.to_string()));
         let first: *const String = &raw const table[0];
         let reader = Arc::clone(&table);
         let reader = thread::spawn(move || {
@@ -139,7 +142,7 @@ mod tests {
     #[test]
     fn every_entry_is_dropped_once() {
         let count = Arc::new(());
-        let table = Table::new(2, 8, |_| Arc::clone(&count));
+        let table = GrowingTable::new(2, 8, |_| Arc::clone(&count));
         table.grow(5, |_| Arc::clone(&count));
         assert_eq!(Arc::strong_count(&count), 6);
         table.prepare(7, |_| Arc::clone(&count));
@@ -153,7 +156,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "the table has no entry 2")]
     fn indexing_behind_the_last_entry_panics() {
-        let table = Table::new(2, 8, |number| number);
+        let table = GrowingTable::new(2, 8, |number| number);
         assert_eq!(table[2], 2);
     }
 }

@@ -11,7 +11,7 @@ use crate::reclaim::quarantine::Quarantined;
 use crate::reclaim::usage::End;
 use crate::recover::jumbo_footprint;
 use crate::segment::{Restored, State};
-use crate::store::{Entry, Store};
+use crate::store::{SegmentEntry, Store};
 use crate::sync::lock;
 use std::io::{self, Read, Write};
 use std::sync::atomic::Ordering;
@@ -324,7 +324,7 @@ impl Log {
     fn restore_row(&self, store: &Store, number: SegmentNumber, row: &Row) -> io::Result<()> {
         let segment = self.segment(number);
         segment.set_generation(row.generation);
-        let entry: &Entry = store.entry(number);
+        let entry: &SegmentEntry = store.entry(number);
         entry.meta_version.store(row.meta_version, Ordering::Relaxed);
         if row.bad {
             store.retire(number);

@@ -15,7 +15,7 @@ use crate::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{self, Meta};
 use crate::format::segment::HEADER_BYTES;
-use crate::format::summary::Place;
+use crate::format::summary::SummaryPlace;
 use crate::format::superblock::{self, SuperblockError};
 use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Summary, Superblock, Tail, Trailer,
@@ -469,7 +469,7 @@ impl Log {
         number: SegmentNumber,
         generation: u32,
     ) -> io::Result<Option<Summary>> {
-        let place = Place { identity: store.identity, segment: number, generation };
+        let place = SummaryPlace { identity: store.identity, segment: number, generation };
         let end = store.geometry.segment(number) + self.segment_size() as u64;
         let mut bytes = vec![0; BLOCK];
         if !store.read(end - BLOCK as u64, &mut bytes)? {

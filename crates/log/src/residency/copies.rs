@@ -139,19 +139,19 @@ fn hash(address: Address) -> u64 {
 struct Bucket([AtomicU64; BUCKET]);
 
 #[derive(Debug)]
-struct Table {
+struct CopyTable {
     /// The buckets; their number is a power of two.
     buckets: Box<[Bucket]>,
     /// Recent reads of records without a copy: as many ghosts as there are slots.
     ghosts: Ghosts,
 }
 
-impl Table {
-    fn new(buckets: usize) -> Table {
+impl CopyTable {
+    fn new(buckets: usize) -> CopyTable {
         let mut memory = Vec::with_capacity(buckets);
         mapping::advise_huge(memory.spare_capacity_mut());
         memory.extend((0..buckets).map(|_| Bucket(std::array::from_fn(|_| AtomicU64::new(0)))));
-        Table { buckets: memory.into(), ghosts: Ghosts::new(buckets * BUCKET) }
+        CopyTable { buckets: memory.into(), ghosts: Ghosts::new(buckets * BUCKET) }
     }
 
     /// Returns the bytes of memory of a table with `buckets` buckets.
@@ -192,12 +192,12 @@ impl Table {
 }
 
 /// Returns true if more than 5/8 of the slots are in use, so the table should grow.
-fn is_crowded(state: &State, table: &Table) -> bool {
+fn is_crowded(state: &CopyState, table: &CopyTable) -> bool {
     state.slots * 8 > table.buckets.len() * BUCKET * 5
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CopyState {
     /// Frames from the oldest to the newest, with their filled bytes; the last frame is written to.
     queues: [VecDeque<(u32, usize)>; 2],
     /// Numbers without a frame.
@@ -209,7 +209,7 @@ struct State {
     /// Frames that no slot leads to any more, with the epochs that must pass before reuse.
     retired: VecDeque<(u64, u32)>,
     /// Replaced tables, with the epochs that must pass before they are dropped.
-    old_tables: Vec<(u64, Box<Table>)>,
+    old_tables: Vec<(u64, Box<CopyTable>)>,
 }
 
 /// All copies.
@@ -220,11 +220,11 @@ pub struct Copies {
     budget: Arc<Budget>,
     epochs: Arc<Epochs>,
     /// Null before the first copy.
-    table: AtomicPtr<Table>,
+    table: AtomicPtr<CopyTable>,
     /// The frames by number; number 0 is never used.
     frames: Box<[AtomicPtr<u8>]>,
     frame_size: usize,
-    state: Mutex<State>,
+    state: Mutex<CopyState>,
     /// True if a copy was not made for want of a frame or a larger table.
     wants_frame: AtomicBool,
     /// True once copies had to be evicted for others.
@@ -248,19 +248,19 @@ impl Copies {
             table: AtomicPtr::new(ptr::null_mut()),
             frames: (0..=frames).map(|_| AtomicPtr::new(ptr::null_mut())).collect(),
             frame_size,
-            state: Mutex::new(State { fresh: 1, ..State::default() }),
+            state: Mutex::new(CopyState { fresh: 1, ..CopyState::default() }),
             wants_frame: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CopyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// # Safety
     /// As for [`Copies::find`].
-    unsafe fn table(&self) -> Option<&Table> {
+    unsafe fn table(&self) -> Option<&CopyTable> {
         let table = self.table.load(Ordering::Acquire);
         sync::reads(table.cast());
         // SAFETY: a table is dropped when the quiescent period after its replacement has passed.
@@ -350,7 +350,7 @@ impl Copies {
     /// Copies a record to the end of a queue. `frame` supplies a new frame if one is needed.
     fn push(
         &self,
-        state: &mut State,
+        state: &mut CopyState,
         queue: Queue,
         RecordId { address, generation }: RecordId,
         record: &Record<'_>,
@@ -402,7 +402,7 @@ impl Copies {
     }
 
     /// Creates the first table, or a larger one if the present one is crowded.
-    fn provide_slots(&self, state: &mut State) {
+    fn provide_slots(&self, state: &mut CopyState) {
         // SAFETY: only the holder of `state` replaces the table.
         let old = unsafe { self.table() };
         let buckets = match old {
@@ -411,10 +411,10 @@ impl Copies {
             Some(_) => return,
         };
         // This may exceed the budget: the cleaner then gives frames back.
-        self.budget.charge(Table::footprint(buckets));
-        let table = Table::new(buckets);
+        self.budget.charge(CopyTable::footprint(buckets));
+        let table = CopyTable::new(buckets);
         state.slots = 0;
-        for place in old.into_iter().flat_map(Table::slots) {
+        for place in old.into_iter().flat_map(CopyTable::slots) {
             let slot = Slot(place.load(Ordering::Acquire));
             if slot.is_empty() {
                 continue;
@@ -433,7 +433,7 @@ impl Copies {
     }
 
     /// Removes the slot that leads to the copy `at`. Returns how often the copy was read.
-    fn remove(&self, state: &mut State, address: Address, at: Slot) -> Option<u64> {
+    fn remove(&self, state: &mut CopyState, address: Address, at: Slot) -> Option<u64> {
         // SAFETY: only the holder of `state` replaces the table.
         let table = unsafe { self.table() }?;
         for place in table.candidates(hash(address)) {
@@ -530,8 +530,8 @@ impl Copies {
         state.old_tables.retain(|(epoch, table)| {
             let passed = self.epochs.passed(*epoch);
             if passed {
-                sync::discarded((&raw const **table).cast(), size_of::<Table>());
-                self.budget.release(Table::footprint(table.buckets.len()));
+                sync::discarded((&raw const **table).cast(), size_of::<CopyTable>());
+                self.budget.release(CopyTable::footprint(table.buckets.len()));
             }
             !passed
         });

@@ -16,7 +16,7 @@ use crate::format::{Geometry, Superblock};
 use crate::log::{Log, bytes_per_segment, most_places};
 use crate::rule::Rule;
 use crate::segment::Segment;
-use crate::store::{Entry, Store};
+use crate::store::{SegmentEntry, Store};
 use crate::sync::atomic::AtomicU8;
 use crate::sync::lock;
 use std::fmt;
@@ -149,12 +149,12 @@ impl Log {
             segment
         };
         // Before taking the locks, which writers wait for.
-        store.entries.prepare(len, |_| Entry::default());
+        store.entries.prepare(len, |_| SegmentEntry::default());
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
         // What claims leave to others depends on the number of places.
         let mut numbers = lock(&self.numbers);
-        store.entries.grow(len, |_| Entry::default());
+        store.entries.grow(len, |_| SegmentEntry::default());
         self.listed.grow(len, |_| AtomicU8::new(0));
         self.segments.grow(len, segment);
         numbers.found_free((first..=last).rev());

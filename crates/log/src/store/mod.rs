@@ -18,13 +18,13 @@ mod tiers;
 pub use grow::GrowError;
 pub use marks::{CommitMarks, CommitState};
 pub use places::Tier;
-pub(crate) use state::{Entry, SuperblockWrite};
+pub(crate) use state::{SegmentEntry, SuperblockWrite};
 
 use state::{BackgroundWork, Changing, IoState, KeptEnds};
 
 use crate::address::SegmentNumber;
 use crate::format::{self, DurableEnd, Geometry, Identity, STREAMS, SegmentSeed, Superblock};
-use crate::memory::table::Table;
+use crate::memory::table::GrowingTable;
 use crate::record::MAX_SEQ;
 use crate::store::deaths::DeathLists;
 use crate::sync::Mutex;
@@ -66,7 +66,7 @@ pub struct Store {
     /// the device allocates space.
     pub(crate) closed_to_growth: Mutex<bool>,
     pub(crate) identity: Identity,
-    pub(crate) entries: Table<Entry>,
+    pub(crate) entries: GrowingTable<SegmentEntry>,
     /// The progress of the commits.
     pub commits: CommitMarks,
     /// Sealed segments of each stream that are not entirely durable.
@@ -99,7 +99,7 @@ impl Store {
             identity: superblock.identity(),
             changing: Mutex::new(Changing { superblock, changes: 0, durable: 0, mirrored: false }),
             writing_superblock: Mutex::default(),
-            entries: Table::new(count + 1, count + 1, |_| Entry::default()),
+            entries: GrowingTable::new(count + 1, count + 1, |_| SegmentEntry::default()),
             growing: Mutex::default(),
             closed_to_growth: Mutex::default(),
             commits: CommitMarks::new(next),
@@ -149,7 +149,7 @@ impl Store {
         let geometry = Geometry::new(self.geometry.segment_size(), most.max(now as u32));
         if let Some(geometry) = geometry {
             let most = geometry.segment_count() as usize;
-            self.entries = Table::new(now + 1, most + 1, |_| Entry::default());
+            self.entries = GrowingTable::new(now + 1, most + 1, |_| SegmentEntry::default());
             self.geometry = geometry;
         }
     }
@@ -194,7 +194,7 @@ impl Store {
     }
 
     #[inline]
-    pub(crate) fn entry(&self, number: SegmentNumber) -> &Entry {
+    pub(crate) fn entry(&self, number: SegmentNumber) -> &SegmentEntry {
         &self.entries[number as usize]
     }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// What the store knows about a segment beyond its entry in the segment table.
 #[derive(Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct SegmentEntry {
     /// The commit that was open when the segment was opened.
     pub(crate) opened: AtomicU64,
     /// The last commit that covers a part of it.
