@@ -98,7 +98,7 @@ pub(crate) fn hinted<'a>(
 }
 
 /// Returns the first candidate slot with `tag` that `matches` accepts; older slots are tried last.
-/// Takes no lock, so it may miss a slot that is displaced meanwhile; see [`Version`].
+/// Takes no lock, so it may miss a slot that is displaced meanwhile; see [`StripeVersion`].
 #[inline]
 pub(crate) fn find<T>(
     buckets: &[Bucket],
@@ -152,9 +152,9 @@ pub(crate) fn accept<T>(
 /// Lets readers detect that slots were displaced during a look-up. Odd while a displacement is
 /// under way.
 #[derive(Debug, Default)]
-pub(crate) struct Version(AtomicU32);
+pub(crate) struct StripeVersion(AtomicU32);
 
-impl Version {
+impl StripeVersion {
     /// Returns the version before a look-up. Waits while a displacement is under way.
     #[inline]
     pub(crate) fn begin(&self) -> u32 {
@@ -204,7 +204,7 @@ impl Version {
 pub(crate) fn vacate<'a>(
     buckets: &'a [Bucket],
     at: Candidates,
-    version: &Version,
+    version: &StripeVersion,
 ) -> Option<(&'a AtomicU64, bool)> {
     let empties = |bucket: usize| {
         buckets[bucket].0.iter().filter(|place| place.load(Ordering::Relaxed) == 0).count()
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn one_hop_of_displacement_fills_nine_tenths() {
         let buckets: Vec<Bucket> = (0..1024).map(|_| Bucket::default()).collect();
-        let version = Version::default();
+        let version = StripeVersion::default();
         let mut state = 1u64;
         let mut random = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -320,7 +320,7 @@ mod loom_tests {
                 let to = alternate(from, tag, 4);
                 let slot = Slot::new(tag, 0, Address::new(1, 8));
                 buckets[from].0[0].store(slot.0, Ordering::Relaxed);
-                let version = Arc::new(Version::default());
+                let version = Arc::new(StripeVersion::default());
                 let reader = {
                     let (buckets, version) = (Arc::clone(&buckets), Arc::clone(&version));
                     let (first, second) = if backwards { (to, from) } else { (from, to) };

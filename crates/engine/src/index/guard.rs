@@ -1,6 +1,6 @@
 //! Operations of a writer that holds a stripe's lock.
 
-use super::bucket::{self, Bucket, Candidates, Version};
+use super::bucket::{self, Bucket, Candidates, StripeVersion};
 use super::slot::Slot;
 use super::table::{MIN_PAGES, Table};
 use super::{GROWTH, Index, Stripe, View};
@@ -259,7 +259,7 @@ impl<'a> Guard<'a> {
     fn copy_to(&self, new: Table) -> bool {
         // SAFETY: only this thread knows the table until it is published.
         let target = unsafe { new.buckets() };
-        let unpublished = Version::default();
+        let unpublished = StripeVersion::default();
         let source = self.buckets();
         let slots =
             |bucket: &'a Bucket| bucket.0.iter().map(|place| Slot(place.load(Ordering::Relaxed)));

@@ -21,7 +21,7 @@ mod tests;
 
 use crate::UnixSeconds;
 use crate::key::Key;
-use bucket::{Bucket, Candidates, Version};
+use bucket::{Bucket, Candidates, StripeVersion};
 pub(crate) use guard::{Guard, Judgement, Place};
 use larder_log::recover::index_image::unusable;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -68,7 +68,7 @@ struct Stripe {
 /// The fields that a stripe's readers load. Written rarely, under the stripe's lock.
 #[derive(Debug, Default)]
 struct View {
-    version: Version,
+    version: StripeVersion,
     /// [`Table`], packed.
     table: AtomicU64,
 }

@@ -102,19 +102,19 @@ impl Entry {
 
 /// The entries of keys whose hashes start with the same bits.
 #[derive(Default)]
-struct Shard {
+struct KeyShard {
     /// In order of arrival. The capacity is charged to the budget.
     entries: Vec<Entry>,
     /// Number of entries at the front that are known to have different keys.
     decided: usize,
 }
 
-impl Shard {
+impl KeyShard {
     /// Keeps the newest version of each key and calls `superseded` with each of the others.
     /// `places` is scratch memory that is reused.
     fn decide(&mut self, places: &mut Vec<u32>, mut superseded: impl FnMut(Version)) {
         const NONE: u32 = u32::MAX;
-        let Shard { entries, decided } = self;
+        let KeyShard { entries, decided } = self;
         if *decided == entries.len() {
             return;
         }
@@ -169,7 +169,7 @@ impl Shard {
 /// The table.
 pub(super) struct Newest {
     shard_bits: u32,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<KeyShard>]>,
     /// The range of shards that this pass decides. The lock serializes threads that shorten it.
     from: AtomicUsize,
     until: AtomicUsize,
@@ -325,7 +325,7 @@ impl Newest {
         }
     }
 
-    fn decide_shard(&self, shard: &mut Shard, places: &mut Vec<u32>) {
+    fn decide_shard(&self, shard: &mut KeyShard, places: &mut Vec<u32>) {
         let before = shard.entries.len();
         shard.decide(places, |version| self.note_superseded(&version));
         self.entries.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);

@@ -5,7 +5,7 @@ use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::verbs::version::{Body, Existing, Manner, NotWritten, Reads};
+use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Arith, Counted, Expiry, Key, Outcome};
 use larder_log::{Claim, Fields};
 
@@ -64,7 +64,7 @@ impl LaneSession {
         let expiry = arith.expiry.map_or(kept.expiry, Expiry::raw);
         let fields = Fields { cas: arith.cas, expiry, ..kept };
         // memcached changes a number in place if it does not become longer.
-        let reads = if digits.len() <= text.len() { Reads::Keep } else { Reads::Inherit };
+        let reads = if digits.len() <= text.len() { OldReads::Keep } else { OldReads::Inherit };
         let body = Body::Pieces(digits, padding);
         let manner = Manner { claim: Claim::Update, reads };
         let item = self.write_as(guard, key, Some(old), manner, fields, body)?;

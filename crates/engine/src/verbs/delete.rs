@@ -4,7 +4,7 @@ use crate::index::Guard;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use crate::verbs::store::is_version;
-use crate::verbs::version::{Body, Manner, NotWritten, Reads};
+use crate::verbs::version::{Body, Manner, NotWritten, OldReads};
 use crate::{Delete, Deleted, Key, Outcome};
 use larder_log::{Claim, Fields};
 
@@ -49,7 +49,7 @@ impl LaneSession {
         } else {
             (kept.flags, kept.expiry, old.record.value())
         };
-        let reads = if delete.clear_value { Reads::Inherit } else { Reads::Keep };
+        let reads = if delete.clear_value { OldReads::Inherit } else { OldReads::Keep };
         let fields = Fields {
             cas: delete.cas,
             expiry: delete.expiry.map_or(old_expiry, |expiry| expiry.raw()),

@@ -2,7 +2,7 @@
 
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
-use crate::verbs::version::{Body, Existing, Manner, NotWritten, Reads};
+use crate::verbs::version::{Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Expiry, Get, Got, Item, Key, Outcome, ReadCount, Vivify};
 use larder_log::record::Kind;
 use larder_log::{Claim, Fields};
@@ -123,7 +123,7 @@ impl LaneSession {
         let fields = Fields { expiry: expiry.raw(), cas: Some(old.cas()), ..old.fields() };
         let hit_before = existing.place.slot();
         let body = Body::Pieces(old.value(), &[]);
-        let manner = Manner { claim: Claim::Update, reads: Reads::Keep };
+        let manner = Manner { claim: Claim::Update, reads: OldReads::Keep };
         let item = self.write_as(&guard, key, Some(&existing), manner, fields, body);
         debug_assert!(item.is_err() || item.as_ref().is_ok_and(|new| new.cas() == old.cas()));
         item.map(|item| Found::Live(item.with_frequency_of(hit_before), old_expiry))

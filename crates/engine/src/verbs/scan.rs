@@ -20,7 +20,7 @@ use index::InIndex;
 use larder_log::Record;
 use larder_log::format::partition;
 use larder_log::record::Kind;
-use partitions::Partitions;
+use partitions::ShownPartitions;
 use segments::{InSegments, Shown};
 
 /// The position of a scan of all items. `ScanCursor::default()` is the beginning.
@@ -31,7 +31,7 @@ pub struct ScanCursor {
     /// The position within the lane, if its walk has begun.
     at: Option<LaneScan>,
     /// With several lanes: the partitions shown so far.
-    partitions: Option<Box<Partitions>>,
+    partitions: Option<Box<ShownPartitions>>,
     /// All lanes were already walked once.
     again: bool,
     unreadable: u64,
@@ -81,7 +81,7 @@ impl Session {
             lane.scan(at, &mut cursor.unreadable, &|_| true, visit)
         } else {
             let position = cursor.lane;
-            let begin = || Box::new(Partitions::new(&lane.lane.budget));
+            let begin = || Box::new(ShownPartitions::new(&lane.lane.budget));
             let partitions = cursor.partitions.get_or_insert_with(begin);
             let at = cursor.at.get_or_insert_with(|| {
                 let any = partitions.begin_lane(&self.engine.partitions, position);

@@ -55,12 +55,12 @@ pub(crate) struct Manner {
     /// How much of a nearly full store it may use.
     pub(crate) claim: Claim,
     /// What happens to the read count of the old version.
-    pub(crate) reads: Reads,
+    pub(crate) reads: OldReads,
 }
 
 /// How a new version inherits the read count of the version that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reads {
+pub(crate) enum OldReads {
     /// The value is the same and keeps its read count. The fields are those of the old version,
     /// except for the changed ones.
     Keep,

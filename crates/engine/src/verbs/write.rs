@@ -8,7 +8,7 @@ use crate::index::{Guard, Judgement, Place};
 use crate::key::Key;
 use crate::lane::session::LaneSession;
 use crate::stats::bump;
-use crate::verbs::version::{Before, Body, Existing, Manner, NotWritten, Reads};
+use crate::verbs::version::{Before, Body, Existing, Manner, NotWritten, OldReads};
 use crate::{Item, Outcome};
 use larder_log::record::{HEADER, Kind, write_head, write_head_as};
 use larder_log::sync::atomic::Ordering;
@@ -105,7 +105,7 @@ impl LaneSession {
         fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
-        let manner = Manner { claim, reads: Reads::Inherit };
+        let manner = Manner { claim, reads: OldReads::Inherit };
         self.write_as(guard, key, existing, manner, fields, body)
     }
 
@@ -156,7 +156,7 @@ impl LaneSession {
         // Comes first, because it may move slots.
         guard.vacate(key)?;
         let old = guard.only_suspect(key, |slot| self.judge(key, slot))?;
-        let manner = Manner { claim: Claim::Write, reads: Reads::Inherit };
+        let manner = Manner { claim: Claim::Write, reads: OldReads::Inherit };
         self.write_after(guard, key, Before::Unread(old), manner, fields, body).ok()
     }
 
@@ -196,8 +196,8 @@ impl LaneSession {
         // Readers may raise the frequency until the new version is published. So the most that it
         // may inherit is decided here.
         let most_reads = match reads {
-            Reads::Keep => MAX_FREQUENCY,
-            Reads::Inherit => {
+            OldReads::Keep => MAX_FREQUENCY,
+            OldReads::Inherit => {
                 fields.inherits_reads = before.was_read();
                 u8::from(fields.inherits_reads)
             }

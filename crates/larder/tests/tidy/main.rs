@@ -156,6 +156,29 @@ fn files_of_a_crate_use_each_other_in_pairs_at_most() {
 }
 
 #[test]
+fn a_type_name_means_one_thing_in_a_crate() {
+    let sources = shipped_sources();
+    for name in LAYERED_CRATES {
+        let root = format!("crates/{name}/src/");
+        let mut types = BTreeMap::<&str, Vec<&str>>::new();
+        for (file, text) in sources.iter().filter(|(file, _)| file.starts_with(&root)) {
+            for line in text.lines() {
+                let line = line.strip_prefix("pub(crate) ").unwrap_or(line);
+                let line = line.strip_prefix("pub(super) ").unwrap_or(line);
+                let line = line.strip_prefix("pub ").unwrap_or(line);
+                let (kind, rest) = line.split_once(' ').unwrap_or_default();
+                if matches!(kind, "struct" | "enum" | "trait" | "type") {
+                    let name = rest.split(|c: char| !c.is_alphanumeric()).next();
+                    types.entry(name.unwrap_or(rest)).or_default().push(file);
+                }
+            }
+        }
+        types.retain(|_, files| files.len() > 1);
+        assert!(types.is_empty(), "type names that are defined twice: {types:#?}");
+    }
+}
+
+#[test]
 fn every_dependency_has_a_reason() {
     let reasons = architecture_table("Dependencies");
     for (name, manifest) in manifests() {

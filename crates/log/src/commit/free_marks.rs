@@ -7,7 +7,7 @@ use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::{MAP_UNIT, mark};
 use crate::format::{Meta, Use};
 use crate::log::Log;
-use crate::reclaim::deaths::Ending;
+use crate::reclaim::deaths::WaitingEnds;
 use crate::reclaim::quarantine::Quarantined;
 use crate::rule::Rule;
 use crate::segment::State;
@@ -142,7 +142,7 @@ impl Log {
     }
 
     /// Returns the emptied segments in quarantine that only their ends may keep from being freed.
-    pub(crate) fn waiting_endings(&self) -> Vec<Ending> {
+    pub(crate) fn waiting_endings(&self) -> Vec<WaitingEnds> {
         let Some(store) = &self.store else { return Vec::new() };
         let durable = store.commits.durable();
         let quarantine = lock(&self.quarantine);

@@ -88,7 +88,7 @@ pub enum Usage {
 
 /// The segment table's entry of one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct ImageRow {
     /// Its use.
     pub usage: Usage,
     /// Its generation.
@@ -132,7 +132,7 @@ pub struct Row {
     pub earliest_death: u64,
 }
 
-impl Row {
+impl ImageRow {
     /// Encodes the row.
     pub fn encode(&self) -> [u8; ROW_BYTES] {
         let mut bytes = [0; ROW_BYTES];
@@ -159,7 +159,7 @@ impl Row {
     /// Decodes the row. Returns `None` if no program could have written it.
     pub fn decode(bytes: &[u8; ROW_BYTES]) -> Option<Self> {
         let flag = |bit: u8| bytes[6] >> bit & 1 != 0;
-        Some(Row {
+        Some(ImageRow {
             usage: match bytes[4] {
                 0 => Usage::Free,
                 1 => Usage::Sealed,
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn table_rows_read_back() {
-        let row = Row {
+        let row = ImageRow {
             usage: Usage::Quarantine,
             generation: 7,
             meta_version: 8,
@@ -218,10 +218,10 @@ mod tests {
             jumbo_value: 18,
             earliest_death: 19,
         };
-        assert_eq!(Row::decode(&row.encode()), Some(row));
-        let mut bytes = Row::default().encode();
+        assert_eq!(ImageRow::decode(&row.encode()), Some(row));
+        let mut bytes = ImageRow::default().encode();
         bytes[4] = 4;
-        assert_eq!(Row::decode(&bytes), None);
+        assert_eq!(ImageRow::decode(&bytes), None);
     }
 
     #[test]

@@ -194,9 +194,9 @@ pub struct Trailer {
     pub continues: bool,
 }
 
-/// An intact trailer; [`Found::covers`] tells whether the bytes it covers are intact.
+/// An intact trailer; [`FoundTrailer::covers`] tells whether the bytes it covers are intact.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct FoundTrailer {
     /// The decoded trailer.
     pub trailer: Trailer,
     bytes: Bytes,
@@ -210,7 +210,7 @@ impl Trailer {
     }
 }
 
-impl Found {
+impl FoundTrailer {
     /// Returns true if `covered` is what the commit wrote: for a jumbo everything before its value,
     /// otherwise the `length` bytes before the trailer.
     pub fn covers(&self, covered: &[u8]) -> bool {
@@ -260,7 +260,7 @@ impl Trailer {
 
     /// Returns the trailer at the start of `bytes`, if it was written in this segment and
     /// generation. Does not check what it covers.
-    pub fn find(bytes: &[u8], generation: u32, seed: SegmentSeed) -> Option<Found> {
+    pub fn find(bytes: &[u8], generation: u32, seed: SegmentSeed) -> Option<FoundTrailer> {
         let bytes: &Bytes = bytes.first_chunk()?;
         if !is_begun(bytes, TRAILER_MAGIC, TRAILER_SUBTYPE)
             || u32_at(bytes, 16) != generation
@@ -282,6 +282,6 @@ impl Trailer {
             early: flags & EARLY != 0,
             continues: flags & CONTINUES != 0,
         };
-        Some(Found { trailer, bytes: *bytes, seed })
+        Some(FoundTrailer { trailer, bytes: *bytes, seed })
     }
 }

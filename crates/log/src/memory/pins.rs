@@ -41,8 +41,8 @@ struct Pinned {
 /// The unread rest of a value.
 enum Rest {
     InPlace { at: *const u8, len: usize },
-    Copied { bytes: Kept<Box<[u8]>>, at: usize },
-    Mapped { mapping: Arc<Kept<Mapping>>, at: *const u8, len: usize },
+    Copied { bytes: KeptMemory<Box<[u8]>>, at: usize },
+    Mapped { mapping: Arc<KeptMemory<Mapping>>, at: *const u8, len: usize },
     Lost,
 }
 
@@ -58,24 +58,24 @@ impl fmt::Debug for Pinned {
 }
 
 /// Memory that is charged while it is kept.
-struct Kept<T> {
+struct KeptMemory<T> {
     memory: T,
     bytes: u64,
     kept: Arc<AtomicU64>,
     budget: Arc<Budget>,
 }
 
-impl<T> Kept<T> {
+impl<T> KeptMemory<T> {
     fn new(memory: T, bytes: usize, pins: &Pins) -> Self {
         let bytes = bytes as u64;
         pins.budget.charge_pinned(bytes);
         pins.kept.fetch_add(bytes, Relaxed);
         let (kept, budget) = (Arc::clone(&pins.kept), Arc::clone(&pins.budget));
-        Kept { memory, bytes, kept, budget }
+        KeptMemory { memory, bytes, kept, budget }
     }
 }
 
-impl<T> Drop for Kept<T> {
+impl<T> Drop for KeptMemory<T> {
     fn drop(&mut self) {
         self.kept.fetch_sub(self.bytes, Relaxed);
         self.budget.release_pinned(self.bytes);
@@ -116,7 +116,7 @@ impl Pins {
     /// Pins a copy of a part of a value that lies in no frame.
     pub(crate) fn copy(self: &Arc<Self>, part: &[u8]) -> Pin {
         self.make_room(part.len());
-        let bytes = Kept::new(part.into(), part.len(), self);
+        let bytes = KeptMemory::new(part.into(), part.len(), self);
         let pinned = self.pinned(0, Rest::Copied { bytes, at: 0 });
         lock(&self.keeping).push(Arc::clone(&pinned));
         Pin { pins: Arc::clone(self), pinned }
@@ -144,7 +144,7 @@ impl Pins {
                 // SAFETY: the frame is still what it was when the value was pinned: see
                 // `Pins::pin`.
                 let bytes: Box<[u8]> = unsafe { std::slice::from_raw_parts(at, len) }.into();
-                *rest = Rest::Copied { bytes: Kept::new(bytes, len, self), at: 0 };
+                *rest = Rest::Copied { bytes: KeptMemory::new(bytes, len, self), at: 0 };
             }
             drop(rest);
             self.note_keeping(pinned);
@@ -165,7 +165,7 @@ impl Pins {
             return false;
         }
         self.make_room(bytes);
-        let mapping = Arc::new(Kept::new(mapping(), bytes, self));
+        let mapping = Arc::new(KeptMemory::new(mapping(), bytes, self));
         for pinned in pinned {
             let mut rest = lock(&pinned.rest);
             if let Rest::InPlace { at, len } = *rest {

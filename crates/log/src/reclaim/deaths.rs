@@ -28,7 +28,7 @@ const COUNTED: usize = 1024;
 /// A segment with ends that waits to be freed: what is needed to tell whether deaths elsewhere
 /// block it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ending {
+pub(crate) struct WaitingEnds {
     pub(crate) number: SegmentNumber,
     last_commit: u64,
     closed: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Ending {
 
 /// Returns true if a segment with unmarked deaths up to the last commit of `ending` blocks freeing
 /// that one.
-fn blocks(store: &Store, number: SegmentNumber, ending: &Ending) -> bool {
+fn blocks(store: &Store, number: SegmentNumber, ending: &WaitingEnds) -> bool {
     let opened = store.entry(number).deaths.opened.load(Ordering::Acquire);
     number != ending.number && opened <= ending.closed
 }
@@ -133,9 +133,9 @@ impl Log {
     }
 
     /// Returns what decides whether a segment in quarantine is blocked by deaths elsewhere.
-    pub(crate) fn ending(&self, number: SegmentNumber) -> Ending {
+    pub(crate) fn ending(&self, number: SegmentNumber) -> WaitingEnds {
         let entry = self.durable_log().entry(number);
-        Ending {
+        WaitingEnds {
             number,
             last_commit: entry.last_commit.load(Ordering::Relaxed),
             closed: entry.deaths.closed.load(Ordering::Acquire),
@@ -150,12 +150,12 @@ impl Log {
     }
 
     /// Returns true if freeing `ending` could bring back versions that it hides.
-    pub(crate) fn is_blocked(&self, ending: &Ending) -> bool {
+    pub(crate) fn is_blocked(&self, ending: &WaitingEnds) -> bool {
         self.blocker(ending).is_some()
     }
 
     /// Returns the first segment with records that `ending` may hide and no dead map for them.
-    fn blocker(&self, ending: &Ending) -> Option<SegmentNumber> {
+    fn blocker(&self, ending: &WaitingEnds) -> Option<SegmentNumber> {
         let store = self.durable_log();
         let unmarked = self.unmarked_deaths();
         // Nearly all segments with such early deaths are older than `ending`, so this ends soon.
@@ -231,7 +231,7 @@ impl Log {
 
     /// Returns the last two closed segments with copied tombstones. A segment that blocks any
     /// holder blocks one of these. Two are needed because no segment blocks itself.
-    fn last_held(&self, store: &Store) -> Vec<Ending> {
+    fn last_held(&self, store: &Store) -> Vec<WaitingEnds> {
         let holders = lock(&store.deaths.holders);
         let sealed = holders.closed().rev().filter(|&number| self.is_sealed(number));
         sealed.take(2).map(|number| self.ending(number)).collect()

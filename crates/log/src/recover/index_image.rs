@@ -4,7 +4,7 @@
 use crate::address::SegmentNumber;
 use crate::append::{Sealed, Stream};
 use crate::format::BLOCK;
-use crate::format::index_image::{ImagePart, PART_HEADER_BYTES, ROW_BYTES, Row, Usage};
+use crate::format::index_image::{ImagePart, ImageRow, PART_HEADER_BYTES, ROW_BYTES, Usage};
 use crate::log::Log;
 use crate::memory::mapping::PAGE;
 use crate::reclaim::quarantine::Quarantined;
@@ -179,7 +179,8 @@ impl Log {
         let store = self.durable_log();
         // Read once, because both loops below must see the same segments.
         let numbers = self.numbers();
-        let mut rows: Vec<Row> = numbers.clone().map(|number| self.row(store, number)).collect();
+        let mut rows: Vec<ImageRow> =
+            numbers.clone().map(|number| self.row(store, number)).collect();
         let quarantine = lock(&self.quarantine);
         for entry in quarantine.marked() {
             // No thread reads it after the stop, so it is free.
@@ -222,19 +223,20 @@ impl Log {
         Ok(())
     }
 
-    fn row(&self, store: &Store, number: SegmentNumber) -> Row {
+    fn row(&self, store: &Store, number: SegmentNumber) -> ImageRow {
         let segment = self.segment(number);
         let entry = store.entry(number);
         let meta_version = entry.meta_version.load(Ordering::Relaxed);
         let bad = store.is_bad(number);
-        let free = Row { generation: segment.generation(), meta_version, bad, ..Row::default() };
+        let free =
+            ImageRow { generation: segment.generation(), meta_version, bad, ..ImageRow::default() };
         let usage = match segment.state() {
             State::Free => return free,
             State::Quarantine => Usage::Quarantine,
             State::Open | State::Sealed | State::Cleaning => Usage::Sealed,
         };
         let (min_expiry, max_expiry, immortal) = segment.expiries();
-        Row {
+        ImageRow {
             usage,
             stream: segment.stream(),
             immortal,
@@ -273,10 +275,10 @@ impl Log {
         let mut bytes = [0; ROW_BYTES];
         for _ in 0..count {
             image.read_exact(&mut bytes)?;
-            rows.push(Row::decode(&bytes).ok_or_else(|| unusable("not a row"))?);
+            rows.push(ImageRow::decode(&bytes).ok_or_else(|| unusable("not a row"))?);
         }
         // The store may have grown since.
-        rows.resize(store.segment_count(), Row::default());
+        rows.resize(store.segment_count(), ImageRow::default());
         for _ in 0..read_u32(image)? {
             let number = self.known(read_u32(image)?)?;
             store.set_parts(number, read_list(image)?);
@@ -308,7 +310,7 @@ impl Log {
             let number = self.known(read_u32(image)?)?;
             store.keep_ends(number, read_list(image)?);
         }
-        let is_free = |row: &Row| row.usage == Usage::Free && !row.bad;
+        let is_free = |row: &ImageRow| row.usage == Usage::Free && !row.bad;
         let free = self.numbers().zip(&rows).filter(|(_, row)| is_free(row));
         lock(&self.numbers).found_free(free.map(|(number, _)| number).rev());
         resident.sort_unstable();
@@ -321,7 +323,7 @@ impl Log {
         known.then_some(number).ok_or_else(|| unusable("no such segment"))
     }
 
-    fn restore_row(&self, store: &Store, number: SegmentNumber, row: &Row) -> io::Result<()> {
+    fn restore_row(&self, store: &Store, number: SegmentNumber, row: &ImageRow) -> io::Result<()> {
         let segment = self.segment(number);
         segment.set_generation(row.generation);
         let entry: &SegmentEntry = store.entry(number);

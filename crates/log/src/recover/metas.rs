@@ -22,7 +22,7 @@ pub(super) struct Metas<'a> {
 }
 
 /// Both copies of a meta.
-pub(super) struct Copies {
+pub(super) struct MetaCopies {
     /// Their bytes: one block, or the whole meta if it has a dead map.
     pub(super) bytes: [Vec<u8>; 2],
     /// The greatest version that an unreadable copy may have.
@@ -69,8 +69,8 @@ impl<'a> Metas<'a> {
     ///
     /// # Errors
     /// The device does not answer.
-    pub(super) fn copies(&self, number: SegmentNumber) -> io::Result<Copies> {
-        let mut copies = Copies { bytes: [vec![0; BLOCK], vec![0; BLOCK]], unread: None };
+    pub(super) fn copies(&self, number: SegmentNumber) -> io::Result<MetaCopies> {
+        let mut copies = MetaCopies { bytes: [vec![0; BLOCK], vec![0; BLOCK]], unread: None };
         for (which, copy) in copies.bytes.iter_mut().enumerate() {
             let at = self.store.geometry.meta(number, which);
             if !self.read_at(at, copy)? {

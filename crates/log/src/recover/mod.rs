@@ -29,7 +29,7 @@ use crate::segment::Restored;
 use crate::store::Store;
 use crate::sync::lock;
 use larder_disk::Device;
-use metas::{Copies, Metas};
+use metas::{MetaCopies, Metas};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -215,7 +215,7 @@ impl Log {
         number: SegmentNumber,
         survey: &mut Survey,
     ) -> io::Result<bool> {
-        let Copies { bytes: copies, unread } = metas.copies(number)?;
+        let MetaCopies { bytes: copies, unread } = metas.copies(number)?;
         let map_bytes = store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
         let chosen = meta::choose(copies, number, map_bytes, &store.identity).meta;

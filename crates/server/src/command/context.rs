@@ -224,7 +224,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The counters of one worker. Only its thread writes them.
         #[derive(Debug, Default)]
-        pub(crate) struct CommandCounters { $(pub(crate) $name: Counter,)* }
+        pub(crate) struct CommandCounters { $(pub(crate) $name: CommandCounter,)* }
 
         /// The sum of all workers' counters since the start.
         #[derive(Clone, Copy, Debug, Default)]
@@ -251,9 +251,9 @@ counters! {
 
 /// A counter with one writer.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct CommandCounter(AtomicU64);
 
-impl Counter {
+impl CommandCounter {
     #[inline]
     pub(crate) fn bump(&self) {
         self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);

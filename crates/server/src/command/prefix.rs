@@ -16,10 +16,10 @@ const PREFIXES_MAX: usize = 65_536;
 /// The largest memory of all prefixes, in bytes. Prefixes beyond it are not counted.
 const BYTES_MAX: usize = 4 << 20;
 /// Approximate memory of a prefix beside its own bytes, in bytes.
-const ROW: usize = size_of::<(Box<[u8]>, Row)>() * 3 / 2 + 16;
+const ROW: usize = size_of::<(Box<[u8]>, PrefixRow)>() * 3 / 2 + 16;
 
 #[derive(Debug, Default)]
-struct Row {
+struct PrefixRow {
     gets: u64,
     hits: u64,
     sets: u64,
@@ -31,12 +31,12 @@ struct Row {
 pub(crate) struct PrefixStats {
     enabled: AtomicBool,
     delimiter: u8,
-    rows: Mutex<Rows>,
+    rows: Mutex<PrefixRows>,
 }
 
 #[derive(Debug, Default)]
-struct Rows {
-    by_prefix: BTreeMap<Box<[u8]>, Row>,
+struct PrefixRows {
+    by_prefix: BTreeMap<Box<[u8]>, PrefixRow>,
     bytes: usize,
 }
 
@@ -89,7 +89,7 @@ impl PrefixStats {
     }
 
     #[cold]
-    fn count(&self, key: &[u8], count: impl FnOnce(&mut Row)) {
+    fn count(&self, key: &[u8], count: impl FnOnce(&mut PrefixRow)) {
         let Some(end) = key.iter().position(|&byte| byte == self.delimiter) else { return };
         let prefix = &key[..end];
         let mut rows = self.lock();
@@ -105,7 +105,7 @@ impl PrefixStats {
 
     /// Removes all counters.
     pub(crate) fn clear(&self) {
-        *self.lock() = Rows::default();
+        *self.lock() = PrefixRows::default();
     }
 
     /// Returns the reply to `stats detail dump`.
@@ -129,7 +129,7 @@ impl PrefixStats {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         let mut line = Vec::new();
         for (prefix, row) in self.lock().by_prefix.range::<[u8], _>((from, Bound::Unbounded)) {
-            let Row { gets, hits, sets, deletes } = row;
+            let PrefixRow { gets, hits, sets, deletes } = row;
             line.clear();
             line.extend_from_slice(b"PREFIX ");
             line.extend_from_slice(prefix);
@@ -142,7 +142,7 @@ impl PrefixStats {
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, Rows> {
+    fn lock(&self) -> MutexGuard<'_, PrefixRows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

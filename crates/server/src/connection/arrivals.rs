@@ -132,13 +132,13 @@ impl Place {
 
 /// Values of one kind, with a place or waiting for one.
 #[derive(Default)]
-struct Line {
+struct ArrivalQueue {
     taken: u64,
     admitted: Vec<Arc<Place>>,
     queue: VecDeque<Arc<Place>>,
 }
 
-impl Line {
+impl ArrivalQueue {
     /// Returns true if a value that takes `memory` bytes may be admitted now. A value that is alone
     /// may have any length.
     fn has_room(&self, memory: u64, room: u64) -> bool {
@@ -204,7 +204,7 @@ impl Line {
 pub(crate) struct Arrivals {
     engine: Arc<Engine>,
     /// Values of usual length, and long ones.
-    lines: Mutex<[Line; 2]>,
+    lines: Mutex<[ArrivalQueue; 2]>,
     waiting: AtomicUsize,
     pub(crate) buffers: Arc<ValueBufferPool>,
 }
@@ -261,7 +261,7 @@ impl Arrivals {
         self.engine.arriving_limit()
     }
 
-    fn change(&self, change: impl FnOnce(&mut [Line; 2])) {
+    fn change(&self, change: impl FnOnce(&mut [ArrivalQueue; 2])) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut lines);
         let [usual, long] = &mut *lines;

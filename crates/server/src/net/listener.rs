@@ -165,12 +165,12 @@ impl Listener {
         }
         .map(|inner| Listener { inner: Arc::new(inner) })
         .map_err(|error| match error {
-            Failure::Bind(error) => error,
-            Failure::Io(error) => BindError::new(endpoint, error),
+            BindFailure::Bind(error) => error,
+            BindFailure::Io(error) => BindError::new(endpoint, error),
         })
     }
 
-    fn bind_tcp(address: SocketAddr) -> Result<Inner, Failure> {
+    fn bind_tcp(address: SocketAddr) -> Result<Inner, BindFailure> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
             // The IPv4 address may be listed as well.
@@ -192,7 +192,7 @@ impl Listener {
         })
     }
 
-    fn bind_unix(path: &Path, mode: u32) -> Result<Inner, Failure> {
+    fn bind_unix(path: &Path, mode: u32) -> Result<Inner, BindFailure> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.bind(&SockAddr::unix(path)?)?;
@@ -296,20 +296,20 @@ impl Drop for Inner {
     }
 }
 
-enum Failure {
+enum BindFailure {
     Bind(BindError),
     Io(io::Error),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for BindFailure {
     fn from(error: io::Error) -> Self {
-        Failure::Io(error)
+        BindFailure::Io(error)
     }
 }
 
-impl From<BindError> for Failure {
+impl From<BindError> for BindFailure {
     fn from(error: BindError) -> Self {
-        Failure::Bind(error)
+        BindFailure::Bind(error)
     }
 }
 

@@ -74,7 +74,7 @@ impl Watcher {
         }
         for trouble in &mut self.trouble {
             if let Some(count) = trouble.news(&totals, &net, now) {
-                let Kind { event, advice, .. } = *trouble.kind;
+                let TroubleKind { event, advice, .. } = *trouble.kind;
                 warn!(event, count, advice);
             }
         }
@@ -139,42 +139,42 @@ impl Heap {
 }
 
 /// A kind of trouble for clients, with its counter.
-struct Kind {
+struct TroubleKind {
     event: &'static str,
     advice: &'static str,
     count: fn(&Totals, &NetTotals) -> u64,
 }
 
-const KINDS: &[Kind] = &[
-    Kind {
+const KINDS: &[TroubleKind] = &[
+    TroubleKind {
         event: "writes_refused",
         advice: "there is no room: raise --memory, or the size of --store if there is one, delete items, \
                  or let --when-full evict",
         count: |totals, _| totals.store_no_memory,
     },
-    Kind {
+    TroubleKind {
         event: "items_too_large",
         advice: "raise --max-item-size, or store less under one key",
         count: |totals, _| totals.store_too_large,
     },
-    Kind {
+    TroubleKind {
         event: "connections_rejected",
         advice: "raise --max-connections, or have clients share connections",
         count: |_, net| net.rejected,
     },
-    Kind {
+    TroubleKind {
         event: "accepts_failed",
         advice: "the process has no descriptor or memory left for a connection: raise the limit of open \
                  files (ulimit -n, LimitNOFILE=) or lower --max-connections",
         count: |_, net| net.accept_errors,
     },
-    Kind {
+    TroubleKind {
         event: "buffers_refused",
         advice: "connections were closed for want of memory for their buffers: raise --memory, or have \
                  clients read their replies",
         count: |_, net| net.refused_buffers,
     },
-    Kind {
+    TroubleKind {
         event: "http_on_data_port",
         advice: "a browser, proxy or health check speaks HTTP to the data port: point it at --admin",
         count: |_, net| net.http,
@@ -183,13 +183,13 @@ const KINDS: &[Kind] = &[
 
 /// One kind of trouble, with the count that was already logged.
 struct Trouble {
-    kind: &'static Kind,
+    kind: &'static TroubleKind,
     told: u64,
     told_at: Option<Instant>,
 }
 
 impl Trouble {
-    fn new(kind: &'static Kind) -> Trouble {
+    fn new(kind: &'static TroubleKind) -> Trouble {
         Trouble { kind, told: 0, told_at: None }
     }
 

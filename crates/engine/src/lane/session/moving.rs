@@ -4,7 +4,7 @@
 use super::LaneSession;
 use crate::item::ItemHandle;
 use crate::key::Key;
-use crate::verbs::version::{Body, Manner, Reads};
+use crate::verbs::version::{Body, Manner, OldReads};
 use crate::{CommitState, Item, Outcome, Refusal};
 use larder_log::record::Kind;
 use larder_log::{Address, Claim, Fields};
@@ -80,7 +80,7 @@ impl LaneSession {
                 ..Fields::default()
             };
             let body = Body::Pieces(item.value(), &[]);
-            let manner = Manner { claim: Claim::Write, reads: Reads::Inherit };
+            let manner = Manner { claim: Claim::Write, reads: OldReads::Inherit };
             self.write_any_size(guard, &key, existing.as_ref(), manner, fields, body)?;
             Ok(())
         })

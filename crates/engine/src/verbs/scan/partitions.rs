@@ -1,6 +1,6 @@
 //! Tracks which partitions a scan of several lanes has shown while partitions move between lanes.
 
-use crate::engine::partitions::Partitions as Owners;
+use crate::engine::partitions::Partitions;
 use crate::reads::Charge;
 use larder_log::Budget;
 use larder_log::format::PARTITIONS;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The state of all partitions in a scan. A partition is done if it belonged to one lane during the
 /// whole walk of that lane; the others are walked again.
 #[derive(Debug)]
-pub(super) struct Partitions {
+pub(super) struct ShownPartitions {
     done: Vec<bool>,
     /// It belonged to the lane when the walk of that lane began.
     here: Vec<bool>,
@@ -19,15 +19,15 @@ pub(super) struct Partitions {
     _charge: Charge,
 }
 
-impl Partitions {
+impl ShownPartitions {
     pub(super) fn new(budget: &Arc<Budget>) -> Self {
         let none = vec![false; PARTITIONS];
         let _charge = Charge::needed(budget, 2 * PARTITIONS as u64);
-        Partitions { done: none.clone(), here: none, closings: 0, _charge }
+        ShownPartitions { done: none.clone(), here: none, closings: 0, _charge }
     }
 
     /// Begins the walk of a lane. Returns true if there is anything to show.
-    pub(super) fn begin_lane(&mut self, owners: &Owners, position: usize) -> bool {
+    pub(super) fn begin_lane(&mut self, owners: &Partitions, position: usize) -> bool {
         self.closings = owners.closings();
         for (at, here) in self.here.iter_mut().enumerate() {
             *here = owners.owner(at) == position;
@@ -36,7 +36,7 @@ impl Partitions {
     }
 
     /// Ends the walk of a lane.
-    pub(super) fn end_lane(&mut self, owners: &Owners, position: usize) {
+    pub(super) fn end_lane(&mut self, owners: &Partitions, position: usize) {
         for (at, done) in self.done.iter_mut().enumerate() {
             *done |= self.here[at]
                 && owners.owner(at) == position
