@@ -3,7 +3,7 @@
 use crate::lane::Lane;
 use crate::older::Settling;
 use larder_log::{DeadMap, MapState, Rule, SegmentNumber};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// The number of slots after which a turn of the cleaner ends its slice of the walk.
 const SLOTS_PER_TURN: usize = 1 << 16;
@@ -11,7 +11,7 @@ const SLOTS_PER_TURN: usize = 1 << 16;
 /// A walk over the index that makes the maps of some segments.
 #[derive(Debug)]
 pub(crate) struct MapWalk {
-    pub(super) maps: HashMap<SegmentNumber, DeadMap>,
+    pub(super) maps: BTreeMap<SegmentNumber, DeadMap>,
     /// One bit per segment number, for a quick check: most slots lead to segments without a map in
     /// the walk.
     pub(super) wanted: Box<[u64]>,
@@ -26,7 +26,7 @@ impl MapWalk {
         let undoings = lane.undoings();
         lane.older.open_all();
         let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
-        let mut maps = HashMap::new();
+        let mut maps = BTreeMap::new();
         for &number in numbers {
             let begun = lane.log.begin_map(number);
             // Records of older slots may be dead, and the map would not mark them. Older slots

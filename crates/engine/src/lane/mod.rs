@@ -27,7 +27,7 @@ use larder_log::format::{Lanes, PARTITIONS};
 use larder_log::record::MAX_SEQ;
 use larder_log::store::{SEQ_LEASE, seq_lease};
 use larder_log::{Address, Budget, DeadMap, Epochs, Log, SegmentNumber};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -83,7 +83,7 @@ pub(crate) struct Lane {
     pub(crate) cold: Mutex<Vec<SegmentNumber>>,
     /// Large values that were read from the store, with the time. They stay in memory until the
     /// sessions that wanted them had time to use them.
-    pub(crate) just_read: Mutex<HashMap<SegmentNumber, UnixSeconds>>,
+    pub(crate) just_read: Mutex<BTreeMap<SegmentNumber, UnixSeconds>>,
     /// Held by the cleaner during a turn.
     pub(crate) cleaning: Mutex<()>,
     counters: Mutex<Ledger>,

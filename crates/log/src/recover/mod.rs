@@ -30,7 +30,7 @@ use crate::store::Store;
 use crate::sync::lock;
 use larder_disk::Device;
 use metas::{MetaCopies, Metas};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::{io, iter, thread};
@@ -123,9 +123,9 @@ pub struct Survey {
     /// Numbers of unreadable tail places; the last commits may have ended there.
     pub lost_tails: Vec<u32>,
     /// Further places of jumbos, by the jumbo's number and generation.
-    parts: HashMap<(SegmentNumber, u32), Vec<Piece>>,
+    parts: BTreeMap<(SegmentNumber, u32), Vec<Piece>>,
     /// Places with a damaged header, each with the last generation known to be over.
-    headless: HashMap<SegmentNumber, u32>,
+    headless: BTreeMap<SegmentNumber, u32>,
 }
 
 impl Survey {

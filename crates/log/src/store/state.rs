@@ -6,7 +6,7 @@ use crate::format::Superblock;
 use crate::store::deaths::Deaths;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the store knows about a segment beyond its entry in the segment table.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ pub(super) struct IoState {
 /// Offsets of ends in segments that were emptied and then restored because a commit was undone.
 #[derive(Debug, Default)]
 pub(super) struct KeptEnds {
-    pub(super) by_segment: Mutex<HashMap<SegmentNumber, Vec<u32>>>,
+    pub(super) by_segment: Mutex<BTreeMap<SegmentNumber, Vec<u32>>>,
     /// Number of these segments.
     pub(super) segments: AtomicU32,
 }

@@ -11,7 +11,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 /// What happened in a world.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Segments moved to lower devices.
     pub moved: u64,
