@@ -1,6 +1,6 @@
-//! Memory of completed reads that each thread keeps for its next reads. Reads of records need the
-//! same few sizes again and again, and aligned. An allocator would have to cut each of them out of
-//! a larger block.
+//! Memory of completed reads that each thread keeps for its next reads. Reads of records
+//! need aligned buffers of the same few sizes again and again. An allocator would have to cut each
+//! of them out of a larger block.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;

@@ -138,8 +138,8 @@ impl Machine {
         panic!("the mover never ends: {:?}", self.engine.lanes());
     }
 
-    /// Restarts with the `change`d devices after a power loss of all devices or, without a seed,
-    /// the end of the process.
+    /// Restarts after a power loss of all devices with this seed, or without a seed after the end
+    /// of the process. `change` may alter the devices and options first.
     fn restart(
         self,
         seed: Option<u64>,

@@ -327,7 +327,7 @@ fn a_set_over_another_key_is_undone_after_that_was_found() {
 /// A turn reads few records, however long a segment's list is.
 #[test]
 fn a_turn_settles_a_few_older_slots() {
-    // A few records or one segment, and what the turn cleans besides.
+    // Enough to read a few records or one whole segment, plus what other cleaning reads in the turn.
     const MOST_READS: u64 = 24;
     let mut machine = start(Durability::Async);
     for n in 0..8000 {

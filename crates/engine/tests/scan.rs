@@ -227,7 +227,8 @@ fn a_key_whose_rewriting_is_undone_is_shown() {
     let shown = machine.scan(|machine| {
         calls += 1;
         if calls == 300 {
-            // Their old records are in the first segments, which the walk has passed.
+            // The old records of the rewritten keys are in the first segments, which the walk has
+            // passed. The failed sync makes them current again.
             let syncs = machine.devices[0].counts().syncs;
             machine.devices[0].plan(Fault::once(Operation::Sync, syncs + 1, Failure::Io));
             assert!(!machine.engine.commit());

@@ -66,7 +66,8 @@ enum Fate {
     Torn,
 }
 
-/// The medium, what reads see, and the un-synced versions in between.
+/// The contents of the medium, the contents that reads see, and the written versions that are not
+/// synced yet.
 #[derive(Clone)]
 pub(super) struct Cache {
     medium: Image,

@@ -31,7 +31,7 @@ fn clean_and_write(write: Write, switches: usize) {
         let lane = model::lane(model::SMALL);
         let (mut writer, mut reader) = (session(&lane), session(&lane));
         writer.tick(1);
-        // Half of the segment is dead; the rest is moved, whether it was read or not.
+        // Half of the segment is dead. `Fate::Keep` moves the rest, even if it was never read.
         set(&writer, KEY, b"dead data");
         set(&writer, KEY, OLD);
         writer.sleep();

@@ -76,36 +76,40 @@ pub(crate) struct Cleaner {
     pub(super) changes: Option<Arc<Changes>>,
     /// The walk for dead maps that is under way.
     pub(crate) map_walk: Option<MapWalk>,
-    /// The state about ends, which keep segments from being freed.
+    /// The state of the work on ends, the records that hide older versions and so keep segments
+    /// from being freed.
     pub(crate) ends: Ends,
-    /// The state about older slots.
+    /// The state of the work on older slots.
     pub(crate) settling: Settling,
-    /// The progress of this second's search for segments that have expired whole: the expiry and
-    /// number of the last one found; `None` if no more are left.
+    /// The progress of this second's search for segments whose records have all expired: expiry and
+    /// number of the last segment found; `None` if no more are left.
     pub(super) expired: Option<(UnixSeconds, SegmentNumber)>,
-    /// Bytes of the segment being moved to the lower device that may still stay on the fast one.
+    /// While a segment moves to the lower device: how many bytes of its records may still stay on
+    /// the fast one.
     pub(super) may_stay: usize,
-    /// The last expired segment that could not be read in this turn.
+    /// Expiry and number of the last expired segment that could not be read in this turn; the search
+    /// for the next expired segment continues after it.
     pub(super) unreadable_at: (UnixSeconds, SegmentNumber),
-    /// The second of the last sweep.
+    /// The second in which the last sweep began.
     pub(super) swept: UnixSeconds,
     /// While something must be freed: the epoch after which all threads have reported what they had
     /// made dead.
     pub(super) told_by: Option<u64>,
-    /// How long memory or places have been reserved while no call waited.
+    /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,
-    /// The number of just-read values dropped in this second.
+    /// A second, and the number of just-read values dropped in it.
     pub(super) redropped: (UnixSeconds, u32),
-    /// The number of hits when a frame was last dropped.
+    /// The lane's number of hits when a frame was last dropped.
     pub(super) hits: u64,
-    /// The place in the probation queue up to which every segment was found to be read.
+    /// The place in the probation queue up to which all segments were found to have been read by
+    /// clients.
     pub(super) looked_to: i64,
 }
 
-/// The state about ends between two turns.
+/// The state of the work on ends between two turns.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    /// The durable commit at the last look. Waiting segments can change only with a commit.
+    /// The durable commit when waiting segments were last examined. They change only with a commit.
     pub(super) looked_at: u64,
     /// Bytes of tombstones that moved since the last maps were made.
     pub(super) moved: u64,
@@ -116,7 +120,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Notes that the cleaner found nothing to free although space is needed.
+    /// Records that the cleaner found nothing to free although space is needed.
     pub(super) fn note_stuck(&mut self) {
         self.is_stuck = true;
     }

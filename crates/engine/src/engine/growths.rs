@@ -11,7 +11,7 @@ const STALE_US: u64 = 1_000_000;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GrowError {
-    /// There are several devices and none was named.
+    /// The store has several devices, and the request names none of them.
     Which {
         /// The names of all devices.
         names: Vec<String>,
@@ -21,12 +21,12 @@ pub enum GrowError {
         /// The names of all devices.
         names: Vec<String>,
     },
-    /// The store continues behind this device, on its lower device.
+    /// The device is a fast one, whose lower device can grow in its place.
     HasLower {
         /// The name of the lower device.
         lower: String,
     },
-    /// The device's log refuses.
+    /// The log on the device refuses to grow.
     Refused(LogError),
 }
 

@@ -1,5 +1,5 @@
-//! Shared parts of the models of a lane: a lane without threads and without a store, and the
-//! consistency checks at the end.
+//! Shared parts of the loom models: they open a lane without threads and without a store, and check
+//! its consistency at the end.
 
 use crate::lane::session::LaneSession;
 use crate::lane::{Lane, LaneOptions};

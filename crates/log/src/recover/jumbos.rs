@@ -124,7 +124,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns what recovery would find of a jumbo that is part of the log.
+    /// Returns the header that recovery would find for a jumbo of the log.
     fn find_jumbo(&self, store: &Store, number: SegmentNumber, generation: u32) -> Found {
         let segment = self.segment(number);
         Found::without_meta(Header {
@@ -140,11 +140,12 @@ impl Log {
         })
     }
 
-    /// Reads the first block of a jumbo of the log, in which all of its record but the value begins
-    /// at [`RECORD_AT`]. Also reads the trailer and checks that it covers the block.
+    /// Reads the first block of a jumbo of the log. From [`RECORD_AT`] on, the block holds the
+    /// jumbo's record except for the value. Also reads the trailer and checks that it covers the
+    /// block.
     ///
     /// # Errors
-    /// Those of the device, or that the jumbo is not what it was.
+    /// Returns errors of the device, or `InvalidData` if the jumbo is damaged.
     pub fn read_jumbo_head(&self, number: SegmentNumber) -> io::Result<ReadBuffer> {
         let store = self.durable_log();
         let segment = self.segment(number);

@@ -15,7 +15,7 @@ use crate::net;
 use crate::settings::{LogLevel, Settings};
 use crate::stats::NetTotals;
 
-/// Sets how much the process logs. Servers in tests have none.
+/// Sets the process's log level.
 pub(crate) type SetLogLevel = Box<dyn Fn(LogLevel) + Send + Sync>;
 
 /// The state that the parts of a running server share.
@@ -27,7 +27,7 @@ pub(crate) struct Running {
     pub(crate) net: net::Control,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stopper: Stopper,
-    /// Sets how much the process logs.
+    /// Sets the process's log level; `None` in most tests, which keep theirs.
     pub(super) set_log_level: Option<SetLogLevel>,
     /// Number of running workers.
     pub(crate) workers: AtomicUsize,

@@ -27,8 +27,8 @@ impl Allowed {
         }
     }
 
-    /// Returns true if `found` is one of the allowed contents, or one of them up to some byte and
-    /// an earlier one after it.
+    /// Returns true if `found` is one of the allowed contents, or a torn write: the first bytes are
+    /// of one allowed content, and the rest is of an older one.
     fn has(&self, number: u64, found: &[u8; SECTOR]) -> bool {
         let contents = &self.0[number as usize];
         let cut = |newer: &[u8; SECTOR], older: &[u8; SECTOR]| {

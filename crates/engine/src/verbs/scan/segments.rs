@@ -123,21 +123,21 @@ impl LaneSession {
         let ends = reading.next >= segment.filled() as usize;
         let stuck = !more && (run.is_damaged() || reading.next == reading.start);
         if !more {
-            // The next read begins here.
+            // The next read of the segment begins at this offset.
             reading.start = reading.next;
         }
         Some(ends || stuck)
     }
 }
 
-/// For each segment, the offset up to which it was shown, and in which generation.
+/// For each segment, the offset up to which a scan has shown its records, and their generation.
 #[derive(Debug)]
 pub(super) struct Shown {
-    /// Generation and offset by segment number; empty before the first is noted.
+    /// By segment number: generation and offset. Empty until [`note`](Self::note) is first called.
     ends: Vec<(u32, u32)>,
     charge: Option<Charge>,
-    /// The count of undoings at the start. After an undo, the index may lead to records that were
-    /// not shown.
+    /// The lane's count of undone commits at the start of the scan. After an undo, the index may
+    /// lead to records that were not shown.
     undoings: u64,
 }
 
@@ -147,7 +147,7 @@ impl Shown {
     }
 
     fn note(&mut self, lane: &Lane, number: SegmentNumber, generation: u32, end: usize) {
-        // The store may have grown since the last one was noted.
+        // The store may have grown since the last call.
         if self.ends.len() <= number as usize {
             let segments = lane.log.numbers().end as usize;
             let bytes = segments * size_of::<(u32, u32)>();

@@ -149,7 +149,8 @@ fn an_interrupted_creation_leaves_an_empty_device() {
         assert_eq!(superblock::choose([&empty, &part]), Err(other), "{cut}");
     }
     let first = encoded(&Superblock { counter: 1, ..a_superblock() });
-    // All but the sectors with which it is whole: the others are zero.
+    // Tries every set of written sectors that lacks the first or the last one. Only these two hold
+    // data, so a set with both would be a whole superblock.
     for sectors in (0..1 << 8).filter(|sectors| sectors & 0x81 != 0x81) {
         let mut part = mark;
         for sector in (0..8).filter(|sector| sectors & 1 << sector != 0) {
