@@ -6,8 +6,8 @@
 
 use larder_log::format::checksum::checksum64;
 use larder_log::format::geometry::TAIL_BYTES;
-use larder_log::format::index_image::{ImagePart, Row};
-use larder_log::format::summary::Place;
+use larder_log::format::index_image::{ImagePart, ImageRow};
+use larder_log::format::summary::SummaryPlace;
 use larder_log::format::{
     BLOCK, Identity, Meta, SegmentSeed, Summary, Superblock, Tail, jumbo::Jumbo, meta, superblock,
 };
@@ -93,15 +93,15 @@ fuzz_target!(|data: &[u8]| {
             Some((part, held))
         );
     }
-    if let Some(row) = data.first_chunk().and_then(Row::decode) {
-        assert_eq!(Row::decode(&row.encode()), Some(row));
+    if let Some(row) = data.first_chunk().and_then(ImageRow::decode) {
+        assert_eq!(ImageRow::decode(&row.encode()), Some(row));
     }
 
     let mut bytes = [&[0; 128][..], data].concat();
     let (entries, head) = bytes.split_at_mut(data.len());
     let wanted = u32::from_le_bytes([head[20], head[21], head[22], head[23]]) as usize;
     let covered = &entries[entries.len() - (wanted % 64 * 24).min(entries.len())..];
-    let summarized = Place { identity: IDENTITY, segment: 3, generation: 4 };
+    let summarized = SummaryPlace { identity: IDENTITY, segment: 3, generation: 4 };
     let seed = checksum64(covered, SegmentSeed::new(IDENTITY.checksum_seed, 3, 4).get());
     head[..4].copy_from_slice(b"LSUM");
     head[4..8].copy_from_slice(&3u32.to_le_bytes());
